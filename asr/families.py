@@ -1,7 +1,7 @@
 """Families of pretrained models, such as Whisper: the one place where the core imports them.
 
-A family is a folder of `asr` with a module `family`, and a line in FAMILIES. If the folder is deleted, the
-core still transcribes with native models and trains them. `asr/whisper/family.py` shows what a family offers.
+A family is a folder of `asr` and a line in FAMILIES. If the folder is deleted, the core still transcribes
+with native models and trains them. `asr/whisper/__init__.pyi` shows what a family offers.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
-Family: TypeAlias = Any  # a module that offers what asr/whisper/family.py does
+Family: TypeAlias = Any  # a package that offers what asr/whisper does, and imports its modules when asked
 
 
 def _import_whisper() -> Family:
-    from asr.whisper import family
+    from asr import whisper
 
-    return family
+    return whisper
 
 
 FAMILIES = {"whisper": _import_whisper}

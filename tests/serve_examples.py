@@ -16,10 +16,11 @@ import uvicorn
 from hostile_audio import make_speechlike
 from whisper_systems import build_system
 
+from asr import whisper as family
 from asr.audio import SegmentationConfig
 from asr.decoding import ChecksConfig
 from asr.serve import Keys, ServeConfig, build_app
-from asr.whisper import WhisperDecodingConfig, WhisperRecognizer, family
+from asr.whisper import WhisperDecodingConfig, WhisperRecognizer
 
 RATE = 16_000
 SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0)

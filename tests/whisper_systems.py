@@ -10,7 +10,7 @@ from asr.whisper import Whisper, WhisperSystem, WhisperTokenizer, build_sizes, r
 
 
 def build_system(is_multilingual: bool, *, window_steps: int = 20, max_tokens: int = 24) -> WhisperSystem:
-    tokenizer = WhisperTokenizer(len(VOCABULARY), 99, is_multilingual, VOCABULARY)
+    tokenizer = WhisperTokenizer(VOCABULARY, 99, is_multilingual)
     sizes = SIZES | {"n_audio_ctx": window_steps, "n_text_ctx": max_tokens, "n_text_layer": 1}
     config = build_sizes(sizes | {"n_vocab": len(tokenizer)}, "the test")
     weights = make_weights(3, sizes)

@@ -143,7 +143,7 @@ def load_openai(case: Case) -> Transcribe:
 
     torch.set_num_threads(case.threads)
     checkpoint = read_checkpoint(convert_for_us(case.model))
-    sizes = name_sizes(checkpoint.sizes, "OpenAI") | {"n_text_state": checkpoint.sizes.dim}
+    sizes = name_sizes(checkpoint.sizes, "OpenAI")
     model = Whisper(ModelDimensions(**sizes)).eval()
     weights = split_weights(checkpoint.weights)
     model.load_state_dict({name: weight.float() for name, weight in weights.items()})

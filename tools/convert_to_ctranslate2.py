@@ -7,7 +7,6 @@ pip install ctranslate2 tokenizers
 from __future__ import annotations
 
 import argparse
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +64,14 @@ def write_tokenizer(tokenizer: Any, path: Path) -> list[str]:
     """The names of all tokens, by id."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    from asr.whisper.whisper_tokenizer import printable_bytes
-
-    signs = {byte: sign for sign, byte in printable_bytes().items()}
+    from asr.whisper.whisper_tokenizer import SHOWN, split_once
 
     def spell(token: bytes) -> str:
-        return "".join(signs[byte] for byte in token)
+        return "".join(SHOWN[byte] for byte in token)
 
     ids = {token: id for id, token in enumerate(tokenizer.vocabulary)}
     pairs = [split_once(ids, token) for token in tokenizer.vocabulary if len(token) > 1]
-    special = {name: id for id, name in tokenizer.name_special().items()}
+    special = {name: id for id, name in tokenizer.names.items()}
     theirs = Tokenizer(
         models.BPE(
             {spell(token): id for token, id in ids.items()},
@@ -89,16 +86,6 @@ def write_tokenizer(tokenizer: Any, path: Path) -> list[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
     theirs.save(str(path))
     return [*(spell(token) for token in tokenizer.vocabulary), *names]
-
-
-def split_once(ids: dict[bytes, int], token: bytes) -> list[bytes]:
-    """The two tokens that this one is merged from: what the merges before it leave of its bytes."""
-    parts = [token[place : place + 1] for place in range(len(token))]
-    while len(parts) > 2:
-        unions = [ids.get(left + right, len(ids)) for left, right in itertools.pairwise(parts)]
-        place = unions.index(min(unions))
-        parts[place : place + 2] = [parts[place] + parts[place + 1]]
-    return parts
 
 
 if __name__ == "__main__":

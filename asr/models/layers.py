@@ -164,7 +164,8 @@ class Positions(nn.Module):
             nn.init.normal_(self.table.weight, std=dim**-0.5)
         has_codes = config.type not in ("rotary", "none")
         self.combine = nn.Linear(2 * dim, dim) if has_codes and config.combine == "concatenate" else None
-        self.register_buffer("_codes", torch.empty(0, dim), persistent=False)  # those computed so far
+        if config.type in ("sinusoid", "fourier"):
+            self.register_buffer("_codes", torch.empty(0, dim), persistent=False)  # those computed so far
 
     def forward(self, x_BTD: Tensor, start: int = 0) -> Tensor:
         if self.config.type in ("rotary", "none"):

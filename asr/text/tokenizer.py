@@ -51,7 +51,7 @@ def find_units(type: TokenizerType) -> type[Units]:
         return UNITS[type]
     for family in find_families():
         if family.section == type:
-            return family.load_units()
+            return family.TokenizerUnits
     raise UserError(f"tokenizer.type = {type}: not to be had here; expected one of {', '.join(UNITS)}")
 
 

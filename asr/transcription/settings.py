@@ -109,7 +109,7 @@ else:
     FamilySections = pydantic.create_model(
         "FamilySections",
         __base__=Config,
-        **{family.section: (family.decoding, family.decoding()) for family in find_families()},
+        **{family.section: (family.config_class, family.config_class()) for family in find_families()},
     )
 
 
@@ -162,7 +162,7 @@ def load_settings(
 def find_options(settings: FamilySections, family: Family | None) -> Config | None:
     """The section of a model's family. Settings of other families are refused."""
     for other in find_families():
-        if other is not family and getattr(settings, other.section) != other.decoding():
+        if other is not family and getattr(settings, other.section) != other.config_class():
             raise UserError(
                 f"the settings of {other.section} (language, task, prompt ...) are for {other.name} models, "
                 "and this is none; leave them out"

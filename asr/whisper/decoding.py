@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from asr.decoding.checks import MAX_REPEATS, ChecksConfig, Evidence, find_faults
+from asr.decoding.decode import retry
 from asr.errors import UserError
 from asr.models.decoders import TransformerDecoderState
-from asr.whisper.encoder_decoder import Whisper
+from asr.transcripts.transcript import Segment
+from asr.whisper.encoder_decoder import EncodedSteps, Whisper
 from asr.whisper.family import WhisperDecodingConfig
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
@@ -24,70 +26,40 @@ LOOK_UP = 16  # tokens between two looks for loops, which a GPU is waited for, a
 LAST_FIRST_TIME = 50  # the first span of a window begins within 1 s, in steps of 20 ms
 SECONDS_PER_STEP = 0.02  # of the encoder, and between two tokens of time
 
-
-@dataclass(frozen=True)
-class WhisperReading:
-    """Text of a window, and how it was decoded."""
-
-    tokens: tuple[int, ...]
-    text: str
-    language: str
-    method: str
-    """greedy, beam or sampling; "" where nobody speaks."""
-    temperature: float = 0.0
-    warnings: tuple[str, ...] = ()
-    language_probability: float | None = None
-    average_log_probability: float = 0.0
-    """Of its tokens and the end."""
-    no_speech_probability: float = 0.0
+Found = tuple[tuple[int, ...], float]
+"""Tokens without the prompt and the end, times among them where they were asked for; and the mean
+log-probability of these and of the end."""
 
 
 @dataclass(frozen=True)
 class EncodedWindows:
     """A batch of encoded windows, their languages and the text before them."""
 
-    encoded_BTD: Tensor
-    lengths_B: Tensor
-    languages: Sequence[str]
+    audio: EncodedSteps
+    languages: Sequence[tuple[str, float | None]]
+    """Code of each, with its probability if it was detected."""
     previous: Sequence[int] = ()
     """Tokens of the text before, of all of them."""
     with_times: bool = False
-    language_probabilities: Sequence[float] = ()
-    """Empty where the languages were given."""
-    bias_BT: Tensor | None = None
-    """Of windows that have one step for many silent ones: see `WhisperEncoder.encode_with_silence`."""
 
     def select(self, rows: Sequence[int]) -> EncodedWindows:
-        rows_B = torch.tensor(rows, device=self.encoded_BTD.device)
-        return replace(
-            self,
-            encoded_BTD=self.encoded_BTD[rows_B],
-            lengths_B=self.lengths_B[rows_B],
-            bias_BT=None if self.bias_BT is None else self.bias_BT[rows_B],
-            languages=[self.languages[row] for row in rows],
-            language_probabilities=[self.language_probabilities[row] for row in rows]
-            if self.language_probabilities
-            else (),
-        )
+        languages = [self.languages[row] for row in rows]
+        return replace(self, audio=self.audio.select(rows), languages=languages)
 
 
 @torch.inference_mode()
 def detect_languages(
-    model: Whisper,
-    tokenizer: WhisperTokenizer,
-    encoded_BTD: Tensor,
-    lengths_B: Tensor,
-    bias_BT: Tensor | None = None,
-) -> list[tuple[str, float]]:
+    model: Whisper, tokenizer: WhisperTokenizer, audio: EncodedSteps
+) -> list[tuple[str, float | None]]:
     """The code of the likeliest language of each window, and its probability among the languages.
 
     English, for certain, of a model that knows no other.
     """
+    count, device = len(audio.lengths_B), audio.lengths_B.device
     if not tokenizer.is_multilingual:
-        return [("en", 1.0)] * len(encoded_BTD)
-    state = model.decoder.start(encoded_BTD, lengths_B, bias_BT)
-    start_B1 = torch.full((len(encoded_BTD), 1), tokenizer.start, device=encoded_BTD.device)
-    scores_B1V, _ = model.decoder.step(start_B1, state)
+        return [("en", 1.0)] * count
+    start_B1 = torch.full((count, 1), tokenizer.start, device=device)
+    scores_B1V, _ = model.decoder.step(start_B1, model.decoder.start(*audio))
     codes, ids = zip(*tokenizer.languages.items(), strict=True)
     best_B, places_B = scores_B1V[:, -1, list(ids)].float().softmax(-1).max(-1)
     return [(codes[place], best) for place, best in zip(places_B.tolist(), best_B.tolist(), strict=True)]
@@ -100,47 +72,70 @@ def decode_windows(
     config: WhisperDecodingConfig,
     checks: ChecksConfig,
     give_way: Callable[[], None] = lambda: None,
-) -> list[WhisperReading]:
-    """One reading for each window. What has faults is decoded again, at higher and higher temperatures.
+) -> list[Segment]:
+    """Decode each window to a segment without times, and again at higher temperatures while it has faults.
 
-    If nothing is without faults, the likeliest of those with the fewest is taken. `give_way` is called now
+    If no text is without faults, the likeliest of those with the fewest is taken. `give_way` is called now
     and then.
     """
-    tried: list[list[tuple[int, float, WhisperReading]]] = [[] for _ in windows.languages]
-    open_rows = list(range(len(tried)))
-    for temperature in (0.0, *config.temperatures):
-        if not open_rows:
-            break
+
+    def run(temperature: float, rows: list[int]) -> list[Segment]:
         if temperature:
             give_way()
-        part = windows if len(open_rows) == len(tried) else windows.select(open_rows)
-        again = []
-        found, no_speech = _decode_once(
-            model, tokenizer, part, config, temperature, MAX_REPEATS if checks.enabled else None, give_way
-        )
-        for row, one, silence in zip(open_rows, found, no_speech, strict=True):
-            ids = [token for token in one.tokens if token < tokenizer.end]
-            text = tokenizer.decode(ids).strip()
-            seconds = int(windows.lengths_B[row]) * SECONDS_PER_STEP
-            total = one.log_probability * (len(ids) + 1)
-            evidence = Evidence(ids, text, seconds, SECONDS_PER_STEP, log_probability=total)
-            faults = find_faults(evidence, checks) if ids else []
-            probabilities = windows.language_probabilities
-            scores = (probabilities[row] if probabilities else None, one.log_probability, silence)
-            language = windows.languages[row]
-            if _is_silence(one, silence, config, checks):
-                dropped = (f"no speech: {text!r} was dropped",) if text else ()
-                reading = WhisperReading((), "", language, "", temperature, dropped, *scores)
-                tried[row] = [(0, 0.0, reading)]
-                continue
-            method = "sampling" if temperature else "beam" if config.beam > 1 else "greedy"
-            warnings = tuple(f"{method} at temperature {temperature:g}: {fault}" for fault in faults)
-            reading = WhisperReading(one.tokens, text, language, method, temperature, warnings, *scores)
-            tried[row].append((len(faults), -one.log_probability, reading))
-            if faults:
-                again.append(row)
-        open_rows = again
-    return [min(attempts, key=lambda attempt: attempt[:2])[2] for attempts in tried]
+        part = windows if len(rows) == len(windows.languages) else windows.select(rows)
+        prompts = build_prompts(tokenizer, part, config, model.sizes.max_tokens)
+        beginning = begin(model, tokenizer, part.audio, prompts)
+        rules = Rules(tokenizer, part.with_times, part.audio.lengths_B.device)
+        method, samples = ("sampling", config.samples) if temperature else ("greedy", 1)
+        repeats = MAX_REPEATS if checks.enabled else None
+        if temperature == 0 and config.beam > 1:
+            method, found = "beam", search(model, rules, beginning, config.beam)
+        else:
+            found = sample(
+                model, rules, beginning, temperature, samples, max_repeats=repeats, give_way=give_way
+            )
+        texts = []
+        lengths, silences = part.audio.lengths_B.tolist(), beginning.no_speech_B.tolist()
+        rated = zip(found, part.languages, lengths, silences, strict=True)
+        for (tokens, mean), (language, probability), length, no_speech in rated:
+            text, warnings, how = tokenizer.decode(tokens).strip(), list[str](), method
+            if _is_silence(mean, no_speech, config, checks):
+                warnings = [f"no speech: {text!r} was dropped"] if text else []
+                tokens, text, how = (), "", ""
+            elif ids := [token for token in tokens if token < tokenizer.end]:
+                seconds, total = length * SECONDS_PER_STEP, mean * (len(ids) + 1)
+                evidence = Evidence(ids, text, seconds, SECONDS_PER_STEP, log_probability=total)
+                faults = find_faults(evidence, checks)
+                warnings = [f"{method} at temperature {temperature:g}: {fault}" for fault in faults]
+            segment = Segment(
+                *(0.0, 0.0, text),
+                decoding=how,
+                warnings=tuple(warnings),
+                average_log_probability=mean,
+                no_speech_probability=no_speech,
+                temperature=temperature,
+                tokens=tokens,
+                language=language,
+                language_probability=probability,
+                token_scores=((len(tokens) + 1) * mean, len(tokens) + 1),
+            )
+            texts.append(segment)
+        return texts
+
+    rows = range(len(windows.languages))
+    tried = retry((0.0, *config.temperatures), rows, run, lambda text: not _rank(text)[0])
+    return [min(tried[row], key=_rank) for row in rows]
+
+
+def _rank(segment: Segment) -> tuple[int, float]:
+    """Number of faults, then how unlikely it is; what was dropped as silence has none."""
+    return len(segment.warnings) if segment.decoding else 0, -(segment.average_log_probability or 0.0)
+
+
+def _is_silence(mean: float, no_speech: float, config: WhisperDecodingConfig, checks: ChecksConfig) -> bool:
+    if config.max_no_speech is None or no_speech <= config.max_no_speech:
+        return False
+    return checks.min_log_probability is None or mean < checks.min_log_probability
 
 
 def build_prompts(
@@ -153,7 +148,7 @@ def build_prompts(
     start = [tokenizer.start_of_previous, *earlier] if earlier else []
     return [
         [*start, *tokenizer.prompt(language, config.task, windows.with_times)]
-        for language in windows.languages
+        for language, _ in windows.languages
     ]
 
 
@@ -174,64 +169,7 @@ def _room(max_tokens: int) -> int:
     return max_tokens // 2 - 1
 
 
-def require_known(tokenizer: WhisperTokenizer, config: WhisperDecodingConfig, max_tokens: int) -> None:
-    """Refuse a language or task that the model has not learned, and a context that is too long."""
-    tokenizer.prompt(config.language or "en", config.task)
-    encode_context(tokenizer, config, max_tokens)
-
-
-def _decode_once(
-    model: Whisper,
-    tokenizer: WhisperTokenizer,
-    windows: EncodedWindows,
-    config: WhisperDecodingConfig,
-    temperature: float,
-    max_repeats: int | None,
-    give_way: Callable[[], None],
-) -> tuple[list[Found], list[float]]:
-    """The tokens of each window, and how likely it is that nobody speaks there."""
-    device, limit = windows.encoded_BTD.device, model.sizes.max_tokens
-    prompt_BP = torch.tensor(build_prompts(tokenizer, windows, config, limit), device=device)
-    beginning: Beginning = begin(
-        model, tokenizer, windows.encoded_BTD, windows.lengths_B, prompt_BP, windows.bias_BT
-    )
-    rules = Rules(tokenizer, windows.with_times, device)
-    max_tokens = min(limit // 2, limit - prompt_BP.size(1))
-    no_speech = beginning.no_speech_B.tolist()
-    if temperature == 0 and config.beam > 1:
-        return search(model, rules, beginning, max_tokens, config.beam), no_speech
-    samples = config.samples if temperature else 1
-    found = sample(
-        model,
-        rules,
-        beginning,
-        max_tokens,
-        temperature=temperature,
-        samples=samples,
-        max_repeats=max_repeats,
-        give_way=give_way,
-    )
-    return found, no_speech
-
-
-def _is_silence(found: Found, no_speech: float, config: WhisperDecodingConfig, checks: ChecksConfig) -> bool:
-    if config.max_no_speech is None or no_speech <= config.max_no_speech:
-        return False
-    limit = checks.min_log_probability
-    return limit is None or found.log_probability < limit
-
-
 # --- search: ids out, never text ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Found:
-    """The tokens of an utterance."""
-
-    tokens: tuple[int, ...]
-    """Without the prompt and the end; times are among them, where they were asked for."""
-    log_probability: float
-    """Mean over the tokens and the end."""
 
 
 @dataclass
@@ -243,26 +181,25 @@ class Beginning:
     """Of the first token."""
     no_speech_B: Tensor
     """Probability that nobody speaks, as the model was trained to tell it."""
+    max_tokens: int
+    """Longest text."""
 
 
 @torch.inference_mode()
 def begin(
-    model: Whisper,
-    tokenizer: WhisperTokenizer,
-    encoded_BTD: Tensor,
-    lengths_B: Tensor,
-    prompt_BP: Tensor,
-    bias_BT: Tensor | None = None,
+    model: Whisper, tokenizer: WhisperTokenizer, audio: EncodedSteps, prompts: Sequence[Sequence[int]]
 ) -> Beginning:
     """Read the prompts, which begin with as many tokens of earlier text each."""
-    state = model.decoder.start(encoded_BTD, lengths_B, bias_BT)
+    limit, prompt_BP = model.sizes.max_tokens, torch.tensor(prompts, device=audio.lengths_B.device)
+    state = model.decoder.start(*audio)
     first = int((prompt_BP[0] == tokenizer.start).nonzero()[-1])
     for piece_BP in prompt_BP[:, :first].split(PIECE, dim=1):
         if piece_BP.size(1):
             model.decoder.step(piece_BP, state)
     scores_BPV, _ = model.decoder.step(prompt_BP[:, first:], state)
     no_speech_B = scores_BPV[:, 0].float().softmax(-1)[:, tokenizer.no_speech]
-    return Beginning(state, scores_BPV[:, -1].float(), no_speech_B)
+    max_tokens = min(limit // 2, limit - prompt_BP.size(1))
+    return Beginning(state, scores_BPV[:, -1].float(), no_speech_B, max_tokens)
 
 
 class Rules:
@@ -310,10 +247,9 @@ def sample(
     model: Whisper,
     rules: Rules,
     beginning: Beginning,
-    max_tokens: int,
-    *,
     temperature: float = 0.0,
     samples: int = 1,
+    *,
     seed: int = 0,
     max_repeats: int | None = None,
     give_way: Callable[[], None] = lambda: None,
@@ -326,7 +262,7 @@ def sample(
     Of several `samples` the likeliest is taken. What is drawn for an utterance depends on the seed alone, not
     on its company: all utterances share the numbers that draw.
     """
-    state, scores_RV = beginning.state, beginning.scores_BV
+    state, scores_RV, max_tokens = beginning.state, beginning.scores_BV, beginning.max_tokens
     num_utterances, device = len(scores_RV), scores_RV.device
     if samples > 1:
         scores_RV = scores_RV.repeat_interleave(samples, 0)
@@ -348,12 +284,11 @@ def sample(
         sums_R[rows_R] += gains_R.masked_fill(is_done_R[rows_R], 0.0)
         tokens_RL[rows_R, place] = tokens_R
         is_done_R[rows_R] |= tokens_R == rules.end
-        is_look = place % LOOK_UP == LOOK_UP - 1
-        if is_look:
+        if place % LOOK_UP == LOOK_UP - 1:
             give_way()
-        if is_look and max_repeats is not None:
-            texts = tokens_RL[rows_R, : place + 1].tolist()
-            is_done_R[rows_R] |= torch.tensor([_is_loop(text, max_repeats) for text in texts], device=device)
+            if max_repeats is not None:
+                loops = [is_loop(text, max_repeats) for text in tokens_RL[rows_R, : place + 1].tolist()]
+                is_done_R[rows_R] |= torch.tensor(loops, device=device)
         running_B = (~is_done_R[rows_R]).view(-1, samples).any(1)
         kept_B = running_B.nonzero()[:, 0]  # the one place in a step where a GPU is waited for
         if len(kept_B) == 0:
@@ -379,7 +314,7 @@ def draw(scores_RV: Tensor, chances_R: Tensor) -> Tensor:
     return torch.searchsorted(past_RV, places_R1, right=True)[:, 0]
 
 
-def _is_loop(tokens: Sequence[int], max_repeats: int) -> bool:
+def is_loop(tokens: Sequence[int], max_repeats: int) -> bool:
     """Check whether the text ends in a sequence that repeats itself."""
     for period in range(1, len(tokens) // (max_repeats + 1) + 1):
         last = tokens[-max(LOOP, period * (max_repeats + 1)) :]
@@ -389,12 +324,12 @@ def _is_loop(tokens: Sequence[int], max_repeats: int) -> bool:
 
 
 @torch.inference_mode()
-def search(model: Whisper, rules: Rules, beginning: Beginning, max_tokens: int, beam: int) -> list[Found]:
+def search(model: Whisper, rules: Rules, beginning: Beginning, beam: int) -> list[Found]:
     """Keep the `beam` likeliest hypotheses at each step, until as many have ended.
 
     Of those that ended, the one with the likeliest token on average wins.
     """
-    state, scores_RV = beginning.state, beginning.scores_BV
+    state, scores_RV, max_tokens = beginning.state, beginning.scores_BV, beginning.max_tokens
     num_utterances, device = len(scores_RV), scores_RV.device
     utterances_B = torch.arange(num_utterances, device=device)
     tokens_BWL = torch.full((num_utterances, 1, max_tokens), rules.end, device=device)
@@ -445,4 +380,4 @@ def search(model: Whisper, rules: Rules, beginning: Beginning, max_tokens: int, 
 def _read(tokens_BL: Tensor, means_B: Tensor, end: int) -> list[Found]:
     counts = (tokens_BL != end).sum(1).tolist()
     rows = zip(tokens_BL.tolist(), counts, means_B.tolist(), strict=True)
-    return [Found(tuple(tokens[:count]), mean) for tokens, count, mean in rows]
+    return [(tuple(tokens[:count]), mean) for tokens, count, mean in rows]

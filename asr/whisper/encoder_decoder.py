@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +29,20 @@ from asr.whisper.whisper_tokenizer import WhisperTokenizer
 # B batch, S samples, T frames or encoded steps, F features, U tokens, D dimension, V vocabulary
 
 EXPANSION = 4  # of the feed-forward blocks
+
+
+class EncodedSteps(NamedTuple):
+    """A batch of encoded windows."""
+
+    encoded_BTD: Tensor
+    lengths_B: Tensor
+    bias_BT: Tensor | None = None
+    """Added to the scores of attention, of windows that have one step for many silent ones."""
+
+    def select(self, rows: Sequence[int]) -> EncodedSteps:
+        rows_B = torch.tensor(rows, device=self.lengths_B.device)
+        bias_BT = None if self.bias_BT is None else self.bias_BT[rows_B]
+        return EncodedSteps(self.encoded_BTD[rows_B], self.lengths_B[rows_B], bias_BT)
 
 
 class WhisperEncoder(Encoder):
@@ -62,18 +76,14 @@ class WhisperEncoder(Encoder):
 
     def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         lengths_B = (feature_lengths_B + 1) // FRAMES_PER_STEP
-        frame_mask_BT = _mask_unless_full(feature_lengths_B, features_BTF.size(1))
-        x_BTD = self._subsample(features_BTF, frame_mask_BT)
+        x_BTD = self._subsample(features_BTF, _mask_unless_full(feature_lengths_B, features_BTF.size(1)))
         if x_BTD.size(1) > len(self.positions_TD):
             raise UserError(
                 f"{features_BTF.size(1)} frames of 10 ms at once, but this model hears no more than "
                 f"{FRAMES_PER_STEP * len(self.positions_TD)}; cut the recording into shorter pieces"
             )
-        x_BTD = x_BTD + self.positions_TD[: x_BTD.size(1)]
-        mask_BT = _mask_unless_full(lengths_B, x_BTD.size(1))
-        for layer in self.layers:
-            x_BTD = layer(x_BTD, mask_BT)
-        return self.norm(x_BTD), lengths_B
+        places_T = torch.arange(x_BTD.size(1), device=x_BTD.device)
+        return self._attend(x_BTD, places_T, _mask_unless_full(lengths_B, x_BTD.size(1))), lengths_B
 
     def encode_with_silence(self, features_BTF: Tensor, stride: int) -> tuple[Tensor, Tensor]:
         """Encode features that end in silence as if it went on to the last position.
@@ -90,10 +100,13 @@ class WhisperEncoder(Encoder):
         x_BSD = torch.cat([x_BTD, x_BTD[:, -1:].expand(-1, len(silent_S), -1)], dim=1)
         places_S = torch.cat([torch.arange(num_steps, device=x_BTD.device), silent_S])
         bias_BS = torch.cat([counts_S.new_ones(num_steps), counts_S]).log().expand(len(x_BSD), -1)
-        x_BSD = x_BSD + self.positions_TD[places_S]
+        return self._attend(x_BSD, places_S, bias_BS), bias_BS
+
+    def _attend(self, x_BTD: Tensor, places_T: Tensor, mask_BT: Tensor | None) -> Tensor:
+        x_BTD = x_BTD + self.positions_TD[places_T]
         for layer in self.layers:
-            x_BSD = layer(x_BSD, bias_BS)
-        return self.norm(x_BSD), bias_BS
+            x_BTD = layer(x_BTD, mask_BT)
+        return self.norm(x_BTD)
 
     def _subsample(self, features_BTF: Tensor, frame_mask_BT: Tensor | None) -> Tensor:
         x_BDT = _zero_past(features_BTF.mT, frame_mask_BT)
@@ -110,7 +123,7 @@ class WhisperDecoder(TransformerDecoder):
     """
 
     def __init__(
-        self, sizes: WhisperSizes, vocab_size: int | None = None, prompt: tuple[int, ...] = ()
+        self, sizes: WhisperSizes, memory_dim: int, vocab_size: int, prompt: tuple[int, ...] = ()
     ) -> None:
         layers = TransformerDecoderConfig(
             dim=sizes.dim,
@@ -120,8 +133,7 @@ class WhisperDecoder(TransformerDecoder):
             dropout=0.0,
             positions=PositionConfig(type="learned", span=sizes.max_tokens),
         )
-        vocab_size = vocab_size or sizes.vocab_size
-        super().__init__(layers, sizes.dim, vocab_size)
+        super().__init__(layers, memory_dim, vocab_size)
         self.max_tokens -= len(prompt)
         self.prompt = prompt
         self.scale = 1.0
@@ -172,7 +184,7 @@ class Whisper(nn.Module):
         super().__init__()
         self.sizes = sizes
         self.encoder = WhisperEncoder(sizes)
-        self.decoder = WhisperDecoder(sizes)
+        self.decoder = WhisperDecoder(sizes, sizes.dim, sizes.vocab_size)
 
     @classmethod
     def of(cls, sizes: WhisperSizes, weights: Mapping[str, Tensor]) -> Whisper:
@@ -184,21 +196,20 @@ class Whisper(nn.Module):
         model.decoder.tie()
         return model.eval()
 
-    def encode(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+    def encode(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> EncodedSteps:
         """Encode; on a CPU 30 seconds of windows at once, as more do not fit into its cache."""
-        if features_BTF.device.type != "cpu":
-            return self.encoder(features_BTF, feature_lengths_B)
-        count = max(1, FRAMES_PER_STEP * MAX_STEPS // max(1, features_BTF.size(1)))
+        count = len(features_BTF)
+        if features_BTF.device.type == "cpu":
+            count = max(1, FRAMES_PER_STEP * MAX_STEPS // max(1, features_BTF.size(1)))
         parts = zip(features_BTF.split(count), feature_lengths_B.split(count), strict=True)
         encoded, lengths = zip(*(self.encoder(*part) for part in parts), strict=True)
-        return torch.cat(encoded), torch.cat(lengths)
+        return EncodedSteps(torch.cat(encoded), torch.cat(lengths))
 
     def encode_with_silence(self, features_BTF: Tensor, stride: int) -> tuple[Tensor, Tensor]:
         """Encode windows of audio and the beginning of a silence that fills the rest of 30 seconds."""
-        parts = [features_BTF] if features_BTF.device.type != "cpu" else features_BTF.split(1)
-        encoded, biases = zip(
-            *(self.encoder.encode_with_silence(part, stride) for part in parts), strict=True
-        )
+        count = 1 if features_BTF.device.type == "cpu" else len(features_BTF)
+        parts = (self.encoder.encode_with_silence(part, stride) for part in features_BTF.split(count))
+        encoded, biases = zip(*parts, strict=True)
         return torch.cat(encoded), torch.cat(biases)
 
     def quantise(self, dtype: torch.dtype) -> None:
@@ -250,20 +261,6 @@ def _zero_past(x_BDT: Tensor, mask_BT: Tensor | None) -> Tensor:
 # --- windows ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class WhisperSystem:
-    """A model and all that turns audio into its input and its output into text."""
-
-    sizes: WhisperSizes
-    tokenizer: WhisperTokenizer
-    front_end: FrontEnd
-    model: Whisper
-    is_fine_tuned: bool = False
-    """Whether a run trained it: on audio of its real length, without silence up to 30 s."""
-    language: str | None = None
-    """Language of the texts that a run trained it on."""
-
-
 ROUND_SECONDS = 0.5  # shorter windows are padded to a multiple, so that those of many clips are alike
 PADDED_SECONDS = (4.0, 8.0, 16.0, 24.0)  # to which encoded windows are padded, to be decoded together
 
@@ -279,82 +276,87 @@ class Silence(NamedTuple):
 SILENCES = {(384, True): Silence(3.0, 4), (512, False): Silence(1.0, 16)}
 
 
-def find_silence(system: WhisperSystem) -> Silence | None:
-    """Find the silence of which few steps are computed; None: all of them are, or there is none."""
-    known = SILENCES.get((system.sizes.dim, system.tokenizer.is_multilingual))
-    return None if system.is_fine_tuned else known
+@dataclass(frozen=True)
+class WhisperSystem:
+    """A model and all that turns audio into its input and its output into text."""
 
+    sizes: WhisperSizes
+    tokenizer: WhisperTokenizer
+    front_end: FrontEnd
+    model: Whisper
+    is_fine_tuned: bool = False
+    """Whether a run trained it: on audio of its real length, without silence up to 30 s."""
+    language: str | None = None
+    """Language of the texts that a run trained it on."""
 
-def count_whole_samples(system: WhisperSystem) -> int:
-    """Count the samples of 30 seconds."""
-    return system.sizes.max_steps * FRAMES_PER_STEP * system.front_end.config.shift_samples
+    @property
+    def silence(self) -> Silence | None:
+        """Silence of which few steps are computed; None: all of them are, or there is none."""
+        known = SILENCES.get((self.sizes.dim, self.tokenizer.is_multilingual))
+        return None if self.is_fine_tuned else known
 
+    @property
+    def samples_per_step(self) -> int:
+        return FRAMES_PER_STEP * self.front_end.config.shift_samples
 
-def count_window_samples(system: WhisperSystem, num_samples: int, silence: float | None = None) -> int:
-    """Count the samples of the window for so many of audio and seconds of silence; None: those of 30 s."""
-    config, whole = system.front_end.config, count_whole_samples(system)
-    if num_samples > whole:
-        raise UserError(
-            f"{num_samples / config.sample_rate:.2f} seconds of audio; one window has at most "
-            f"{whole / config.sample_rate:g}, cut longer recordings"
-        )
-    if silence is None and not system.is_fine_tuned:
-        return whole
-    unit = round(ROUND_SECONDS * config.sample_rate)
-    wanted = math.ceil((num_samples + (silence or 0.0) * config.sample_rate) / unit) * unit
-    return min(whole, max(unit, wanted))
+    @property
+    def whole_samples(self) -> int:
+        """Samples of 30 seconds."""
+        return self.sizes.max_steps * self.samples_per_step
 
+    def count_window_samples(self, num_samples: int, silence: float | None = None) -> int:
+        """Count the samples of a window with so many of audio and seconds of silence; None: up to 30 s."""
+        sample_rate, whole = self.front_end.config.sample_rate, self.whole_samples
+        if num_samples > whole:
+            raise UserError(
+                f"{num_samples / sample_rate:.2f} seconds of audio; one window has at most "
+                f"{whole / sample_rate:g}, cut longer recordings"
+            )
+        if silence is None and not self.is_fine_tuned:
+            return whole
+        unit = round(ROUND_SECONDS * sample_rate)
+        wanted = math.ceil((num_samples + (silence or 0.0) * sample_rate) / unit) * unit
+        return min(whole, max(unit, wanted))
 
-def compute_window_features(
-    system: WhisperSystem, audio_BS: Tensor, audio_lengths_B: Tensor, silence: float | None = None
-) -> tuple[Tensor, Tensor]:
-    """Log-mel of the audio and seconds of silence, as much for all as the longest needs; None: up to 30 s.
+    def count_padded_samples(self, num_samples: int) -> int:
+        """Count the samples that a window is padded to where it is decoded with others."""
+        if self.silence is None:
+            return self.count_window_samples(num_samples)
+        window, whole = self.count_window_samples(num_samples, self.silence.seconds), self.whole_samples
+        sizes = [round(seconds * self.front_end.config.sample_rate) for seconds in PADDED_SECONDS]
+        return next((size for size in sizes if window <= size < whole), whole)
 
-    For a fine-tuned model, the silence is padding that it does not attend to.
-    """
-    longest = int(audio_lengths_B.max()) if len(audio_lengths_B) else 0
-    window = count_window_samples(system, longest, silence)
-    audio_BS = audio_BS[:, :longest]
-    is_audio_BS = torch.arange(longest, device=audio_BS.device) < audio_lengths_B[:, None]
-    padded_BS = F.pad(audio_BS * is_audio_BS, (0, window - longest))
-    lengths_B = audio_lengths_B if system.is_fine_tuned else torch.full_like(audio_lengths_B, window)
-    return system.front_end(padded_BS, lengths_B)
+    def compute_features(
+        self, audio_BS: Tensor, audio_lengths_B: Tensor, silence: float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Log-mel of audio and seconds of silence, as much for all as the longest needs; None: up to 30 s.
 
+        For a fine-tuned model, the silence is padding that it does not attend to.
+        """
+        longest = int(audio_lengths_B.max())
+        window = self.count_window_samples(longest, silence)
+        audio_BS = audio_BS[:, :longest] * length_mask(audio_lengths_B, longest)
+        lengths_B = audio_lengths_B if self.is_fine_tuned else torch.full_like(audio_lengths_B, window)
+        return self.front_end(F.pad(audio_BS, (0, window - longest)), lengths_B)
 
-def count_padded_samples(system: WhisperSystem, num_samples: int) -> int:
-    """Count the samples that a window is padded to where it is decoded with others."""
-    if (silence := find_silence(system)) is None:
-        return count_window_samples(system, num_samples)
-    window = count_window_samples(system, num_samples, silence.seconds)
-    whole, sample_rate = count_whole_samples(system), system.front_end.config.sample_rate
-    sizes = [round(seconds * sample_rate) for seconds in PADDED_SECONDS]
-    return next((size for size in sizes if window <= size < whole), whole)
-
-
-@torch.inference_mode()
-def encode_audio(
-    system: WhisperSystem, audio_BS: Tensor, audio_lengths_B: Tensor
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Encode windows: (B, T, D), (B,) lengths, and (B, T) what attention adds to its scores, or None.
-
-    With silence of which few steps are computed, each is encoded as long as it needs, then padded.
-    """
-    if (silence := find_silence(system)) is None:
-        return *system.model.encode(*compute_window_features(system, audio_BS, audio_lengths_B)), None
-    sizes, lengths = system.sizes, audio_lengths_B.tolist()
-    samples_per_step = FRAMES_PER_STEP * system.front_end.config.shift_samples
-    num_steps = count_padded_samples(system, max(lengths)) // samples_per_step
-    num_steps += len(place_silence(num_steps, sizes.max_steps, silence.stride, audio_BS.device)[0])
-    encoded_BTD = audio_BS.new_zeros(len(lengths), num_steps, sizes.dim)
-    bias_BT = audio_BS.new_full((len(lengths), num_steps), -torch.inf)
-    rows_of: dict[int, list[int]] = {}
-    for row, length in enumerate(lengths):
-        rows_of.setdefault(count_window_samples(system, length, silence.seconds), []).append(row)
-    for rows in rows_of.values():
-        features_BTF, _ = compute_window_features(
-            system, audio_BS[rows], audio_lengths_B[rows], silence.seconds
-        )
-        found_BTD, found_bias_BT = system.model.encode_with_silence(features_BTF, silence.stride)
-        encoded_BTD[rows, : found_BTD.size(1)] = found_BTD.to(encoded_BTD.dtype)
-        bias_BT[rows, : found_BTD.size(1)] = found_bias_BT
-    return encoded_BTD, torch.full_like(audio_lengths_B, sizes.max_steps), bias_BT
+    @torch.inference_mode()
+    def encode(self, audio_BS: Tensor, audio_lengths_B: Tensor) -> EncodedSteps:
+        """Encode windows. With silence of which few steps are computed, each is encoded as long as it needs,
+        then padded."""
+        silence, lengths = self.silence, audio_lengths_B.tolist()
+        if silence is None:
+            return self.model.encode(*self.compute_features(audio_BS, audio_lengths_B))
+        num_steps = self.count_padded_samples(max(lengths)) // self.samples_per_step
+        max_steps = self.sizes.max_steps
+        num_steps += len(place_silence(num_steps, max_steps, silence.stride, audio_BS.device)[0])
+        encoded_BTD = audio_BS.new_zeros(len(lengths), num_steps, self.sizes.dim)
+        bias_BT = audio_BS.new_full((len(lengths), num_steps), -torch.inf)
+        rows_of: dict[int, list[int]] = {}
+        for row, length in enumerate(lengths):
+            rows_of.setdefault(self.count_window_samples(length, silence.seconds), []).append(row)
+        for rows in rows_of.values():
+            features_BTF, _ = self.compute_features(audio_BS[rows], audio_lengths_B[rows], silence.seconds)
+            found_BTD, found_bias_BT = self.model.encode_with_silence(features_BTF, silence.stride)
+            encoded_BTD[rows, : found_BTD.size(1)] = found_BTD.to(encoded_BTD.dtype)
+            bias_BT[rows, : found_BTD.size(1)] = found_bias_BT
+        return EncodedSteps(encoded_BTD, torch.full_like(audio_lengths_B, max_steps), bias_BT)

@@ -1,6 +1,7 @@
-"""What the core uses of Whisper: settings, parts of trained models, and how its models are found and loaded.
+"""Facts of Whisper that every run and every native model needs: names, settings, trained parts.
 
-Everything else is imported when it is needed: this module is loaded with every run and every native model.
+The family that `asr/families.py` knows is the package `asr.whisper`: it has these names, and those of
+loading, converting and fine-tuning, which it imports when they are used.
 """
 
 from __future__ import annotations
@@ -17,17 +18,7 @@ from asr.models.decoders import AnyDecoder, DecoderConfig
 from asr.models.encoders import Encoder, EncoderConfig
 
 if TYPE_CHECKING:
-    import torch
-
-    from asr.audio.segmentation import SegmentationConfig
-    from asr.decoding.checks import ChecksConfig
-    from asr.models import Model
-    from asr.models.lora_int8 import Precision
-    from asr.system.checkpoint import System
     from asr.system.run_config import RunConfig
-    from asr.text.normalization import TextConfig
-    from asr.text.tokenizer import Tokenizer
-    from asr.whisper.whisper_recognizer import WhisperRecognizer
 
 name = "Whisper"
 section = "whisper"  # of the settings of transcribing and evaluating; also the type of its tokenizer
@@ -36,18 +27,11 @@ prefers_int8 = True  # with precision auto, on a CPU with instructions for it
 # --- names ------------------------------------------------------------------------------------------
 
 # Names as in openai-whisper and faster-whisper, and where the hub has them.
-NAMES = {
-    size: f"openai/whisper-{size}"
-    for size in (
-        *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
-        *("large-v2", "large-v3", "large-v3-turbo"),
-    )
-}
+_SIZES = "tiny tiny.en base base.en small small.en medium medium.en large-v2 large-v3 large-v3-turbo"
+NAMES = {size: f"openai/whisper-{size}" for size in _SIZES.split()}
 NAMES |= {"large-v1": "openai/whisper-large", "large": NAMES["large-v3"], "turbo": NAMES["large-v3-turbo"]}
-for _name in ("small.en", "medium.en", "large-v2", "large-v3", "large-v3.5"):
-    NAMES[f"distil-{_name}"] = f"distil-whisper/distil-{_name}"
-SHORT_NAME = re.compile(r"whisper-[\w.-]+")  # of OpenAI's own models
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+for _size in ("small.en", "medium.en", "large-v2", "large-v3", "large-v3.5"):
+    NAMES[f"distil-{_size}"] = f"distil-whisper/distil-{_size}"
 model_names = tuple(NAMES)
 
 
@@ -55,9 +39,9 @@ def find_hub_name(name: str) -> str | None:
     """Find the name on the hub of a model that is given by its name."""
     if name in NAMES:
         return NAMES[name]
-    if SHORT_NAME.fullmatch(name):
+    if re.fullmatch(r"whisper-[\w.-]+", name):
         return f"openai/{name}"
-    return name if HUB_NAME.fullmatch(name) else None
+    return name if re.fullmatch(r"[\w.-]+/[\w.-]+", name) else None
 
 
 _TABLE = """
@@ -74,9 +58,9 @@ ht haitian creole, ps pashto, tk turkmen, nn nynorsk, mt maltese, sa sanskrit, l
 bo tibetan, tl tagalog, mg malagasy, as assamese, tt tatar, haw hawaiian, ln lingala, ha hausa, ba bashkir,
 jw javanese, su sundanese, yue cantonese
 """
-_pairs = (entry.strip().partition(" ") for entry in _TABLE.replace("\n", " ").split(","))
 # Code to name. The first checkpoints have 99 of them; Cantonese came with large-v3.
-languages: dict[str, str] = {code: name for code, _, name in _pairs}
+_entries = (entry.split(maxsplit=1) for entry in _TABLE.split(","))
+languages: dict[str, str] = {code: words.strip() for code, words in _entries}
 
 
 def find_language(language: str) -> str:
@@ -128,14 +112,12 @@ class WhisperDecodingConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> WhisperDecodingConfig:
-        if self.condition_on_previous_text and self.windows != "sequential":
-            raise ValueError(
-                "condition_on_previous_text is for windows = sequential; pauses are decoded all at once"
-            )
+        is_sequential = self.windows == "sequential"
+        self.refuse_idle(is_sequential, "windows = sequential", "condition_on_previous_text")
         return self
 
 
-decoding = WhisperDecodingConfig
+config_class = WhisperDecodingConfig
 
 # --- parts of models that are trained ---------------------------------------------------------------
 
@@ -169,15 +151,12 @@ class WhisperSizes(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> WhisperSizes:
-        for part, heads in (("encoder", self.encoder_heads), ("decoder", self.decoder_heads)):
-            if self.dim % heads:
-                raise ValueError(f"dim = {self.dim} is no multiple of {part}_heads = {heads}")
+        for part in ("encoder_heads", "decoder_heads"):
+            if self.dim % getattr(self, part):
+                raise ValueError(f"dim = {self.dim} is no multiple of {part} = {getattr(self, part)}")
         for layer, head in self.alignment_heads or ():
             if not (0 <= layer < self.decoder_layers and 0 <= head < self.decoder_heads):
-                raise ValueError(
-                    f"alignment_heads: no head {head} of layer {layer} among "
-                    f"{self.decoder_layers} layers of {self.decoder_heads} heads"
-                )
+                raise ValueError(f"alignment_heads: the decoder has no head {head} of layer {layer}")
         return self
 
     @property
@@ -214,57 +193,40 @@ class WhisperDecoderConfig(DecoderConfig):
         return self.sizes.decoder_layers, self.sizes.decoder_heads
 
 
-def build_encoder(config: WhisperEncoderConfig, num_features: int) -> Encoder:
+def _build_encoder(config: WhisperEncoderConfig, num_features: int) -> Encoder:
     from asr.whisper.encoder_decoder import WhisperEncoder
 
-    sizes = _require_sizes(config)
-    if num_features != sizes.num_mels:
-        raise UserError(
-            f"{num_features} features, but this encoder of Whisper reads {sizes.num_mels} mel bands; set "
-            f"features.num_mels: {sizes.num_mels}"
-        )
-    return WhisperEncoder(sizes)
+    return WhisperEncoder(_require_sizes(config))
 
 
-def build_decoder(config: WhisperDecoderConfig, memory_dim: int, vocab_size: int) -> AnyDecoder:
+def _build_decoder(config: WhisperDecoderConfig, memory_dim: int, vocab_size: int) -> AnyDecoder:
     from asr.whisper.encoder_decoder import WhisperDecoder
     from asr.whisper.whisper_tokenizer import find_prompt
 
     sizes = _require_sizes(config)
-    if memory_dim != sizes.dim:
-        raise UserError(
-            f"model.encoder makes steps of {memory_dim} dimensions, but this decoder of Whisper reads "
-            f"{sizes.dim}; take the encoder of the same model (type: whisper)"
-        )
     has_own_tokens = vocab_size == sizes.vocab_size
-    return WhisperDecoder(sizes, vocab_size, find_prompt(sizes, config.language) if has_own_tokens else ())
+    prompt = find_prompt(sizes, config.language) if has_own_tokens else ()
+    return WhisperDecoder(sizes, memory_dim, vocab_size, prompt)
 
 
 def _require_sizes(config: WhisperEncoderConfig | WhisperDecoderConfig) -> WhisperSizes:
     if config.sizes is None:
         raise UserError(
-            "an encoder or decoder of type whisper has no sizes yet: they come with the weights of "
-            "start_from, when training starts"
+            "an encoder or decoder of type whisper takes its sizes from a Whisper model, when training "
+            "starts; set start_from to one"
         )
     return config.sizes
 
 
-ENCODERS = {WhisperEncoderConfig: build_encoder}
-DECODERS = {WhisperDecoderConfig: build_decoder}
-
-
-def load_units() -> Any:
-    """The units of a tokenizer of type whisper."""
-    from asr.whisper.whisper_tokenizer import WhisperUnits
-
-    return WhisperUnits
+ENCODERS = {WhisperEncoderConfig: _build_encoder}
+DECODERS = {WhisperDecoderConfig: _build_decoder}
 
 
 def check_run(run: RunConfig) -> None:
     """Refuse, as a ValueError, the settings of a run that do not go with Whisper's parts."""
     encoder, decoder = (getattr(run.model, name, None) for name in ("encoder", "decoder"))
-    has_parts = isinstance(encoder, WhisperEncoderConfig) or isinstance(decoder, WhisperDecoderConfig)
     has_tokens = run.tokenizer.type == "whisper"
+    has_parts = isinstance(encoder, WhisperEncoderConfig) or isinstance(decoder, WhisperDecoderConfig)
     if run.start_from is None and (has_parts or has_tokens):
         raise ValueError(
             "an encoder, decoder or tokenizer of type whisper takes sizes and weights from a Whisper model: "
@@ -272,29 +234,24 @@ def check_run(run: RunConfig) -> None:
         )
     if isinstance(decoder, WhisperDecoderConfig):
         decoder.refuse_idle(has_tokens, "tokenizer.type = whisper", "language")
-    if isinstance(encoder, WhisperEncoderConfig):
-        _check_audio(run, encoder)
     exposure = getattr(run.model, "exposure", None)
     if has_tokens and exposure is not None and exposure.corrupts:
         raise ValueError(
             "model.exposure: replace, drop and repeat compare all tokens with each other, and those of "
             "Whisper are too many; scheduled_sampling works"
         )
-
-
-def _check_audio(run: RunConfig, encoder: WhisperEncoderConfig) -> None:
+    if not isinstance(encoder, WhisperEncoderConfig):
+        return
     if run.features.convention != "whisper":
         raise ValueError(
             "model.encoder.type = whisper was trained on Whisper's features; set features.convention: whisper"
         )
     steps = MAX_STEPS if encoder.sizes is None else encoder.sizes.max_steps
-    longest = steps * FRAMES_PER_STEP * run.features.shift_ms / 1000
-    slowest = min(run.augment.speed, default=1.0)
-    if run.batches.max_utterance_seconds / slowest > longest:
+    longest = steps * FRAMES_PER_STEP * run.features.shift_ms / 1000 * min(run.augment.speed, default=1.0)
+    if run.batches.max_utterance_seconds > longest:
         raise ValueError(
-            f"batches.max_utterance_seconds = {run.batches.max_utterance_seconds}, at the slowest "
-            f"augment.speed, {slowest}, exceeds the {longest:g} seconds of Whisper's encoder; set it to "
-            f"{int(longest * slowest)}"
+            f"batches.max_utterance_seconds = {run.batches.max_utterance_seconds}, but at the slowest "
+            f"augment.speed Whisper's encoder takes {longest:g} seconds; set it to {int(longest)}"
         )
 
 
@@ -325,72 +282,8 @@ def find_run(path: Path) -> Path | None:
 
     try:
         folder = find_model(path)
-        run = RunConfig.load(folder / "config.yaml")
+        run: Any = RunConfig.load(folder / "config.yaml")
     except UserError:
         return None
     parts = (getattr(run.model, "encoder", None), getattr(run.model, "decoder", None), run.tokenizer)
     return folder if all(getattr(part, "type", None) == "whisper" for part in parts) else None
-
-
-def load(
-    source: str | Path,
-    device: str,
-    precision: Precision,
-    segmentation: SegmentationConfig | None,
-    checks: ChecksConfig | None,
-) -> WhisperRecognizer:
-    """Load a model, ready to transcribe."""
-    from asr.whisper.loading import load_whisper
-    from asr.whisper.whisper_recognizer import WhisperRecognizer
-
-    return WhisperRecognizer(load_whisper(source, dtype=None), device, precision, segmentation, checks)
-
-
-def find_text(source: str | Path) -> TextConfig | None:
-    """The rules for texts of the run that fine-tuned a model."""
-    from asr.system.run_config import RunConfig
-
-    folder = find_run(Path(source)) if Path(source).is_dir() else None
-    return None if folder is None else RunConfig.load(folder / "config.yaml").text
-
-
-def find_weights(source: str | Path) -> Path:
-    """A file that changes when the model does."""
-    from asr.whisper import loading
-
-    return loading.find_whisper_weights(source)
-
-
-def check(source: str | Path, options: WhisperDecodingConfig) -> None:
-    """Refuse settings that the model does not support, before its weights are fetched or loaded."""
-    from asr.whisper.loading import require_language
-
-    require_language(source, options.language, options.task)
-
-
-def describe(source: str) -> dict[str, Any]:
-    """Describe a model and its sizes."""
-    from asr.whisper import loading
-
-    return loading.describe(source)
-
-
-def convert(source: str, target: Path, dtype: torch.dtype | None, vocabulary: str | None) -> None:
-    """Write a model as a folder of Hugging Face, or a file of OpenAI if the target ends in .pt."""
-    from asr.whisper import loading
-
-    loading.convert(source, target, dtype, vocabulary)
-
-
-def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
-    """The tokenizer of `config.start_from`; None where the run learns its own."""
-    from asr.whisper import loading
-
-    return loading.take_over_tokenizer(config)
-
-
-def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
-    """A system with the weights of `config.start_from`, to be fine-tuned."""
-    from asr.whisper import loading
-
-    return loading.take_over(config, tokenizer)

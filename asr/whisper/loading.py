@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pydantic
 import torch
@@ -28,8 +28,8 @@ from asr.models.layers import without_weights
 from asr.whisper.encoder_decoder import Whisper, WhisperSystem
 from asr.whisper.family import (
     NAMES,
-    Task,
     WhisperDecoderConfig,
+    WhisperDecodingConfig,
     WhisperEncoderConfig,
     WhisperSizes,
     find_hub_name,
@@ -53,17 +53,17 @@ if TYPE_CHECKING:
     from asr.models import Model
     from asr.system.checkpoint import System
     from asr.system.run_config import RunConfig
+    from asr.text.normalization import TextConfig
     from asr.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-MAX_HEADER_BYTES = 10_000_000  # of safetensors, and of a pickle: that of large-v3 has 0.2 MB
+MAX_INDEX_BYTES = 10_000_000  # of a pickle: that of large-v3 has 0.2 MB
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-DAMAGED = "the file is damaged or not of torch.save; download it again"
 # The files of the package openai-whisper that hold its vocabularies.
 RANKS = {True: "multilingual.tiktoken", False: "gpt2.tiktoken"}
 # What to fetch of a model on the hub; the pickled weights only where there are no others.
-PATTERNS = ("*.json", "model.safetensors", "model-*.safetensors")
+PATTERNS = ["*.json", "model.safetensors", "model-*.safetensors"]
 PICKLED = "pytorch_model.bin"
 OUTPUT = "proj_out.weight"
 
@@ -83,27 +83,27 @@ _SIZES = {
 }
 # Our name of a part of the model, or of a layer, to those of the forms; commas part those that we join.
 _PARTS = {
-    "layers": ("blocks.", "layers."),
-    "positions": ("positional_embedding", "embed_positions.weight"),
-    "embedding": ("token_embedding", "embed_tokens"),
-    "convolution_1": ("conv1", "conv1"),
-    "convolution_2": ("conv2", "conv2"),
-    "encoder.norm": ("ln_post", "layer_norm"),
-    "decoder.norm": ("ln", "layer_norm"),
-    "attention_block.norm": ("attn_ln", "self_attn_layer_norm"),
-    "attention.project_in": ("attn.query,key,value", "self_attn.q_proj,k_proj,v_proj"),
-    "attention.project_out": ("attn.out", "self_attn.out_proj"),
+    ".layers.": (".blocks.", ".layers."),
+    "encoder.positions_TD": ("encoder.positional_embedding", "encoder.embed_positions.weight"),
+    "decoder.positions.table.weight": ("decoder.positional_embedding", "decoder.embed_positions.weight"),
+    "decoder.embedding": ("decoder.token_embedding", "decoder.embed_tokens"),
+    "encoder.convolution_": ("encoder.conv", "encoder.conv"),
+    "encoder.norm": ("encoder.ln_post", "encoder.layer_norm"),
+    "decoder.norm": ("decoder.ln", "decoder.layer_norm"),
     "cross_attention_block.norm": ("cross_attn_ln", "encoder_attn_layer_norm"),
     "cross_attention.project_queries": ("cross_attn.query", "encoder_attn.q_proj"),
     "cross_attention.project_memory": ("cross_attn.key,value", "encoder_attn.k_proj,v_proj"),
     "cross_attention.project_out": ("cross_attn.out", "encoder_attn.out_proj"),
+    "self_attention": ("attention", "attention"),  # of the decoder, then as the encoder's
+    "attention_block.norm": ("attn_ln", "self_attn_layer_norm"),
+    "attention.project_in": ("attn.query,key,value", "self_attn.q_proj,k_proj,v_proj"),
+    "attention.project_out": ("attn.out", "self_attn.out_proj"),
     "feed_forward_block.norm": ("mlp_ln", "final_layer_norm"),
     "feed_forward.expand": ("mlp.0", "fc1"),
     "feed_forward.contract": ("mlp.2", "fc2"),
 }
 # Whisper's keys have no bias. Ours have one, but as it is the same for all keys, no softmax sees it.
 NO_BIAS = ""
-_WITHOUT_BIAS = ("key", "k_proj")
 
 
 @dataclass(frozen=True)
@@ -138,49 +138,28 @@ def load_whisper(source: str | Path, *, dtype: torch.dtype | None = torch.float3
     return WhisperSystem(sizes, tokenizer, front_end, model, checkpoint.is_fine_tuned, checkpoint.language)
 
 
-def read_checkpoint(source: str | Path, vocabulary: str | Path | None = None) -> Checkpoint:
+def read_checkpoint(source: str | Path, vocabulary: str | None = None) -> Checkpoint:
     """Read the files of a model, whatever their form. `vocabulary`: a file or folder to take it from."""
     path = find_files(source)
     try:
-        checkpoint = _read(path)
+        if path.is_file():
+            checkpoint = read_openai(path)
+        elif (path / "config.json").is_file():
+            checkpoint = read_huggingface(path)
+        elif (folder := find_run(path)) is not None:
+            checkpoint = _read_run(folder)
+        else:
+            raise UserError(
+                f"{path}: no Whisper model in this folder; expected one of Hugging Face (config.json, "
+                "model.safetensors), or the run directory of a fine-tuned one"
+            )
         if vocabulary is None:
             return checkpoint
         given = Path(vocabulary)
-        return replace(checkpoint, vocabulary=_read_vocabulary(given))
+        found = read_huggingface_vocabulary(given) if given.is_dir() else read_ranks(given)
+        return replace(checkpoint, vocabulary=found)
     except OSError as error:
         raise UserError(f"{error.filename or path}: cannot read it ({error.strerror})") from None
-
-
-def _read(path: Path) -> Checkpoint:
-    if path.is_dir():
-        if (path / "config.json").is_file():
-            return read_huggingface(path)
-        if (folder := find_run(path)) is not None:
-            return read_run(folder)
-        raise UserError(
-            f"{path}: no Whisper model in this folder; expected one of Hugging Face (config.json, "
-            "model.safetensors), or the run directory of a fine-tuned one"
-        )
-    with open(path, "rb") as file:
-        begin = file.read(4)
-    if begin == b"PK\x03\x04":
-        return read_openai(path)
-    if begin == b"lmgg":
-        raise UserError(
-            f"{path}: a ggml file of whisper.cpp, which is read after a conversion: "
-            f"python tools/convert_ggml.py {path} FOLDER"
-        )
-    raise UserError(
-        f"{path}: no .pt file of OpenAI, by its first bytes; it may be cut off, or a page that was saved "
-        "instead"
-    )
-
-
-def _read_vocabulary(path: Path) -> Vocabulary:
-    vocabulary = read_huggingface_vocabulary(path) if path.is_dir() else read_ranks(path)
-    if vocabulary is None:
-        raise UserError(f"{path}: no vocabulary there; expected vocab.json or tokenizer.json")
-    return vocabulary
 
 
 def build_tokenizer(checkpoint: Checkpoint, source: str) -> WhisperTokenizer:
@@ -197,16 +176,20 @@ def build_tokenizer(checkpoint: Checkpoint, source: str) -> WhisperTokenizer:
         raise UserError(f"{source}: {error}") from None
 
 
-def require_language(source: str | Path, language: str | None, task: Task) -> None:
+# --- what the core asks of a family -----------------------------------------------------------------
+
+
+def check(source: str | Path, options: WhisperDecodingConfig) -> None:
     """Refuse what an English-only model does not support, before its weights are fetched or loaded."""
-    if language in (None, "en") and task == "transcribe":
+    if options.language in (None, "en") and options.task == "transcribe":
         return
     is_file = Path(source).exists()
     if not (read_checkpoint(source).sizes.is_multilingual if is_file else not str(source).endswith(".en")):
-        require_english(language, task)
+        require_english(options.language, options.task)
 
 
 def describe(source: str) -> dict[str, Any]:
+    """Describe a model and its sizes."""
     checkpoint = read_checkpoint(source)
     counts = {
         part: sum(weight.numel() for name, weight in checkpoint.weights.items() if name.startswith(part))
@@ -225,6 +208,35 @@ def describe(source: str) -> dict[str, Any]:
     }
 
 
+def convert(source: str, target: Path, dtype: torch.dtype | None, vocabulary: str | None) -> None:
+    """Write a model as a file of OpenAI if the target ends in .pt, else as a folder of Hugging Face."""
+    from asr.system.checkpoint import round_weights
+
+    checkpoint = read_checkpoint(source, vocabulary)
+    if dtype is not None:
+        checkpoint = replace(checkpoint, weights=round_weights(checkpoint.weights, dtype))
+    write = write_openai if target.suffix == ".pt" else write_huggingface
+    write(target, checkpoint)
+
+
+def find_text(source: str | Path) -> TextConfig | None:
+    """The rules for texts of the run that fine-tuned a model."""
+    from asr.system.run_config import RunConfig
+
+    folder = find_run(Path(source)) if Path(source).is_dir() else None
+    return None if folder is None else RunConfig.load(folder / "config.yaml").text
+
+
+def find_weights(source: str | Path) -> Path:
+    """A file that changes when the model does."""
+    path = find_files(source)
+    if path.is_file():
+        return path
+    is_run = not (path / "config.json").exists()
+    path = (is_run and find_run(path)) or path
+    return next(iter(_find_weights(path)), path / "config.json")
+
+
 # --- names on the hub -------------------------------------------------------------------------------
 
 
@@ -232,21 +244,18 @@ def find_files(source: str | Path) -> Path:
     """The file or folder of a model; for a name on the hub, its folder in the cache, fetched if need be."""
     if Path(source).exists():
         return Path(source)
-    if (hub_name := find_hub_name(str(source))) is None:
-        raise _no_model(str(source))
-    return _fetch(hub_name)
+    hub_name = find_hub_name(str(source))
+    folder = None if hub_name is None else _fetch(hub_name)
+    if folder is None:
+        raise UserError(
+            f"{source}: no such file or folder, and no name of a Whisper model; give the path of one, its "
+            f"name on the hub, such as openai/whisper-base, or one of {', '.join(NAMES)}"
+        )
+    return folder
 
 
-def find_whisper_weights(source: str | Path) -> Path:
-    """A file that changes when the model does."""
-    path = find_files(source)
-    if path.is_dir() and (run := find_run(path)) is not None and not (path / "config.json").exists():
-        path = run
-    return next(iter(_find_weights(path)), path / "config.json") if path.is_dir() else path
-
-
-def _fetch(name: str) -> Path:
-    """Fetch a model from the hub, unless it is in the cache."""
+def _fetch(name: str) -> Path | None:
+    """Fetch a model from the hub, unless it is in the cache; None for what is no name there."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -255,12 +264,12 @@ def _fetch(name: str) -> Path:
         if (folder / "config.json").is_file() and _find_weights(folder):
             return folder
     except HFValidationError:  # such as ../whisper, which is a path
-        raise _no_model(name) from None
+        return None
     except LocalEntryNotFoundError:
         pass
     log.info("%s is not in the cache of Hugging Face yet; fetching it", name)
     try:
-        folder = Path(snapshot_download(name, allow_patterns=[*PATTERNS]))
+        folder = Path(snapshot_download(name, allow_patterns=PATTERNS))
         if not _find_weights(folder):
             folder = Path(snapshot_download(name, allow_patterns=[*PATTERNS, PICKLED]))
     except Exception as error:  # network, hub and disk fail in many ways
@@ -274,13 +283,6 @@ def _fetch(name: str) -> Path:
             "of the name (`asr transcribe` takes it from --model, or from ASR_MODEL in the environment)"
         ) from None
     return folder
-
-
-def _no_model(name: str) -> UserError:
-    return UserError(
-        f"{name}: no such file or folder, and no name of a Whisper model; give the path of one, its name on "
-        f"the hub, such as openai/whisper-base, or one of {', '.join(NAMES)}"
-    )
 
 
 # --- sizes and names of weights ---------------------------------------------------------------------
@@ -297,26 +299,19 @@ def build_sizes(theirs: Mapping[str, Any], source: str, form: Form = "OpenAI", *
 
 def name_sizes(sizes: WhisperSizes, form: Form) -> dict[str, Any]:
     """The sizes by the names of a form."""
-    return {names[_FORMS.index(form)]: getattr(sizes, ours) for ours, names in _SIZES.items()}
+    named = {names[_FORMS.index(form)]: getattr(sizes, ours) for ours, names in _SIZES.items()}
+    return named | ({"n_text_state": sizes.dim} if form == "OpenAI" else {})
 
 
 def find_names(name: str, form: Form) -> list[str]:
-    """Their names of what makes up one of our weights."""
-    column = _FORMS.index(form)
-    side, _, rest = name.partition(".")
-    if rest.startswith("positions"):
-        return [f"{side}.{_PARTS['positions'][column]}"]
-    place = f"{side}."
-    part, _, kind = rest.rpartition(".")
-    if part.startswith("layers."):
-        _, index, part = part.split(".", 2)
-        place += f"{_PARTS['layers'][column]}{index}."
-    part = part.removeprefix("self_")
-    theirs = (_PARTS.get(part) or _PARTS[f"{side}.{part}"])[column]
-    block, dot, parts = theirs.rpartition(".")
+    """Their names of what makes up one of our weights; NO_BIAS for what they lack."""
+    for ours, theirs in _PARTS.items():
+        name = name.replace(ours, theirs[_FORMS.index(form)])
+    path, _, kind = name.rpartition(".")
+    block, dot, parts = path.rpartition(".")
     return [
-        NO_BIAS if kind == "bias" and one in _WITHOUT_BIAS else f"{place}{block}{dot}{one}.{kind}"
-        for one in parts.split(",")
+        NO_BIAS if kind == "bias" and part in ("key", "k_proj") else f"{block}{dot}{part}.{kind}"
+        for part in parts.split(",")
     ]
 
 
@@ -328,43 +323,39 @@ def rename_weights(
     Sizes that the weights do not have are refused before memory is asked for.
     """
     with without_weights():
-        expected = Whisper(sizes).state_dict()
-    del expected["decoder.output.weight"]  # the embeddings
-    names = {name: find_names(name, form) for name in expected}
-    if unknown := theirs.keys() - {part for parts in names.values() for part in parts}:
-        raise UserError(f"{source}: unknown weights, {min(unknown)[:80]!r} for one; is it a Whisper model?")
-    for name, parts in names.items():
-        shape = (len(expected[name]) // len(parts), *expected[name].shape[1:])
-        for part in parts:
-            if part != NO_BIAS:
-                _check_weight(theirs, part, shape, source)
-    ours: dict[str, Tensor] = {}
-    for name, parts in names.items():
-        found = [theirs[part] for part in parts if part != NO_BIAS]
-        if NO_BIAS in parts:
-            found.insert(parts.index(NO_BIAS), torch.zeros_like(found[0]))
-        ours[name] = torch.cat(found) if len(found) > 1 else found[0]
-    return ours
+        model = Whisper(sizes).state_dict()
+    del model["decoder.output.weight"]  # the embeddings
+    names = {name: find_names(name, form) for name in model}
+    expected: dict[str, object] = {
+        part: (len(model[name]) // len(parts), *model[name].shape[1:])
+        for name, parts in names.items()
+        for part in parts
+        if part != NO_BIAS
+    }
+    found = {name: tuple(own.shape) if own.dtype in DTYPES else own.dtype for name, own in theirs.items()}
+    if wrong := sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name)):
+        raise UserError(
+            f"{source}: weights {wrong[0][:80]} are {found.get(wrong[0], 'missing')}, but a Whisper model of "
+            f"its sizes has {expected.get(wrong[0], 'none')}; the file is damaged, or its sizes are those of "
+            "another model"
+        )
+
+    def join(parts: list[str]) -> Tensor:
+        last = theirs[parts[-1]]
+        own = [torch.zeros_like(last) if part == NO_BIAS else theirs[part] for part in parts]
+        return torch.cat(own) if len(own) > 1 else last
+
+    return {name: join(parts) for name, parts in names.items()}
 
 
 def split_weights(ours: Mapping[str, Tensor], form: Form = "OpenAI") -> dict[str, Tensor]:
     """Weights by the names of a form, as `rename_weights` takes them."""
     theirs: dict[str, Tensor] = {}
     for name, weight in ours.items():
-        part_names = find_names(name, form)
-        theirs |= zip(part_names, weight.chunk(len(part_names)), strict=True)
+        parts = find_names(name, form)
+        theirs |= zip(parts, weight.chunk(len(parts)), strict=True)
     theirs.pop(NO_BIAS, None)
     return {name: weight.contiguous() for name, weight in theirs.items()}
-
-
-def _check_weight(theirs: Mapping[str, Tensor], name: str, shape: tuple[int, ...], source: str) -> None:
-    if (weight := theirs.get(name)) is None:
-        raise UserError(f"{source}: weights are missing, {name} for one; is it a complete Whisper model?")
-    if tuple(weight.shape) != shape or weight.dtype not in DTYPES:
-        raise UserError(
-            f"{source}: {name} has shape {tuple(weight.shape)} and type {weight.dtype}, but expected "
-            f"{shape} of floating point; the file is damaged, or its sizes are those of another model"
-        )
 
 
 # --- Hugging Face -----------------------------------------------------------------------------------
@@ -373,15 +364,12 @@ def _check_weight(theirs: Mapping[str, Tensor], name: str, shape: tuple[int, ...
 def read_huggingface(folder: Path) -> Checkpoint:
     """Read config.json, weights as safetensors or pickled, and a vocabulary."""
     settings, source = read_json(folder / "config.json"), str(folder / "config.json")
-    if settings.get("model_type") != "whisper":
-        raise UserError(f"{source}: model_type is {str(settings.get('model_type'))[:40]}; expected whisper")
-    heads = None
-    if (generation := folder / "generation_config.json").is_file():
-        heads = read_json(generation).get("alignment_heads") or None
-    sizes = build_sizes(settings, str(folder), "Hugging Face", alignment_heads=heads)
+    generation = folder / "generation_config.json"
+    heads = read_json(generation).get("alignment_heads") if generation.is_file() else None
+    sizes = build_sizes(settings, str(folder), "Hugging Face", alignment_heads=heads or None)
     for name, expected in _name_constants(sizes).items():
-        if settings.get(name, expected) != expected:
-            raise UserError(f"{source}: {name} is {str(settings[name])[:40]}, but Whisper has {expected}")
+        if (value := settings.get(name, expected)) != expected:
+            raise UserError(f"{source}: {name} is {str(value)[:40]}, but Whisper has {expected}")
     theirs = {name.removeprefix("model."): weight for name, weight in _read_weights(folder).items()}
     output, embedding = theirs.pop(OUTPUT, None), theirs.get("decoder.embed_tokens.weight")
     if not (output is None or embedding is None or torch.equal(output.float(), embedding.float())):
@@ -393,35 +381,34 @@ def read_huggingface(folder: Path) -> Checkpoint:
 def write_huggingface(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a folder that transformers reads too. The config comes last: a folder with one is complete."""
     sizes, tokenizer = checkpoint.sizes, build_tokenizer(checkpoint, str(folder))
-    ids = {"bos_token_id": tokenizer.end, "eos_token_id": tokenizer.end, "pad_token_id": tokenizer.end}
+    ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.end)
     ids["decoder_start_token_id"] = tokenizer.start
     generation: dict[str, Any] = {**ids, "alignment_heads": sizes.alignment_heads, "return_timestamps": False}
     generation |= {"no_timestamps_token_id": tokenizer.no_times, "is_multilingual": sizes.is_multilingual}
     if sizes.is_multilingual:
         generation["lang_to_id"] = {f"<|{code}|>": id for code, id in tokenizer.languages.items()}
         generation["task_to_id"] = tokenizer.tasks
-    processor = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": sizes.num_mels}
     special = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), "<|endoftext|>")
-    config = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], **ids}
-    config |= name_sizes(sizes, "Hugging Face") | _name_constants(sizes)
+    config = {**_name_constants(sizes), "architectures": ["WhisperForConditionalGeneration"], **ids}
+    trees = {
+        "preprocessor_config.json": {
+            "feature_extractor_type": "WhisperFeatureExtractor",
+            "feature_size": sizes.num_mels,
+        },
+        "tokenizer_config.json": {"tokenizer_class": "WhisperTokenizer", **special},
+        "generation_config.json": generation,
+        "config.json": config | name_sizes(sizes, "Hugging Face"),
+    }
     make_folder(folder)
     try:
         if any(folder.iterdir()):
             raise UserError(f"{folder}: is not empty; give a new folder")
         weights = split_weights(checkpoint.weights, "Hugging Face")
+        weights = {f"model.{name}": weight for name, weight in weights.items()}
         with usual_mode(folder / "model.safetensors"):
-            save_file(
-                {f"model.{name}": weight for name, weight in weights.items()},
-                folder / "model.safetensors",
-                {"format": "pt"},
-            )
+            save_file(weights, folder / "model.safetensors", {"format": "pt"})
         write_huggingface_vocabulary(folder, tokenizer)
-        for file, tree in (
-            ("preprocessor_config.json", processor),
-            ("tokenizer_config.json", {"tokenizer_class": "WhisperTokenizer", **special}),
-            ("generation_config.json", generation),
-            ("config.json", config),
-        ):
+        for file, tree in trees.items():
             (folder / file).write_text(json.dumps(tree, indent=2), encoding="utf-8")
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -431,6 +418,7 @@ def write_huggingface(folder: Path, checkpoint: Checkpoint) -> None:
 def _name_constants(sizes: WhisperSizes) -> dict[str, Any]:
     """What Hugging Face's config states of any Whisper."""
     return {
+        "model_type": "whisper",
         "activation_function": "gelu",
         "scale_embedding": False,
         "encoder_ffn_dim": 4 * sizes.dim,
@@ -440,10 +428,10 @@ def _name_constants(sizes: WhisperSizes) -> dict[str, Any]:
 
 def _find_weights(folder: Path) -> list[Path]:
     """The files of the weights; none where there are none."""
-    if (folder / "model.safetensors").is_file():
-        return [folder / "model.safetensors"]
-    parts = sorted(folder.glob("model-*-of-*.safetensors"))
-    return parts or [path for path in (folder / PICKLED,) if path.is_file()]
+    for pattern in ("model.safetensors", "model-*-of-*.safetensors", PICKLED):
+        if found := sorted(folder.glob(pattern)):
+            return found
+    return []
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
@@ -452,19 +440,15 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         raise UserError(f"{folder}: no weights; expected model.safetensors or {PICKLED} beside config.json")
     if paths[0].name == PICKLED:
         return _check_tensors(read_pickled(paths[0]), paths[0])
-    return {name: weight for path in paths for name, weight in read_safetensors(path).items()}
+    return {name: weight for path in paths for name, weight in _read_safetensors(path).items()}
 
 
-def read_safetensors(path: Path) -> dict[str, Tensor]:
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a file, mapped into memory."""
     try:
-        with open(path, "rb") as file:
-            header_bytes = int.from_bytes(file.read(8), "little")
-        if header_bytes > MAX_HEADER_BYTES:
-            raise UserError(f"{path}: a header of {header_bytes:,} bytes; it is no complete safetensors file")
         with safe_open(path, framework="pt") as opened:
             return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a mapping)
-    except (OSError, SafetensorError) as error:
+    except SafetensorError as error:
         raise UserError(f"{path}: not a complete safetensors file ({error}); download it again") from None
 
 
@@ -484,10 +468,8 @@ def read_openai(path: Path) -> Checkpoint:
     """Read a .pt file. The vocabulary is taken from a file of `RANKS` in the same folder, if it is there."""
     tree = read_pickled(path)
     dims = tree.get("dims")
-    if not isinstance(dims, dict):
-        raise UserError(f"{path}: no sizes in it (dims); expected a .pt file of OpenAI's Whisper")
-    if dims.get("n_text_state") != dims.get("n_audio_state"):
-        raise UserError(f"{path}: encoder and decoder of different widths, which Whisper never has")
+    if not isinstance(dims, dict) or dims.get("n_text_state") != dims.get("n_audio_state"):
+        raise UserError(f"{path}: dims is {str(dims)[:80]}, but expected the sizes of a Whisper model")
     sizes = build_sizes(dims, str(path))
     theirs = _check_tensors(tree.get("model_state_dict"), path)
     ranks = path.parent / RANKS[sizes.is_multilingual]
@@ -502,11 +484,11 @@ def write_openai(path: Path, checkpoint: Checkpoint) -> None:
     make_folder(path.parent)
     if path.exists():
         raise UserError(f"{path}: exists already; give a new file")
-    dims = name_sizes(sizes, "OpenAI") | {"n_text_state": sizes.dim}
+    weights = split_weights(checkpoint.weights)
     try:
         if not ranks.exists():
             write_ranks(ranks, tokenizer.vocabulary)
-        torch.save({"dims": dims, "model_state_dict": split_weights(checkpoint.weights)}, path)
+        torch.save({"dims": name_sizes(sizes, "OpenAI"), "model_state_dict": weights}, path)
     except (OSError, RuntimeError) as error:
         raise UserError(f"{path}: cannot write a model there ({error})") from None
 
@@ -519,26 +501,17 @@ def read_pickled(path: Path) -> dict[str, Any]:
     except UserError:
         raise
     except Exception as error:  # PyTorch says in many ways, and at length, what is wrong
-        raise UserError(f"{path}: {DAMAGED} ({type(error).__name__})") from None
+        raise _damaged(path, type(error).__name__) from None
     if not isinstance(tree, dict):
-        raise UserError(f"{path}: holds no dict of weights; expected a Whisper checkpoint")
+        raise _damaged(path, "no dict of weights")
     return tree
 
 
-def _check_tensors(tensors: Any, path: Path) -> dict[str, Tensor]:
-    """Names to tensors that are no larger than the file: else a few bytes could ask for any memory."""
-    if not isinstance(tensors, Mapping):
-        raise UserError(f"{path}: no weights in it; expected a Whisper checkpoint")
-    sizes: dict[tuple[int, int], int] = {}  # of tensors by their place: tied ones share theirs
-    for name, tensor in tensors.items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise UserError(f"{path}: not all of its weights are tensors with a name; {DAMAGED}")
-        num_bytes = tensor.numel() * tensor.element_size()
-        sizes[tensor.data_ptr(), num_bytes] = num_bytes
-    num_bytes = sum(sizes.values())
-    if num_bytes > path.stat().st_size:
-        raise UserError(f"{path}: {num_bytes:,} bytes of weights in a smaller file; {DAMAGED}")
-    return dict(tensors)
+def _damaged(path: Path, reason: str) -> UserError:
+    return UserError(
+        f"{path}: no .pt file of OpenAI, or of Hugging Face, or a damaged one ({reason}); download it again. "
+        "A ggml file of whisper.cpp is converted by: python tools/convert_ggml.py FILE FOLDER"
+    )
 
 
 def _check_archive(path: Path) -> None:
@@ -546,43 +519,36 @@ def _check_archive(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise UserError(f"{path}: a compressed archive, as torch.save never writes it; {DAMAGED}")
-        if sum(entry.file_size for entry in entries) > path.stat().st_size:
-            raise UserError(f"{path}: declares more bytes than it has; {DAMAGED}")
-        pickles = [entry for entry in entries if entry.filename.endswith("data.pkl")]
-        if len(pickles) != 1 or pickles[0].file_size > MAX_HEADER_BYTES:
-            raise UserError(f"{path}: no index of tensors, or a huge one; {DAMAGED}")
-        content = archive.read(pickles[0])
-    try:
-        used = [_find_call(opcode.name, argument) for opcode, argument, _ in pickletools.genops(content)]
-    except ValueError:
-        raise UserError(f"{path}: {DAMAGED}") from None
-    if unknown := {name for name in used if name is not None} - HARMLESS:
+            raise _damaged(path, "a compressed archive, as torch.save never writes it")
+        (pickle,) = (entry for entry in entries if entry.filename.endswith("data.pkl"))
+        num_bytes = sum(entry.file_size for entry in entries)
+        if pickle.file_size > MAX_INDEX_BYTES or num_bytes > path.stat().st_size:
+            raise _damaged(path, f"{pickle.file_size:,} bytes of index, {num_bytes:,} in all")
+        content = archive.read(pickle)
+    calls = ("INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4")
+    names = {
+        str(argument) if opcode.name == "GLOBAL" else opcode.name
+        for opcode, argument, _ in pickletools.genops(content)
+        if opcode.name in ("GLOBAL", *calls)
+    }
+    if unknown := names - HARMLESS:
         raise UserError(
-            f"{path}: would run code ({min(unknown)[:60]}); nothing was run. Weights need none: do not use "
-            "this file, take safetensors, or a file of a source that you trust"
+            f"{path}: would run code ({min(unknown)[:60]}); nothing was run. Weights need none: do not "
+            "use this file, take safetensors, or a file of a source that you trust"
         )
 
 
-def _find_call(opcode: str, argument: Any) -> str | None:
-    """Name what an opcode would make Python call; None for one that only brings data."""
-    if opcode == "GLOBAL":
-        return str(argument)
-    return opcode if opcode in ("INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4") else None
-
-
-def convert(source: str, target: Path, dtype: torch.dtype | None, vocabulary: str | None) -> None:
-    """Write a model as a file of OpenAI if the target ends in .pt, else as a folder of Hugging Face."""
-    from asr.system.checkpoint import round_weights
-
-    checkpoint = read_checkpoint(source, vocabulary)
-    build_tokenizer(checkpoint, source)  # so that what is written also loads
-    if dtype is not None:
-        checkpoint = replace(checkpoint, weights=round_weights(checkpoint.weights, dtype))
-    if target.suffix == ".pt":
-        write_openai(target, checkpoint)
-    else:
-        write_huggingface(target, checkpoint)
+def _check_tensors(tensors: Any, path: Path) -> dict[str, Tensor]:
+    """Names to tensors that are no larger than the file: else a few bytes could ask for any memory."""
+    is_plain = isinstance(tensors, Mapping) and all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
+    )
+    if not is_plain:
+        raise _damaged(path, "no names and tensors")
+    num_bytes = sum(tensor.nbytes for name, tensor in tensors.items() if name != OUTPUT)  # the embeddings
+    if num_bytes > path.stat().st_size:
+        raise _damaged(path, f"{num_bytes:,} bytes of weights in a smaller file")
+    return dict(tensors)
 
 
 # --- fine-tuning ------------------------------------------------------------------------------------
@@ -591,6 +557,7 @@ TOKEN_WEIGHTS = ("decoder.embedding.weight", "decoder.output.weight")  # a row f
 
 
 def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
+    """The tokenizer of `config.start_from`; None where the run learns its own."""
     from asr.text.tokenizer import Tokenizer
     from asr.text.units import SPECIAL_TOKENS
 
@@ -602,9 +569,8 @@ def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
     if config.tokenizer.type != "whisper":
         return None
     source = str(config.start_from)
-    return Tokenizer(
-        "whisper", SPECIAL_TOKENS + name_tokens(build_tokenizer(read_checkpoint(source), source))
-    )
+    tokenizer = build_tokenizer(read_checkpoint(source), source)
+    return Tokenizer("whisper", SPECIAL_TOKENS + name_tokens(tokenizer))
 
 
 def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
@@ -641,26 +607,25 @@ def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
     def is_new(name: str) -> bool:
         return is_low_rank(name) or not name.startswith(parts) or (name in TOKEN_WEIGHTS and not own_tokens)
 
-    load_weights(config, model, weights, is_new, "leave `sizes` out")
+    hint = "leave `sizes` out, and give a decoder of Whisper the encoder of the same model"
+    load_weights(config, model, weights, is_new, hint)
     return System(config, tokenizer, source.front_end, model)
 
 
-def read_run(folder: Path) -> Checkpoint:
+def _read_run(folder: Path) -> Checkpoint:
     """Read a model that a run fine-tuned, with its changes of low rank merged."""
     from asr.system.checkpoint import load_any_system
 
     system = load_any_system(folder)
-    encoder, decoder = (getattr(system.config.model, name) for name in ("encoder", "decoder"))
-    tokenizer = read_names(system.tokenizer.tokens)
+    model: Any = system.config.model
+    sizes, tokenizer = cast(WhisperSizes, model.encoder.sizes), read_names(system.tokenizer.tokens)
     weights = {
         name: weight
         for name, weight in system.model.state_dict().items()
         if name.startswith(("encoder.", "decoder.")) and name != "decoder.output.weight"
     }
-    ours = weights["decoder.embedding.weight"]
-    weights["decoder.embedding.weight"] = torch.empty_like(ours)
-    weights["decoder.embedding.weight"][order_tokens(tokenizer)] = ours
-    language = decoder.language or ("en" if not encoder.sizes.is_multilingual else None)
-    return Checkpoint(
-        "a run of asr", encoder.sizes, tokenizer.vocabulary, weights, is_fine_tuned=True, language=language
-    )
+    embedding_VD = torch.empty_like(weights["decoder.embedding.weight"])
+    embedding_VD[order_tokens(tokenizer)] = weights["decoder.embedding.weight"]
+    weights["decoder.embedding.weight"] = embedding_VD
+    language = model.decoder.language or (None if sizes.is_multilingual else "en")
+    return Checkpoint("a run of asr", sizes, tokenizer.vocabulary, weights, True, language)

@@ -6,18 +6,17 @@ The package tiktoken, which OpenAI uses too, splits and merges.
 from __future__ import annotations
 
 import base64
-import binascii
 import functools
 import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tiktoken
 
+from asr.data.text_lines import parse_json
 from asr.errors import UserError
 from asr.files import read_limited
 from asr.whisper.family import FIRST_MULTILINGUAL, Task, WhisperSizes, find_language, languages
@@ -25,7 +24,6 @@ from asr.whisper.family import FIRST_MULTILINGUAL, Task, WhisperSizes, find_lang
 Vocabulary = tuple[bytes, ...]
 
 NUM_TIMES = 1501
-NUM_TASKS = 6  # <|translate|> to <|notimestamps|>
 
 # How text is split before bytes are merged: a part of the vocabulary that OpenAI made for GPT-2.
 WORDS = r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -34,66 +32,38 @@ WORDS = r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\
 _SIGNS = [*'"#()*+/:;<=>@[\\]^_`{|}~「」『』', "<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("']
 _SIGNS += ["((", "))", "(((", ")))", "[[", "]]", "{{", "}}", "♪♪", "♪♪♪"]
 _MUSIC = "♩♪♫♬♭♮♯"
+END = "<|endoftext|>"
 
 
-@dataclass(frozen=True)
 class SpecialTokens:
     """Ids of the special tokens, which follow those of the text in a fixed order."""
 
-    end: int
-    """<|endoftext|>, the first id that is no text."""
-    num_languages: int
-    is_multilingual: bool
-    """English-only models have the tokens of languages and tasks too, but were never trained on them."""
+    def __init__(self, end: int, num_languages: int, is_multilingual: bool) -> None:
+        """`end`: the first id that is no text. `is_multilingual`: English-only models have the tokens of
+        languages and tasks too, but were never trained on them."""
+        self.end, self.is_multilingual = end, is_multilingual
+        codes = list(languages)[:num_languages]
+        names = [END, "<|startoftranscript|>", *(f"<|{code}|>" for code in codes)]
+        names += ["<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>"]
+        names += ["<|notimestamps|>", *(f"<|{place / 50:.2f}|>" for place in range(NUM_TIMES))]
+        self.names = dict(enumerate(names, end))
+        """OpenAI's names of the special tokens, by id."""
+        ids = {name: id for id, name in self.names.items()}
+        self.languages = {code: ids[f"<|{code}|>"] for code in codes}
+        self.tasks = {task: ids[f"<|{task}|>"] for task in ("translate", "transcribe")}
+        self.start, self.start_of_language_model = ids["<|startoftranscript|>"], ids["<|startoflm|>"]
+        self.start_of_previous, self.no_speech = ids["<|startofprev|>"], ids["<|nospeech|>"]
+        self.no_times, self.first_time = ids["<|notimestamps|>"], ids["<|0.00|>"]
 
     @classmethod
     def of_size(cls, vocab_size: int) -> SpecialTokens:
         """The special tokens of a model with so many tokens in all."""
         num_languages = 99 if vocab_size <= FIRST_MULTILINGUAL else 100  # Cantonese came with large-v3
-        end = vocab_size - num_languages - 2 - NUM_TASKS - NUM_TIMES
-        return cls(end, num_languages, is_multilingual=vocab_size >= FIRST_MULTILINGUAL)
-
-    @property
-    def start(self) -> int:
-        """<|startoftranscript|>"""
-        return self.end + 1
-
-    @property
-    def languages(self) -> dict[str, int]:
-        """Code of a language to its token."""
-        codes = list(languages)[: self.num_languages]
-        return {code: self.start + 1 + index for index, code in enumerate(codes)}
-
-    @property
-    def tasks(self) -> dict[Task, int]:
-        first = self.start + 1 + self.num_languages
-        return {"translate": first, "transcribe": first + 1}
-
-    @property
-    def start_of_language_model(self) -> int:
-        return self.start + self.num_languages + 3
-
-    @property
-    def start_of_previous(self) -> int:
-        """The token before the text that came before."""
-        return self.start + self.num_languages + 4
-
-    @property
-    def no_speech(self) -> int:
-        return self.start + self.num_languages + 5
-
-    @property
-    def no_times(self) -> int:
-        """<|notimestamps|>"""
-        return self.start + self.num_languages + 6
-
-    @property
-    def first_time(self) -> int:
-        """<|0.00|>; each later token is 20 ms later."""
-        return self.no_times + 1
+        end = vocab_size - len(SpecialTokens(0, num_languages, True))
+        return SpecialTokens(end, num_languages, vocab_size >= FIRST_MULTILINGUAL)
 
     def __len__(self) -> int:
-        return self.first_time + NUM_TIMES
+        return self.end + len(self.names)
 
     def prompt(
         self, language: str | None = None, task: Task = "transcribe", times: bool = False
@@ -110,16 +80,6 @@ class SpecialTokens:
             raise UserError(f"language {code} has no token in this model; take large-v3 or turbo")
         return [self.start, self.languages[code], self.tasks[task], *end]
 
-    def name_special(self) -> dict[int, str]:
-        """OpenAI's names of the special tokens, by id."""
-        names = {self.end: "<|endoftext|>", self.start: "<|startoftranscript|>"}
-        names |= {id: f"<|{code}|>" for code, id in self.languages.items()}
-        names |= {id: f"<|{task}|>" for task, id in self.tasks.items()}
-        names |= {self.start_of_language_model: "<|startoflm|>", self.start_of_previous: "<|startofprev|>"}
-        names |= {self.no_speech: "<|nospeech|>", self.no_times: "<|notimestamps|>"}
-        first = self.first_time
-        return names | {id: f"<|{(id - first) / 50:.2f}|>" for id in range(first, len(self))}
-
 
 def require_english(language: str | None, task: Task) -> None:
     """Refuse other languages and tasks for an English-only model."""
@@ -130,12 +90,12 @@ def require_english(language: str | None, task: Task) -> None:
         )
 
 
-@dataclass(frozen=True)
 class WhisperTokenizer(SpecialTokens):
-    """Text to ids and back."""
+    """Text to ids and back. `vocabulary`: bytes of each token of text; a lower id was merged earlier."""
 
-    vocabulary: Vocabulary = field(repr=False)
-    """Bytes of each token of text, by id. A lower id was merged earlier."""
+    def __init__(self, vocabulary: Vocabulary, num_languages: int, is_multilingual: bool) -> None:
+        super().__init__(len(vocabulary), num_languages, is_multilingual)
+        self.vocabulary = vocabulary
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, vocab_size: int) -> WhisperTokenizer:
@@ -150,7 +110,7 @@ class WhisperTokenizer(SpecialTokens):
             raise UserError(
                 f"a vocabulary without the byte {min(missing)}; expected all 256, is it Whisper's?"
             )
-        return cls(**vars(special), vocabulary=vocabulary)
+        return cls(vocabulary, len(special.languages), special.is_multilingual)
 
     @functools.cached_property
     def suppressed(self) -> list[int]:
@@ -173,10 +133,7 @@ class WhisperTokenizer(SpecialTokens):
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without special tokens. Bytes that are no UTF-8 become U+FFFD."""
-        return self.decode_bytes(ids).decode("utf-8", errors="replace")
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        return b"".join(self.vocabulary[id] for id in ids if id < self.end)
+        return b"".join(self.vocabulary[id] for id in ids if id < self.end).decode("utf-8", "replace")
 
     @functools.cached_property
     def _encoding(self) -> tiktoken.Encoding:
@@ -212,15 +169,13 @@ def find_prompt(sizes: WhisperSizes, language: str | None) -> tuple[int, ...]:
         prompt = special.prompt(language)
     except UserError as error:
         raise UserError(f"model.decoder.language: {error}") from None
-    order = order_tokens(special)
-    return tuple(order.index(id) for id in prompt[1:])
+    return tuple(map(order_tokens(special).index, prompt[1:]))
 
 
 def name_tokens(whisper: WhisperTokenizer) -> tuple[str, ...]:
     """A name for each id in a run but the reserved ones."""
-    special = whisper.name_special()
     return tuple(
-        "".join(_NAMES[byte] for byte in whisper.vocabulary[id]) if id < whisper.end else special[id]
+        whisper.names[id] if id in whisper.names else "".join(_NAMES[byte] for byte in whisper.vocabulary[id])
         for id in order_tokens(whisper)[NUM_RESERVED:]
     )
 
@@ -230,17 +185,19 @@ def read_names(tokens: Sequence[str]) -> WhisperTokenizer:
     if FIRST_SPECIAL not in tokens:
         raise UserError(f"no token {FIRST_SPECIAL}; expected the vocabulary of a Whisper model")
     names = tokens[NUM_RESERVED : tokens.index(FIRST_SPECIAL)]
-    return WhisperTokenizer.of(tuple(_to_bytes(name, _BYTES) for name in names), len(tokens))
+    if strange := {*"".join(names)}.difference(_NAMES):
+        raise UserError(f"{min(strange)!r} stands for no byte; expected the vocabulary of a Whisper model")
+    vocabulary = tuple(bytes(map(_BYTES.__getitem__, name)) for name in names)
+    return WhisperTokenizer.of(vocabulary, len(tokens))
 
 
-class WhisperUnits:
+class TokenizerUnits:
     """Units of a tokenizer of type whisper; as Whisper, it puts a space before each text."""
 
     token_pattern = re.compile("(?s:.*)")  # the multilingual vocabulary has an empty token
     has_model = False
 
     def __init__(self, tokens: tuple[str, ...], model: bytes):
-        assert not model
         self._whisper = read_names(tokens)
         self._bytes = dict.fromkeys(tokens[NUM_RESERVED:], b"")
         self._bytes |= zip(tokens[NUM_RESERVED:], self._whisper.vocabulary, strict=False)
@@ -266,20 +223,21 @@ class WhisperUnits:
 
 # --- files ------------------------------------------------------------------------------------------
 
-END = "<|endoftext|>"
 MAX_BYTES = 20_000_000  # Whisper's own have 0.8 MB, and 2.5 MB as JSON
-TOO_LARGE = "which this file of a Whisper model never has"
+# The character that stands for each byte in GPT-2's files: itself, if it shows, else one from U+0100 on.
+SHOWN = {byte: chr(byte) for byte in range(256) if chr(byte).isprintable() and byte != 0x20}
+SHOWN |= {byte: chr(0x100 + place) for place, byte in enumerate(b for b in range(256) if b not in SHOWN)}
 
 
 def read_ranks(path: Path) -> Vocabulary:
     """Lines of a token in base64, and its id, as tiktoken has them."""
     ids: dict[int, bytes] = {}
-    for number, line in enumerate(read_limited(path, MAX_BYTES, TOO_LARGE).splitlines(), start=1):
+    for number, line in enumerate(_read(path).splitlines(), start=1):
         token, _, id = line.rpartition(b" ")
         try:
             # The empty token of the multilingual vocabulary is written as a lone "=".
             ids[int(id)] = b"" if token == b"=" else base64.b64decode(token, validate=True)
-        except (ValueError, binascii.Error):
+        except ValueError:
             raise UserError(
                 f"{path}:{number}: {line[:40]!r}, but expected a token in base64, a space and a number"
             ) from None
@@ -293,84 +251,65 @@ def write_ranks(path: Path, vocabulary: Vocabulary) -> None:
 
 def read_huggingface_vocabulary(folder: Path) -> Vocabulary | None:
     """Read vocab.json or tokenizer.json, whose ids are in the order of the merges; None without both."""
-    if (path := folder / "vocab.json").is_file():
-        tokens: Any = read_json(path)
-    elif (path := folder / "tokenizer.json").is_file():
-        tree = read_json(path)
-        tokens = tree["model"].get("vocab") if isinstance(tree.get("model"), dict) else None
-        added = tree.get("added_tokens")
-        if isinstance(tokens, dict):  # the end of the text is either among the tokens or added to them
-            for one in added if isinstance(added, list) else ():
-                if isinstance(one, dict) and one.get("content") == END:
-                    tokens[END] = one.get("id")
-    else:
+    path = next(
+        (path for name in ("vocab.json", "tokenizer.json") if (path := folder / name).is_file()), None
+    )
+    if path is None:
         return None
-    if not isinstance(tokens, dict) or not all(isinstance(id, int) for id in tokens.values()):
-        raise UserError(f"{path}: no vocabulary; expected names of tokens and their ids")
-    if (end := tokens.get(END)) is None:
-        raise UserError(f"{path}: no token {END}, with which those that are no text begin")
-    ids = {id: _to_bytes(token, printable_bytes()) for token, id in tokens.items() if id < end}
-    ids.setdefault(end - 1, b"")  # the empty token of the multilingual vocabulary, where it is left out
+    tokens, bytes_of = read_json(path), {sign: byte for byte, sign in SHOWN.items()}
+    try:
+        if path.name == "tokenizer.json":  # the end of the text is either among the tokens or added to them
+            added = {one["content"]: one["id"] for one in tokens.get("added_tokens", ())}
+            tokens = tokens["model"]["vocab"] | added
+        end = tokens[END]
+        ids = {id: bytes(bytes_of[sign] for sign in name) for name, id in tokens.items() if id < end}
+        ids.setdefault(end - 1, b"")  # the empty token of the multilingual vocabulary, where it is left out
+    except (KeyError, TypeError):
+        raise UserError(
+            f"{path}: no vocabulary of Whisper; expected tokens of bytes with their ids, and {END} after them"
+        ) from None
     return _in_order(ids, path)
 
 
 def write_huggingface_vocabulary(folder: Path, tokenizer: WhisperTokenizer) -> None:
     """Write vocab.json, merges.txt and added_tokens.json."""
-    shown = {byte: character for character, byte in printable_bytes().items()}
-    names = ["".join(shown[byte] for byte in token) for token in tokenizer.vocabulary]
+    names = ["".join(SHOWN[byte] for byte in token) for token in tokenizer.vocabulary]
     ranks = {token: id for id, token in enumerate(tokenizer.vocabulary)}
-    lines = ["#version: 0.2\n"]
-    for token in tokenizer.vocabulary:
-        if len(token) > 1:
-            first = len(_split_once(ranks, token))
-            name = names[ranks[token]]
-            lines.append(f"{name[:first]} {name[first:]}\n")
-    special = {name: id for id, name in tokenizer.name_special().items()}
+    pairs = [split_once(ranks, token) for token in tokenizer.vocabulary if len(token) > 1]
+    merges = [" ".join(names[ranks[part]] for part in pair) + "\n" for pair in pairs]
+    special = {name: id for id, name in tokenizer.names.items()}
     tokens = {name: id for id, name in enumerate(names)} | {END: special.pop(END)}
-    (folder / "merges.txt").write_text("".join(lines), encoding="utf-8")
+    (folder / "merges.txt").write_text("".join(["#version: 0.2\n", *merges]), encoding="utf-8")
     for file, tree in (("vocab.json", tokens), ("added_tokens.json", special)):
         (folder / file).write_text(json.dumps(tree, ensure_ascii=False), encoding="utf-8")
 
 
-def _split_once(ranks: Mapping[bytes, int], token: bytes) -> bytes:
-    """The first of the two tokens that this one was merged from: merges are in the order of the ids."""
+def split_once(ranks: Mapping[bytes, int], token: bytes) -> list[bytes]:
+    """The two tokens that this one was merged from: merges are in the order of the ids."""
     parts = [token[place : place + 1] for place in range(len(token))]
     while len(parts) > 2:
         unions = [ranks.get(left + right, len(ranks)) for left, right in itertools.pairwise(parts)]
         place = unions.index(min(unions))
         parts[place : place + 2] = [parts[place] + parts[place + 1]]
-    return parts[0]
+    return parts
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """An object of JSON, small and whole."""
-    content = read_limited(path, MAX_BYTES, TOO_LARGE)
-    try:
-        tree = json.loads(content)
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: not JSON, or nested too deep; download it again") from None
+    tree = parse_json(_read(path))
     if not isinstance(tree, dict):
-        raise UserError(f"{path}: expected a JSON object")
+        raise UserError(f"{path}: no JSON object, or nested too deep; download it again")
     return tree
 
 
+def _read(path: Path) -> bytes:
+    return read_limited(path, MAX_BYTES, "which this file of a Whisper model never has")
+
+
 def _in_order(ids: Mapping[int, bytes], path: Path) -> Vocabulary:
-    if sorted(ids) != list(range(len(ids))) or not ids:
-        raise UserError(f"{path}: {len(ids):,} tokens, but their ids are not 0, 1, 2 ...; is it complete?")
-    if len(set(ids.values())) != len(ids):
-        raise UserError(f"{path}: the same token has two ids; is it Whisper's vocabulary?")
+    if sorted(ids) != list(range(len(ids))) or len(set(ids.values())) != len(ids) or not ids:
+        raise UserError(
+            f"{path}: {len(ids):,} tokens, but their ids are not 0, 1, 2 ..., or a token has two; "
+            "is it complete?"
+        )
     return tuple(ids[id] for id in range(len(ids)))
-
-
-def printable_bytes() -> dict[str, int]:
-    """The character that stands for a byte in GPT-2's files: itself, if it shows, else one from U+0100 on."""
-    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    hidden = [byte for byte in range(256) if byte not in set(shown)]
-    return {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
-
-
-def _to_bytes(name: str, bytes_of: Mapping[str, int]) -> bytes:
-    try:
-        return bytes(bytes_of[character] for character in name)
-    except KeyError:
-        raise UserError(f"{name[:40]!r} is no token of a byte-level vocabulary") from None

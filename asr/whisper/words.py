@@ -1,42 +1,144 @@
-"""Words of decoded tokens and their times; spans of text between tokens of time."""
+"""Words of decoded tokens and their times, by warping over attention; spans between tokens of time."""
 
 from __future__ import annotations
 
 import codecs
 import itertools
-import math
 import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from asr.decoding.timestamps import average, warp_batch
+from asr.models.decoders import WeightsOf
 from asr.transcripts.transcript import Word
 from asr.whisper.decoding import SECONDS_PER_STEP
+from asr.whisper.encoder_decoder import EncodedSteps, Whisper
+from asr.whisper.family import WhisperSizes
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
+# B utterances, H heads, P tokens of the prompt, N tokens and the end, T encoded steps, V vocabulary
+
+MEDIAN_STEPS = 7
+SCORED_AT_ONCE = 16  # tokens of each text
 WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
+
+# Layers and heads that OpenAI found to follow the words, by layers of the decoder, width, bands and whether
+# multilingual; of large-v1 and large-v2, which have the same sizes, those of the second.
+_HEADS: dict[tuple[int, int, int, bool], str] = {
+    (4, 384, 80, False): "1.0 2.0 2.5 3.0 3.1 3.2 3.3 3.4",  # tiny.en
+    (4, 384, 80, True): "2.2 3.0 3.2 3.3 3.4 3.5",  # tiny
+    (6, 512, 80, False): "3.3 4.7 5.1 5.5 5.7",  # base.en
+    (6, 512, 80, True): "3.1 4.2 4.3 4.7 5.1 5.2 5.4 5.6",  # base
+    (12, 768, 80, False): "6.6 7.0 7.3 7.8 8.2 8.5 8.7 9.0 9.4 9.8 9.10 10.0 10.1 10.2 10.3 10.6 10.11 11.2 "
+    "11.4",  # small.en
+    (12, 768, 80, True): "5.3 5.9 8.0 8.4 8.7 8.8 9.0 9.7 9.9 10.5",  # small
+    (24, 1024, 80, False): "11.4 14.1 14.12 14.14 15.4 16.0 16.4 16.9 17.12 17.14 18.7 18.10 18.15 20.0 20.3 "
+    "20.9 20.14 21.12",  # medium.en
+    (24, 1024, 80, True): "13.15 15.4 15.15 16.1 20.0 23.4",  # medium
+    (4, 1280, 128, True): "2.4 2.11 3.3 3.6 3.11 3.14",  # turbo
+    (32, 1280, 80, True): "10.12 13.17 16.11 16.12 16.13 17.15 17.16 18.4 18.11 18.19 19.11 21.2 21.3 22.3 "
+    "22.9 22.12 23.5 23.7 23.13 25.5 26.1 26.12 27.15",  # large-v2
+    (32, 1280, 128, True): "7.0 10.17 12.18 13.12 16.1 17.14 19.11 21.4 24.1 25.6",  # large-v3
+}
+
+
+def find_alignment_heads(sizes: WhisperSizes) -> WeightsOf:
+    """Find the heads that the checkpoint names, else OpenAI's for these sizes, else the upper half."""
+    pairs = sizes.alignment_heads
+    if pairs is None:
+        key = (sizes.decoder_layers, sizes.dim, sizes.num_mels, sizes.is_multilingual)
+        pairs = tuple(
+            (int(layer), int(head)) for layer, head in re.findall(r"(\d+)\.(\d+)", _HEADS.get(key, ""))
+        )
+    if not pairs:
+        layers = range(sizes.decoder_layers // 2, sizes.decoder_layers)
+        pairs = tuple(itertools.product(layers, range(sizes.decoder_heads)))
+    heads: dict[int, tuple[int, ...]] = {}
+    for layer, head in sorted(pairs):
+        heads[layer] = (*heads.get(layer, ()), head)
+    return heads
+
+
+# --- times of tokens --------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def align_tokens(
+    model: Whisper,
+    tokenizer: WhisperTokenizer,
+    audio: EncodedSteps,
+    num_steps: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    tokens: Sequence[Sequence[int]],
+) -> tuple[list[list[int]], list[list[float]]]:
+    """Find the first step of each token of text, and of the end; and the tokens' probabilities.
+
+    `num_steps` of each window hold audio, silence follows. The prompts, all as long, ask for no times.
+    """
+    end, counts = tokenizer.end, [len(ids) for ids in tokens]
+    prompt_length, longest = len(prompts[0]), max(counts)
+    rows = [
+        [*prompt, *ids, *([end] * (longest - len(ids) + 1))]
+        for prompt, ids in zip(prompts, tokens, strict=True)
+    ]
+    inputs_BU = torch.tensor(rows, device=audio.lengths_B.device)
+    state = model.decoder.start(*audio)
+    state.forget_tokens()
+    x_BUD, weights = model.decoder.attend(inputs_BU, state, find_alignment_heads(model.sizes))
+    first = prompt_length - 1  # scores of the first token come after the last one of the prompt
+    own_BN1 = inputs_BU[:, prompt_length:].clamp(max=end - 1)[..., None]
+    # In parts: all scores would be half a gigabyte.
+    parts = zip(x_BUD[:, first:-1].split(SCORED_AT_ONCE, 1), own_BN1.split(SCORED_AT_ONCE, 1), strict=True)
+    probabilities = [
+        model.decoder.output(x_BMD)[..., :end].float().softmax(-1).gather(2, own_BM1)[..., 0]
+        for x_BMD, own_BM1 in parts
+    ]
+    probabilities_BN = torch.cat(probabilities, dim=1).tolist()
+    weights_BHUT = torch.cat(list(weights.values()), dim=1)
+    costs = [
+        -_focus(weights_BHUT[row, :, : prompt_length + count + 1, : max(1, steps)])[first:-1].cpu().numpy()
+        for row, (count, steps) in enumerate(zip(counts, num_steps, strict=True))
+    ]
+    return warp_batch(costs, may_share=True), [
+        row[:count] for row, count in zip(probabilities_BN, counts, strict=True)
+    ]
+
+
+def _focus(weights_HUT: Tensor) -> Tensor:
+    """(U, T): where a token looks more than others do, smoothed over time, as the mean of the heads."""
+    weights_HUT = weights_HUT / weights_HUT.sum(-1, keepdim=True)  # of the steps with audio
+    deviation_H1T, mean_H1T = torch.std_mean(weights_HUT, dim=1, keepdim=True, correction=0)
+    scaled_HUT = (weights_HUT - mean_H1T) / deviation_H1T.clamp(min=1e-12)
+    reach = MEDIAN_STEPS // 2
+    if scaled_HUT.size(2) > reach:
+        mirrored_HUT = F.pad(scaled_HUT, (reach, reach), mode="reflect")
+        scaled_HUT = mirrored_HUT.unfold(2, MEDIAN_STEPS, 1).median(-1).values
+    return scaled_HUT.mean(0)
+
+
+# --- words ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class WordSpan:
-    """A word, and those of its tokens that are no mere punctuation at its edges."""
+    """A word and its tokens; `timed`, without mere punctuation at its edges."""
 
     text: str
-    first: int
-    past: int
-    tokens: tuple[int, int]
-    """First and past the last of all its tokens."""
+    tokens: slice
+    timed: slice
 
 
 def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int], language: str) -> list[WordSpan]:
     """Split at spaces; without them each character is a word, with the punctuation at it."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    pieces = [decoder.decode(tokenizer.decode_bytes([token])) for token in tokens]
-    text, ends = "", []
-    for piece in pieces:
-        text += piece
-        ends.append(len(text))
-    text += decoder.decode(b"", final=True)
+    pieces = [decoder.decode(tokenizer.vocabulary[token]) for token in tokens]
+    ends = list(itertools.accumulate(map(len, pieces)))
+    text = "".join(pieces) + decoder.decode(b"", final=True)
     spans = []
     for found in re.finditer(r"\S\W*" if language in WITHOUT_SPACES else r"\S+", text):
         first = _find_first(ends, found.start())
@@ -47,24 +149,8 @@ def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int], language: st
         while stop > begin and _is_punctuation(pieces[stop - 1]):
             stop -= 1
         inner = (begin, stop) if begin < stop else (first, past)
-        spans.append(WordSpan(found[0].strip(), *inner, (first, past)))
+        spans.append(WordSpan(found[0].strip(), slice(first, past), slice(*inner)))
     return spans
-
-
-def time_words(
-    spans: Sequence[WordSpan], firsts: Sequence[int], probabilities: Sequence[float], offset: float = 0.0
-) -> list[Word]:
-    """Words with times and the geometric mean of their tokens' probabilities.
-
-    `firsts` are the first steps of the tokens, and of the end; `offset` is the window's start in seconds.
-    """
-    words = []
-    for span in spans:
-        own = [max(probability, 1e-10) for probability in probabilities[slice(*span.tokens)]]
-        confidence = math.exp(sum(math.log(probability) for probability in own) / len(own))
-        start, end = firsts[span.first] * SECONDS_PER_STEP, firsts[span.past] * SECONDS_PER_STEP
-        words.append(Word(span.text, offset + start, offset + end, confidence))
-    return words
 
 
 def _find_first(ends: Sequence[int], place: int) -> int:
@@ -81,20 +167,30 @@ def _is_punctuation(piece: str) -> bool:
     return bool(stripped) and all(unicodedata.category(sign).startswith("P") for sign in stripped)
 
 
+def time_words(
+    spans: Sequence[WordSpan], firsts: Sequence[int], probabilities: Sequence[float], offset: float = 0.0
+) -> list[Word]:
+    """Words with times and the geometric mean of their tokens' probabilities.
+
+    `firsts` are the first steps of the tokens, and of the end; `offset` is the window's start in seconds.
+    """
+    words = []
+    for span in spans:
+        start, end = (firsts[place] * SECONDS_PER_STEP for place in (span.timed.start, span.timed.stop))
+        words.append(Word(span.text, offset + start, offset + end, average(probabilities[span.tokens])))
+    return words
+
+
 # --- spans between tokens of time -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TimedSpan:
-    """Text between two tokens of time."""
+    """Text between two tokens of time, which are among its tokens; seconds from the start of the window."""
 
     start: float
-    """Seconds from the start of the window."""
     end: float
     tokens: tuple[int, ...]
-    """Of text alone."""
-    timed_tokens: tuple[int, ...]
-    """Those with the tokens of time around them."""
 
 
 def split_spans(
@@ -110,19 +206,14 @@ def split_spans(
     def time_of(token: int) -> float:
         return min((token - tokenizer.first_time) * SECONDS_PER_STEP, seconds)
 
-    def build(own: Sequence[int], start: float, end: float) -> TimedSpan:
-        return TimedSpan(start, end, tuple(token for token in own if token < tokenizer.end), tuple(own))
-
     is_over = is_time[-2:] == [False, True]  # a time, and nothing after it: the rest is silence
     if not pairs:
         times = [time_of(token) for token in tokens if token >= tokenizer.first_time]
         start = times[0] if tokens and is_time[0] else 0.0
         end = times[-1] if times and times[-1] > start else seconds
-        return [build(tokens, start, end)], seconds
+        return [TimedSpan(start, end, tuple(tokens))], seconds
     edges = [0, *pairs, *([len(tokens)] if is_over else [])]
-    spans = []
-    for first, past in itertools.pairwise(edges):
-        own = tokens[first:past]
-        spans.append(build(own, time_of(own[0]), time_of(own[-1])))
+    parts = [tuple(tokens[first:past]) for first, past in itertools.pairwise(edges)]
     going_on = time_of(tokens[edges[-1] - 1])
+    spans = [TimedSpan(time_of(own[0]), time_of(own[-1]), own) for own in parts]
     return spans, seconds if is_over or going_on == 0 else going_on

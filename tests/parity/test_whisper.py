@@ -29,13 +29,10 @@ from asr.whisper import (
     WhisperSystem,
     WhisperTokenizer,
     align_tokens,
-    compute_window_features,
     decode_windows,
     load_whisper,
     read_checkpoint,
-    read_huggingface,
     read_huggingface_vocabulary,
-    read_openai,
     read_ranks,
     split_words,
     time_words,
@@ -115,7 +112,7 @@ def their_tokenizer(their_whisper: Any, name: str, num_languages: int) -> tuple[
     is_multilingual = name == "multilingual"
     theirs = their_whisper.tokenizer.get_tokenizer(is_multilingual, num_languages=num_languages)
     ranks = read_ranks(folder / f"{name}.tiktoken")
-    ours = WhisperTokenizer(len(ranks), num_languages, is_multilingual, ranks)
+    ours = WhisperTokenizer(ranks, num_languages, is_multilingual)
     return ours, theirs
 
 
@@ -200,7 +197,7 @@ def test_vocabulary_of_tokenizers(their_whisper: Any, name: str, tmp_path: Path)
     theirs.save(str(tmp_path / "tokenizer.json"))
     assert read_huggingface_vocabulary(tmp_path) == read_ranks(path)
     ranks = read_ranks(path)
-    ours = WhisperTokenizer(len(ranks), 99, name == "multilingual", ranks)
+    ours = WhisperTokenizer(ranks, 99, name == "multilingual")
     for text in SENTENCES:
         assert ours.encode(text) == theirs.encode(text).ids, text
 
@@ -223,12 +220,12 @@ def test_random_weights_of_transformers(tmp_path: Path, num_mels: int) -> None:
         parameter.data += 0.05 * torch.randn_like(parameter)
     theirs.tie_weights()
     theirs.save_pretrained(tmp_path)
-    checkpoint = read_huggingface(tmp_path)
+    checkpoint = read_checkpoint(tmp_path)
     ours = Whisper.of(checkpoint.sizes, checkpoint.weights)
     features_BTF = torch.randn(2, 3000, num_mels)
     tokens_BU = torch.randint(51_866, (2, 9))
     with torch.inference_mode():
-        encoded_BTD, lengths_B = ours.encode(features_BTF, torch.tensor([3000, 3000]))
+        encoded_BTD, lengths_B, _ = ours.encode(features_BTF, torch.tensor([3000, 3000]))
         scores_BUV, weights = ours.decoder(tokens_BU, encoded_BTD, lengths_B, {1: (0, 1)})
         expected = theirs(features_BTF.mT, decoder_input_ids=tokens_BU)
     compare("encoder", encoded_BTD, expected.encoder_last_hidden_state, 1e-3)
@@ -239,7 +236,7 @@ def test_random_weights_of_transformers(tmp_path: Path, num_mels: int) -> None:
     pickled.mkdir()
     torch.save(theirs.state_dict(), pickled / "pytorch_model.bin")
     (pickled / "config.json").write_bytes((tmp_path / "config.json").read_bytes())
-    for name, weight in read_huggingface(pickled).weights.items():
+    for name, weight in read_checkpoint(pickled).weights.items():
         torch.testing.assert_close(weight, checkpoint.weights[name], rtol=0, atol=0)
 
 
@@ -251,11 +248,11 @@ def test_checkpoint_of_openai(tmp_path: Path, their_whisper: Any) -> None:
     for parameter in theirs.parameters():
         parameter.data = 0.1 * torch.randn_like(parameter)
     torch.save({"dims": dims.__dict__, "model_state_dict": theirs.state_dict()}, tmp_path / "small.en.pt")
-    checkpoint = read_openai(tmp_path / "small.en.pt")
+    checkpoint = read_checkpoint(tmp_path / "small.en.pt")
     ours = Whisper.of(checkpoint.sizes, checkpoint.weights)
     features_BTF, tokens_BU = torch.randn(2, 3000, 80), torch.randint(51_864, (2, 7))
     with torch.inference_mode():
-        encoded_BTD, lengths_B = ours.encode(features_BTF, torch.tensor([3000, 3000]))
+        encoded_BTD, lengths_B, _ = ours.encode(features_BTF, torch.tensor([3000, 3000]))
         compare("encoder", encoded_BTD, theirs.embed_audio(features_BTF.mT), 1e-3)
         scores_BUV, _ = ours.decoder(tokens_BU, encoded_BTD, lengths_B)
         compare("scores", scores_BUV, theirs.logits(tokens_BU, encoded_BTD), 1e-3)
@@ -279,13 +276,13 @@ def test_real_weights(their_whisper: Any, name: str) -> None:
     audio_BS, lengths_B = audio_BS[:2], lengths_B[:2]
     tokens_BU = torch.tensor([ours.tokenizer.prompt("en")]).repeat(2, 1)
     with torch.inference_mode():
-        features_BTF, feature_lengths_B = compute_window_features(ours, audio_BS, lengths_B)
+        features_BTF, feature_lengths_B = ours.compute_features(audio_BS, lengths_B)
         audios = [audio_S[:length] for audio_S, length in zip(audio_BS, lengths_B.tolist(), strict=True)]
         mel_BFT = torch.stack(
             [their_whisper.log_mel_spectrogram(their_whisper.pad_or_trim(audio)) for audio in audios]
         )
         compare("log-mel", features_BTF, mel_BFT.mT, 1e-4)
-        encoded_BTD, encoded_lengths_B = ours.model.encode(features_BTF, feature_lengths_B)
+        encoded_BTD, encoded_lengths_B, _ = ours.model.encode(features_BTF, feature_lengths_B)
         compare("encoder", encoded_BTD, theirs.embed_audio(mel_BFT), 1e-3)
         scores_BUV, _ = ours.model.decoder(tokens_BU, encoded_BTD, encoded_lengths_B)
         compare("scores", scores_BUV, theirs(mel_BFT, tokens_BU), 1e-3)
@@ -303,9 +300,9 @@ def test_real_text(their_whisper: Any, name: str) -> None:
         expected.append(their_whisper.decode(theirs, mel_FT, options).text)
     config = WhisperDecodingConfig(temperatures=(), max_no_speech=None)
     for batch in torch.arange(NUM_CLIPS).split(5):
-        features = compute_window_features(ours, audio_BS[batch], lengths_B[batch])
+        features = ours.compute_features(audio_BS[batch], lengths_B[batch])
         with torch.inference_mode():
-            asked = EncodedWindows(*ours.model.encode(*features), ["en"] * len(batch))
+            asked = EncodedWindows(ours.model.encode(*features), [("en", None)] * len(batch))
         readings = decode_windows(ours.model, ours.tokenizer, asked, config, ChecksConfig.off())
         found += [reading.text for reading in readings]
     assert found == expected
@@ -327,10 +324,10 @@ def test_times_of_words(their_whisper: Any, name: str) -> None:
     config = WhisperDecodingConfig(temperatures=(), max_no_speech=None)
     differences = []
     for batch in torch.arange(NUM_CLIPS).split(5):
-        features_BTF, frames_B = compute_window_features(ours, audio_BS[batch], lengths_B[batch])
+        features_BTF, frames_B = ours.compute_features(audio_BS[batch], lengths_B[batch])
         with torch.inference_mode():
             encoded = ours.model.encode(features_BTF, frames_B)
-        asked = EncodedWindows(*encoded, ["en"] * len(batch))
+        asked = EncodedWindows(encoded, [("en", None)] * len(batch))
         readings = decode_windows(ours.model, ours.tokenizer, asked, config, ChecksConfig.off())
         tokens = [[id for id in reading.tokens if id < ours.tokenizer.end] for reading in readings]
         prompts = [ours.tokenizer.prompt("en")] * len(batch)

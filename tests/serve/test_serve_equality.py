@@ -14,12 +14,11 @@ import soundfile
 from serve_examples import at_a_port, load_tiny
 from test_serve_hostile import make_body
 
-from asr import cli
+from asr import cli, whisper as family
 from asr.recipe.speech_synthesis import synthesize
 from asr.serve import Scheduler, ServeConfig
 from asr.serve.app import build_app
 from asr.transcription.transcribe import load_model
-from asr.whisper import family
 
 ROOT = Path(__file__).resolve().parents[2]
 UNLIMITED = functools.partial(Scheduler, max_batch_seconds=1000.0)  # on a slow machine too, batches are full

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,10 +16,20 @@ from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
 from asr.decoding import count_repeats
-from asr.whisper import LOOP, Beginning, Rules, WhisperSystem, WhisperTokenizer, begin, sample, search
-from asr.whisper.decoding import _is_loop
+from asr.whisper import (
+    LOOP,
+    Beginning,
+    EncodedSteps,
+    Rules,
+    WhisperSystem,
+    WhisperTokenizer,
+    begin,
+    is_loop,
+    sample,
+    search,
+)
 
-NUM_WINDOWS = 12
+TOKENIZER = WhisperTokenizer(VOCABULARY, 99, True)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["English", "multilingual"])
@@ -25,20 +37,19 @@ def system(request: pytest.FixtureRequest) -> WhisperSystem:
     return build_system(request.param)
 
 
-def encode(count: int = NUM_WINDOWS, seed: int = 1) -> Tensor:
+def encode(count: int = 12, seed: int = 1) -> Tensor:
     return torch.randn(count, 20, 32, generator=torch.Generator().manual_seed(seed))
 
 
-def start(system: WhisperSystem, encoded_BTD: Tensor, times: bool = False, earlier: str = "") -> Beginning:
+def start(
+    system: WhisperSystem, encoded_BTD: Tensor, limit: int = 12, times: bool = False, earlier: str = ""
+) -> tuple[Any, Rules, Beginning]:
     tokenizer = system.tokenizer
     before = [tokenizer.start_of_previous, *tokenizer.encode(earlier)] if earlier else []
-    prompt_BP = torch.tensor([[*before, *tokenizer.prompt("en", times=times)]] * len(encoded_BTD))
-    lengths_B = torch.full((len(encoded_BTD),), encoded_BTD.size(1))
-    return begin(system.model, tokenizer, encoded_BTD, lengths_B, prompt_BP)
-
-
-def make_rules(system: WhisperSystem, times: bool = False) -> Rules:
-    return Rules(system.tokenizer, times, torch.device("cpu"))
+    prompts = [[*before, *tokenizer.prompt("en", times=times)]] * len(encoded_BTD)
+    audio = EncodedSteps(encoded_BTD, torch.full((len(encoded_BTD),), encoded_BTD.size(1)))
+    beginning = replace(begin(system.model, tokenizer, audio, prompts), max_tokens=limit)
+    return system.model, Rules(tokenizer, times, torch.device("cpu")), beginning
 
 
 # --- what may follow what -------------------------------------------------------------------------
@@ -67,33 +78,29 @@ def find_allowed(tokenizer: WhisperTokenizer, tokens: list[int], times: bool) ->
 @settings(max_examples=20)
 @given(data=st.data(), times=st.booleans())
 def test_rules(data: st.DataObject, times: bool) -> None:
-    tokenizer = WhisperTokenizer(len(VOCABULARY), 99, True, VOCABULARY)
-    rules = Rules(tokenizer, times, torch.device("cpu"))
+    rules = Rules(TOKENIZER, times, torch.device("cpu"))
     seed = data.draw(st.integers(0, 1000))
-    scores_RV = torch.randn(3, len(tokenizer), generator=torch.Generator().manual_seed(seed))
-    scores_RV[:, tokenizer.first_time :] -= 20  # all times together are less likely than a token of text
+    scores_RV = torch.randn(3, len(TOKENIZER), generator=torch.Generator().manual_seed(seed))
+    scores_RV[:, TOKENIZER.first_time :] -= 20  # all times together are less likely than a token of text
     rows: list[list[int]] = [[], [], []]
     for _ in range(data.draw(st.integers(0, 6))):
         for row in rows:
-            allowed = sorted(find_allowed(tokenizer, row, times) - {tokenizer.end})
+            allowed = sorted(find_allowed(TOKENIZER, row, times) - {TOKENIZER.end})
             is_time = data.draw(st.booleans())
-            chosen = [token for token in allowed if (token >= tokenizer.first_time) == is_time] or allowed
+            chosen = [token for token in allowed if (token >= TOKENIZER.first_time) == is_time] or allowed
             row.append(data.draw(st.sampled_from(chosen[:80])))
     found_RV = rules.apply(scores_RV, torch.tensor(rows, dtype=torch.long).view(3, -1))
     for row, found_V in zip(rows, found_RV, strict=True):
-        assert set((found_V > -torch.inf).nonzero()[:, 0].tolist()) == find_allowed(tokenizer, row, times)
+        assert set((found_V > -torch.inf).nonzero()[:, 0].tolist()) == find_allowed(TOKENIZER, row, times)
 
 
 def test_times_are_said_when_all_of_them_together_are_likelier_than_any_text() -> None:
-    tokenizer = WhisperTokenizer(len(VOCABULARY), 99, True, VOCABULARY)
-    rules = Rules(tokenizer, True, torch.device("cpu"))
-    tokens_RU = torch.tensor([[tokenizer.first_time, *tokenizer.encode(" the")]])
-    scores_RV = torch.zeros(1, len(tokenizer))
-    scores_RV[0, 5] = math.log(tokenizer_times := len(tokenizer) - tokenizer.first_time - 1) + 0.01
-    assert rules.apply(scores_RV, tokens_RU)[0, 5] > -torch.inf
-    scores_RV[0, 5] = math.log(tokenizer_times) - 0.01
-    found_V = rules.apply(scores_RV, tokens_RU)[0]
-    assert found_V[: tokenizer.first_time].max() == -torch.inf
+    rules, first = Rules(TOKENIZER, True, torch.device("cpu")), TOKENIZER.first_time
+    tokens_RU = torch.tensor([[first, *TOKENIZER.encode(" the")]])
+    for offset in (0.01, -0.01):
+        scores_RV = torch.zeros(1, len(TOKENIZER))
+        scores_RV[0, 5] = math.log(len(TOKENIZER) - first - 1) + offset
+        assert bool(rules.apply(scores_RV, tokens_RU)[0, :first].max() > -torch.inf) == (offset > 0)
 
 
 # --- searches -------------------------------------------------------------------------------------
@@ -103,21 +110,20 @@ def score_plainly(system: WhisperSystem, encoded_TD: Tensor, tokens: list[int], 
     """Log-probabilities of the token after these; the first `skip` of them are the prompt."""
     lengths_1 = torch.tensor([len(encoded_TD)])
     scores_V = system.model.decoder(torch.tensor([tokens]), encoded_TD[None], lengths_1)[0][0, -1].double()
-    allowed = find_allowed(system.tokenizer, tokens[skip:], False)
-    kept = torch.full_like(scores_V, -torch.inf)
-    ids = torch.tensor(sorted(allowed))
-    kept[ids] = scores_V[ids]
-    return kept.log_softmax(-1)
+    ids = torch.tensor(sorted(find_allowed(system.tokenizer, tokens[skip:], False)))
+    kept_V = torch.full_like(scores_V, -torch.inf)
+    kept_V[ids] = scores_V[ids]
+    return kept_V.log_softmax(-1)
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("earlier", ["", " the rain in spain"])
 def test_likeliest(system: WhisperSystem, earlier: str) -> None:
     tokenizer, encoded_BTD = system.tokenizer, encode()
-    found = sample(system.model, make_rules(system), start(system, encoded_BTD, earlier=earlier), 12)
+    found = sample(*start(system, encoded_BTD, earlier=earlier))
     before = [tokenizer.start_of_previous, *tokenizer.encode(earlier)] if earlier else []
     prompt = [*before, *tokenizer.prompt("en")]
-    for encoded_TD, one in zip(encoded_BTD, found, strict=True):
+    for encoded_TD, (said, mean) in zip(encoded_BTD, found, strict=True):
         tokens, total = list(prompt), 0.0
         while len(tokens) < len(prompt) + 12:
             scores_V = score_plainly(system, encoded_TD, tokens, len(prompt))
@@ -126,9 +132,9 @@ def test_likeliest(system: WhisperSystem, earlier: str) -> None:
             if best == tokenizer.end:
                 break
             tokens.append(best)
-        assert list(one.tokens) == tokens[len(prompt) :]
-        assert one.log_probability == pytest.approx(total / (len(one.tokens) + 1), abs=1e-4)
-    assert len({len(one.tokens) for one in found}) > 2
+        assert list(said) == tokens[len(prompt) :]
+        assert mean == pytest.approx(total / (len(said) + 1), abs=1e-4)
+    assert len({len(said) for said, _ in found}) > 2
 
 
 @torch.inference_mode()
@@ -157,35 +163,26 @@ def search_plainly(system: WhisperSystem, encoded_TD: Tensor, beam: int, limit: 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_beam(system: WhisperSystem, beam: int) -> None:
     encoded_BTD = encode(6)
-    found = search(system.model, make_rules(system), start(system, encoded_BTD), 7, beam)
-    expected = [search_plainly(system, encoded_TD, beam, 7) for encoded_TD in encoded_BTD]
-    assert [one.tokens for one in found] == expected
-    greedy = sample(system.model, make_rules(system), start(system, encoded_BTD), 7)
-    assert ([one.tokens for one in greedy] == expected) == (beam == 1)
+    found = [tokens for tokens, _ in search(*start(system, encoded_BTD, 7), beam)]
+    assert found == [search_plainly(system, encoded_TD, beam, 7) for encoded_TD in encoded_BTD]
+    greedy = [tokens for tokens, _ in sample(*start(system, encoded_BTD, 7))]
+    assert (greedy == found) == (beam == 1)
 
 
 @pytest.mark.parametrize("width", [1, 4])
 def test_with_times_each_text_stands_between_two(width: int) -> None:
     system = build_system(True)
-    beginning = start(system, encode(), times=True)
-    rules, first = make_rules(system, True), system.tokenizer.first_time
-    if width > 1:
-        found = search(system.model, rules, beginning, 12, width)
-    else:
-        found = sample(system.model, rules, beginning, 12)
-    for one in found:
-        assert one.tokens[0] >= first
-        times = [token for token in one.tokens if token >= first]
-        assert times == sorted(times)
+    begun, first = start(system, encode(), times=True), system.tokenizer.first_time
+    for tokens, _ in search(*begun, width) if width > 1 else sample(*begun):
+        times = [token for token in tokens if token >= first]
+        assert tokens[0] >= first and times == sorted(times)
 
 
 def test_what_is_drawn_depends_on_the_seed_alone(system: WhisperSystem) -> None:
-    encoded_BTD, rules = encode(), make_rules(system)
+    encoded_BTD = encode()
 
     def draw(rows_BTD: Tensor, seed: int) -> list[tuple[int, ...]]:
-        beginning = start(system, rows_BTD)
-        found = sample(system.model, rules, beginning, 12, temperature=0.9, samples=3, seed=seed)
-        return [one.tokens for one in found]
+        return [tokens for tokens, _ in sample(*start(system, rows_BTD), 0.9, 3, seed=seed)]
 
     together = draw(encoded_BTD, 5)
     assert together == [draw(encoded_TD[None], 5)[0] for encoded_TD in encoded_BTD]
@@ -194,37 +191,26 @@ def test_what_is_drawn_depends_on_the_seed_alone(system: WhisperSystem) -> None:
 
 def test_draws_follow_the_probabilities() -> None:
     """Of the first token at temperature 2, against the softmax; 600 draws of one window."""
-    system = build_system(False)
-    rules, temperature, count = make_rules(system), 2.0, 600
-    scores_V = rules.apply(start(system, encode(1)).scores_BV, torch.zeros(1, 0, dtype=torch.long))[0]
-    expected_V = (scores_V / temperature).softmax(-1)
-    drawn: Counter[int] = Counter()
-    for seed in range(count):
-        beginning = Beginning(system.model.decoder.start(encode(1), torch.tensor([20])), scores_V[None], None)  # type: ignore[arg-type]
-        (one,) = sample(system.model, rules, beginning, 1, temperature=temperature, seed=seed)
-        drawn[one.tokens[0]] += 1
+    model, rules, begun = start(build_system(False), encode(1), 1)
+    expected_V = (rules.apply(begun.scores_BV, torch.zeros(1, 0, dtype=torch.long))[0] / 2).softmax(-1)
+    drawn = Counter(sample(model, rules, begun, 2.0, seed=seed)[0][0][0] for seed in range(600))
     for token in expected_V.topk(5).indices.tolist():
         share = float(expected_V[token])
-        assert abs(drawn[token] / count - share) < 4 * math.sqrt(share * (1 - share) / count)
+        assert abs(drawn[token] / 600 - share) < 4 * math.sqrt(share * (1 - share) / 600)
 
 
 def test_samples_are_ranked_by_their_likeliest(system: WhisperSystem) -> None:
     """Of four samples the likeliest is likelier than a single one, on the mean of twelve windows."""
-    rules, encoded_BTD = make_rules(system), encode()
-    means = []
-    for samples in (1, 4):
-        found = sample(
-            system.model, rules, start(system, encoded_BTD), 12, temperature=1.5, samples=samples, seed=1
-        )
-        means.append(sum(one.log_probability for one in found))
+    means = [
+        sum(mean for _, mean in sample(*start(system, encode()), 1.5, samples, seed=1)) for samples in (1, 4)
+    ]
     assert means[1] > means[0]
 
 
 @pytest.mark.parametrize(("max_repeats", "expected"), [(4, 48), (20, 64), (None, 200)])
 def test_a_loop_ends_when_the_checks_are_sure_to_refuse_it(max_repeats: int | None, expected: int) -> None:
     """Of two rows one goes round three tokens for ever, and one says what no check minds."""
-    system = build_system(False)
-    size, end = len(system.tokenizer), system.tokenizer.end
+    size, end = len(TOKENIZER), TOKENIZER.end
     lines = [[1 + place % 3 for place in range(300)], [*range(1, 71), end]]
     places = iter(range(300))
 
@@ -233,20 +219,16 @@ def test_a_loop_ends_when_the_checks_are_sure_to_refuse_it(max_repeats: int | No
         return torch.stack([9.0 * torch.eye(size)[lines[row][place]] for row in rows])
 
     decoder = SimpleNamespace(step=lambda tokens_R1, state: (score(len(tokens_R1))[:, None], {}))
-    state = SimpleNamespace(select_utterances=lambda kept_B: None, select_beams=lambda kept_R: None)
-    rules = SimpleNamespace(end=end, apply=lambda scores_RV, tokens_RU: scores_RV)
-    beginning = Beginning(state, score(2), torch.zeros(2))  # type: ignore[arg-type]
-    model = SimpleNamespace(decoder=decoder)
+    state: Any = SimpleNamespace(select_utterances=lambda kept_B: None, select_beams=lambda kept_R: None)
+    rules: Any = SimpleNamespace(end=end, apply=lambda scores_RV, tokens_RU: scores_RV)
+    model: Any = SimpleNamespace(decoder=decoder)
+    begun = Beginning(state, score(2), torch.zeros(2), 200)
     if expected < 70:  # the other row goes on alone
         lines[0], lines[1] = lines[1], lines[0]
     breaks: list[int] = []
-    found = sample(
-        *(model, rules, beginning, 200),  # type: ignore[arg-type]
-        max_repeats=max_repeats,
-        give_way=lambda: breaks.append(1),
-    )
+    found = sample(model, rules, begun, max_repeats=max_repeats, give_way=lambda: breaks.append(1))
     assert len(breaks) == max(expected, 70) // 16
-    assert sorted(len(one.tokens) for one in found) == sorted([expected, 70])
+    assert sorted(len(tokens) for tokens, _ in found) == sorted([expected, 70])
 
 
 @given(
@@ -256,18 +238,17 @@ def test_a_loop_ends_when_the_checks_are_sure_to_refuse_it(max_repeats: int | No
 )
 def test_only_what_the_checks_refuse_is_a_loop(before: list[int], period: list[int], limit: int) -> None:
     tokens = before + 8 * period
-    if _is_loop(tokens, limit):
+    if is_loop(tokens, limit):
         assert count_repeats(tokens) > limit
     else:
         assert len(period) * 8 < LOOP
-    assert not _is_loop([*tokens, 9], limit)
+    assert not is_loop([*tokens, 9], limit)
 
 
 @torch.inference_mode()
 def test_no_speech_is_told_after_the_start(system: WhisperSystem) -> None:
     encoded_BTD, tokenizer = encode(3), system.tokenizer
-    scores_B1V, _ = system.model.decoder(
-        torch.full((3, 1), tokenizer.start), encoded_BTD, torch.full((3,), 20)
-    )
+    start_B1 = torch.full((3, 1), tokenizer.start)
+    scores_B1V, _ = system.model.decoder(start_B1, encoded_BTD, torch.full((3,), 20))
     expected_B = scores_B1V[:, 0].softmax(-1)[:, tokenizer.no_speech]
-    torch.testing.assert_close(start(system, encoded_BTD).no_speech_B, expected_B)
+    torch.testing.assert_close(start(system, encoded_BTD)[2].no_speech_B, expected_B)

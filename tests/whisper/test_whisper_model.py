@@ -103,7 +103,7 @@ def make_batch(*lengths: int) -> tuple[Tensor, Tensor, Tensor]:
 def test_encoder_and_decoder(lengths: tuple[int, ...]) -> None:
     """Each utterance of a batch as if it were alone, whatever stands in its padding."""
     features_BTF, lengths_B, tokens_BU = make_batch(*lengths)
-    encoded_BTD, steps_B = MODEL.encode(features_BTF, lengths_B)
+    encoded_BTD, steps_B, _ = MODEL.encode(features_BTF, lengths_B)
     scores_BUV, _ = MODEL.decoder(tokens_BU, encoded_BTD, steps_B)
     assert steps_B.tolist() == [(length + 1) // 2 for length in lengths]
     for row, length in enumerate(lengths):
@@ -121,7 +121,7 @@ def test_few_steps_of_silence() -> None:
     features_BTF, _, tokens_BU = make_batch(60, 60)
     features_BTF[:, 50:] = -0.5
     silent_BTF = features_BTF[:, -1:].expand(-1, 2 * CONFIG.max_steps - 60, -1)
-    expected_BTD, _ = MODEL.encode(torch.cat([features_BTF, silent_BTF], dim=1), torch.full((2,), 3000))
+    expected_BTD, *_ = MODEL.encode(torch.cat([features_BTF, silent_BTF], dim=1), torch.full((2,), 3000))
     encoded_BTD, bias_BT = MODEL.encode_with_silence(features_BTF, 1)
     # The last step is at the end of the window, which is no silence to a convolution.
     torch.testing.assert_close(encoded_BTD[:, :-1], expected_BTD[:, :-1], atol=1e-3, rtol=1e-3)
@@ -139,12 +139,12 @@ def test_few_steps_of_silence() -> None:
 def test_windows_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU encodes no more at once than 30 seconds in all."""
     features_BTF, lengths_B, _ = make_batch(60, 31, 60)
-    encoded_BTD, steps_B = MODEL.encode(features_BTF, lengths_B)
+    encoded_BTD, steps_B, _ = MODEL.encode(features_BTF, lengths_B)
     calls = []
     whole = MODEL.encoder.forward
     monkeypatch.setattr(MODEL.encoder, "forward", lambda *part: calls.append(len(part[0])) or whole(*part))
     monkeypatch.setattr("asr.whisper.encoder_decoder.MAX_STEPS", 60)
-    found_BTD, found_B = MODEL.encode(features_BTF, lengths_B)
+    found_BTD, found_B, _ = MODEL.encode(features_BTF, lengths_B)
     assert calls == [2, 1] and torch.equal(found_B, steps_B)
     for row, length in enumerate(steps_B.tolist()):
         torch.testing.assert_close(found_BTD[row, :length], encoded_BTD[row, :length], atol=1e-5, rtol=1e-5)
@@ -163,8 +163,8 @@ def test_quantised(dtype: torch.dtype) -> None:
         4 * SIZES["n_audio_layer"] + 7 * SIZES["n_text_layer"] + 1
     )
     features_BTF, lengths_B, tokens_BU = make_batch(60, 60)
-    encoded_BTD, steps_B = model.encode(features_BTF, lengths_B)
-    expected_BTD, _ = MODEL.encode(features_BTF, lengths_B)
+    encoded_BTD, steps_B, _ = model.encode(features_BTF, lengths_B)
+    expected_BTD, *_ = MODEL.encode(features_BTF, lengths_B)
     assert encoded_BTD.dtype == torch.float32
     assert (encoded_BTD - expected_BTD).square().mean() < 0.05**2 * expected_BTD.var()
     scores_BUV, _ = model.decoder(tokens_BU, encoded_BTD, steps_B)
@@ -183,7 +183,7 @@ def test_quantised(dtype: torch.dtype) -> None:
 def test_steps_are_the_whole_at_once() -> None:
     """The prompt in one piece, then token by token, two beams of the second utterance among them."""
     features_BTF, lengths_B, tokens_BU = make_batch(60, 31)
-    encoded = MODEL.encode(features_BTF, lengths_B)
+    encoded = MODEL.encode(features_BTF, lengths_B)[:2]
     whole_BUV, _ = MODEL.decoder(tokens_BU, *encoded)
     state = MODEL.decoder.start(*encoded)
     scores_BUV, _ = MODEL.decoder.step(tokens_BU[:, :3], state)
@@ -201,7 +201,7 @@ def test_steps_are_the_whole_at_once() -> None:
 @torch.inference_mode()
 def test_the_searches_of_other_decoders_drive_it() -> None:
     """A beam of one is greedy, and a wider one finds what is at least as likely."""
-    encoded_BTD, lengths_B = MODEL.encode(*make_batch(60, 31)[:2])
+    encoded_BTD, lengths_B, _ = MODEL.encode(*make_batch(60, 31)[:2])
     model: Any = SimpleNamespace(
         decoder=MODEL.decoder,
         ctc_head=None,
@@ -224,7 +224,7 @@ def test_what_is_trained() -> None:
     names = dict(model.named_parameters())
     assert "decoder.output.weight" not in names and "encoder.positions_TD" not in names
     features_BTF, lengths_B, tokens_BU = make_batch(20, 14)
-    scores_BUV, _ = model.decoder(tokens_BU, *model.encode(features_BTF, lengths_B))
+    scores_BUV, _ = model.decoder(tokens_BU, *model.encode(features_BTF, lengths_B)[:2])
     scores_BUV.log_softmax(-1)[..., 0].sum().backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in names.values())
     dim = CONFIG.dim
@@ -236,7 +236,7 @@ def test_what_is_trained() -> None:
 @torch.inference_mode()
 def test_limits() -> None:
     features_BTF, lengths_B, _ = make_batch(20)
-    encoded = MODEL.encode(features_BTF, lengths_B)
+    encoded = MODEL.encode(features_BTF, lengths_B)[:2]
     with pytest.raises(UserError, match="a sequence of 449 steps"):
         MODEL.decoder(torch.zeros(1, 449, dtype=torch.int64), *encoded)
     with pytest.raises(

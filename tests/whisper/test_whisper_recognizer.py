@@ -35,7 +35,6 @@ from asr.transcripts import Segment, Transcript, Word
 from asr.whisper import (
     EncodedWindows,
     WhisperDecodingConfig,
-    WhisperReading,
     WhisperRecognizer,
     write_ranks,
 )
@@ -103,7 +102,7 @@ def test_a_segment_has_the_scores_of_its_window(
     (segment, *_) = transcript.segments
     system, place = recognizer.system, AudioSegment(0.0, audio.read(files[1], RATE), RATE)
     asked = recognizer.encode([place], config)
-    state = system.model.decoder.start(asked.encoded_BTD, asked.lengths_B, asked.bias_BT)
+    state = system.model.decoder.start(*asked.audio)
     scores_V = system.model.decoder.step(torch.tensor([[system.tokenizer.start]]), state)[0][0, -1]
     languages = scores_V[list(system.tokenizer.languages.values())].softmax(-1)
     assert transcript.language_probability == pytest.approx(float(languages.max()), abs=1e-5)
@@ -131,7 +130,7 @@ def test_tokens_of_time_are_no_words(
     text, time = tokenizer.encode(" a b"), tokenizer.first_time
     found = []
     for tokens in (text, [time, *text, time + 20]):
-        reading = WhisperReading(tuple(tokens), "a b", "en", "greedy")
+        reading = Segment(0, 0, "a b", decoding="greedy", language="en", tokens=tuple(tokens))
         monkeypatch.setattr(recognizer, "decode", lambda *_, reading=reading: [reading])
         found.append(recognizer.transcribe(files[1], options=ENGLISH))
     assert [word.text for word in found[0].words] == ["a", "b"]
@@ -206,7 +205,7 @@ def test_one_language_for_a_recording(
 
     def spy(self: WhisperRecognizer, segments: Any, config: Any) -> Any:
         asked = encode(self, segments, config)
-        for segment, language in zip(segments, asked.languages, strict=True):
+        for segment, (language, _) in zip(segments, asked.languages, strict=True):
             openings.append(segment.opening)
             seen.setdefault(id(segment.opening), []).append(language)
         return asked
@@ -281,11 +280,11 @@ def test_the_prompt_has_the_finished_text_alone(
     ]
     told: list[list[int]] = []
 
-    def decode(asked: EncodedWindows, config: WhisperDecodingConfig) -> list[WhisperReading]:
+    def decode(asked: EncodedWindows, config: WhisperDecodingConfig) -> list[Segment]:
         told.append(list(asked.previous))
         tokens, temperature = readings[min(len(told), len(readings)) - 1]
         text = recognizer.system.tokenizer.decode([token for token in tokens if token < first_time])
-        return [WhisperReading(tuple(tokens), text, "en", "greedy", temperature)]
+        return [Segment(0, 0, text, (), 0, "greedy", temperature=temperature, tokens=tuple(tokens))]
 
     monkeypatch.setattr(recognizer, "decode", decode)
     config = ENGLISH.model_copy(update={"windows": "sequential", "condition_on_previous_text": True})
@@ -354,8 +353,8 @@ def test_no_word_of_a_long_utterance_counts_twice(
             found.append(dataclasses.replace(make_segment(one, text, words, "greedy", ()), language="en"))
         return found
 
-    def say(asked: Any, config: Any) -> list[WhisperReading]:
-        return [WhisperReading((), "short", "en", "greedy") for _ in asked.languages]
+    def say(asked: Any, config: Any) -> list[Segment]:
+        return [Segment(0, 0, "short", decoding="greedy", language="en") for _ in asked.languages]
 
     monkeypatch.setattr(recognizer, "recognize", hear)
     monkeypatch.setattr(recognizer, "decode", say)

@@ -11,14 +11,15 @@ from hypothesis import given, settings, strategies as st
 from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
+from asr.decoding import warp_batch
 from asr.whisper import (
+    EncodedSteps,
     WhisperSizes,
     WhisperTokenizer,
     align_tokens,
     find_alignment_heads,
     split_words,
     time_words,
-    warp_batch,
 )
 
 
@@ -48,7 +49,7 @@ def warp_plainly(cost_NT: np.ndarray) -> tuple[float, list[int]]:
 def test_warping(shapes: list[tuple[int, int]], seed: int) -> None:
     random = np.random.default_rng(seed)
     costs = [random.standard_normal(shape) for shape in shapes]
-    assert warp_batch(costs) == [warp_plainly(cost)[1] for cost in costs]
+    assert warp_batch(costs, may_share=True) == [warp_plainly(cost)[1] for cost in costs]
 
 
 def config(dim: int, layers: int, heads: int, vocab_size: int, **more: object) -> WhisperSizes:
@@ -76,17 +77,16 @@ def test_tokens_have_the_same_times_and_probabilities_in_any_company() -> None:
     tokenizer = system.tokenizer
     tokens = [tokenizer.encode(text) for text in (" the rain in spain", " the", " plain on the sun again")]
     prompts = [tokenizer.prompt("en")] * 3
-    firsts, probabilities = align_tokens(
-        system.model, tokenizer, (encoded_BTD, lengths_B), steps, prompts, tokens
-    )
+    audio = EncodedSteps(encoded_BTD, lengths_B)
+    firsts, probabilities = align_tokens(system.model, tokenizer, audio, steps, prompts, tokens)
     for row, ids in enumerate(tokens):
-        part = (encoded_BTD[row : row + 1], lengths_B[:1])
+        part = audio.select([row])
         alone = align_tokens(system.model, tokenizer, part, steps[row : row + 1], prompts[:1], [ids])
         assert alone[0] == [firsts[row]]
         np.testing.assert_allclose(alone[1][0], probabilities[row], rtol=1e-3)
         assert len(firsts[row]) == len(ids) + 1 and firsts[row] == sorted(firsts[row])
         assert firsts[row][0] == 0 and firsts[row][-1] < steps[row]
-        scores_NV = system.model.decoder(torch.tensor([[*prompts[0], *ids]]), *part)[0][0]
+        scores_NV = system.model.decoder(torch.tensor([[*prompts[0], *ids]]), *part[:2])[0][0]
         expected = [
             float(scores_NV[3 + place, : tokenizer.end].softmax(-1)[id]) for place, id in enumerate(ids)
         ]
@@ -95,7 +95,7 @@ def test_tokens_have_the_same_times_and_probabilities_in_any_company() -> None:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> WhisperTokenizer:
-    return WhisperTokenizer(len(VOCABULARY), 99, True, VOCABULARY)
+    return WhisperTokenizer(VOCABULARY, 99, True)
 
 
 @pytest.mark.parametrize(
@@ -113,17 +113,19 @@ def test_words(tokenizer: WhisperTokenizer, text: str, language: str, expected: 
     spans = split_words(tokenizer, tokens, language)
     assert [span.text for span in spans] == expected
     for span in spans:
-        assert span.text in tokenizer.decode(tokens[slice(*span.tokens)])
-        assert span.tokens[0] <= span.first < span.past <= span.tokens[1]
+        assert span.text in tokenizer.decode(tokens[span.tokens])
+        assert span.tokens.start <= span.timed.start < span.timed.stop <= span.tokens.stop
 
 
 def test_punctuation_takes_no_time(tokenizer: WhisperTokenizer) -> None:
     tokens = [*tokenizer.encode(" the"), *tokenizer.encode(","), *tokenizer.encode(" sun")]
     first, second = split_words(tokenizer, tokens, "en")
-    assert tokenizer.decode(tokens[first.first : first.past]).strip() == "the"
+    assert tokenizer.decode(tokens[first.timed]).strip() == "the"
     words = time_words([first, second], list(range(0, 10 * len(tokens) + 1, 10)), [0.25] * len(tokens))
-    assert words[0].start == 0.0 and words[0].end == pytest.approx(0.2 * first.past)
-    assert words[1].start == pytest.approx(0.2 * second.first) and words[1].confidence == pytest.approx(0.25)
+    assert words[0].start == 0.0 and words[0].end == pytest.approx(0.2 * first.timed.stop)
+    assert words[1].start == pytest.approx(0.2 * second.timed.start) and words[1].confidence == pytest.approx(
+        0.25
+    )
 
 
 def test_bytes_that_are_no_letters_are_lost_nowhere(tokenizer: WhisperTokenizer) -> None:
