@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from asr.scoring.page import Report
     from asr.scoring.result import Score
     from asr.scoring.scored_files import ScoredFile
-    from asr.transcripts.line_formats import Entry
     from asr.transcripts.readers import TranscriptFile
 
 logger = logging.getLogger(__name__)
@@ -33,9 +32,7 @@ ALIGNMENTS: dict[str, dict[str, Any]] = {
     "sclite-FD": {"align": "sclite", "has_fragments": True, "has_optional_words": True},
     "speakers": {"align": "jiwer", "speakers_at_once": True},
 }
-NORMALIZATIONS = ("none", "basic", "english")
 LENGTHS = (0, 5, 10, 20, 40)  # the last lengths of the groups of --by length; then all that are longer
-NONE_KNOWN = "(unknown)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,37 +42,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or named as in kaldi:hyp.txt. "
         "What is missing or odd is reported on standard error."
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "reference",
         metavar="REF",
         help="the reference texts; - for standard input. Where several texts are right: A,B,C, or fields "
         "reference_2, reference_3 and so on of JSON Lines. Of each utterance the one with the fewest errors "
         "counts, of equals the first; BLEU takes all",
     )
-    parser.add_argument(
+    add(
         "hypotheses",
         metavar="HYP",
         nargs="+",
         help="the texts of a system: a file, or a field of REF's records that holds them",
     )
-    parser.add_argument(
+    add(
         "--by",
         metavar="FIELD",
         action="append",
         default=[],
         help="also a table for each speaker, length, or value of any other field of REF; may be repeated",
     )
-    parser.add_argument(
+    add(
         "--normalize",
-        choices=NORMALIZATIONS,
+        choices=("none", "basic", "english"),
         default="none",
         help="normalise texts first: basic removes case, punctuation and [tags]; english also unifies "
         "numbers, contractions and spelling (default: none)",
     )
-    parser.add_argument(
-        "--unit", choices=("words", "characters", "mixed"), default="words", help="default: words"
-    )
-    parser.add_argument(
+    add("--unit", choices=("words", "characters", "mixed"), default="words", help="default: words")
+    add(
         "--align",
         choices=ALIGNMENTS,
         default="jiwer",
@@ -86,23 +82,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "in a recording is joined, and the speakers of HYP are assigned with the fewest errors (cpWER); of "
         "stm, or of JSON Lines with audio and speaker",
     )
-    parser.add_argument(
+    add(
         "--glm",
         metavar="FILE",
         help="a global mapping file: rewrite both sides by its rules first and split words at hyphens, as "
         "NIST hubscr.pl does; with --align sclite, or one with its options",
     )
-    parser.add_argument(
+    add(
         "--show",
         type=whole_number(0),
         default=10,
         metavar="N",
         help="confusions and worst utterances to list (default: 10)",
     )
-    parser.add_argument("--bleu", action="store_true", help="also BLEU, by sacrebleu if it is installed")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    parser.add_argument("--html", metavar="FILE", help="also write a report with all alignments, in one file")
-    parser.add_argument(
+    add("--bleu", action="store_true", help="also BLEU, by sacrebleu if it is installed")
+    add("--json", action="store_true", help="print one JSON object instead of tables")
+    add("--html", metavar="FILE", help="also write a report with all alignments, in one file")
+    add(
         "--write",
         metavar="PATH",
         action="append",
@@ -117,7 +113,8 @@ def run(args: argparse.Namespace) -> int:
     from asr.scoring.scored_files import score_files
     from asr.scoring.significance import compare
 
-    targets = [_parse_target(path) for path in args.write]
+    if wrong := [path for path in args.write if path.rpartition(".")[2] not in FORMATS]:
+        raise UserError(f"--write {wrong[0]}: expected a name that ends in .{', .'.join(FORMATS)}")
     settings = {"unit": args.unit, "normalize": args.normalize, **ALIGNMENTS[args.align]}
     if args.glm is not None:
         settings["glm"] = args.glm
@@ -127,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
         settings["references"] = describe_choice(count)
     for note in notes:
         logger.warning("%s", note)
-    if targets and len(systems) > 1 and any("{}" not in path for path, _ in targets):
+    if len(systems) > 1 and any("{}" not in path for path in args.write):
         raise UserError("several systems, one path to write: put {} where the name of the system belongs")
     comparisons = [
         compare(first.score, second.score, (first.name, second.name))
@@ -136,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     by = {field: _score_groups(field, reference, systems) for field in args.by}
     report = Report(reference, tuple(systems), tuple(comparisons), tuple(notes), settings, by)
     # Before anything is printed: a reader such as `head` may close standard output at any line.
-    _write_files(report, targets, args.html)
+    _write_files(report, args.write, args.html)
     if args.json:
         record = _build_record(report, args.show, args.bleu)
         print(json.dumps(record, ensure_ascii=False, indent=2, allow_nan=False))
@@ -147,59 +144,40 @@ def run(args: argparse.Namespace) -> int:
 
 def _split_paths(text: str) -> list[str]:
     """The files of A,B,C, unless that is the name of one, or one of them is not there."""
-    parts = text.split(",")
-    is_several = not _is_there(text) and all(map(_is_there, parts))
-    return parts if is_several else [text]
-
-
-def _is_there(path: str) -> bool:
     from asr.transcripts.readers import split_format
 
-    return path == "-" or os.path.exists(split_format(path)[1])
+    def is_there(path: str) -> bool:
+        return path == "-" or os.path.exists(split_format(path)[1])
 
-
-# --- groups -------------------------------------------------------------------------------------
+    parts = text.split(",")
+    return parts if not is_there(text) and all(map(is_there, parts)) else [text]
 
 
 def _score_groups(
     field: str, reference: TranscriptFile, systems: Sequence[ScoredFile]
 ) -> list[dict[str, Score]]:
-    """Score each value of a field, for each system."""
-    values = _group_values(field, reference, systems[0].score.ids)
-    return [_group_scores(system.score, field, values) for system in systems]
-
-
-def _group_values(field: str, reference: TranscriptFile, ids: Sequence[str]) -> list[str]:
-    """The value of the field in each utterance."""
-    entries = [reference.entries[id] for id in ids]
+    """Score each value of a field, for each system: lengths from short to long, all else by name."""
     if field == "length":
-        return ["length"] * len(entries)  # found by the length of each reference, in units
-    values = [_get_field(entry, field) for entry in entries]
+        names = [
+            "0",
+            *(f"{a + 1}-{b}" for a, b in itertools.pairwise(LENGTHS)),
+            f"{LENGTHS[-1] + 1} and more",
+        ]
+        groups = [
+            system.score.group([sum(length > last for last in LENGTHS) for length in system.score.lengths_P])
+            for system in systems
+        ]
+        return [{names[place]: own[place] for place in sorted(own)} for own in groups]
+    entries = [reference.entries[id] for id in systems[0].score.ids]
+    values = [entry.fields.get(field) or None for entry in entries]
+    if field in ("speaker", "channel", "recording"):
+        values = [value or getattr(entry, field) for value, entry in zip(values, entries, strict=True)]
     if all(value is None for value in values):
-        known = sorted({name for entry in entries for name in entry.fields})
-        known = ["length", *(["speaker"] if any(entry.speaker for entry in entries) else []), *known]
+        known = ["length", *(["speaker"] if any(entry.speaker for entry in entries) else [])]
+        known += sorted({name for entry in entries for name in entry.fields})
         raise UserError(f"--by {field}: {reference.path} has no such field; it has {', '.join(known)}")
-    return [NONE_KNOWN if value is None else value for value in values]
-
-
-def _get_field(entry: Entry, field: str) -> str | None:
-    own = {"speaker": entry.speaker, "channel": entry.channel, "recording": entry.recording}
-    return entry.fields.get(field) or own.get(field)
-
-
-def _group_scores(score: Score, field: str, values: Sequence[str]) -> dict[str, Score]:
-    """Score each value by itself: lengths from short to long, all else by name."""
-    if field != "length":
-        return dict(sorted(score.group(values).items()))
-    names = ["0", *(f"{a + 1}-{b}" for a, b in itertools.pairwise(LENGTHS)), f"{LENGTHS[-1] + 1} and more"]
-    places = [
-        next((n for n, last in enumerate(LENGTHS) if length <= last), len(LENGTHS))
-        for length in score.lengths_P
-    ]
-    return {names[place]: group for place, group in sorted(score.group(places).items())}
-
-
-# --- output -------------------------------------------------------------------------------------
+    keys = ["(unknown)" if value is None else value for value in values]
+    return [dict(sorted(system.score.group(keys).items())) for system in systems]
 
 
 def _print_tables(report: Report, show: int, with_bleu: bool) -> None:
@@ -237,8 +215,7 @@ def _print_errors(head: str, score: Score, limit: int) -> None:
             print(f"\n{head}{name}, {min(limit, len(counter)):,} of {len(counter):,}")
             for what, count in most_common(counter, limit):
                 print(f"{count:7,}  {what if isinstance(what, str) else ' -> '.join(what)}")
-    worst = score.worst(limit)
-    if worst:
+    if worst := score.worst(limit):
         print(f"\n{head}utterances with most errors, {len(worst):,} of {score.sentence_errors:,}")
     for utterance in worst:
         counts = utterance.counts
@@ -251,20 +228,15 @@ def _print_errors(head: str, score: Score, limit: int) -> None:
 
 def _build_record(report: Report, show: int, with_bleu: bool) -> dict[str, Any]:
     """Build what --json prints. Rates are parts of 1; null stands for an infinite one."""
-    systems = [
-        {
-            "name": system.name,
-            "path": system.path,
-            "format": system.format,
-            **system.score.to_dict(show),
-            **({"bleu": system.score.bleu()} if with_bleu else {}),
-            "by": {
-                field: {value: score.to_dict() for value, score in groups[number].items()}
-                for field, groups in report.by.items()
-            },
+    systems = []
+    for number, system in enumerate(report.systems):
+        record: dict[str, Any] = {"name": system.name, "path": system.path, "format": system.format}
+        record |= system.score.to_dict(show) | ({"bleu": system.score.bleu()} if with_bleu else {})
+        record["by"] = {
+            field: {value: score.to_dict() for value, score in groups[number].items()}
+            for field, groups in report.by.items()
         }
-        for number, system in enumerate(report.systems)
-    ]
+        systems.append(record)
     return {
         "reference": {"path": report.reference.path, "format": report.reference.format},
         **report.settings,
@@ -274,22 +246,16 @@ def _build_record(report: Report, show: int, with_bleu: bool) -> dict[str, Any]:
     }
 
 
-def _parse_target(path: str) -> tuple[str, str]:
-    suffix = path.rpartition(".")[2]
-    if suffix not in FORMATS:
-        raise UserError(f"--write {path}: expected a name that ends in .{', .'.join(FORMATS)}")
-    return path, suffix
-
-
-def _write_files(report: Report, targets: Sequence[tuple[str, str]], html: str | None) -> None:
+def _write_files(report: Report, paths: Sequence[str], html: str | None) -> None:
     from asr.files import replace_file
     from asr.scoring.alignments import load_nist
     from asr.scoring.page import write_report
 
-    for system, (path, suffix) in itertools.product(report.systems, targets):
+    for system, path in itertools.product(report.systems, paths):
         name = path.replace("{}", system.name.replace(os.sep, "-"))
         with replace_file(name) as file:
-            file.write(load_nist().SCORE_FORMATS[suffix](system.score, system.name).encode())
+            write = load_nist().SCORE_FORMATS[path.rpartition(".")[2]]
+            file.write(write(system.score, system.name).encode())
         logger.info("wrote %s", name)
     if html:
         by_length = _score_groups("length", report.reference, report.systems)

@@ -38,7 +38,7 @@ from .scored_files import (
     Matched as Matched,
     ScoredFile as ScoredFile,
     assign_texts as assign_texts,
-    compare_styles as compare_styles,
+    count_style_errors as count_style_errors,
     describe_reference as describe_reference,
     find_ids as find_ids,
     match_transcripts as match_transcripts,

@@ -22,6 +22,7 @@ Kind = Literal["correct", "substitution", "deletion", "insertion"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """In the order of the columns of counts."""
 SUBSTITUTION, DELETION, INSERTION = 1, 2, 3
+_CODES = {"replace": SUBSTITUTION, "delete": DELETION, "insert": INSERTION}
 
 MAX_CELLS_OF_BITS = 10**12
 """Of one pair in the search for fewest edits: a million units on each side, a quarter of an hour."""
@@ -46,9 +47,8 @@ class Operation(NamedTuple):
     @property
     def is_case_only(self) -> bool:
         """A substitution that ignoring case would make correct."""
-        if self.kind != "substitution" or self.reference is None or self.hypothesis is None:
-            return False
-        return self.reference.casefold() == self.hypothesis.casefold()
+        pair = self.reference or "", self.hypothesis or ""
+        return self.kind == "substitution" and pair[0].casefold() == pair[1].casefold()
 
 
 @dataclass(frozen=True)
@@ -96,29 +96,37 @@ def align(reference: Sequence[str], hypothesis: Sequence[str], method: Method = 
     edits = find_edits([(reference, hypothesis)], method)
     operations: list[Operation] = []
     i = j = 0
-    for kind, stop in zip(edits.kind_E.tolist(), edits.reference_E.tolist(), strict=True):
+    for kind, stop in [
+        *zip(edits.kind_E.tolist(), edits.reference_E.tolist(), strict=True),
+        (0, len(reference)),
+    ]:
         operations += [
-            Operation("correct", *pair)
-            for pair in zip(reference[i:stop], hypothesis[j : j + stop - i], strict=True)
+            Operation("correct", *pair) for pair in zip(reference[i:stop], hypothesis[j:], strict=False)
         ]
-        j, i = j + stop - i, stop
-        said = None if kind == INSERTION else reference[i]
-        heard = None if kind == DELETION else hypothesis[j]
-        operations.append(Operation(KINDS[kind], said, heard))
-        i += kind != INSERTION
-        j += kind != DELETION
-    return operations + [
-        Operation("correct", *pair) for pair in zip(reference[i:], hypothesis[j:], strict=True)
-    ]
+        i, j = stop, j + stop - i
+        if kind:
+            said = None if kind == INSERTION else reference[i]
+            heard = None if kind == DELETION else hypothesis[j]
+            operations.append(Operation(KINDS[kind], said, heard))
+            i += kind != INSERTION
+            j += kind != DELETION
+    return operations
 
 
 def find_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]], method: Method = "jiwer") -> Edits:
     """The differences of many (reference, hypothesis) pairs, each a sequence of units."""
-    if method == "jiwer":
-        return _find_fewest_edits(pairs)
     if method == "sclite":
         return load_nist().find_cheapest_edits(pairs)
-    raise UserError(f"alignment {method!r}; expected one of {', '.join(get_args(Method))}")
+    if method != "jiwer":
+        raise UserError(f"alignment {method!r}; expected one of {', '.join(get_args(Method))}")
+    rows: list[Any] = []
+    for number, (reference, hypothesis) in enumerate(pairs):
+        if reference != hypothesis:
+            if len(reference) * len(hypothesis) > MAX_CELLS_OF_BITS:
+                raise too_long(number, reference, hypothesis, "cut the utterance at the same places in both")
+            found: Any = Levenshtein.editops(reference, hypothesis).as_list()
+            rows += [(number, _CODES[kind], i, j) for kind, i, j in found]
+    return Edits(*np.array(rows, np.int64).reshape(-1, 4).T)
 
 
 def count_operations(edits: Edits, reference_lengths: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -128,26 +136,6 @@ def count_operations(edits: Edits, reference_lengths: Sequence[int] | np.ndarray
     counts = cells.reshape(num_pairs, len(KINDS)).astype(np.int64)
     counts[:, 0] = reference_lengths - counts[:, SUBSTITUTION] - counts[:, DELETION]
     return counts
-
-
-def _find_fewest_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Edits:
-    codes = {"replace": SUBSTITUTION, "delete": DELETION, "insert": INSERTION}
-    numbers: list[int] = []
-    rows: list[Any] = []
-    for number, (reference, hypothesis) in enumerate(pairs):
-        if reference != hypothesis:
-            if len(reference) * len(hypothesis) > MAX_CELLS_OF_BITS:
-                raise too_long(number, reference, hypothesis, "cut the utterance at the same places in both")
-            found = Levenshtein.editops(reference, hypothesis).as_list()
-            rows += found
-            numbers += [number] * len(found)
-    kinds, references, hypotheses = zip(*rows, strict=True) if rows else ((), (), ())
-    return Edits(
-        np.array(numbers, np.int64),
-        np.array([codes[kind] for kind in kinds], np.int64),
-        np.array(references, np.int64),
-        np.array(hypotheses, np.int64),
-    )
 
 
 def too_long(pair: int, reference: Sized, hypothesis: Sized, remedy: str) -> UserError:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,54 +37,41 @@ class LabelScore:
     def accuracy(self) -> float:
         return _divide(np.trace(self.confusions_LL), self.count)
 
-    @cached_property
-    def expected_L(self) -> np.ndarray:
-        return np.asarray(self.confusions_LL.sum(axis=1))
-
     def precision(self, index: int) -> float:
         """The share of its predictions that are right; nan if it was never predicted."""
         return _divide(self.confusions_LL[index, index], self.confusions_LL[:, index].sum())
 
     def recall(self, index: int) -> float:
         """The share of its occurrences that are found; nan if it never occurs."""
-        return _divide(self.confusions_LL[index, index], self.expected_L[index])
+        return _divide(self.confusions_LL[index, index], self.confusions_LL[index].sum())
 
     @property
     def most_confused(self) -> list[tuple[int, str, str]]:
         """(count, expected, said) of all errors, the most frequent first."""
-        errors_LL = self.confusions_LL - np.diag(np.diag(self.confusions_LL))
-        found = [
-            (int(errors_LL[row, column]), self.labels[row], self.labels[column])
-            for row, column in zip(*np.nonzero(errors_LL), strict=True)
-        ]
-        return sorted(found, key=lambda item: (-item[0], *item[1:]))
+        pairs = itertools.permutations(range(len(self.labels)), 2)
+        found = [(int(self.confusions_LL[i, j]), self.labels[i], self.labels[j]) for i, j in pairs]
+        return sorted((item for item in found if item[0]), key=lambda item: (-item[0], *item[1:]))
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain types that JSON has, but for nan."""
+        labels = {label: self._describe(index) for index, label in enumerate(self.labels)}
         return {
             "accuracy": self.accuracy,
             "interval": None if self.interval is None else [self.interval.low, self.interval.high],
             "count": self.count,
-            "labels": {
-                label: {
-                    "count": int(self.expected_L[index]),
-                    "precision": self.precision(index),
-                    "recall": self.recall(index),
-                }
-                for index, label in enumerate(self.labels)
-            },
+            "labels": labels,
             "confusions": self.confusions_LL.tolist(),
         }
+
+    def _describe(self, index: int) -> dict[str, Any]:
+        count = int(self.confusions_LL[index].sum())
+        return {"count": count, "precision": self.precision(index), "recall": self.recall(index)}
 
 
 def score_labels(
     expected: Mapping[str, Sequence[str]],
     said: Mapping[str, Sequence[str]],
     speakers: Sequence[Hashable] | None = None,
-    *,
-    resamples: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
 ) -> LabelScore:
     """Compare the labels of utterances, by id: as many of each as are expected.
 
@@ -94,17 +80,14 @@ def score_labels(
     """
     labels = sorted({label for side in (expected, said) for names in side.values() for label in names})
     index = {label: number for number, label in enumerate(labels)}
-    counts: Counter[tuple[str, str]] = Counter()
+    confusions_LL = np.zeros((len(labels), len(labels)), dtype=np.int64)
     columns_P2 = np.zeros((len(expected), 2))  # errors, labels
     for row, (name, names) in enumerate(expected.items()):
-        pairs = Counter(zip(names, said[name], strict=True))
-        counts.update(pairs)
-        columns_P2[row] = sum(n for (left, right), n in pairs.items() if left != right), len(names)
-    confusions_LL = np.zeros((len(labels), len(labels)), dtype=np.int64)
-    for (left, right), count in counts.items():
-        confusions_LL[index[left], index[right]] = count
+        for left, right in zip(names, said[name], strict=True):
+            confusions_LL[index[left], index[right]] += 1
+            columns_P2[row] += left != right, 1
     sums_G2 = sum_groups(columns_P2, number_groups(speakers, len(expected)))
-    errors = find_rate_interval(sums_G2, resamples, confidence, seed)
+    errors = find_rate_interval(sums_G2, resamples=1000, confidence=0.95, seed=0)
     interval = None if errors is None else Interval(max(0.0, 1 - errors.high), 1 - errors.low)
     return LabelScore(tuple(labels), confusions_LL, interval)
 
@@ -112,9 +95,8 @@ def score_labels(
 def format_label_table(score: LabelScore) -> str:
     """Precision and recall of each label, then what was said in its place."""
     rows = [["label", "count", "precision %", "recall %"]]
-    for number, label in enumerate(score.labels):
-        shares = (score.precision(number), score.recall(number))
-        rows.append([label, str(score.expected_L[number]), *(percent(share, 1) for share in shares)])
+    for label, found in score.to_dict()["labels"].items():
+        rows.append([label, str(found["count"]), percent(found["precision"], 1), percent(found["recall"], 1)])
     if len(score.labels) <= MAX_TABLE_LABELS:
         title = "expected below each other, said side by side:"
         confusions = [["", *score.labels]]

@@ -27,11 +27,9 @@ class Interval:
 
 def number_groups(keys: Sequence[Hashable] | None, num_utterances: int) -> np.ndarray:
     """A number for each utterance: its key's if there are two different keys or more, else its own."""
-    if not are_drawn(keys):
-        return np.arange(num_utterances)
-    assert keys is not None
     numbers: dict[Hashable, int] = {}
-    return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+    groups = [numbers.setdefault(key, len(numbers)) for key in keys or ()]
+    return np.array(groups) if len(numbers) > 1 else np.arange(num_utterances)
 
 
 def are_drawn(keys: Sequence[Hashable] | None) -> bool:

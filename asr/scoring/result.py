@@ -15,8 +15,7 @@ import numpy as np
 
 from asr.errors import UserError
 from asr.scoring.alignments import (
-    DELETION,
-    SUBSTITUTION,
+    KINDS,
     Edits,
     Method,
     Operation,
@@ -60,7 +59,6 @@ class Counts:
 
     @property
     def error_rate(self) -> float:
-        """Errors per unit of the references; of empty ones, 0 without errors and infinite with some."""
         return divide(self.errors, self.reference_length)
 
     @property
@@ -92,10 +90,9 @@ class UtteranceScore:
 
     @property
     def operations(self) -> list[Operation]:
-        """The alignment, step by step; computed anew at each call."""
-        return align(
-            split_units(self.reference, self.unit), split_units(self.hypothesis, self.unit), self.align
-        )
+        """The alignment, step by step; computed at each call."""
+        reference, hypothesis = (split_units(text, self.unit) for text in (self.reference, self.hypothesis))
+        return align(reference, hypothesis, self.align)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -219,25 +216,18 @@ class Score:
 
     def select(self, numbers: Sequence[int]) -> Score:
         """The score of some of the utterances, by their places."""
-        names = ("ids", "references", "all_references", "hypotheses", "speakers", "recordings")
-        columns = {name: getattr(self, name) for name in names}
-        picked: dict[str, Any] = {
-            name: None if column is None else tuple(column[number] for number in numbers)
-            for name, column in columns.items()
-        }
-        return dataclasses.replace(self, counts_P4=self.counts_P4[list(numbers)], **picked)
+        picked: dict[str, Any] = {"counts_P4": self.counts_P4[list(numbers)]}
+        for name in ("ids", "references", "all_references", "hypotheses", "speakers", "recordings"):
+            if (column := getattr(self, name)) is not None:
+                picked[name] = tuple(column[number] for number in numbers)
+        return dataclasses.replace(self, **picked)
 
     def group(self, keys: Sequence[Hashable]) -> dict[Any, Score]:
         """A score for each key, in order of first appearance; there is a key for each utterance."""
         members: dict[Hashable, list[int]] = {}
-        for number, (_, key) in enumerate(zip(self.ids, keys, strict=True)):
+        for number, key in enumerate(keys):
             members.setdefault(key, []).append(number)
         return {key: self.select(numbers) for key, numbers in members.items()}
-
-    @cached_property
-    def by_speaker(self) -> dict[str, Score]:
-        """Empty where speakers are unknown."""
-        return {} if self.speakers is None else self.group(self.speakers)
 
     @cached_property
     def edits(self) -> Edits:
@@ -247,34 +237,20 @@ class Score:
     @cached_property
     def error_counts(self) -> dict[str, Counter[Any]]:
         """How often each (reference unit, hypothesis unit) was confused, each unit deleted or inserted."""
-        confusions, deletions, insertions = Counter[Any](), Counter[Any](), Counter[Any]()
+        found = {"confusions": Counter[Any](), "deletions": Counter[Any](), "insertions": Counter[Any]()}
         edits = self.edits
-        columns = (edits.pair_E, edits.kind_E, edits.reference_E, edits.hypothesis_E)
-        last, reference, hypothesis = -1, [""], [""]
-        for pair, kind, i, j in zip(*(column.tolist() for column in columns), strict=True):
-            if pair != last:
-                last = pair
-                reference = split_units(self.references[pair], self.unit)
-                hypothesis = split_units(self.hypotheses[pair] or "", self.unit)
-            if kind == SUBSTITUTION:
-                confusions[reference[i], hypothesis[j]] += 1
-            elif kind == DELETION:
-                deletions[reference[i]] += 1
-            else:
-                insertions[hypothesis[j]] += 1
-        return {"confusions": confusions, "deletions": deletions, "insertions": insertions}
-
-    @property
-    def confusions(self) -> Counter[tuple[str, str]]:
-        return self.error_counts["confusions"]
-
-    @property
-    def deletions(self) -> Counter[str]:
-        return self.error_counts["deletions"]
-
-    @property
-    def insertions(self) -> Counter[str]:
-        return self.error_counts["insertions"]
+        rows = np.stack([edits.pair_E, edits.kind_E, edits.reference_E, edits.hypothesis_E], axis=1)
+        for pair, steps in itertools.groupby(rows.tolist(), key=lambda row: row[0]):
+            reference = split_units(self.references[pair], self.unit)
+            hypothesis = split_units(self.hypotheses[pair] or "", self.unit)
+            for _, kind, i, j in steps:
+                if KINDS[kind] == "substitution":
+                    found["confusions"][reference[i], hypothesis[j]] += 1
+                elif KINDS[kind] == "deletion":
+                    found["deletions"][reference[i]] += 1
+                else:
+                    found["insertions"][hypothesis[j]] += 1
+        return found
 
     def _pairs(self, unit: Unit) -> Iterator[tuple[list[str], list[str]]]:
         for reference, hypothesis in zip(self.references, self.hypotheses, strict=True):
@@ -293,8 +269,7 @@ class Score:
 
         With `show` also so many of the most frequent errors of each kind, and of the worst utterances.
         """
-        interval, characters = self.interval, self.character_interval
-        record = {
+        record: dict[str, Any] = {
             "utterances": len(self),
             "speakers": None if self.speakers is None else len(set(self.speakers)),
             "missing_hypotheses": len(self.missing),
@@ -305,28 +280,24 @@ class Score:
             "reference_length": self.counts.reference_length,
             "errors": self.counts.errors,
             "error_rate": without_infinity(self.error_rate),
-            "interval": None if interval is None else [interval.low, interval.high],
+            "interval": self.interval and [self.interval.low, self.interval.high],
             "confidence": self.confidence,
             "resamples": self.resamples,
             "resampled_by": self.resampled_by,
             "match_error_rate": self.counts.match_error_rate,
             "information_lost": self.counts.information_lost,
             "character_error_rate": without_infinity(self.character_error_rate),
-            "character_interval": None if characters is None else [characters.low, characters.high],
+            "character_interval": self.character_interval
+            and [self.character_interval.low, self.character_interval.high],
             "sentence_errors": self.sentence_errors,
             "sentence_error_rate": self.sentence_error_rate,
         }
-        return {**record, **self._describe_errors(show)} if show is not None else record
-
-    def _describe_errors(self, show: int) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            f"top_{kind}": [
-                [*([what] if isinstance(what, str) else what), count]
-                for what, count in most_common(counter, show)
-            ]
-            for kind, counter in self.error_counts.items()
-        }
-        found["worst"] = [
+        if show is None:
+            return record
+        for kind, counter in self.error_counts.items():
+            top = most_common(counter, show)
+            record[f"top_{kind}"] = [[*([key] if isinstance(key, str) else key), n] for key, n in top]
+        record["worst"] = [
             {
                 "id": utterance.id,
                 "speaker": utterance.speaker,
@@ -336,7 +307,7 @@ class Score:
             }
             for utterance in self.worst(show)
         ]
-        return found
+        return record
 
     def __str__(self) -> str:
         return format_table({"": self})
@@ -344,8 +315,6 @@ class Score:
 
 def format_table(scores: Mapping[Any, Score], title: str = "") -> str:
     """A row for each score, under its name: counts, rates in percent, and the interval of the first rate."""
-    if not scores:
-        return ""
     return "\n".join(text_table(tabulate((title,), [((str(name),), own) for name, own in scores.items()])))
 
 
@@ -426,13 +395,12 @@ def count_bleu(pairs: Sequence[tuple[str | Sequence[str], str]]) -> list[int]:
 def compute_bleu(counts: Sequence[float]) -> float:
     """0 to 100, of the sum of the counts of all parts of a corpus."""
     correct, totals, (length, reference_length) = counts[:4], counts[4:8], map(int, counts[8:])
-    metric = load_sacrebleu().metrics.BLEU
-    score = metric.compute_bleu(
+    score = load_sacrebleu().metrics.BLEU.compute_bleu(
         correct=[int(count) for count in correct],
         total=[int(count) for count in totals],
         sys_len=length,
         ref_len=reference_length,
         smooth_method="exp",
         max_ngram_order=4,
-    ).score
-    return float(score)
+    )
+    return float(score.score)

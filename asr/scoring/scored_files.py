@@ -6,7 +6,6 @@ import bisect
 import itertools
 import os
 import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +17,8 @@ from rapidfuzz.distance import Levenshtein
 from asr.data.manifest import find_more_references
 from asr.errors import UserError, shorten
 from asr.scoring.alignments import load_nist, split_units
-from asr.scoring.counting import Normalization, choose_normalization, score
-from asr.scoring.result import RATE_NAMES, Score
+from asr.scoring.counting import Normalization, choose_normalization, count_word_errors, score
+from asr.scoring.result import Score
 from asr.transcripts.line_formats import Entry
 from asr.transcripts.readers import TranscriptFile, read_transcripts, split_format
 from asr.transcripts.transcript import Word
@@ -30,8 +29,6 @@ NOBODY = "(nobody)"
 """Speaker of an empty reference, to which an additional speaker of a hypothesis is assigned."""
 
 _ALTERNATIVES = re.compile(r"(^|\s)\{.*/.*\}(\s|$)")
-_PUNCTUATION = re.compile(r"[.,?!;:\u3002\uff0c\uff1f\u061f\u060c\u0964](?=\s|$)")
-_DIGITS = re.compile(r"\d+")
 
 Splitter = Callable[[str], Sequence[str]]
 
@@ -112,8 +109,7 @@ def score_files(
         options["recordings"] = {id: reference.entries[id].recording for id in ids}
     if align != "sclite" and (count := sum(map(bool, map(_ALTERNATIVES.search, texts.values())))):
         notes.append(
-            f"{reference.path}: {count:,} texts offer alternatives, {{ a / b }}, which are compared as they "
-            "stand; --align sclite chooses among them"
+            f"{reference.path}: --align sclite chooses among the alternatives {{ a / b }} of {count:,} texts"
         )
     alternatives: dict[str, list[str]] = defaultdict(list)
     for file in others:
@@ -129,8 +125,13 @@ def score_files(
             texts, hypotheses, speakers=speakers, alternatives=alternatives, normalize=normalize, **options
         )
         systems.append(ScoredFile(name, file.path, file.format, found, matched.entries))
-        own = [*file.notes, *matched.notes, *_describe_styles(found, is_normalized=normalize != "none")]
-        notes += [f"{file.path}: {note}" for note in own]
+        notes += [f"{file.path}: {note}" for note in (*file.notes, *matched.notes)]
+        errors, vanishing = count_style_errors(zip(found.references, found.hypotheses, strict=True))
+        if vanishing:
+            notes.append(
+                f"{file.path}: {vanishing:,} of {errors:,} errors (of the first {STYLE_SAMPLE:,} utterances) "
+                "vanish without case, punctuation and brackets; --normalize basic ignores these"
+            )
     if emptied := sum(bool(text.split()) and not change(text) for text in texts.values()):
         notes.append(f"{reference.path}: {emptied:,} references are empty after --normalize {normalize}")
     return reference, systems, notes
@@ -142,8 +143,10 @@ def _split_fields(reference: TranscriptFile) -> list[TranscriptFile]:
     for id, entry in reference.entries.items():
         for name, text in find_more_references(entry.fields).items():
             found.setdefault(name, {})[id] = Entry(text)
-    ordered = find_more_references(found)
-    return [TranscriptFile(f"{reference.path}: {n}", reference.format, own) for n, own in ordered.items()]
+    return [
+        TranscriptFile(f"{reference.path}: {name}", reference.format, own)
+        for name, own in find_more_references(found).items()
+    ]
 
 
 def name_systems(paths: Sequence[str]) -> list[str]:
@@ -164,10 +167,8 @@ def _find_speakers(reference: TranscriptFile, ids: Sequence[str], notes: list[st
     """Find the speakers of all utterances or of none: intervals by speaker need to know every one."""
     found = {id: speaker for id in ids if (speaker := reference.entries[id].speaker) is not None}
     if found and len(found) < len(ids):
-        notes.append(
-            f"{reference.path}: {len(ids) - len(found):,} of {len(ids):,} utterances have no speaker, so the "
-            f"interval goes by utterance"
-        )
+        unknown = f"{len(ids) - len(found):,} of {len(ids):,} utterances have no speaker"
+        notes.append(f"{reference.path}: {unknown}, so the interval goes by utterance")
     return found if len(found) == len(ids) else None
 
 
@@ -188,17 +189,12 @@ def find_ids(
     # What is said to be plain text has no ids, so that nothing else needs any.
     if not any(file.format == "plain" and not file.is_guess for file in files):
         ours = words_of.get(reference.path, {})
-        doubtful = [
-            path
-            for path, words in words_of.items()
-            if path not in with_ids and _may_be_ids(words, ours, bool(known))
-        ]
-        if doubtful:
-            raise UserError(
-                f"{', '.join(doubtful)}: each line begins with another word, as "
-                f"{list_examples(list(words_of[doubtful[0]]))}; if these are ids, put kaldi: before the "
-                "path, and if they belong to the texts, plain:"
-            )
+        for path, words in words_of.items():
+            if path not in with_ids and _may_be_ids(words, ours, bool(known)):
+                raise UserError(
+                    f"{path}: each line begins with another word, as {list_examples(list(words))}; if these "
+                    "are ids, put kaldi: before the path, and if they belong to the texts, plain:"
+                )
     files = [_split_ids(file) if file.path in with_ids else file for file in files]
     return files[0], files[1:]
 
@@ -213,21 +209,18 @@ def _find_first_words(file: TranscriptFile) -> dict[str, None] | None:
 def _may_be_ids(words: dict[str, None], ours: dict[str, None], are_others_known: bool) -> bool:
     """Numbers where the other side has ids, or the same numbers; or its first words in another order."""
     are_numbers = len(words) > 1 and all(re.fullmatch(r"[\d.,:]+", word) for word in words)
-    if are_others_known:
-        return are_numbers
-    if words is ours:
-        return False  # said of the other side, or of none
+    if are_others_known or words is ours:
+        return are_numbers and are_others_known
     if are_numbers:
         return len(words.keys() & ours.keys()) > len(words) / 2
     return len(words) > 2 and words.keys() == ours.keys() and list(words) != list(ours)
 
 
 def _split_ids(file: TranscriptFile) -> TranscriptFile:
-    """Plain text as the Kaldi text that it turned out to be."""
+    """Read plain text as the Kaldi text that it turned out to be."""
     split = ((entry.text or "").split(maxsplit=1) for entry in file.entries.values())
-    return TranscriptFile(
-        file.path, "kaldi", {words[0]: Entry("".join(words[1:])) for words in split if words}
-    )
+    entries = {words[0]: Entry("".join(words[1:])) for words in split if words}
+    return TranscriptFile(file.path, "kaldi", entries)
 
 
 # --- matching -----------------------------------------------------------------------------------
@@ -247,19 +240,19 @@ def match_transcripts(
     found = hypothesis.entries
     if "plain" in (reference.format, hypothesis.format):
         if len(reference.entries) != len(found):
+            sizes = [
+                f"{file.path} has {len(file.entries):,} ({file.format})" for file in (hypothesis, reference)
+            ]
             raise UserError(
-                f"{hypothesis.path} has {len(found):,} utterances ({hypothesis.format}), {reference.path} "
-                f"{len(reference.entries):,} ({reference.format}); without ids on both sides, line N is "
-                "compared with line N, so expected as many: add ids, or the missing lines"
+                f"{', '.join(sizes)}; without ids on both sides, line N is compared with line N: add ids, or "
+                "the missing lines"
             )
         if reference.format != hypothesis.format:
             notes.append("only one of the two files has ids: utterance N is compared with utterance N")
         found = dict(zip(reference.entries, found.values(), strict=True))
     elif not found.keys() & reference.entries.keys():
-        if len(reference.entries) == len(found) == 1 and {reference.format, hypothesis.format} & {
-            "srt",
-            "vtt",
-        }:
+        formats = {reference.format, hypothesis.format}
+        if len(reference.entries) == len(found) == 1 and formats & {"srt", "vtt"}:
             found = dict(zip(reference.entries, found.values(), strict=True))
             notes.append("one recording on each side: compared whatever their names")
         else:
@@ -309,15 +302,13 @@ def list_examples(ids: Sequence[str]) -> str:
 
 
 def _explain_unmatched(reference: TranscriptFile, hypothesis: TranscriptFile) -> str:
-    ours, theirs = list(reference.entries), list(hypothesis.entries)
-    hint = "is it of another corpus, or read as the wrong format? (a prefix such as kaldi: says the format)"
-    if {id.casefold() for id in ours} & {id.casefold() for id in theirs}:
-        hint = "they differ in upper and lower case: write them alike"
-    elif {re.split(r"[/\\]", id)[-1].rsplit(".", 1)[0] for id in theirs} & set(ours):
-        hint = "they are paths of files: keep the names only"
+    firsts = [
+        f"{list_examples(list(file.entries))} (read as {file.format})" for file in (hypothesis, reference)
+    ]
     return (
-        f"{hypothesis.path} has no utterance of {reference.path}; its first ids are {list_examples(theirs)} "
-        f"(read as {hypothesis.format}), and there {list_examples(ours)} (read as {reference.format}); {hint}"
+        f"{hypothesis.path} has no utterance of {reference.path}; its first ids are {firsts[0]}, and there "
+        f"{firsts[1]}; is it of another corpus, written in another case, with paths for ids, or read as the "
+        "wrong format? (a prefix such as kaldi: says the format)"
     )
 
 
@@ -357,12 +348,9 @@ def _match_by_time(
             words[parts[min(place, len(parts) - 1)][2]].append(word)
     if covered:
         notes.append("words are given to the segments of the reference by the middle of their time")
-    matched = {
-        id: Entry(" ".join(word.text for word in words[id]), words=tuple(words[id]))
-        for id in reference.entries
-        if id in covered
-    }
-    return matched | unmatched
+    matched = {id: words[id] for id in reference.entries if id in covered}
+    texts = {id: Entry(" ".join(word.text for word in own), words=tuple(own)) for id, own in matched.items()}
+    return texts | unmatched
 
 
 def _find_recording(by_recording: Mapping[str, list[_Key]], id: str, entry: Entry) -> _Key | None:
@@ -427,8 +415,7 @@ def _join_texts(file: TranscriptFile) -> dict[str, dict[str, str]]:
     for id, entry in sorted(file.entries.items(), key=lambda item: item[1].start or 0.0):
         if entry.recording is None or entry.speaker is None:
             raise UserError(
-                f"{file.path}: utterance {id} has no "
-                f"{'recording' if entry.recording is None else 'speaker'}; to score several speakers at "
+                f"{file.path}: utterance {id} has no recording or no speaker; to score several speakers at "
                 "once, give stm, or JSON Lines with audio and speaker"
             )
         if entry.text is not None:
@@ -437,51 +424,13 @@ def _join_texts(file: TranscriptFile) -> dict[str, dict[str, str]]:
     return texts
 
 
-# --- style --------------------------------------------------------------------------------------
-
-
-def _describe_styles(found: Score, is_normalized: bool) -> list[str]:
-    notes = []
-    pairs = [pair for pair in zip(found.references, found.hypotheses, strict=True) if pair[1]]
-    if styles := compare_styles((first for first, _ in pairs), (second or "" for _, second in pairs)):
-        advice = "" if is_normalized else "; is that wanted? --normalize makes texts alike"
-        notes.append("; ".join(styles) + advice)
-    by_case = sum(n for (a, b), n in found.confusions.items() if a.casefold() == b.casefold())
-    if by_case:
-        rate = (found.counts.errors - by_case) / found.counts.reference_length
-        notes.append(
-            f"{by_case:,} of {found.counts.errors:,} errors vanish when case is ignored "
-            f"({RATE_NAMES[found.unit]} {100 * rate:.2f} %); --normalize basic ignores it"
-        )
-    return notes
-
-
-def compare_styles(references: Iterable[str], hypotheses: Iterable[str]) -> list[str]:
-    """Differences of writing that would be counted as errors of recognition."""
-    both = ours, theirs = [
-        "\n".join(text[:1000] for text in itertools.islice(texts, STYLE_SAMPLE))
-        for texts in (references, hypotheses)
-    ]
-    if not all(any(map(str.isalpha, text)) for text in both):
-        return []
-    notes = []
-    cases = _describe_case(ours), _describe_case(theirs)
-    if all(cases) and cases[0] != cases[1]:
-        notes.append(f"the references are {cases[0]} and the hypotheses {cases[1]}")
-    for what, sign in (("punctuation", _PUNCTUATION), ("digits", _DIGITS)):
-        first, second = (len(sign.findall(text)) / len(text.split()) for text in both)
-        if min(first, second) < 0.001 and max(first, second) > 0.02:
-            notes.append(f"only the {'references' if first > second else 'hypotheses'} have {what}")
-    has_accents = all(unicodedata.normalize("NFC", t) != unicodedata.normalize("NFD", t) for t in both)
-    if has_accents and len({unicodedata.is_normalized("NFC", text) for text in both}) > 1:
-        notes.append("accents are written as parts of letters (NFC) in one and as marks (NFD) in the other")
-    return notes
-
-
-def _describe_case(text: str) -> str:
-    upper, lower = sum(map(str.isupper, text)), sum(map(str.islower, text))
-    if upper + lower < 10:
-        return ""
-    if upper > 0.98 * (upper + lower):
-        return "in upper case"
-    return "in lower case" if lower > 0.995 * (upper + lower) else "in mixed case"
+def count_style_errors(pairs: Iterable[tuple[str | None, str | None]]) -> tuple[int, int]:
+    """Count the word errors of the first pairs, and how many of them `basic` normalization removes."""
+    change = choose_normalization("basic")
+    given = [(first or "", second) for first, second in itertools.islice(pairs, STYLE_SAMPLE) if second]
+    wrong = [pair for pair in given if pair[0].split() != pair[1].split()]
+    errors = count_word_errors(wrong).errors
+    try:
+        return errors, errors - count_word_errors((change(a), change(b)) for a, b in wrong).errors
+    except UserError:  # texts that no rule can read
+        return errors, 0

@@ -55,7 +55,7 @@ class SignedRanks:
     """Wilcoxon: has one system the lower rate for most speakers, and by more? Ties share their ranks."""
 
     speakers: int
-    """Those with a difference; others say nothing."""
+    """Speakers with a difference."""
     first_better: int
     second_better: int
     p: float
@@ -70,7 +70,7 @@ class PairedBootstrap:
     interval: Interval | None
     """Of the difference in error rate, first less second; None where a single group cannot tell."""
     probability_of_improvement: float
-    """Part of the resamples in which the first has fewer errors; a draw counts half."""
+    """Share of the resamples in which the first has fewer errors; a draw counts half."""
 
 
 @dataclass(frozen=True)
@@ -106,21 +106,13 @@ class Comparison:
         The matched pairs take all errors of a speaker for independent. Where systems differ by speaker, they
         alone were wrong in 4 of 10 simulated test sets.
         """
-        if not self.is_unlikely_by_chance or not self.difference:
+        interval = None if self.bootstrap is None else self.bootstrap.interval
+        excludes_zero = interval is not None and not interval.low <= 0 <= interval.high
+        if self.p >= 1 - self.confidence or not self.difference:
             return "undecided"
-        if self.signed_ranks is not None and not self._interval_excludes_zero:
+        if self.signed_ranks is not None and not excludes_zero:
             return "undecided"
         return "better" if self.difference < 0 else "worse"
-
-    @property
-    def is_unlikely_by_chance(self) -> bool:
-        """Verdict of the matched pairs alone."""
-        return self.p < 1 - self.confidence
-
-    @property
-    def _interval_excludes_zero(self) -> bool:
-        interval = None if self.bootstrap is None else self.bootstrap.interval
-        return interval is not None and not interval.low <= 0 <= interval.high
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain types that JSON has."""
@@ -129,15 +121,16 @@ class Comparison:
         return record
 
     def __str__(self) -> str:
-        first, second = self.names if self.verdict != "worse" else self.names[::-1]
-        sign = 1 if self.verdict != "worse" else -1
-        points = f"{100 * sign * self.difference:+.1f} points {self.rate_name}"
-        if self.bootstrap is not None and self.bootstrap.interval is not None:
-            ends = self.bootstrap.interval.low, self.bootstrap.interval.high
-            points += " [{:+.1f}, {:+.1f}]".format(*sorted(100 * sign * end for end in ends))
-        numbers = f"{points}, {_format_p(self.p)}"
+        sign = -1 if self.verdict == "worse" else 1
+        first, second = self.names[::sign]
+        numbers = f"{100 * sign * self.difference:+.1f} points {self.rate_name}"
+        if self.bootstrap is not None and (interval := self.bootstrap.interval) is not None:
+            ends = sorted(100 * sign * end for end in (interval.low, interval.high))
+            numbers += " [{:+.1f}, {:+.1f}]".format(*ends)
+        digits = 4 if self.p < 0.001 else 3
+        numbers += ", p < 0.0001" if self.p < 0.0001 else f", p = {self.p:.{digits}f}"
         if self.verdict == "undecided":
-            why = ", as it depends on the speakers" if self.is_unlikely_by_chance else ""
+            why = ", as it depends on the speakers" if self.p < 1 - self.confidence else ""
             return f"no sure difference between {first} and {second}{why}: {numbers}"
         return f"{first} is better than {second}: {numbers}"
 
@@ -149,12 +142,14 @@ def compare(first: Score, second: Score, names: tuple[str, str] = ("first", "sec
     """
     second = _match(first, second, names)
     # Other alternatives were chosen, so that places in one reference are none in the other.
-    unlike = [
-        n
-        for n, pair in enumerate(zip(first.references, second.references, strict=True))
-        if len(set(pair)) > 1
-    ]
+    pairs = zip(first.references, second.references, strict=True)
+    unlike = [number for number, (ours, theirs) in enumerate(pairs) if ours != theirs]
     differences_P = first.errors_P - second.errors_P
+    rates_G = None
+    if are_drawn(first.speakers):
+        columns_P2 = np.stack([differences_P, first.lengths_P], axis=1)
+        errors_G, lengths_G = sum_groups(columns_P2, number_groups(first.speakers, len(first))).T
+        rates_G = errors_G[lengths_G > 0] / lengths_G[lengths_G > 0]
     return Comparison(
         names=names,
         error_rates=(first.error_rate, second.error_rate),
@@ -162,35 +157,31 @@ def compare(first: Score, second: Score, names: tuple[str, str] = ("first", "sec
         confidence=first.confidence,
         matched_pairs=compute_matched_pairs(*count_segment_errors(first.edits, second.edits, unlike)),
         mcnemar=compute_mcnemar(first.errors_P == 0, second.errors_P == 0),
-        signed_ranks=_rank_speakers(first, differences_P),
+        signed_ranks=None if rates_G is None else compute_signed_ranks(rates_G),
         bootstrap=_bootstrap(first, differences_P) if first.resamples else None,
     )
 
 
 def _match(first: Score, second: Score, names: tuple[str, str]) -> Score:
     """The second score with its utterances in the order of the first."""
-    settings = [(score.unit, score.align) for score in (first, second)]
-    if settings[0] != settings[1]:
+    one, other = ((score.unit, score.align) for score in (first, second))
+    if one != other:
         raise UserError(
-            "{0} counts {2} aligned as {3}, {1} {4} aligned as {5}; score both alike".format(
-                *names, *settings[0], *settings[1]
-            )
+            f"{names[0]} counts {one[0]} aligned as {one[1]}, {names[1]} {other[0]} aligned as {other[1]}; "
+            "score both alike"
         )
-    if first.ids != second.ids:
-        places = {id: number for number, id in enumerate(second.ids)}
-        alone = [id for id in first.ids if id not in places] or list(set(second.ids) - set(first.ids))
-        if alone:
-            raise UserError(
-                f"utterance {alone[0]} is scored in one of {names[0]} and {names[1]} only; "
-                "paired tests need the same utterances in both"
-            )
-        second = second.select([places[id] for id in first.ids])
+    places = {id: number for number, id in enumerate(second.ids)}
+    if alone := set(first.ids) ^ places.keys():
+        raise UserError(
+            f"utterance {min(alone)} is scored in one of {names[0]} and {names[1]} only; paired tests need "
+            "the same utterances in both"
+        )
+    second = second.select([places[id] for id in first.ids])
     for id, ours, theirs in zip(first.ids, first.all_references, second.all_references, strict=True):
         if ours != theirs:
-            one, other = " / ".join(ours), " / ".join(theirs)
             raise UserError(
-                f"utterance {id} has two references, {one!r} for {names[0]} and {other!r} for {names[1]}; "
-                "score both systems against the same text, normalised alike"
+                f"utterance {id} has two references, {' / '.join(ours)!r} for {names[0]} and "
+                f"{' / '.join(theirs)!r} for {names[1]}; score both systems against the same text"
             )
     return second
 
@@ -237,9 +228,9 @@ def compute_matched_pairs(first_M: np.ndarray, second_M: np.ndarray) -> MatchedP
         z = math.copysign(math.inf, mean) if mean else 0.0
     else:
         z = mean / spread * math.sqrt(num_segments)
-    if num_segments < MIN_NORMAL or not spread:
-        return MatchedPairs(num_segments, mean, z, compute_sign_flip_p(difference_M))
-    return MatchedPairs(num_segments, mean, z, math.erfc(abs(z) / math.sqrt(2)))
+    is_normal = num_segments >= MIN_NORMAL and spread
+    p = math.erfc(abs(z) / math.sqrt(2)) if is_normal else compute_sign_flip_p(difference_M)
+    return MatchedPairs(num_segments, mean, z, p)
 
 
 def compute_sign_flip_p(values: np.ndarray) -> float:
@@ -268,15 +259,6 @@ def compute_mcnemar(first_right_P: np.ndarray, second_right_P: np.ndarray) -> Mc
     return McNemar(only_first, only_second, p)
 
 
-def _rank_speakers(first: Score, differences_P: np.ndarray) -> SignedRanks | None:
-    if first.speakers is None or not are_drawn(first.speakers):
-        return None
-    groups_P = number_groups(first.speakers, len(first))
-    errors_G, lengths_G = sum_groups(np.stack([differences_P, first.lengths_P], axis=1), groups_P).T
-    spoken = lengths_G > 0
-    return compute_signed_ranks(errors_G[spoken] / lengths_G[spoken])
-
-
 def compute_signed_ranks(difference_G: np.ndarray) -> SignedRanks:
     """Test differences in error rate, first less second, one for each speaker; two-sided."""
     # Differences that only rounding tells apart are the same.
@@ -297,7 +279,11 @@ def compute_signed_ranks(difference_G: np.ndarray) -> SignedRanks:
 
 def _bootstrap(first: Score, differences_P: np.ndarray) -> PairedBootstrap:
     sums_G2 = sum_groups(np.stack([differences_P, first.lengths_P], axis=1), first.groups_P)
-    sign = _sign_of_the_better(sums_G2)
+    # Resampling draws by the numbers in their order: with the better system always first, both orders of two
+    # systems have the same interval.
+    total = sums_G2[:, 0].sum()
+    is_first = total < 0 if total else sorted(sums_G2.tolist()) <= sorted((sums_G2 * (-1, 1)).tolist())
+    sign = 1 if is_first else -1
     sums_G2[:, 0] *= sign
     difference_S = resample(sums_G2, first.resamples, first.seed)[:, 0]
     better = float(np.mean(difference_S < 0) + np.mean(difference_S == 0) / 2)
@@ -305,19 +291,3 @@ def _bootstrap(first: Score, differences_P: np.ndarray) -> PairedBootstrap:
     if sign < 0:
         better, interval = 1 - better, interval and Interval(-interval.high, -interval.low)
     return PairedBootstrap(first.resamples, first.resampled_by, interval, better)
-
-
-def _sign_of_the_better(sums_G2: np.ndarray) -> int:
-    """1, or -1 where the second system has fewer errors.
-
-    Resampling draws by the numbers in their order: with the better system always first, both orders of two
-    systems have the same interval.
-    """
-    total = sums_G2[:, 0].sum()
-    if total:
-        return -1 if total > 0 else 1
-    return 1 if sorted(sums_G2.tolist()) <= sorted((sums_G2 * (-1, 1)).tolist()) else -1
-
-
-def _format_p(p: float) -> str:
-    return "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}" if p < 0.001 else f"p = {p:.3f}"

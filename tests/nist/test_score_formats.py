@@ -17,26 +17,9 @@ from asr.transcripts import measure_width
 needs_sclite = pytest.mark.skipif(
     shutil.which("sctk") is None, reason="sclite is missing; apt-get install sctk"
 )
-WORDS = [
-    "a",
-    "an",
-    "the",
-    "cat",
-    "dog",
-    "sat",
-    "on",
-    "mat",
-    "in",
-    "house",
-    "big",
-    "bird",
-    "hello",
-    "world",
-    "of",
-    "to",
-    "and",
-    "it's",
-]
+TALK = "a an the cat dog sat on mat in house big bird hello world of to and it's"
+WORDS = TALK.split()
+SCLITE = "-r ref trn -h hyp trn -i spu_id -o pra dtl sgml"
 
 # Written by sclite 2.10 (options -i spu_id -o pra dtl sgml) for the four utterances below.
 PRA = """
@@ -111,9 +94,8 @@ def make_pairs(seed: int) -> tuple[dict[str, str], dict[str, str]]:
         said = [generator.choice(WORDS) for _ in range(generator.randint(0, 12))]
         heard = []
         for word in said:
-            heard += generator.choices([[word], [], [generator.choice(WORDS)], [word, "uh"]], [80, 8, 8, 4])[
-                0
-            ]
+            options = [[word], [], [generator.choice(WORDS)], [word, "uh"]]
+            heard += generator.choices(options, [80, 8, 8, 4])[0]
         id = f"s{number // 40}-u{number:03d}"
         references[id], hypotheses[id] = " ".join(said), " ".join(heard)
     return references, hypotheses
@@ -128,22 +110,7 @@ def test_every_format_is_that_of_sclite(tmp_path: Path) -> None:
     references, hypotheses = make_pairs(0)
     write_trn(tmp_path / "ref", references)
     write_trn(tmp_path / "hyp", hypotheses)
-    command = [
-        "sctk",
-        "sclite",
-        "-r",
-        "ref",
-        "trn",
-        "-h",
-        "hyp",
-        "trn",
-        "-i",
-        "spu_id",
-        "-o",
-        "pra",
-        "dtl",
-        "sgml",
-    ]
+    command = ["sctk", "sclite", *SCLITE.split()]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     result = score_by_speaker(references, hypotheses)
     assert write_pra(result, "hyp") == (tmp_path / "hyp.pra").read_text()

@@ -54,15 +54,8 @@ def test_alignment_spells_both_texts_at_least_cost(method, reference, hypothesis
     substitution, gap = COSTS[method]
     prices = {"correct": 0, "substitution": substitution, "deletion": gap, "insertion": gap}
     for kind, said, heard in operations:
-        assert kind == (
-            "insertion"
-            if said is None
-            else "deletion"
-            if heard is None
-            else "correct"
-            if said == heard
-            else "substitution"
-        )
+        paired = "correct" if said == heard else "substitution"
+        assert kind == ("insertion" if said is None else "deletion" if heard is None else paired)
     cost = fill_table(reference, hypothesis, substitution, gap)[-1, -1]
     assert sum(prices[step.kind] for step in operations) == cost
 

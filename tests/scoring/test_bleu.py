@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from asr.errors import UserError
-from asr.scoring import NUM_COUNTS, compute_bleu, count_bleu
+from asr.scoring import NUM_COUNTS, compute_bleu, count_bleu, score
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="sacrebleu is missing; pip install sacrebleu")
 
@@ -44,4 +44,4 @@ def test_nothing_has_no_bleu() -> None:
 def test_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(UserError, match="pip install sacrebleu"):
-        count_bleu([("a", "a")])
+        score(["a"], ["a"]).bleu()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import logging
 import subprocess
@@ -79,16 +78,10 @@ def test_the_table_agrees_with_json(folder: Path, capsys: pytest.CaptureFixture[
         shown = rows[system["name"]]
         names = ("utterances", "reference_length", "correct", "substitutions", "deletions", "insertions")
         assert shown[:6] == [str(system[name]) for name in names]
-        assert shown[6] == f"{100 * system['error_rate']:.2f}"
-        assert [float(shown[7]), float(shown[9])] == pytest.approx(
-            [100 * x for x in system["interval"]], abs=0.006
-        )
-        assert shown[-2:] == [
-            f"{100 * system[name]:.2f}" for name in ("character_error_rate", "sentence_error_rate")
-        ]
-    ann = record["systems"][0]["by"]["speaker"]["ann"]
+        rates = [system["error_rate"], *system["interval"], system["character_error_rate"]]
+        assert [*shown[6:8], *shown[9:11]] == [f"{100 * rate:.2f}" for rate in rates]
     assert rows["ann"][:6] == ["2", "9", "8", "1", "0", "1"]
-    assert (ann["utterances"], ann["reference_length"], ann["correct"]) == (2, 9, 8)
+    assert record["systems"][0]["by"]["speaker"]["ann"]["correct"] == 8
     assert record["comparisons"][0]["summary"] in lines
 
 
@@ -109,8 +102,6 @@ def test_by_length_and_by_any_field(folder: Path, capsys: pytest.CaptureFixture[
         "hall": 2,
         "lab": 1,
     }
-    with pytest.raises(UserError, match=r"--by gender: .*it has length, speaker, room"):
-        run("ref.jsonl", "one.trn", "--by", "gender")
 
 
 def test_errors_and_worst_utterances_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,8 +111,6 @@ def test_errors_and_worst_utterances_are_shown(folder: Path, capsys: pytest.Capt
     assert "utterances with most errors, 1 of 2" in out
     assert "u1, ann: 2 errors in 6\n  REF:  the cat sat on " in out
     assert "confusions" not in (run("ref.jsonl", "one.trn", "--show", "0"), capsys.readouterr().out)[1]
-    with pytest.raises(SystemExit):
-        run("ref.jsonl", "one.trn", "--show", "-1")
 
 
 def test_unit_and_align_change_the_counts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,20 +118,9 @@ def test_unit_and_align_change_the_counts(folder: Path, capsys: pytest.CaptureFi
     assert characters["reference_length"] == sum(len(str(item["text"])) for item in REFERENCE)
     (folder / "r.trn").write_text("a b c (u1)\n")
     (folder / "h.trn").write_text("b d e (u1)\n")
-    counts = {}
-    for align in ("jiwer", "sclite"):
-        system = run_json(capsys, "r.trn", "h.trn", "--align", align)["systems"][0]
-        counts[align] = (
-            system["correct"],
-            system["substitutions"],
-            system["deletions"],
-            system["insertions"],
-        )
+    (sclite,) = run_json(capsys, "r.trn", "h.trn", "--align", "sclite")["systems"]
     # sclite: b stays, at the price of a deletion and an insertion more; both ways have three errors.
-    assert counts == {"jiwer": counts["jiwer"], "sclite": (1, 1, 1, 1)}
-    (folder / "r.txt").write_text("u_1 你好 world\n")
-    (folder / "h.txt").write_text("u_1 你 好world\n")
-    assert run_json(capsys, "r.txt", "h.txt", "--unit", "mixed")["systems"][0]["error_rate"] == 0
+    assert [sclite[name] for name in ("correct", "substitutions", "deletions", "insertions")] == [1, 1, 1, 1]
 
 
 def test_optional_words_may_be_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,13 +144,11 @@ def test_normalization_is_printed_and_never_silent(
         caplog.clear()
         record = run_json(capsys, "r.trn", "h.trn", "--normalize", name)
         rates[name] = record["systems"][0]["error_rate"]
-        warned = "the references are in upper case and the hypotheses in mixed case" in caplog.text
-        assert warned == (name == "none")
-        assert ("--normalize makes texts alike" in caplog.text) == (name == "none")
+        assert ("--normalize basic ignores these" in caplog.text) == (name == "none")
         assert record["normalize"] == name
-        run("r.trn", "h.trn", "--normalize", name)
-        assert f"normalize: {name}," in capsys.readouterr().out
     assert rates["none"] == 1.0 and rates["english"] == 0.0 and 0 < rates["basic"] < 1
+    run("r.trn", "h.trn", "--normalize", "basic")
+    assert "normalize: basic," in capsys.readouterr().out
 
 
 def test_what_is_odd_is_said(
@@ -208,21 +184,6 @@ def test_files_are_written(folder: Path) -> None:
     assert "<h2>Summary</h2>" in (folder / "page.html").read_text()
     assert run("ref.jsonl", "one.trn", "two.txt", "--write", "{}.dtl") == 0
     assert "FOR THE SYSTEM: two" in (folder / "two.dtl").read_text()
-    with pytest.raises(UserError, match=r"put \{\} where"):
-        run("ref.jsonl", "one.trn", "two.txt", "--write", "x.dtl")
-    with pytest.raises(UserError, match=r"--write x.txt: expected a name that ends in .pra, .dtl, .sgml"):
-        run("ref.jsonl", "one.trn", "--write", "x.txt")
-
-
-def test_bleu_needs_sacrebleu(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if importlib.util.find_spec("sacrebleu") is None:
-        with pytest.raises(UserError, match="pip install sacrebleu"):
-            run("ref.jsonl", "one.trn", "--bleu")
-        return
-    import sacrebleu
-
-    expected = sacrebleu.corpus_bleu(list(FIRST.values()), [[str(item["text"]) for item in REFERENCE]]).score
-    assert run_json(capsys, "ref.jsonl", "one.trn", "--bleu")["systems"][0]["bleu"] == pytest.approx(expected)
 
 
 def test_names_of_systems(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,17 +192,12 @@ def test_names_of_systems(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
         (folder / name / "hyp.trn").write_text((folder / "one.trn").read_text())
     record = run_json(capsys, "ref.jsonl", "a/hyp.trn", "b/hyp.trn")
     assert [system["name"] for system in record["systems"]] == ["a/hyp.trn", "b/hyp.trn"]
-    with pytest.raises(UserError, match="given twice"):
-        run("ref.jsonl", "one.trn", "trn:one.trn")
 
 
-def test_an_infinite_rate_is_null(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rates_at_the_ends(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "r.trn").write_text(" (u1)\n")
     (folder / "h.trn").write_text("x (u1)\n")
-    assert run_json(capsys, "r.trn", "h.trn")["systems"][0]["error_rate"] is None
-
-
-def test_a_system_that_has_everything_wrong(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_json(capsys, "r.trn", "h.trn")["systems"][0]["error_rate"] is None  # infinite
     (folder / "r.txt").write_text("".join(f"u_{number} one two\n" for number in range(30)))
     (folder / "h.txt").write_text("".join(f"u_{number}\n" for number in range(30)))
     system = run_json(capsys, "r.txt", "h.txt")["systems"][0]
@@ -257,16 +213,19 @@ def test_ctm_against_stm(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_wrong_use_ends_with_a_message_and_without_a_traceback(folder: Path, caplog: Any) -> None:
-    (folder / "other.trn").write_text("a b (x1)\n")
-    with pytest.raises(UserError, match=r"no utterance of ref\.jsonl"):
-        run("ref.jsonl", "other.trn")
-    with pytest.raises(UserError, match="once only"):
-        run("-", "-")
-    with pytest.raises(UserError, match="cannot read the file"):
-        run("ref.jsonl", "nothing.trn")
-    with pytest.raises(SystemExit) as exit_info:
-        run("ref.jsonl")
-    assert exit_info.value.code == 2
+    for arguments, message in (
+        (("ref.jsonl", "one.trn", "--by", "gender"), r"--by gender: .*it has length, speaker, room"),
+        (("ref.jsonl", "one.trn", "trn:one.trn"), "given twice"),
+        (("ref.jsonl", "one.trn", "two.txt", "--write", "x.dtl"), r"put \{\} where"),
+        (("ref.jsonl", "one.trn", "--write", "x.txt"), r"--write x.txt"),
+        (("-", "-"), "once only"),
+        (("ref.jsonl", "nothing.trn"), "cannot read the file"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run(*arguments)
+    for arguments in (("ref.jsonl",), ("ref.jsonl", "one.trn", "--show", "-1")):
+        with pytest.raises(SystemExit):
+            run(*arguments)
 
 
 def test_help_names_at_most_ten_options_and_loads_little(folder: Path) -> None:

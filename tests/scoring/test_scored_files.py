@@ -24,31 +24,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("reference", "hypothesis"),
-    [
-        (Path("ref.trn"), Path("hyp.trn")),
-        ("ref.trn", "hyp.trn"),
-        ("trn:ref.trn", "hyp.trn"),
-        (Path("ref.trn"), "hyp.trn"),
-    ],
-)
-def test_two_paths_are_read(folder: Path, reference: str | Path, hypothesis: str | Path) -> None:
-    found = asr.score(reference, hypothesis)
+@pytest.mark.parametrize("reference", [Path("ref.trn"), "ref.trn", "trn:ref.trn"])
+def test_two_paths_are_read(folder: Path, reference: str | Path) -> None:
+    found = asr.score(reference, "hyp.trn")
     assert found.ids == ("s1-a", "s1-b", "s2-c")
     assert (found.counts.reference_length, found.counts.errors) == (6, 3)
 
 
 def test_texts_are_no_paths(folder: Path) -> None:
-    Path("yes").write_text("no\n")
-    assert asr.score("yes", "yes").references == ("yes",)
-    with pytest.raises(UserError, match=r"'ref\.tsv': no such file"):
-        asr.score("ref.tsv", "hyp.tsv")
     assert asr.score(["ref.trn"], ["hyp.trn"]).counts.substitutions == 1  # lists hold texts
-    with pytest.raises(UserError, match=r"'hip\.trn': no such file"):
-        asr.score("ref.trn", "hip.trn")
-    with pytest.raises(UserError, match=r"hip\.trn: cannot read the file"):
-        asr.score(Path("ref.trn"), Path("hip.trn"))
+    for names in (("ref.trn", "hip.trn"), ("yes", "yes"), ("yes", Path("hyp.trn"))):
+        with pytest.raises(UserError, match=r"(hip.trn|yes): cannot read the file"):
+            asr.score(*names)
+    with pytest.raises(UserError, match="expected two files, or two lists"):
+        asr.score("ref.trn", ["yes"])
     with pytest.raises(UserError, match="files tell speakers"):
         asr.score("ref.trn", "hyp.trn", speakers=["1"])
 
@@ -67,7 +56,7 @@ def test_normalize_from_python_is_that_of_the_command_line(
     assert asr.score(["a-b"], ["a b"], normalize=lambda text: text.replace("-", " ")).counts.errors == 0
     with pytest.raises(UserError, match="'klingon'; expected one of none, basic, english, or a function"):
         asr.score(["a"], ["a"], normalize="klingon")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="alternatives in braces would be read as words"):
+    with pytest.raises(UserError, match="alternatives in braces"):
         asr.score(["{ a / b }"], ["a"], normalize="basic", align="sclite")
 
 
@@ -76,7 +65,7 @@ def test_errors_of_case_alone_are_named(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         asr.score("ref.trn", "hyp.trn")
-    assert "1 of 3 errors vanish when case is ignored (WER 33.33 %)" in caplog.text
+    assert "1 of 3 errors (of the first 2,000 utterances) vanish" in caplog.text
     assert main(["score", "ref.trn", "hyp.trn"]) == 0
     # In upper case, as other errors are shown, both would be THE.
     assert "REF:  The cat sat\n  HYP:  the cat sat\n  Eval: S" in capsys.readouterr().out
@@ -91,7 +80,7 @@ def test_alternatives_that_jiwer_does_not_know_are_named(
     Path("ref.trn").write_text("The { cat / dog } sat (s1-a)\n")
     Path("hyp.trn").write_text("the dog sat (s1-a)\n")
     main(["score", "ref.trn", "hyp.trn"])
-    assert "1 texts offer alternatives" in caplog.text
+    assert "the alternatives { a / b } of 1 texts" in caplog.text
     assert asr.score("ref.trn", "hyp.trn", align="sclite").error_rate == 0
 
 
@@ -152,9 +141,7 @@ def test_references_in_the_fields_of_a_manifest(folder: Path, capsys: pytest.Cap
 
 
 def test_references_after_a_glm(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("rules.glm").write_text(
-        ";;\n* name \"x\"\n* desc \"x\"\n* format 'NIST1'\n* max_nrules '9'\n* copy_no_hit 'T'\n* case_sensitive 'F'\nKITTY => CAT / [ ] __ [ ]\n"
-    )
+    Path("rules.glm").write_text(";;\n* case_sensitive 'F'\nKITTY => CAT / [ ] __ [ ]\n")
     Path("more.trn").write_text("The kitty jumped (s1-a)\n")
     Path("hyp.trn").write_text("yes (s2-c)\nthe cat jumped (s1-a)\nfive dollars (s1-b)\n")
     options = ("--align", "sclite", "--glm", "rules.glm")

@@ -168,30 +168,19 @@ def test_an_interval_that_ends_at_zero_decides_nothing(low: float, high: float) 
 
 
 def test_equal_rates_stay_undecided() -> None:
-    comparison = compare(*make_scores((0.08, 0.08)), ("a", "b"))
+    one, other = make_scores((0.08, 0.08))
+    itself = compare(one, one)
+    assert (itself.verdict, itself.p, itself.difference) == ("undecided", 1, 0)
+    assert (itself.bootstrap.probability_of_improvement, itself.mcnemar.p, itself.signed_ranks.p) == (
+        0.5,
+        1,
+        1,
+    )
+    comparison = compare(one, other, ("a", "b"))
     assert comparison.verdict == "undecided"
     assert str(comparison).startswith("no sure difference between a and b: ")
     assert 0.05 < comparison.bootstrap.probability_of_improvement < 0.95
     assert comparison.bootstrap.interval.low < 0 < comparison.bootstrap.interval.high
-
-
-def test_the_same_system_twice() -> None:
-    one, _ = make_scores((0.1, 0.1))
-    comparison = compare(one, one)
-    assert (comparison.verdict, comparison.p, comparison.difference) == ("undecided", 1, 0)
-    assert comparison.bootstrap.probability_of_improvement == 0.5
-    assert (comparison.mcnemar.p, comparison.signed_ranks.p) == (1, 1)
-
-
-def test_tests_are_seldom_wrong_where_nothing_differs() -> None:
-    """Two systems with the same rate, 200 times: 5 % false alarms; more than 11 % has a chance of 1 in 3,000."""
-    rng = np.random.default_rng(5)
-    alarms = 0
-    for _ in range(200):
-        first_M, second_M = rng.binomial(3, 0.3, (2, 40))
-        differ = (first_M > 0) | (second_M > 0)
-        alarms += compute_matched_pairs(first_M[differ], second_M[differ]).p < 0.05
-    assert alarms / 200 < 0.11
 
 
 def test_without_speakers_or_resamples_the_parts_are_left_out() -> None:
@@ -232,15 +221,9 @@ def test_order_of_equals_is_of_no_matter() -> None:
     assert (there.low, there.high) == (-back.high, -back.low)
 
 
-def test_order_of_ids_is_of_no_matter() -> None:
-    one, other = make_scores((0.05, 0.1), 40)
-    reverse = other.select(list(range(len(other)))[::-1])
-    assert compare(one, reverse) == compare(one, other)
-
-
 def test_scores_of_different_texts_are_refused() -> None:
     one = score({"a": "x y", "b": "z"}, {"a": "x", "b": "z"})
-    with pytest.raises(UserError, match=r"utterance b is scored in one of first and second only"):
+    with pytest.raises(UserError, match=r"utterance b is scored in one of first and second"):
         compare(one, score({"a": "x y"}, {"a": "x"}))
     with pytest.raises(
         UserError, match=r"utterance a has two references, 'x y' for first and 'X Y' for second"

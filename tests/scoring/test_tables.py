@@ -13,13 +13,8 @@ def test_the_first_column_stands_left_the_others_right() -> None:
 
 
 def test_markdown_has_a_rule_below_the_headings_and_no_bars_in_cells() -> None:
+    assert "<td>a|b &lt;i&gt;</td><td>2.50</td>" in html_table(ROWS)
     assert markdown_table(ROWS) == "| system | WER % |\n|---|---|\n| a/b <i> | 2.50 |\n| c | 12.00 |\n"
-
-
-def test_html_is_escaped() -> None:
-    page = html_table(ROWS)
-    assert "<th>system</th><th>WER %</th>" in page and "<td>a|b &lt;i&gt;</td><td>2.50</td>" in page
-    assert page.count("<tr>") == page.count("</tr>") == 3
 
 
 def test_rates_are_in_percent() -> None:

@@ -10,23 +10,14 @@ from asr.scoring.alignments import Operation
 from asr.scoring.result import Score, UtteranceScore, most_common
 from asr.scoring.tables import LETTERS, align_lines
 
-UNKNOWN_SPEAKER = "unknown"
+PRA_HEAD = "\n\n\t\tDUMP OF SYSTEM ALIGNMENT STRUCTURE\n\nSystem name:   {}\n\nSpeakers: "
 
 
 def write_pra(score: Score, title: str) -> str:
     """Every utterance: its counts, and below each other reference, hypothesis and errors."""
     speakers = _by_speaker(score)
-    lines = [
-        "",
-        "",
-        "\t\tDUMP OF SYSTEM ALIGNMENT STRUCTURE",
-        "",
-        f"System name:   {title}",
-        "",
-        "Speakers: ",
-    ]
-    lines += [f"{number:5}:  {speaker}" for number, speaker in enumerate(speakers)]
-    lines += [""]
+    names = [f"{number:5}:  {speaker}" for number, speaker in enumerate(speakers)]
+    lines = [PRA_HEAD.format(title), *names, ""]
     for number, (speaker, utterances) in enumerate(speakers.items()):
         lines += [f"Speaker sentences{number:4}:  {speaker}   #utts: {len(utterances)}"]
         for utterance in utterances:
@@ -43,38 +34,37 @@ def write_pra(score: Score, title: str) -> str:
 
 def write_dtl(score: Score, title: str) -> str:
     """The whole system: sentences, words, and how often each unit was confused, inserted or deleted."""
-    counts = score.counts
-    rows = score.counts_P4
-    with_errors = [int((rows[:, column] > 0).sum()) for column in (1, 2, 3)]
-    total = len(score)
+    counts, total = score.counts, len(score)
+    length = counts.reference_length
     lines = [f"DETAILED OVERALL REPORT FOR THE SYSTEM: {title}", "", "SENTENCE RECOGNITION PERFORMANCE", ""]
     lines += [f" sentences                                        {total:4}"]
     lines += [f" with errors                            {_percent(score.sentence_errors, total)}", ""]
-    for name, number in zip(("substitions", "deletions", "insertions"), with_errors, strict=True):
+    for column, name in enumerate(("substitions", "deletions", "insertions"), start=1):
+        number = int((score.counts_P4[:, column] > 0).sum())
         lines += [f"   with {name:<32}{_percent(number, total)}"]
     lines += ["", "", "WORD RECOGNITION PERFORMANCE", ""]
-    length = counts.reference_length
-    for gap, name, number in (
-        (True, "Total Error", counts.errors),
-        (True, "Correct", counts.correct),
-        (False, "Substitution", counts.substitutions),
-        (False, "Deletions", counts.deletions),
-        (False, "Insertions", counts.insertions),
+    for name, number in (
+        ("Total Error", counts.errors),
+        ("Correct", counts.correct),
+        ("Substitution", counts.substitutions),
+        ("Deletions", counts.deletions),
+        ("Insertions", counts.insertions),
     ):
-        lines += [f"Percent {name:<18}=  {_percent(number, length)}", *([""] if gap else [])]
+        lines += [f"Percent {name:<18}=  {_percent(number, length)}"]
+        lines += [""] if name in ("Total Error", "Correct") else []
     lines += [f"Percent Word Accuracy     =  {_share(length - counts.errors, length)}", "", ""]
     aligned = counts.reference_length + counts.insertions
     for name, number in (("Ref.", length), ("Hyp.", counts.hypothesis_length), ("Aligned", aligned)):
         lines += [f"{name + ' words':<26}=           ({number:4})"]
     lines += [""]
-    confusions = Counter({" ==> ".join(pair): count for pair, count in score.confusions.items()})
-    substituted: Counter[str] = Counter()
-    falsely: Counter[str] = Counter()
-    for (reference, hypothesis), count in score.confusions.items():
+    errors = score.error_counts
+    confusions, substituted, falsely = Counter[str](), Counter[str](), Counter[str]()
+    for (reference, hypothesis), count in errors["confusions"].items():
+        confusions[f"{reference} ==> {hypothesis}"] += count
         substituted[reference] += count
         falsely[hypothesis] += count
-    lines += [*_table("CONFUSION PAIRS", confusions), *_table("INSERTIONS", score.insertions)]
-    lines += [*_table("DELETIONS", score.deletions), *_table("SUBSTITUTIONS", substituted)]
+    lines += [*_table("CONFUSION PAIRS", confusions), *_table("INSERTIONS", errors["insertions"])]
+    lines += [*_table("DELETIONS", errors["deletions"]), *_table("SUBSTITUTIONS", substituted)]
     lines[-1:] = [
         "* NOTE: The 'Substitution' words are those reference words",
         "        for which the recognizer supplied an incorrect word.",
@@ -118,10 +108,8 @@ def write_sgml(score: Score, title: str) -> str:
     for speaker, utterances in _by_speaker(score).items():
         lines += [f'<SPEAKER id="{_attribute(speaker)}">']
         for utterance in utterances:
-            steps = utterance.operations
-            lines += [
-                f'<PATH id="({_attribute(utterance.id)})" word_cnt="{len(steps)}" sequence="{sequence}">'
-            ]
+            steps, id = utterance.operations, _attribute(utterance.id)
+            lines += [f'<PATH id="({id})" word_cnt="{len(steps)}" sequence="{sequence}">']
             lines += [":".join(map(_step, steps)), "</PATH>"]
             sequence += 1
         lines += ["</SPEAKER>"]
@@ -140,7 +128,7 @@ def _attribute(text: str) -> str:
 def _by_speaker(score: Score) -> dict[str, list[UtteranceScore]]:
     speakers: dict[str, list[UtteranceScore]] = {}
     for utterance in score.utterances:
-        speakers.setdefault(utterance.speaker or UNKNOWN_SPEAKER, []).append(utterance)
+        speakers.setdefault(utterance.speaker or "unknown", []).append(utterance)
     return speakers
 
 
