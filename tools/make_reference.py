@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from asr.cli import GROUPS
 from asr.config import Config
 from asr.serve import ServeConfig
-from asr.system import BundledDecoding, RunConfig
+from asr.system import DecodingResources, RunConfig
 from asr.transcription import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +33,7 @@ ROOTS: dict[type[Config], str] = {
     EvaluationSettings: "`asr evaluate --set` of a model trained here",
     ReadyEvaluationSettings: "`asr evaluate --set` of a Whisper model",
     ServeConfig: "`asr serve --config` and `--set`",
-    BundledDecoding: "`decoding.yaml` in the folder of a model",
+    DecodingResources: "`decoding.yaml` in the folder of a model",
 }
 PLAIN_TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null"}
 LIMITS = {

@@ -89,6 +89,10 @@ class UtteranceLoader:
         self.num_skipped = 0
         """Utterances that could not be used, in the pass over the data that is in progress."""
 
+    def find_window(self, batches_done: int) -> tuple[int, int]:
+        """Find the window of shards of the next batch of this epoch, and the batches before it."""
+        return 0, 0
+
     def _load(
         self, planned: Iterable[list[Any]], epoch: int | None, num_workers: int | None = None
     ) -> Iterator[Batch]:
@@ -170,7 +174,7 @@ class BatchLoader(UtteranceLoader):
         groups = plan_epoch(seconds_N, self._config, self._seed, epoch, multiple, chosen.tokens_N)
         return [chosen.positions_N[group] for group in groups]
 
-    def epoch_batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+    def epoch_batches(self, epoch: int, start: int = 0, window: Sequence[int] = (0, 0)) -> Iterator[Batch]:
         """The batches of an epoch, but for the first `start` of all processes: as if these had come too."""
         groups = self.plan_epoch(epoch)
         num_used = sum(map(len, groups))
@@ -329,6 +333,8 @@ DEFAULT_MAX_TOKENS = 4000
 class TextLoader:
     """Loader of this process's batches of all `texts`; each sentence is a sequence of its own."""
 
+    num_skipped, longest_seconds = 0, None  # texts are never broken, and last no time
+
     def __init__(
         self,
         texts: Iterable[str],
@@ -363,7 +369,7 @@ class TextLoader:
     def __len__(self) -> int:
         return len(self._lengths_N)
 
-    def epoch_batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+    def epoch_batches(self, epoch: int, start: int = 0, window: Sequence[int] = (0, 0)) -> Iterator[Batch]:
         """The batches of an epoch, but for the first `start` of all processes: as if these had come too."""
         groups = self._plan(epoch)
         logger.info("epoch %d: %d sentences in %d batches", epoch, sum(map(len, groups)), len(groups))
@@ -374,6 +380,12 @@ class TextLoader:
             )  # fmt: skip
         for group in self._share.take(groups, start):
             yield self._build(group)
+
+    def find_window(self, batches_done: int) -> tuple[int, int]:
+        return 0, 0
+
+    def require_few_skipped(self, num_skipped: float) -> None:
+        pass
 
     def evaluation_batches(self) -> Iterator[Batch]:
         """Every sentence once in all processes together, the longest first."""

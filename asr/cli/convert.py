@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.vocabulary is not None:
         raise UserError(f"--vocabulary is for Whisper models, and {args.model} is none; leave it out")
     else:
-        from asr.train.shipping import write_model_folder
+        from asr.system.shipping import write_model_folder
 
         write_model_folder(Path(args.model), Path(args.target), dtype or torch.float32)
     print(args.target)

@@ -35,8 +35,7 @@ from asr.recipe.results import (
 from asr.recipe.systems import Run
 from asr.scoring.result import Score
 from asr.system.checkpoint import System, find_model, load_state, load_system, versions
-from asr.system.decoding_resources import build_resources
-from asr.train.preparation import read_training_texts
+from asr.system.shipping import build_resources, read_training_texts
 from asr.transcription.transcribe import Recognizer, Request
 
 logger = logging.getLogger(__name__)

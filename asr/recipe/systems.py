@@ -32,7 +32,7 @@ _SMOKE_CAPS = {
     "train.steps": 4,
     "keep_updates": 1,
     "end_updates": 2,
-    "train.accumulate": 1,
+    "train.batches_per_update": 1,
     "train.validate_every": 2,
     "train.save_every": 2,
     "train.log_every": 1,

@@ -13,15 +13,14 @@ from .checkpoint import (
     load_any_system as load_any_system,
     load_state as load_state,
     load_system as load_system,
-    load_tensors as load_tensors,
+    read_tensors as read_tensors,
     save_checkpoint as save_checkpoint,
     write_checkpoint as write_checkpoint,
 )
 from .decoding_resources import (
-    BundledDecoding as BundledDecoding,
     DecodingResources as DecodingResources,
-    build_resources as build_resources,
     find_resources as find_resources,
     load_language_model as load_language_model,
 )
 from .run_config import OptimConfig as OptimConfig, RunConfig as RunConfig, TrainConfig as TrainConfig
+from .shipping import build_resources as build_resources, read_training_texts as read_training_texts

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, cast
 
 import torch
@@ -36,7 +35,7 @@ from asr.config import describe_config, dump_config
 from asr.errors import UserError, suggest
 from asr.families import find_families
 from asr.features.front_end import FrontEnd
-from asr.files import require_local, usual_mode
+from asr.files import read_limited, require_local, usual_mode
 from asr.models import Model, SpeechModel, build_model
 from asr.models.layers import without_weights
 from asr.models.lora_int8 import merge_low_rank
@@ -147,28 +146,20 @@ def write_checkpoint(
         ) from None
 
 
-class BackgroundWriter:
-    """Writes checkpoints beside the training, one after the other."""
+class BackgroundWriter(ThreadPoolExecutor):
+    """Writes checkpoints beside the training, one after the other. The end of its block waits for them."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1)
+        super().__init__(1)
         self._last: Future[None] | None = None
 
-    def __enter__(self) -> BackgroundWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._thread.shutdown()  # waits
+    def begin(self, write: Callable[[], None]) -> None:
+        self._last = self.submit(write)
 
     def wait(self) -> None:
-        """Wait until what was submitted is on the disk; raises what went wrong there."""
+        """Wait until what was begun is on the disk; raises what went wrong there."""
         if self._last is not None:
             self._last.result()
-
-    def submit(self, write: Callable[[], None]) -> None:
-        self._last = self._thread.submit(write)
 
 
 def remove_unfinished(output_dir: Path) -> None:
@@ -204,7 +195,7 @@ def load_any_system(folder: str | Path, *, to_train: bool = False) -> System[Mod
     config = RunConfig.load(folder / "config.yaml")
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     front_end = FrontEnd(config.features)
-    tensors = load_tensors(folder / "model.safetensors")
+    tensors = dict(read_tensors(folder / "model.safetensors"))
     _require_sizes_of_weights(config, front_end.num_features, len(tokenizer), tensors, folder)
     model = build_model(config.model, front_end.num_features, len(tokenizer))
     _fill(front_end, tensors, FRONT_END_PREFIX, folder)
@@ -216,21 +207,14 @@ def load_any_system(folder: str | Path, *, to_train: bool = False) -> System[Mod
 
 def load_state(folder: Path) -> dict[str, Any]:
     path = folder / "state.json"
+    text = read_limited(path, MAX_STATE_BYTES, "too large to be the state of a training")
     try:
-        if path.stat().st_size > MAX_STATE_BYTES:
-            raise UserError(f"{path}: too large to be the state of a training; is the checkpoint ours?")
-        state = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror}); is {folder} a checkpoint?") from None
+        state = json.loads(text)
     except ValueError:
-        raise UserError(f"{path}: not JSON; the checkpoint is damaged, take another one") from None
+        state = None
     if not isinstance(state, dict):
-        raise UserError(f"{path}: expected a JSON object; the checkpoint is damaged, take another one")
+        raise UserError(f"{path}: not a JSON object; the checkpoint is damaged, take another one")
     return state
-
-
-def load_tensors(path: Path) -> dict[str, Tensor]:
-    return dict(read_tensors(path))
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
@@ -260,22 +244,10 @@ def average_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
     """The mean of the models' weights, for `save_checkpoint`."""
     sums: dict[str, Tensor] = {}
     for folder in folders:
-        for name, tensor in load_tensors(folder / "model.safetensors").items():
-            if not name.startswith(MODEL_PREFIX):
-                continue
-            sums[name] = sums[name] + tensor.double() if name in sums else tensor.double()
+        for name, tensor in read_tensors(folder / "model.safetensors"):
+            if name.startswith(MODEL_PREFIX):
+                sums[name] = sums.get(name, 0) + tensor.double()
     return {name.removeprefix(MODEL_PREFIX): (total / len(folders)).float() for name, total in sums.items()}
-
-
-def round_weights(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Round weights to the precision of a file; in memory all are float32 again."""
-    rounded = {
-        name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in weights.items()
-    }
-    for name, weight in rounded.items():
-        if not weight.isfinite().all():
-            raise UserError(f"{name}: has weights that {dtype} cannot hold; keep it in float32")
-    return rounded
 
 
 def find_checkpoints(output_dir: Path) -> list[Path]:
@@ -330,14 +302,10 @@ def _take_weights(
     """The tensors of a module, by its names and of its shapes."""
     own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     expected = module.state_dict()
-    if missing := expected.keys() - own.keys():
-        raise UserError(
-            f"{folder}: weights are missing, {sorted(missing)[0]} for one; is config.yaml that of this model?"
-        )
-    if unknown := own.keys() - expected.keys():
-        raise UserError(
-            f"{folder}: unknown weights, {sorted(unknown)[0]} for one; is config.yaml that of this model?"
-        )
+    if differing := expected.keys() ^ own.keys():
+        name = min(differing)
+        kind = "is missing" if name in expected else "is unknown"
+        raise UserError(f"{folder}: weight {name} {kind}; is config.yaml that of this model?")
     for name, tensor in own.items():
         if tensor.shape != expected[name].shape:
             raise UserError(

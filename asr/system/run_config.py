@@ -91,8 +91,9 @@ class TrainConfig(Config):
 
     steps: int = pydantic.Field(default=10_000, gt=0)
     """Updates in all."""
-    accumulate: int = pydantic.Field(default=1, gt=0)
-    """Batches to an update, in each process."""
+    batches_per_update: int | None = pydantic.Field(default=None, gt=0)
+    """Batches of an update, of all processes together; null: one for each process of the first start. More
+    of them than processes are done one after the other (gradient accumulation)."""
     clip_norm: float = pydantic.Field(default=5.0, gt=0)
     """Gradients are scaled down to this norm."""
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"

@@ -24,5 +24,4 @@ from .preparation import (
     check_sources as check_sources,
     load_or_train_tokenizer as load_or_train_tokenizer,
     prepare_system as prepare_system,
-    read_training_texts as read_training_texts,
 )

@@ -209,12 +209,20 @@ def wait_for_all(process: Process) -> None:
 
 
 def share_from_main(function: Callable[[], Result], process: Process) -> Result:
-    """Call a function in the main process; all processes get what it returns."""
+    """Call a function in the main process; all processes get what it returns, or its error."""
     if process.group is None:
         return function()
-    found = [function() if process.is_main else None]
+    found: list[Any] = [None, None]
+    if process.is_main:
+        try:
+            found[0] = function()
+        except BaseException as error:  # told to the others, which wait
+            dist.broadcast_object_list([None, str(error)], src=0, group=process.group)
+            raise
     dist.broadcast_object_list(found, src=0, group=process.group)
-    return found[0]  # type: ignore[return-value]
+    if found[1] is not None:
+        raise UserError(found[1])
+    return cast(Result, found[0])
 
 
 # --- a model that one device does not hold (FSDP2) ----------------------------------------------

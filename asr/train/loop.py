@@ -53,7 +53,7 @@ from asr.train.distributed import (
 from asr.train.learner import Learner, Outcome, Precision, choose_precision, set_up
 from asr.train.monitor import Averages, Callback, Monitor, draw_log, show_progress
 from asr.train.optim import learning_rate_at, warn_of_short_training
-from asr.train.preparation import TrainingData, hash_data, prepare_system
+from asr.train.preparation import TrainingData, find_last_checkpoint, hash_data, prepare_system
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,8 @@ class TrainingState:
     window: tuple[int, int] = (0, 0)
     """Of folders of shards: which window of the epoch comes next, and the batches of the epoch before it."""
     first_world_size: int = 1
-    """Processes that the training was started with, which with train.accumulate give an update's batches."""
+    """Processes that the training was started with: without train.batches_per_update, the batches of an
+    update."""
     data_hashes: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files that each setting names for utterances and texts."""
     bad_updates: int = 0
@@ -138,10 +139,10 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
     torch.manual_seed(config.seed)  # the same first weights in all processes
     system = prepare_system(config, process)
     warn_of_short_training(config.optim, settings.steps)
-    learner, state = start_or_resume(system, process, output_dir)
+    learner, state = start_or_resume(system, process)
     data = TrainingData(system, process, state.first_world_size)
-    state.longest_seconds = data.longest_seconds
-    seconds = learner.try_batch(data.largest_batch())
+    state.longest_seconds = data.train.longest_seconds
+    seconds = learner.try_batch(data.train.largest_batch())
     logger.info("%s; the largest batch takes %.2f s", describe(system, process), seconds)
     log = Averages()
 
@@ -156,7 +157,7 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
                 outcome = learner.update(batches, state.step)
                 state.step += 1
                 state.batches_done += data.batches_per_update
-                state.window = data.find_window(state.batches_done)
+                state.window = data.train.find_window(state.batches_done)
                 state.seconds += time.monotonic() - started
                 state.audio_seconds += outcome.audio_seconds
                 state.bad_updates = 0 if outcome.is_finite else state.bad_updates + 1
@@ -174,7 +175,7 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
                 if validates:
                     try:
                         with learner.weights_to_use():
-                            scores = compute_dev_scores(system, data.dev_batches(), process)
+                            scores = compute_dev_scores(system, data.dev.evaluation_batches(), process)
                     except UserError:  # the updates so far are not lost
                         if not learner.is_sharded:
                             save(output_dir, system, learner, state, writer)
@@ -182,8 +183,8 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
                     spent = {"audio_hours": state.audio_seconds / 3600, "training_seconds": state.seconds}
                     monitor.record(state.step, "dev", scores | spent)
                     note_score(state, scores, settings.select_by, settings.keep_best)
-                is_asked, num_skipped = sum_over_processes([stop.number, data.num_skipped], process)
-                data.require_few_skipped(num_skipped)
+                is_asked, num_skipped = sum_over_processes([stop.number, data.train.num_skipped], process)
+                data.train.require_few_skipped(num_skipped)
                 if validates or state.step % settings.save_every == 0 or is_asked:
                     save(output_dir, system, learner, state, writer)
                 if is_asked:
@@ -204,19 +205,16 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
 # --- start and end ------------------------------------------------------------------------------
 
 
-def start_or_resume(
-    system: System[Model], process: Process, output_dir: Path
-) -> tuple[Learner, TrainingState]:
+def start_or_resume(system: System[Model], process: Process) -> tuple[Learner, TrainingState]:
     """Start afresh, or load the last checkpoint of the same config."""
     settings = system.config.train
-    checkpoints = find_checkpoints(output_dir)
-    if not checkpoints:
+    last = find_last_checkpoint(system.config, process)
+    if last is None:
         precision = choose_precision(settings.precision, process)
         learner = Learner(system.model, system.config, process, precision)
         return learner, TrainingState(
             precision, first_world_size=process.world_size, data_hashes=hash_data(system.config)
         )
-    last = checkpoints[-1]
     before = RunConfig.load(last / "config.yaml")
     stored = load_state(last)
     names = {field.name for field in dataclasses.fields(TrainingState)}
@@ -310,7 +308,7 @@ def save(
             if old.name not in kept:
                 shutil.rmtree(old)
 
-    writer.submit(write)
+    writer.begin(write)
 
 
 def wait_for_checkpoint(writer: BackgroundWriter, process: Process) -> None:
@@ -356,7 +354,7 @@ def finish(
     for candidate in candidates:
         weights = average_weights([output_dir / "checkpoints" / step_name(step) for step in candidate])
         with learner.weights_to_use(weights):
-            scores = compute_dev_scores(system, data.dev_batches(), process)
+            scores = compute_dev_scores(system, data.dev.evaluation_batches(), process)
         results.append((rank(scores, select_by, candidate[0]), candidate, scores, weights))
     _, chosen, scores, weights = min(results, key=lambda result: result[0].rank)
     monitor.record(state.step, "model", {"steps": sorted(chosen)} | scores)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pydantic
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import BatchLoader, TextLoader
-from asr.batches.order import BatchConfig, ProcessShare, hash_names
+from asr.batches.order import ProcessShare, hash_names
 from asr.config import Config, find_differences
 from asr.data.manifest import Manifest
 from asr.data.packed import hash_file_or_shards, is_shards, open_shards, read_audio, read_data
@@ -35,13 +35,11 @@ from asr.scoring.counting import count_word_errors
 from asr.scoring.result import load_sacrebleu
 from asr.system.checkpoint import System, find_checkpoints, find_model, load_any_system
 from asr.system.run_config import RunConfig
+from asr.system.shipping import read_training_texts
 from asr.text.normalization import normalize_for_scoring, normalize_for_training
 from asr.text.tokenizer import Tokenizer, compute_fingerprint
 from asr.text.units import SPECIAL_TOKENS
 from asr.train.distributed import Process, gather_over_processes, share_from_main
-
-if TYPE_CHECKING:
-    from asr.shards.shard_loader import ShardLoader
 
 logger = logging.getLogger(__name__)
 
@@ -57,86 +55,45 @@ class TrainingData:
     """The batches of a run, as the training loop asks for them."""
 
     def __init__(self, system: System[Model], process: Process, first_world_size: int | None = None) -> None:
-        """`first_world_size`: of the processes that the training was started with. With any other number,
+        """`first_world_size`: number of processes that the training was started with. With any other number,
         each update has the same batches as with those."""
-        first_world_size = first_world_size or process.world_size
-        self.batches_per_update = system.config.train.accumulate * first_world_size
-        self._accumulate = math.ceil(self.batches_per_update / process.world_size)
-        if process.world_size != first_world_size:
-            logger.info(
-                "started with %d processes, going on with %d, each with %d batches to an update: the same "
-                "batches in the same order",
-                first_world_size, process.world_size, self._accumulate,
-            )  # fmt: skip
+        config = system.config
+        # Batches of an update that was asked for are shared out at the end of an epoch too, some empty.
+        multiple = 1 if config.train.batches_per_update else first_world_size or process.world_size
+        self.batches_per_update = config.train.batches_per_update or multiple
+        self._own_per_update = math.ceil(self.batches_per_update / process.world_size)
         if self.batches_per_update % process.world_size:
             logger.warning(
-                "an update has %d batches (%d processes at the start, train.accumulate = %d), which %d "
-                "processes cannot share equally: some wait for others; a number that divides them is faster",
-                self.batches_per_update, first_world_size, system.config.train.accumulate, process.world_size,
+                "an update has %d batches, which %d processes cannot share equally: some wait for others",
+                self.batches_per_update, process.world_size,
             )  # fmt: skip
         gather = partial(gather_over_processes, process=process, group=process.group)
         share = ProcessShare(
             process.rank,
             process.world_size,
-            first_world_size,
+            multiple,
             self.batches_per_update,
             None if process.group is None else gather,
         )
-        self._train: BatchLoader | ShardLoader | TextLoader
-        self._dev: BatchLoader | ShardLoader | TextLoader
-        build = build_audio_loaders if system.config.model.reads_audio else build_text_loaders
-        self._train, self._dev = build(system, share)
-        config = system.config
-        if config.model.reads_audio and config.model.makes_text:
-            check_rules_of_dev(config)
-        if isinstance(self._train, BatchLoader) and config.train.select_by != "updates":
-            warn_of_shared_ids(self._train, config.data.dev)
+        self.train: Any
+        """The loader of the training set: BatchLoader, ShardLoader or TextLoader."""
+        self.dev: Any
+        build = build_audio_loaders if config.model.reads_audio else build_text_loaders
+        self.train, self.dev = build(system, share)
+        if config.model.reads_audio:
+            in_memory = isinstance(self.train, BatchLoader) and config.train.select_by != "updates"
+            id_hashes_N = self.train.training_set.id_hashes_N if in_memory else None
+            share_from_main(partial(check_dev, config, id_hashes_N), process)
 
     def epoch(self, epoch: int, batches_done: int, window: Sequence[int] = (0, 0)) -> Iterator[list[Batch]]:
-        """The batches of each update: `accumulate` of them, fewer in the last of the epoch.
+        """The batches of each update for this process, fewer in the last of the epoch.
 
-        `batches_done`: those of this epoch that all processes together have learnt from; `window`: what
-        `find_window` gave for them.
+        `batches_done`: those of this epoch that all processes together have learnt from; `window`: what the
+        loader's `find_window` gave for them.
         """
-        group: list[Batch] = []
-        if isinstance(self._train, BatchLoader | TextLoader):
-            batches = self._train.epoch_batches(epoch, batches_done)
-        else:
-            batches = self._train.epoch_batches(epoch, batches_done, window)
-        for batch in batches:
-            group.append(batch)
-            if len(group) == self._accumulate:
-                yield group
-                group = []
-        if group:
+        batches = self.train.epoch_batches(epoch, batches_done, window)
+        while group := list(itertools.islice(batches, self._own_per_update)):
             yield group
-
-    def find_window(self, batches_done: int) -> tuple[int, int]:
-        """Find the window of the next batch of this epoch, and the batches before that window."""
-        if isinstance(self._train, BatchLoader | TextLoader):
-            return 0, 0
-        return self._train.find_window(batches_done)
-
-    @property
-    def num_skipped(self) -> int:
-        """Utterances of this epoch that this process could not use."""
-        return 0 if isinstance(self._train, TextLoader) else self._train.num_skipped
-
-    def require_few_skipped(self, num_skipped: float) -> None:
-        """Stop where all processes together could not use too many."""
-        if not isinstance(self._train, TextLoader):
-            self._train.require_few_skipped(num_skipped)
-
-    def dev_batches(self) -> Iterator[Batch]:
-        return self._dev.evaluation_batches()
-
-    @property
-    def longest_seconds(self) -> float | None:
-        """Length of the longest training utterance; None for a language model."""
-        return None if isinstance(self._train, TextLoader) else self._train.longest_seconds
-
-    def largest_batch(self) -> Batch:
-        return self._train.largest_batch()
 
 
 def require_file(key: str, path: str) -> None:
@@ -147,90 +104,81 @@ def require_file(key: str, path: str) -> None:
         )
 
 
-def _require_training_files(config: RunConfig) -> None:
-    for path in config.data.train_paths:
-        require_file("data.train", path)
-    for index, path in enumerate(config.data.text):
-        require_file(f"data.text.{index}", path)
-
-
-AudioLoader: TypeAlias = "BatchLoader | ShardLoader"
-
-
 def build_inputs(system: System[Model]) -> Inputs:
     """Build what makes batches of utterances for the model."""
-    config = system.config
-    return Inputs(
+    config, model = system.config, system.model
+    inputs = Inputs(
         system.front_end,
         system.tokenizer,
         config.text,
         config.augment,
-        partial(subsampled_lengths, factor=system.model.subsampling_factor),
-        has_ctc=getattr(system.model, "ctc_head", None) is not None,
+        partial(subsampled_lengths, factor=model.subsampling_factor),
+        has_ctc=getattr(model, "ctc_head", None) is not None,
         num_texts=config.model.num_texts,
     )
+    if (labels := config.model.find_labels(config.text)) is None:
+        return inputs
+    assert isinstance(model, EncoderModel)
+    return replace(inputs, labels=labels, step_times=make_clock(config.features, model.encoder).times)
 
 
-def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[AudioLoader, AudioLoader]:
+def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Any, Any]:
     """Build the loaders of the training and of the dev set, each of manifests or of shards."""
     config, inputs = system.config, build_inputs(system)
-    if (labels := config.model.find_labels(config.text)) is not None:
+    if inputs.labels is not None:
         from asr.research.labels import find_unseen_labels
 
-        assert isinstance(system.model, EncoderModel)
-        inputs = replace(
-            inputs, labels=labels, step_times=make_clock(config.features, system.model.encoder).times
-        )
-        find_unseen_labels(config.data.dev, read_data(config.data.dev), labels, system.tokenizer)
-
+        find_unseen_labels(config.data.dev, read_data(config.data.dev), inputs.labels, system.tokenizer)
     check_sources(config)
     skipped_path = Path(config.output_dir) / "skipped.jsonl"
     options: dict[str, Any] = {"seed": config.seed, "share": share, "skipped_path": skipped_path}
 
-    def load(paths: Sequence[str], shares: Sequence[float] = ()) -> AudioLoader:
+    def load(paths: Sequence[str], shares: Sequence[float] = ()) -> Any:
         if not any(map(is_shards, paths)):
             return BatchLoader(Manifest.open(*paths), inputs, config.batches, **options)
         from asr.shards.shard_loader import ShardLoader
 
-        return ShardLoader(
-            [open_shards(path) for path in paths], inputs, config.batches, shares=shares, **options
-        )
+        folders = [open_shards(path) for path in paths]
+        return ShardLoader(folders, inputs, config.batches, shares=shares, **options)
 
     return load(config.data.train_paths, config.data.shares), load([config.data.dev])
 
 
-def check_rules_of_dev(config: RunConfig) -> None:
-    """Refuse rules of `text` by which even texts as in training would be wrong when they are scored."""
-    texts = [item.text or "" for item in read_data(config.data.dev, max_packed=MAX_SAMPLED_TEXTS)]
-    score = partial(normalize_for_scoring, config=config.text)
-    learnt = (normalize_for_training(text, config.text) for text in texts)
-    counted = count_word_errors(list(zip(map(score, texts), map(score, learnt), strict=True)))
-    share = counted.errors / max(counted.length, 1)
-    message = (
-        f"{config.data.dev}: without any error of the model, WER would be {share:.1%}: text.training changes "
-        "words in a way that text.scoring does not. Give text.scoring the rules of text.training too"
-    )
-    if share > MAX_WRONG_BY_RULES:
-        raise UserError(message)
-    if share:
-        logger.warning("%s", message)
+def check_dev(config: RunConfig, id_hashes_N: np.ndarray | None) -> None:
+    """Refuse rules of `text` that make the dev set's own texts wrong; warn of ids that train has too.
 
-
-def warn_of_shared_ids(train: BatchLoader, dev: str) -> None:
-    """Warn where ids come twice in train, or where dev has some of them: then it does not show new speech."""
-    hashes_N, ids = train.training_set.id_hashes_N, [item.id for item in read_data(dev)]
-    if doubled := len(hashes_N) - len(np.unique(hashes_N)):
-        logger.warning("%s: %d ids come more than once", train.name, doubled)
-    if shared := list(itertools.compress(ids, np.isin(hash_names(ids), hashes_N))):
+    `id_hashes_N`: hashes of the ids of the training set, if that is to be compared.
+    """
+    items = list(read_data(config.data.dev, max_packed=MAX_SAMPLED_TEXTS))
+    if config.model.makes_text:
+        score = partial(normalize_for_scoring, config=config.text)
+        texts = [item.text or "" for item in items]
+        learnt = (normalize_for_training(text, config.text) for text in texts)
+        counted = count_word_errors(list(zip(map(score, texts), map(score, learnt), strict=True)))
+        share = counted.errors / max(counted.length, 1)
+        message = (
+            f"{config.data.dev}: without any error of the model, WER would be {share:.1%}: text.training "
+            "changes words in a way that text.scoring does not. Give text.scoring the same rules"
+        )
+        if share > MAX_WRONG_BY_RULES:
+            raise UserError(message)
+        if share:
+            logger.warning("%s", message)
+    if id_hashes_N is None:
+        return
+    if doubled := len(id_hashes_N) - len(np.unique(id_hashes_N)):
+        logger.warning("%s: %d ids come more than once", config.data.train_name, doubled)
+    ids = [item.id for item in items]
+    if shared := list(itertools.compress(ids, np.isin(hash_names(ids), id_hashes_N))):
         logger.warning(
             "%s: %d of %d utterances have ids of the training set, such as %s. If they are the same, choose "
             "others for dev, or set train.select_by=updates",
-            dev, len(shared), len(ids), shared[0],
+            config.data.dev, len(shared), len(ids), shared[0],
         )  # fmt: skip
 
 
 def check_sources(config: RunConfig) -> None:
-    """Refuse manifests mixed with shards, and settings for shards where there are none."""
+    """Refuse manifests mixed with shards, and shares where there are no shards."""
     packed = [path for path in config.data.train_paths if is_shards(path)]
     if packed and len(packed) < len(config.data.train_paths):
         raise UserError(
@@ -240,10 +188,6 @@ def check_sources(config: RunConfig) -> None:
     if not packed and config.data.shares:
         raise UserError(
             f"data.shares is for folders of shards, and {config.data.train_name} is none; remove it"
-        )
-    if not packed and config.batches.window_shards != BatchConfig().window_shards:
-        raise UserError(
-            f"batches.window_shards is for folders of shards, and {config.data.train_name} is none; remove it"
         )
 
 
@@ -257,34 +201,37 @@ def build_text_loaders(system: System[Model], share: ProcessShare) -> tuple[Text
     return train, load(read_sentences(config.data.dev, config.text), config.data.dev)
 
 
-def read_training_texts(config: RunConfig) -> Iterator[str]:
-    """Read all texts that a language model learns from."""
-    _require_training_files(config)
-    return itertools.chain(
-        *(read_sentences(path, config.text) for path in config.data.train_paths),
-        *(read_text_file(path, config.text) for path in config.data.text),
-    )
+def find_last_checkpoint(config: RunConfig, process: Process) -> Path | None:
+    """The checkpoint to resume from, which is the same in all processes, whatever each of them sees."""
+    found = find_checkpoints(Path(config.output_dir))
+    return share_from_main(lambda: found[-1] if found else None, process)
 
 
 def prepare_system(config: RunConfig, process: Process) -> System[Model]:
     """Build a new system with random weights, or load the one of the last checkpoint."""
     if config.train.select_by == "bleu":
         load_sacrebleu()
-    checkpoints = find_checkpoints(Path(config.output_dir))
-    _require_training_files(config)
+    last = find_last_checkpoint(config, process)
+    for path in config.data.train_paths:
+        require_file("data.train", path)
+    for path in config.data.text:
+        require_file("data.text", path)
     require_file("data.dev", config.data.dev)
     if config.augment.noise.recordings is not None:
         require_file("augment.noise.recordings", config.augment.noise.recordings)
-    if config.start_from is not None and not (checkpoints or find_family(config.start_from, as_run=True)):
+    if config.start_from is not None and not (last or find_family(config.start_from, as_run=True)):
         require_file("start_from", config.start_from)
-    if checkpoints:
-        system = load_any_system(checkpoints[-1], to_train=True)
+    if last is not None:
+        system = load_any_system(last, to_train=True)
         report = partial(report_unknown_tokens, config, system.tokenizer, read_tokenizer_texts(config))
         share_from_main(report, process)
         return replace(system, config=complete(config, system.config.model))
     tokenizer = share_from_main(partial(load_or_train_tokenizer, config), process)
     if config.start_from is not None:
-        return take_over(config, tokenizer)
+        if (family := find_family(config.start_from, as_run=True)) is not None:
+            taken: System[Model] = family.take_over(config, tokenizer)
+            return taken
+        return _take_over_run(config, tokenizer, find_model(config.start_from))
     front_end = share_from_main(partial(_build_front_end, config), process)
     model = build_model(config.model, front_end.num_features, len(tokenizer))
     return System(config, tokenizer, front_end, model)
@@ -295,6 +242,22 @@ def _build_front_end(config: RunConfig) -> FrontEnd:
     if config.model.reads_audio:
         fit_front_end(front_end, AudioOf(config))
     return front_end
+
+
+class AudioOf:
+    """The training audio as batches of one, as often as asked for; broken files are left to the loader."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for utterance in read_data(*self._config.data.train_paths, max_packed=MAX_SAMPLED_AUDIO):
+            try:
+                audio: np.ndarray = read_audio(utterance, self._config.features.sample_rate)
+            except UserError as error:
+                logger.warning("utterance %s does not count in the statistics: %s", utterance.id, error)
+                continue
+            yield torch.from_numpy(audio)[None], torch.tensor([len(audio)])
 
 
 def hash_data(config: RunConfig) -> dict[str, str]:
@@ -312,19 +275,32 @@ def hash_data(config: RunConfig) -> dict[str, str]:
     return {key: " ".join(map(hash_file_or_shards, paths)) for key, paths in files.items() if paths}
 
 
+# --- tokenizer ----------------------------------------------------------------------------------
+
+
 def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
     """Load the tokenizer in the run's folder; else take that of `start_from`, or learn one.
 
     It is written only if it knows the texts of train and dev. Texts are read once, and kept in memory until
-    they are counted.
+    they are counted. A file that an earlier run left, of other texts or settings, is refused.
     """
     path, texts = Path(config.output_dir) / "tokenizer.json", list(read_tokenizer_texts(config))
+    taken = take_over_tokenizer(config, texts)
     if path.exists():
         tokenizer = Tokenizer.load(path)
-        require_own_tokenizer(config, tokenizer, path, texts)
+        if taken is not None:
+            is_own = tokenizer == taken
+        else:
+            fingerprints = ("", compute_fingerprint(config.tokenizer, texts))
+            is_own = tokenizer.type == config.tokenizer.type and tokenizer.fingerprint in fingerprints
+        if not is_own:
+            raise UserError(
+                f"{path}: learnt from other texts than those of {config.data.train_name}, or with other "
+                "settings (start_from, sections text and tokenizer); delete the file, or take another "
+                'output_dir. To use a tokenizer of the same type as it is, remove "fingerprint" from it'
+            )
         report_unknown_tokens(config, tokenizer, texts)
         return tokenizer
-    taken = take_over_own_tokenizer(config, texts)
     tokenizer = train_tokenizer(config, texts) if taken is None else taken
     report_unknown_tokens(config, tokenizer, texts)
     tokenizer.save(path)
@@ -333,41 +309,26 @@ def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
     return tokenizer
 
 
-def require_own_tokenizer(config: RunConfig, tokenizer: Tokenizer, path: Path, texts: Iterable[str]) -> None:
-    """Refuse a file that an earlier run left, which had other texts or settings and did not come to train."""
-    if tokenizer.type != config.tokenizer.type:
-        raise UserError(
-            f"{path}: its type is {tokenizer.type}, but tokenizer.type = {config.tokenizer.type}; "
-            "delete the file, or take another output_dir"
-        )
-    if find_checkpoints(Path(config.output_dir)):
-        return  # of the model that is trained there
-    taken = take_over_own_tokenizer(config, texts)
-    if taken is not None and taken != tokenizer:
-        raise UserError(
-            f"{path}: not the tokenizer of start_from = {config.start_from}; delete the file, or take "
-            "another output_dir"
-        )
-    if taken is not None or not tokenizer.fingerprint:
-        return
-    if tokenizer.fingerprint != compute_fingerprint(config.tokenizer, texts):
-        raise UserError(
-            f"{path}: learnt from other texts than those of {config.data.train_name}, or with other settings "
-            "(sections text and tokenizer); delete the file to learn a new one, or take another output_dir. "
-            'To use it as it is, remove "fingerprint" from it'
-        )
+def take_over_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer | None:
+    """Take the tokenizer of `start_from`; None where the run learns its own.
 
-
-def take_over_own_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer | None:
-    """Take the tokenizer of `start_from`, if it is kept; to one of phones, add the run's own words."""
-    taken = take_over_tokenizer(config)
+    To one of phones, the run's own words are added.
+    """
+    source = config.start_from
+    if source is None:
+        return None
+    taken: Tokenizer | None
+    if (family := find_family(source, as_run=True)) is not None:
+        taken = family.take_over_tokenizer(config)
+    else:
+        taken = load_any_system(find_model(source)).tokenizer if config.keep_tokenizer else None
     if taken is None or not taken.type == config.tokenizer.type == "phones":
         return taken
     tokenizer = taken.with_words_of(train_tokenizer(config, texts))
     if word := next((word for text in texts for word in tokenizer.find_unknown(text)), ""):
         raise UserError(
             f"{config.tokenizer.pronunciations}: {word!r} needs a phone, or a mark of homophones, that "
-            f"start_from = {config.start_from} has not; write it in those, or set keep_tokenizer=false"
+            f"start_from = {source} has not; write it in those, or set keep_tokenizer=false"
         )
     return tokenizer
 
@@ -417,7 +378,6 @@ def train_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer:
 
 def read_tokenizer_texts(config: RunConfig, paths: Sequence[str] = ()) -> Iterator[str]:
     """Read texts, or labels, to learn a tokenizer from. `paths`: other manifests than those for training."""
-    _require_training_files(config)
     paths, labels = paths or config.data.train_paths, config.model.find_labels(config.text)
     if labels is None:
         return itertools.chain.from_iterable(
@@ -427,42 +387,7 @@ def read_tokenizer_texts(config: RunConfig, paths: Sequence[str] = ()) -> Iterat
     return (name for item in items for name in labels.names(item))
 
 
-class AudioOf:
-    """The training audio as batches of one, as often as asked for; broken files are left to the loader."""
-
-    def __init__(self, config: RunConfig) -> None:
-        self._config = config
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        sample_rate = self._config.features.sample_rate
-        for utterance in read_data(*self._config.data.train_paths, max_packed=MAX_SAMPLED_AUDIO):
-            try:
-                audio: np.ndarray = read_audio(utterance, sample_rate)
-            except UserError as error:
-                logger.warning("utterance %s does not count in the statistics: %s", utterance.id, error)
-                continue
-            yield torch.from_numpy(audio)[None], torch.tensor([len(audio)])
-
-
-# --- start from another run, or from a ready model ----------------------------------------------
-
-
-def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
-    """Take the tokenizer of `start_from`; None where the run learns its own."""
-    source = config.start_from
-    if source is None:
-        return None
-    if (family := find_family(source, as_run=True)) is not None:
-        return family.take_over_tokenizer(config)
-    return load_any_system(find_model(source)).tokenizer if config.keep_tokenizer else None
-
-
-def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
-    """Build a system with the weights of `start_from`, to be trained further as `config` says."""
-    assert config.start_from is not None
-    if (family := find_family(config.start_from, as_run=True)) is not None:
-        return family.take_over(config, tokenizer)
-    return _take_over_run(config, tokenizer, find_model(config.start_from))
+# --- weights of another run ---------------------------------------------------------------------
 
 
 def complete(config: RunConfig, source: ModelConfig) -> RunConfig:

@@ -166,8 +166,7 @@ def load_model(
     else:
         folder = find_model(source)
         longest = load_state(folder).get("longest_seconds")
-        own = load_bundled_decoding(folder)
-        resources = None if own is None else own.find_resources(folder)
+        resources = load_bundled_decoding(folder)
         system = load_system(folder)
         transcriber = Recognizer(system, device, precision, segmentation, checks, longest, resources)
     transcriber.name = str(source)

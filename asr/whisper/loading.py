@@ -210,7 +210,7 @@ def describe(source: str) -> dict[str, Any]:
 
 def convert(source: str, target: Path, dtype: torch.dtype | None, vocabulary: str | None) -> None:
     """Write a model as a file of OpenAI if the target ends in .pt, else as a folder of Hugging Face."""
-    from asr.system.checkpoint import round_weights
+    from asr.system.shipping import round_weights
 
     checkpoint = read_checkpoint(source, vocabulary)
     if dtype is not None:

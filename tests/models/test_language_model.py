@@ -123,7 +123,7 @@ def test_tied_embeddings_are_one() -> None:
 # --- training -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("overrides", [(), ("train.accumulate=2", "train.average_decay=0.9")])
+@pytest.mark.parametrize("overrides", [(), ("train.batches_per_update=2", "train.average_decay=0.9")])
 def test_resuming_is_exact(
     text_run: Callable[..., RunConfig],
     tmp_path: Path,
@@ -172,7 +172,7 @@ def test_transcripts_of_manifests_are_texts(
 
 def test_text_is_learned_beside_the_transcripts(text_run: Callable[..., RunConfig], tmp_path: Path) -> None:
     config = text_run()
-    from asr.train import read_training_texts
+    from asr.system import read_training_texts
 
     assert list(read_training_texts(config)).count("SIX SEVEN") == 8
     assert len(list(read_training_texts(config))) == 15 + 16

@@ -23,8 +23,7 @@ from asr.recipe import (
     run_recipe,
     score_texts,
 )
-from asr.system import build_resources
-from asr.train import read_training_texts
+from asr.system import build_resources, read_training_texts
 from asr.transcription import Request
 
 LANGUAGE_MODEL = """

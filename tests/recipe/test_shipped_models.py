@@ -77,7 +77,7 @@ def name_what_is_missing(folder: Path) -> None:
         (add_training, "the state of a training"),
         (remove_card, "no card"),
         (damage, "not a whole safetensors file"),
-        (name_what_is_missing, "decoding.yaml: lexicon = words.txt: not there"),
+        (name_what_is_missing, "decoding.yaml: lexicon = words.txt"),
     ],
 )
 def test_a_fault_would_be_found(tmp_path: Path, spoil: Callable[[Path], None], fault: str) -> None:

@@ -41,7 +41,6 @@ def on(path: object, *overrides: str) -> list[str]:
 def test_settings_of_shards_are_for_shards(tiny_run: TinyRun, shards: Path) -> None:
     for override, message in (
         ("data.shares=[0.5]", r"data\.shares is for folders of shards"),
-        ("batches.window_shards=3", r"batches\.window_shards is for folders of shards"),
         (f"data.train=[{shards}/train, {shards}/train.jsonl]", "manifests and folders of shards do not mix"),
     ):
         with pytest.raises(UserError, match=message):

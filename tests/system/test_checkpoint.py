@@ -22,7 +22,7 @@ from asr.system import (
     find_model,
     load_state,
     load_system,
-    load_tensors,
+    read_tensors,
     save_checkpoint,
     write_checkpoint,
 )
@@ -65,7 +65,7 @@ def test_parts_of_a_sharded_training_make_a_whole(folder: Path, tmp_path: Path) 
     assert find_model(tmp_path / "sharded") == tmp_path / "sharded"
     loaded = load_system(tmp_path / "sharded").model.state_dict()
     assert all(torch.equal(tensor, loaded[name]) for name, tensor in weights.items())
-    training = load_tensors(tmp_path / "sharded" / "training.safetensors")
+    training = dict(read_tensors(tmp_path / "sharded" / "training.safetensors"))
     assert training["step"] == 7 and training["moment"][:, 0].tolist() == [0, 0, 1, 2, 2]
     (tmp_path / "sharded" / "model-00001-of-00003.safetensors").unlink()
     with pytest.raises(
@@ -77,10 +77,10 @@ def test_parts_of_a_sharded_training_make_a_whole(folder: Path, tmp_path: Path) 
 def test_a_background_writer_says_what_went_wrong(tmp_path: Path) -> None:
     with BackgroundWriter() as writer:
         writer.wait()
-        writer.submit(lambda: (tmp_path / "written").write_text("all") and None)
+        writer.begin(lambda: (tmp_path / "written").write_text("all") and None)
         writer.wait()
         assert (tmp_path / "written").read_text() == "all"
-        writer.submit(lambda: (tmp_path / "no" / "folder").write_text("all") and None)
+        writer.begin(lambda: (tmp_path / "no" / "folder").write_text("all") and None)
         with pytest.raises(FileNotFoundError):
             writer.wait()
 
@@ -142,8 +142,8 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no such file"),
     "no config": (lambda folder: (folder / "config.yaml").unlink(), "cannot read this config"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json: cannot read it"),
-    "missing weight": (change_tensors(lambda tensors: tensors.pop(HEAD)), "weights are missing, ctc_head.bias"),
-    "unknown weight": (change_tensors(lambda tensors: tensors.update({"model.x": torch.ones(1)})), "unknown weights, x"),
+    "missing weight": (change_tensors(lambda tensors: tensors.pop(HEAD)), "weight ctc_head.bias is missing"),
+    "unknown weight": (change_tensors(lambda tensors: tensors.update({"model.x": torch.ones(1)})), "weight x is unknown"),
     "wrong shape": (change_tensors(lambda tensors: tensors.update({HEAD: torch.ones(3)})), "ctc_head.bias has shape (3,)"),
     "another config": (change_config("dim: 32", "dim: 64"), "config.yaml asks for"),
     "40 GB of weights": (change_config("dim: 32", "dim: 200000"), "config.yaml asks for"),

@@ -180,45 +180,33 @@ def test_those_that_start_together_agree_on_a_name_that_no_one_had_before() -> N
 # --- several processes, or another number of them -----------------------------------------------
 
 
-def change_checkpoint(folder: Path, change: Callable[[dict[str, Any]], object], accumulate: int) -> None:
-    """Of a training with two batches to an update."""
-    path = find_checkpoints(folder)[-1] / "state.json"
-    state = json.loads(path.read_text())
-    change(state)
-    path.write_text(json.dumps(state))
-    path = path.with_name("config.yaml")
-    path.write_text(path.read_text().replace("accumulate: 2", f"accumulate: {accumulate}"))
-
-
 @pytest.mark.slow
 def test_one_process_goes_on_where_two_were(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes with a batch each make an update of two batches, of which one process takes both."""
     settings = ("train.steps=5", "batches.max_utterances=4", "train.keep_best=1")
-    whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.accumulate=2", *settings))
-    run_until_killed(monkeypatch, 4, lambda: train(tiny_run("train.accumulate=2", *settings)))
-    change_checkpoint(tmp_path / "run", lambda state: state.update(first_world_size=2), accumulate=1)
-    assert_equal_bits(whole, train(tiny_run("train.accumulate=1", *settings)))
+    two = "train.batches_per_update=2"
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole", two, *settings))
+    run_until_killed(monkeypatch, 4, lambda: train(tiny_run(two, *settings)))
+    folder = find_checkpoints(tmp_path / "run")[-1]  # made to look as if two processes had started it
+    state = json.loads((folder / "state.json").read_text()) | {"first_world_size": 2}
+    (folder / "state.json").write_text(json.dumps(state))
+    text = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(text.replace("batches_per_update: 2", "batches_per_update: null"))
+    assert_equal_bits(whole, train(tiny_run(*settings)))
 
 
 @pytest.mark.parametrize(
-    ("first", "accumulate", "now"),
-    [
-        (2, 1, 1),
-        (4, 1, 3),
-        (3, 2, 2),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 2, 4), (4, 1, 2), (2, 3, 4))),
-    ],
-)
+    ("first", "asked", "now"),
+    [(2, None, 1), (4, None, 3), (1, 5, 3), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((4, None, 2), (2, 6, 4)))],
+)  # fmt: skip
 def test_another_number_of_processes_learns_from_the_same_batches(
-    tiny_run: TinyRun, first: int, accumulate: int, now: int
+    tiny_run: TinyRun, first: int, asked: int | None, now: int
 ) -> None:
     """Update by update, from each update on: nothing of an epoch is lost, nothing comes twice."""
-    system = prepare_system(
-        tiny_run("batches.max_utterances=3", f"train.accumulate={accumulate}"),
-        Process(0, 1, torch.device("cpu")),
-    )
+    setting = f"train.batches_per_update={'null' if asked is None else asked}"
+    system = prepare_system(tiny_run("batches.max_utterances=3", setting), Process(0, 1, torch.device("cpu")))
 
     def updates(world_size: int, batches_done: int) -> list[set[str]]:
         """The utterances of each, from all processes."""
@@ -232,7 +220,7 @@ def test_another_number_of_processes_learns_from_the_same_batches(
     expected = updates(first, 0)
     assert len(expected) > 2 and sum(map(len, expected)) == len(set().union(*expected))
     for done in range(len(expected) + 1):
-        assert updates(now, done * first * accumulate) == expected[done:]
+        assert updates(now, done * (asked or first)) == expected[done:]
 
 
 def run_two_processes(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -249,7 +237,7 @@ def test_two_processes_equal_one(tiny_run: TinyRun, tmp_path: Path) -> None:
         *("model.encoder.dropout=0.0", "model.decoder.dropout=0.0", "train.steps=6"),
         "batches.max_utterances=1",
     ]
-    one = train(tiny_run("train.accumulate=2", *settings))
+    one = train(tiny_run("train.batches_per_update=2", *settings))
     conf = str(tmp_path / "run.yaml")
     done = run_two_processes([conf, f"output_dir={tmp_path}/two", *settings])
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,6 @@ from asr.train import (
     load_or_train_tokenizer,
     preparation,
     prepare_system,
-    read_training_texts,
     train,
 )
 
@@ -59,14 +58,14 @@ def test_a_stale_tokenizer_is_refused(tiny_run: TinyRun, tmp_path: Path, overrid
     first = ("tokenizer={type: bpe, vocab_size: 17}",) if "bpe" in overrides[0] else ()
     load_or_train_tokenizer(tiny_run(*first))
     path = tmp_path / "run" / "tokenizer.json"
-    with pytest.raises(UserError, match=f"{path}: learnt from other texts than those of .*; delete the file"):
+    with pytest.raises(UserError, match=f"{path}: learnt from other texts"):
         train(tiny_run(*overrides))
     record = json.loads(path.read_text())
     del record["fingerprint"]
     path.write_text(json.dumps(record))
     kept = load_or_train_tokenizer(tiny_run(*overrides))
     assert list(kept.tokens) == record["tokens"], "put there on purpose"
-    with pytest.raises(UserError, match=f"its type is {kept.type}, but tokenizer.type = words; delete the"):
+    with pytest.raises(UserError, match=f"{path}: learnt from other texts"):
         load_or_train_tokenizer(tiny_run("tokenizer={type: words}"))
 
 
@@ -103,7 +102,7 @@ def test_the_tokenizer_of_another_start_is_refused(tiny_run: TinyRun, tones: Pat
         system = prepare_system(tiny_run(f"output_dir={tmp_path}/{folder}", *overrides), PROCESS)
         save_checkpoint(tmp_path / folder / "model", system, {})
     load_or_train_tokenizer(tiny_run(f"start_from={tmp_path}/upper"))
-    with pytest.raises(UserError, match=r"not the tokenizer of start_from = .*lower; delete the file"):
+    with pytest.raises(UserError, match=r"tokenizer\.json: learnt from other texts"):
         load_or_train_tokenizer(tiny_run(f"start_from={tmp_path}/lower", *lower))
 
 
@@ -138,11 +137,6 @@ def test_a_run_of_phones_has_the_words_of_its_own_dictionary(
     with pytest.raises(UserError, match=r"second\.dict: 'NEO' needs a phone.*keep_tokenizer=f"):
         load_or_train_tokenizer(run)
     assert not (tmp_path / "run" / "tokenizer.json").exists()
-
-
-def test_missing_texts_are_named_by_their_setting(tiny_run: TinyRun) -> None:
-    with pytest.raises(UserError, match=r"^data\.train = no/such/file: not found"):
-        read_training_texts(tiny_run("data.train=no/such/file"))
 
 
 # --- texts that the tokenizer does not know -----------------------------------------------------

@@ -99,7 +99,7 @@ def test_bleu(tiny_run: TinyRun, tmp_path: Path) -> None:
     system = load_system(folder)
     references, hypotheses = [], []
     with torch.inference_mode():
-        for batch in TrainingData(system, Process(0, 1, torch.device("cpu"))).dev_batches():
+        for batch in TrainingData(system, Process(0, 1, torch.device("cpu"))).dev.evaluation_batches():
             encoded_BTD, lengths_B = system.model.encode(batch.features_BTF, batch.feature_lengths_B)
             tokens = decode_by_decoder(system.model, encoded_BTD, lengths_B)
             hypotheses += [system.tokenizer.decode(ids).upper() for ids in tokens]

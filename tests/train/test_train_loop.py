@@ -58,7 +58,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
         pytest.param(8, ("train.steps=9", "train.average_decay=0.9"), marks=pytest.mark.slow),
         pytest.param(
             10,
-            ("batches.num_workers=1", "train.accumulate=2", "model.exposure.replace=0.1"),
+            ("batches.num_workers=1", "train.batches_per_update=2", "model.exposure.replace=0.1"),
             marks=pytest.mark.slow,
         ),
         pytest.param(
@@ -271,7 +271,7 @@ def test_error_rates_of_dev_are_those_of_all_utterances_together(
         return {"ctc": [""] * len(batch), "decoder": [text.split()[0] for text in batch.texts]}
 
     monkeypatch.setattr(dev_scores, "decode_batch", decode)
-    batches = TrainingData(system, process).dev_batches()
+    batches = TrainingData(system, process).dev.evaluation_batches()
     scores = dev_scores.compute_dev_scores(system, batches, process)
     lengths = [len((utterance.text or "").split()) for utterance in read_manifest(tones / "dev.jsonl")]
     assert scores["wer_ctc"] == scores["cer_ctc"] == 1
@@ -288,7 +288,7 @@ def test_a_process_without_dev_batches_has_the_scores_of_all(
     monkeypatch.setattr(
         dev_scores, "sum_over_processes", lambda values, process: sums.append(list(values)) or sums[0]
     )
-    batches = TrainingData(system, process).dev_batches()
+    batches = TrainingData(system, process).dev.evaluation_batches()
     scores = dev_scores.compute_dev_scores(system, batches, process)
     assert dev_scores.compute_dev_scores(system, [], process) == scores and sums[0] != sums[1]
 

@@ -260,7 +260,7 @@ def test_an_evaluation_of_another_model_does_not_count(chosen: Callable[..., Pat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("lexicon: ../x.txt", "expected the name of what is in the same folder, without /"),
+        ("lexicon: ../x.txt", "expected the name of what is in the same folder"),
         ("language_model: ..", "expected the name of what is in the same folder"),
         ("decoding: {methods: joint}", "unknown key decoding.methods"),
     ],

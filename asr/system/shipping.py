@@ -1,0 +1,182 @@
+"""Models to pass on: n-grams and lexica of training texts, and the folder that `asr convert` writes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asr.config import dump_config
+from asr.data.sentences import read_sentences, read_text_file
+from asr.decoding.hypothesis import DecodingConfig, FusionModel
+from asr.decoding.ngram import (
+    Arpa,
+    Lexicon,
+    ShallowFusion,
+    build_ngram_model,
+    collect_words,
+    estimate_ngrams,
+    token_vocabulary,
+    write_arpa,
+)
+from asr.errors import UserError
+from asr.files import hash_file, replace_file
+from asr.models import Model
+from asr.system.checkpoint import System, find_model, load_any_system, load_state, save_checkpoint
+from asr.system.decoding_resources import (
+    BUNDLED_DECODING,
+    DecodingResources,
+    load_bundled_decoding,
+    load_language_model,
+)
+from asr.system.run_config import RunConfig
+
+logger = logging.getLogger(__name__)
+
+LANGUAGE_MODEL, NGRAM_FILE, LEXICON_FILE = "language_model", "ngrams.arpa", "lexicon.txt"
+NGRAMS = "ngrams"  # name of the n-grams of training texts, among language models
+ORDER = {"words": 3, "tokens": 6}
+# Of the state of a training: how long it was, what it led to, what made it; and what transcribing asks for.
+_KEPT = (
+    *("step", "seconds", "audio_seconds", "longest_seconds", "dev_scores"),
+    *("asr", "commit", "torch", "python"),
+)
+
+
+# --- of training texts ---------------------------------------------------------------------------
+
+
+def read_training_texts(config: RunConfig) -> Iterator[str]:
+    """Read all texts that a language model of this run learns from."""
+    return itertools.chain(
+        *(read_sentences(path, config.text) for path in config.data.train_paths),
+        *(read_text_file(path, config.text) for path in config.data.text),
+    )
+
+
+def build_resources(
+    system: System, texts: Sequence[str], language_models: Sequence[Path]
+) -> dict[str, FusionModel]:
+    """Build, by name, a lexicon of the texts with n-grams of them, and with each language model."""
+    lexicon = Lexicon(system.tokenizer, collect_words(texts))
+    models = {NGRAMS: build_ngram_model(estimate_arpa(system, texts), system.tokenizer)}
+    loaded = {folder.name: load_language_model(folder, system.tokenizer) for folder in language_models}
+    return {name: ShallowFusion([model, lexicon]) for name, model in {**models, **loaded}.items()}
+
+
+def estimate_arpa(system: System[Model], texts: Sequence[str]) -> Arpa:
+    """N-grams of words where a token stands between words, else of tokens."""
+    tokenizer = system.tokenizer
+    if tokenizer.space_id is not None:
+        return estimate_ngrams([text.split() for text in texts], ORDER["words"], [])
+    tokens = token_vocabulary(tokenizer.tokens)
+    lines = [[tokens[id] for id in tokenizer.encode(text)] for text in texts]
+    return estimate_ngrams(lines, ORDER["tokens"], tokens)
+
+
+# --- a folder to pass on -------------------------------------------------------------------------
+
+
+def write_model_folder(source: Path, folder: Path, dtype: torch.dtype) -> None:
+    """Write the model of a run or of a checkpoint, with its decoding, whole or not at all."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder}: is not empty; give a new folder")
+    folder = folder.absolute()
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        model = find_model(source)
+        system = _write_model(model, temporary, dtype)
+        bundled = load_bundled_decoding(model)
+        if bundled is None:
+            bundled = _bundle_chosen(source, system, temporary, dtype)
+        if bundled is not None:
+            _write_decoding(bundled, temporary)
+        if folder.exists():
+            folder.rmdir()
+        temporary.rename(folder)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot write a model there ({error.strerror})") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_model(model: Path, folder: Path, dtype: torch.dtype) -> System[Model]:
+    """Write the model without what only training needs, and without folder names of the machine."""
+    system = load_any_system(model, to_train=True)  # as it is: changes of low rank stay apart
+    state = {name: value for name, value in load_state(model).items() if name in _KEPT}
+    settings = _hide_folders(json.loads(system.config.model_dump_json()))
+    config = RunConfig.model_validate_json(json.dumps(settings))
+    passed_on = System(config, system.tokenizer, system.front_end, system.model)
+    save_checkpoint(folder, passed_on, state, round_weights(system.model.state_dict(), dtype))
+    return system
+
+
+def round_weights(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Round weights to the precision of a file; in memory all are float32 again."""
+    rounded = {
+        name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in weights.items()
+    }
+    for name, weight in rounded.items():
+        if not weight.isfinite().all():
+            raise UserError(f"{name}: has weights that {dtype} cannot hold; keep it in float32")
+    return rounded
+
+
+def _hide_folders(tree: Any) -> Any:
+    """Replace absolute paths by their last part."""
+    if isinstance(tree, dict):
+        return {key: _hide_folders(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_hide_folders(value) for value in tree]
+    return Path(tree).name if isinstance(tree, str) and Path(tree).is_absolute() else tree
+
+
+def _bundle_chosen(
+    source: Path, system: System[Model], folder: Path, dtype: torch.dtype
+) -> DecodingResources | None:
+    """Write the language model and the lexicon of the setup that dev chose in `asr recipe run`, if any."""
+    try:
+        chosen = json.loads((source / "evaluation" / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        chosen = {}
+    weights = find_model(source) / "model.safetensors"
+    if chosen.get("inputs", {}).get("the model") != hash_file(weights):
+        logger.info("%s: not evaluated by `asr recipe run`, so no decoding setup is noted", source)
+        return None
+    decoding = DecodingConfig.model_validate_json(json.dumps(chosen["decoding_config"]))
+    name = chosen["language_model"]
+    if name is None:
+        return DecodingResources(decoding=decoding)
+    texts = list(read_training_texts(system.config))
+    with replace_file(folder / LEXICON_FILE) as file:
+        file.writelines(f"{word}\n".encode() for word in collect_words(texts))
+    language_model = folder / (NGRAM_FILE if name == NGRAMS else LANGUAGE_MODEL)
+    if name == NGRAMS:
+        write_arpa(language_model, estimate_arpa(system, texts))
+    else:
+        _write_model(find_model(source.parent / name), language_model, dtype)
+    return DecodingResources(
+        decoding=decoding, language_model=str(language_model), lexicon=str(folder / LEXICON_FILE)
+    )
+
+
+def _write_decoding(bundled: DecodingResources, folder: Path) -> None:
+    """Write decoding.yaml, and beside it the files that it names."""
+    names = {}
+    for key in ("language_model", "lexicon"):
+        if (path := getattr(bundled, key)) is not None:
+            source, target = Path(path), folder / Path(path).name
+            names[key] = target.name
+            if not target.exists():
+                (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
+    with replace_file(folder / BUNDLED_DECODING) as file:
+        file.write(dump_config(bundled.model_copy(update=names)).encode())
+    logger.info("decoding: %s", bundled.describe())
