@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 
@@ -82,19 +83,6 @@ class Weights:
 
 
 @dataclass
-class Step:
-    """One step of the search, kept for reading the hypotheses at its end."""
-
-    utterances_B: Tensor
-    ends_BW: Tensor  # rank score of each beam if it ended here; -inf where others were better
-    decoder_BW: Tensor  # log-probabilities of these, of the decoder and of CTC
-    ctc_BW: Tensor
-    attended_BW: Tensor
-    parents_BW: Tensor  # of the beams of the next step
-    tokens_BW: Tensor
-
-
-@dataclass
 class Choices:
     """Next tokens of every beam, and its end, with their log-probabilities so far under each part."""
 
@@ -106,7 +94,6 @@ class Choices:
     end_decoder_BW: Tensor
     end_ctc_BW: Tensor
     end_gap_BW: Tensor  # log-probability of the likeliest token of this step less that of the end
-    attended_BW: Tensor
 
 
 class Beams:
@@ -141,20 +128,22 @@ class Beams:
         self.weights = weights
         self.num_candidates = num_candidates
         self.steps_T = torch.arange(encoded_BTD.size(1), device=device, dtype=torch.float32)
-        self.tokens_BW = torch.full((batch, 1), SOS_ID, device=device)
+        self.tokens_BWU = torch.full((batch, 1, 1), SOS_ID, device=device)
+        self.attended_BWU = torch.zeros((batch, 1, 0), dtype=torch.float64, device=device)
         self.decoder_BW = torch.zeros((batch, 1), dtype=torch.float64, device=device)
         self.language_BW = torch.zeros_like(self.decoder_BW)
         self.dead_mask_BW = torch.zeros_like(self.decoder_BW)  # 0, or -inf for a beam that cannot continue
 
     def choose(self) -> Choices:
         """Score what may come next."""
-        shape = self.tokens_BW.shape
+        shape = self.decoder_BW.shape
         decoder_RV, attended_BW = self._run_decoder()
+        self.attended_BWU = torch.cat([self.attended_BWU, attended_BW.double()[..., None]], dim=2)
         fused_RV, language_RV = decoder_RV, None
         if self.prefixes is not None and self.decoder is None:
             fused_RV = self.prefixes.all_scores().flatten(0, 1)
         if self.fusion is not None:
-            language_RV = self.fusion.score(self.tokens_BW.flatten()).float()
+            language_RV = self.fusion.score(self.tokens_BWU[..., -1].flatten()).float()
             spoken_weight = self.weights.ctc if self.decoder is None else self.weights.decoder
             fused_RV = spoken_weight * fused_RV + self.weights.language_model * language_RV
         # Of the special tokens only the end, apart, and the unknown token may be chosen.
@@ -183,19 +172,18 @@ class Beams:
             scores_BWC = scores_BWC + weights.ctc * self.prefixes.candidate_scores(tokens_BWC)
             end_BW = end_BW + weights.ctc * end_ctc_BW
         return Choices(
-            tokens_BWC, scores_BWC, decoder_BWC, language_BWC, end_BW, end_decoder_BW, end_ctc_BW, end_gap_BW,
-            attended_BW,
-        )  # fmt: skip
+            tokens_BWC, scores_BWC, decoder_BWC, language_BWC, end_BW, end_decoder_BW, end_ctc_BW, end_gap_BW
+        )
 
     def _run_decoder(self) -> tuple[Tensor, Tensor]:
         """(R, V) log-probabilities of the next token, and (B, W) the step that is attended to on average.
 
         The latter means nothing where none is.
         """
-        shape = self.tokens_BW.shape
+        shape = self.decoder_BW.shape
         if self.decoder is None:
             return self.steps_T.new_zeros(()).expand(shape.numel(), self.vocab_size), self.decoder_BW
-        tokens_R1, asked = self.tokens_BW.view(-1, 1), self.decoder.last_heads
+        tokens_R1, asked = self.tokens_BWU[..., -1].reshape(-1, 1), self.decoder.last_heads
         bias_R1T = None
         if self.guide is not None and self.prefixes is not None:
             bias_R1T = self.guide.compute_bias(self.prefixes.next_token_times()).flatten(0, 1)[:, None]
@@ -207,11 +195,13 @@ class Beams:
             attended_BW = (weights_RH1T.mean(1)[:, 0] * self.steps_T).sum(-1).view(shape)
         return logits_R1V[:, -1].float().log_softmax(-1), attended_BW
 
-    def advance(self, choices: Choices, chosen_BW: Tensor, scores_BW: Tensor) -> tuple[Tensor, Tensor]:
-        """Make the chosen candidates (as numbers of W x C) the new beams: their parents and tokens."""
+    def advance(self, choices: Choices, chosen_BW: Tensor, scores_BW: Tensor) -> None:
+        """Make the chosen candidates (as numbers of W x C) the new beams."""
         batch, old_width, count = choices.tokens_BWC.shape
         parents_BW = chosen_BW // count
-        self.tokens_BW = choices.tokens_BWC.flatten(1).gather(1, chosen_BW)
+        tokens_BW = choices.tokens_BWC.flatten(1).gather(1, chosen_BW)
+        self.tokens_BWU = torch.cat([_pick(self.tokens_BWU, parents_BW), tokens_BW[..., None]], dim=2)
+        self.attended_BWU = _pick(self.attended_BWU, parents_BW)
         self.decoder_BW = choices.decoder_BWC.flatten(1).gather(1, chosen_BW)
         self.dead_mask_BW = torch.zeros_like(scores_BW).masked_fill(scores_BW == -torch.inf, -torch.inf)
         first_row_B1 = torch.arange(batch, device=chosen_BW.device)[:, None] * old_width
@@ -224,11 +214,10 @@ class Beams:
         if self.fusion is not None:
             self.language_BW = choices.language_BWC.flatten(1).gather(1, chosen_BW)
         if self.prefixes is not None:
-            self.prefixes.advance(parents_BW, self.tokens_BW)
-        return parents_BW, self.tokens_BW
+            self.prefixes.advance(parents_BW, tokens_BW)
 
     def select_utterances(self, kept_B: Tensor) -> None:
-        width = self.tokens_BW.size(1)
+        width = self.decoder_BW.size(1)
         rows = (kept_B[:, None] * width + torch.arange(width, device=kept_B.device)).flatten()
         if self.decoder is not None:
             self.state.select_utterances(kept_B)
@@ -237,8 +226,55 @@ class Beams:
             self.fusion.select(rows)
         if self.prefixes is not None:
             self.prefixes.select_utterances(kept_B)
-        self.tokens_BW, self.decoder_BW = self.tokens_BW[kept_B], self.decoder_BW[kept_B]
-        self.language_BW, self.dead_mask_BW = self.language_BW[kept_B], self.dead_mask_BW[kept_B]
+        self.tokens_BWU, self.attended_BWU = self.tokens_BWU[kept_B], self.attended_BWU[kept_B]
+        self.decoder_BW, self.language_BW = self.decoder_BW[kept_B], self.language_BW[kept_B]
+        self.dead_mask_BW = self.dead_mask_BW[kept_B]
+
+
+class Ends:
+    """The best hypotheses that have ended, of each utterance."""
+
+    def __init__(self, batch: int, nbest: int, device: torch.device) -> None:
+        self.scores_BH = torch.full((batch, nbest), -torch.inf, dtype=torch.float64, device=device)
+        self.tokens_BHU = torch.full((batch, nbest, 0), SOS_ID, device=device)  # the end after the last
+        self.numbers_BHN = self.scores_BH.new_zeros(batch, nbest, 2)  # by decoder, by CTC, attended steps
+
+    def add(self, scores_BW: Tensor, choices: Choices, beams: Beams) -> None:
+        """Add each beam as it would end here, with -inf for those that may not."""
+        parts_BW2 = torch.stack([choices.end_decoder_BW, choices.end_ctc_BW], dim=2)
+        numbers_BWN = torch.cat([parts_BW2, beams.attended_BWU], dim=2)
+        self.scores_BH, chosen_BH = torch.cat([self.scores_BH, scores_BW], dim=1).topk(self.scores_BH.size(1))
+        tokens_BHU = F.pad(self.tokens_BHU, (0, 1), value=EOS_ID)
+        self.tokens_BHU = _pick(torch.cat([tokens_BHU, beams.tokens_BWU], dim=1), chosen_BH)
+        self.numbers_BHN = _pick(torch.cat([F.pad(self.numbers_BHN, (0, 1)), numbers_BWN], dim=1), chosen_BH)
+
+    def select_utterances(self, kept_B: Tensor) -> None:
+        self.scores_BH, self.tokens_BHU = self.scores_BH[kept_B], self.tokens_BHU[kept_B]
+        self.numbers_BHN = self.numbers_BHN[kept_B]
+
+    def read(self, rows: Tensor, beams: Beams) -> NBest:
+        found = []
+        columns = (self.scores_BH[rows], self.tokens_BHU[rows], self.numbers_BHN[rows])
+        for row in zip(*(column.tolist() for column in columns), strict=True):
+            hypotheses = []
+            for score, tokens, (by_decoder, by_ctc, *attended) in zip(*row, strict=True):
+                length = tokens.index(EOS_ID) if EOS_ID in tokens else len(tokens)
+                if score > -math.inf:
+                    hypotheses.append(
+                        Hypothesis(
+                            tuple(tokens[1:length]),
+                            score,
+                            by_decoder if beams.weights.decoder else math.nan,
+                            by_ctc if beams.weights.ctc else math.nan,
+                            tuple(attended[:length]) if beams.attends else (),
+                        )
+                    )
+            found.append(hypotheses or [Hypothesis((), -math.inf)])
+        return found
+
+
+def _pick(values_BNU: Tensor, index_BW: Tensor) -> Tensor:
+    return values_BNU.gather(1, index_BW[..., None].expand(-1, -1, values_BNU.size(2)))
 
 
 def find_guide_width(model: SpeechModel, config: DecodingConfig) -> float | None:
@@ -275,12 +311,9 @@ def search_beams(
     if beams.decoder is not None:
         limits_B = limits_B.clamp(max=beams.decoder.max_tokens)
     utterances_B = torch.arange(len(limits_B), device=limits_B.device)
-    best_BH = torch.full(
-        (len(limits_B), config.nbest), -torch.inf, dtype=torch.float64, device=limits_B.device
-    )
-    steps: list[Step] = []
-    while len(utterances_B):
-        num_tokens = len(steps)  # of every running hypothesis
+    ends = Ends(len(limits_B), config.nbest, limits_B.device)
+    found: NBest = [[] for _ in limits_B]
+    for num_tokens in itertools.count():  # of every running hypothesis
         choices = beams.choose()
         scores_BN = (choices.scores_BWC + config.length_bonus * (num_tokens + 1)).flatten(1)
         scores_BN = scores_BN.masked_fill((num_tokens >= limits_B)[:, None], -torch.inf)
@@ -289,20 +322,23 @@ def search_beams(
         if ctc_weight == 0:
             is_early_BW = (choices.end_gap_BW > END_MARGIN) & (num_tokens < limits_B)[:, None]
             end_BW = end_BW.masked_fill(is_early_BW, -torch.inf)
-        ends_BW = _accept(end_BW, top_BW, config.beam)
-        parents_BW, tokens_BW = beams.advance(choices, chosen_BW, top_BW)
-        steps.append(
-            Step(utterances_B, ends_BW, choices.end_decoder_BW, choices.end_ctc_BW, choices.attended_BW,
-                 parents_BW, tokens_BW)
-        )  # fmt: skip
-        best_BH = torch.cat([best_BH, ends_BW], dim=1).topk(config.nbest).values
+        ends.add(_accept(end_BW, top_BW, config.beam), choices, beams)
+        beams.advance(choices, chosen_BW, top_BW)
         more_B = (limits_B - num_tokens - 1).clamp(min=0)  # the bonus of all tokens that may still come
-        is_running_B = best_BH[:, -1] < top_BW[:, 0] + max(0.0, config.length_bonus) * more_B
+        is_running_B = ends.scores_BH[:, -1] < top_BW[:, 0] + max(0.0, config.length_bonus) * more_B
         running = is_running_B.nonzero()[:, 0]  # the one place in a step where a GPU is waited for
         if len(running) <= 0.75 * len(utterances_B) or len(running) == 0:
+            done = (~is_running_B).nonzero()[:, 0]
+            for utterance, hypotheses in zip(
+                utterances_B[done].tolist(), ends.read(done, beams), strict=True
+            ):
+                found[utterance] = hypotheses
+            if len(running) == 0:
+                return found
             beams.select_utterances(running)
-            utterances_B, limits_B, best_BH = utterances_B[running], limits_B[running], best_BH[running]
-    return _read_beams(steps, len(lengths_B), config.nbest, beams)
+            ends.select_utterances(running)
+            utterances_B, limits_B = utterances_B[running], limits_B[running]
+    raise AssertionError
 
 
 def _accept(end_BW: Tensor, top_BW: Tensor, beam: int) -> Tensor:
@@ -312,56 +348,6 @@ def _accept(end_BW: Tensor, top_BW: Tensor, beam: int) -> Tensor:
         return end_BW
     worst_B1 = all_BN.topk(beam).values[:, -1:]
     return end_BW.masked_fill(end_BW < worst_B1, -torch.inf)
-
-
-def _read_beams(steps: list[Step], batch: int, nbest: int, beams: Beams) -> NBest:
-    """Follow the best ends back to the start, those of all utterances at once."""
-    width = max(step.ends_BW.size(1) for step in steps)
-    ends_BUW = _spread([step.ends_BW for step in steps], steps, batch, width, -torch.inf)
-    decoder_BUW = _spread([step.decoder_BW for step in steps], steps, batch, width, 0.0)
-    ctc_BUW = _spread([step.ctc_BW for step in steps], steps, batch, width, 0.0)
-    attended_BUW = _spread([step.attended_BW.double() for step in steps], steps, batch, width, 0.0)
-    next_width = max(step.tokens_BW.size(1) for step in steps)
-    parents_BUW = _spread([step.parents_BW for step in steps], steps, batch, next_width, 0)
-    tokens_BUW = _spread([step.tokens_BW for step in steps], steps, batch, next_width, EOS_ID)
-
-    num_steps = len(steps)
-    scores_BH, flat_BH = ends_BUW.flatten(1).topk(min(nbest, num_steps * width))
-    lengths_BH, slots_BH = flat_BH // width, flat_BH % width
-    log_probabilities_BH = decoder_BUW.flatten(1).gather(1, flat_BH)
-    ctc_BH = ctc_BUW.flatten(1).gather(1, flat_BH)
-    tokens_BHU = torch.full((*flat_BH.shape, num_steps), EOS_ID, device=flat_BH.device)
-    attended_BHU = torch.zeros((*flat_BH.shape, num_steps), dtype=torch.float64, device=flat_BH.device)
-    for step in reversed(range(num_steps)):
-        attended_BHU[..., step] = attended_BUW[:, step].gather(1, slots_BH)
-        if step:
-            is_past_BH = step <= lengths_BH
-            tokens_BHU[..., step - 1] = tokens_BUW[:, step - 1].gather(1, slots_BH)
-            slots_BH = torch.where(is_past_BH, parents_BUW[:, step - 1].gather(1, slots_BH), slots_BH)
-    columns = (tokens_BHU, lengths_BH, scores_BH, log_probabilities_BH, ctc_BH, attended_BHU)
-    found = []
-    for row in zip(*(column.tolist() for column in columns), strict=True):
-        hypotheses = [
-            Hypothesis(
-                tuple(tokens[:length]),
-                score,
-                log_probability if beams.weights.decoder else math.nan,
-                ctc if beams.weights.ctc else math.nan,
-                tuple(attended[: length + 1]) if beams.attends else (),
-            )
-            for tokens, length, score, log_probability, ctc, attended in zip(*row, strict=True)
-            if score > -math.inf
-        ]
-        found.append(hypotheses or [Hypothesis((), -math.inf)])
-    return found
-
-
-def _spread(parts: list[Tensor], steps: list[Step], batch: int, width: int, padding: float) -> Tensor:
-    """(B, U, W) of all utterances from the steps, each of which has those still running then."""
-    whole = parts[0].new_full((batch, len(parts), width), padding)
-    for index, (part_BW, step) in enumerate(zip(parts, steps, strict=True)):
-        whole[step.utterances_B, index, : part_BW.size(1)] = part_BW
-    return whole
 
 
 # --- step by step -------------------------------------------------------------------------------
@@ -526,35 +512,18 @@ def rescore(
     found: NBest,
     config: DecodingConfig,
     language_model: FusionModel | None = None,
+    asks_decoder: bool = True,
 ) -> NBest:
     """Sort the texts again by decoder and CTC, and cut them to `config.nbest`; all are scored in one pass."""
-    decoder, encoded_BTD, lengths_B = encoded.model.decoder, encoded.encoded_BTD, encoded.lengths_B
-    assert isinstance(decoder, Decoder)
-    device = encoded_BTD.device
-    tokens_RU, counts_R = pad_texts(found, device)
-    inputs_RN = F.pad(tokens_RU, (1, 0), value=SOS_ID)
-    targets_RN = F.pad(tokens_RU, (0, 1), value=EOS_ID).scatter(1, counts_R[:, None], EOS_ID)
-    bias_RNT, width = None, find_guide_width(encoded.model, config)
-    if width is not None:
-        tokens_BHU = tokens_RU.unflatten(0, (len(found), -1))
-        bias_RNT = guide_texts(encoded.ctc_BTV, lengths_B, tokens_BHU, width)
-    scores_RNV, attention = decoder(inputs_RN, encoded_BTD, lengths_B, decoder.last_heads, bias_RNT)
-    scores_RNV = scores_RNV.float()
-    scores_RN = scores_RNV.gather(2, targets_RN[..., None])[..., 0] - scores_RNV.logsumexp(-1)
-    is_decision_RN = torch.arange(inputs_RN.size(1), device=device) <= counts_R[:, None]
-    decoder_R = scores_RN.double().masked_fill(~is_decision_RN, 0.0).sum(1)
-    steps_T = torch.arange(encoded_BTD.size(1), device=device, dtype=torch.float32)
-    attended_RN = decoder_R.new_empty(len(inputs_RN), 0)
-    if attention:
-        (weights_RANT,) = attention.values()
-        attended_RN = (weights_RANT.mean(1) * steps_T).sum(-1).double()  # a matrix product may be in bf16
-    language_R = torch.zeros_like(decoder_R)
+    tokens_RU, counts_R = pad_texts(found, encoded.lengths_B.device)
+    decoder_R = torch.zeros(len(tokens_RU), dtype=torch.float64)
+    attended_RN, language_R = torch.empty(len(tokens_RU), 0), torch.zeros_like(decoder_R)
+    if asks_decoder:
+        decoder_R, attended_RN = _score_by_decoder(encoded, tokens_RU, counts_R, config)
     if language_model is not None and config.language_model_weight > 0:
         language_R = score_texts(language_model, tokens_RU, counts_R, SOS_ID, EOS_ID)
-
-    per_utterance = max(map(len, found))
     columns = [
-        column.unflatten(0, (-1, per_utterance)).tolist() for column in (decoder_R, language_R, attended_RN)
+        column.unflatten(0, (len(found), -1)).tolist() for column in (decoder_R, language_R, attended_RN)
     ]
     ranked = []
     for texts, *rows in zip(found, *columns, strict=True):
@@ -571,6 +540,30 @@ def rescore(
             )
         ranked.append(sorted(scored, key=lambda text: -text.score)[: config.nbest])
     return ranked
+
+
+def _score_by_decoder(
+    encoded: EncodedAudio, tokens_RU: Tensor, counts_R: Tensor, config: DecodingConfig
+) -> tuple[Tensor, Tensor]:
+    """(R,) log-probabilities of texts and their ends, and (R, N) the steps attended to on average, if any."""
+    decoder, encoded_BTD, lengths_B = encoded.model.decoder, encoded.encoded_BTD, encoded.lengths_B
+    assert isinstance(decoder, Decoder)
+    inputs_RN = F.pad(tokens_RU, (1, 0), value=SOS_ID)
+    targets_RN = F.pad(tokens_RU, (0, 1), value=EOS_ID).scatter(1, counts_R[:, None], EOS_ID)
+    bias_RNT, width = None, find_guide_width(encoded.model, config)
+    if width is not None:
+        tokens_BHU = tokens_RU.unflatten(0, (len(lengths_B), -1))
+        bias_RNT = guide_texts(encoded.ctc_BTV, lengths_B, tokens_BHU, width)
+    scores_RNV, attention = decoder(inputs_RN, encoded_BTD, lengths_B, decoder.last_heads, bias_RNT)
+    scores_RNV = scores_RNV.float()
+    scores_RN = scores_RNV.gather(2, targets_RN[..., None])[..., 0] - scores_RNV.logsumexp(-1)
+    is_decision_RN = torch.arange(inputs_RN.size(1), device=counts_R.device) <= counts_R[:, None]
+    decoder_R = scores_RN.double().masked_fill(~is_decision_RN, 0.0).sum(1)
+    if not attention:
+        return decoder_R, decoder_R.new_empty(len(decoder_R), 0)
+    (weights_RANT,) = attention.values()
+    steps_T = torch.arange(encoded_BTD.size(1), device=counts_R.device, dtype=torch.float32)
+    return decoder_R, (weights_RANT.mean(1) * steps_T).sum(-1).double()  # a matrix product may be in bf16
 
 
 def score_texts(model: FusionModel, tokens_RU: Tensor, lengths_R: Tensor, sos_id: int, eos_id: int) -> Tensor:

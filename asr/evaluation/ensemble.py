@@ -19,13 +19,13 @@ from torch.nn import functional as F
 
 from asr.audio.reading import resample
 from asr.data.manifest import Utterance
-from asr.decoding.beam import pad_texts, rescore, score_texts
+from asr.decoding.beam import pad_texts, rescore
 from asr.decoding.decode import METHODS, resolve_method, search_encoded
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, FusionModel, Hypothesis
 from asr.evaluation.speech import ReadAudio, decode_split
 from asr.models.decoders import Decoder
 from asr.text.tokenizer import Tokenizer
-from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
+from asr.text.units import BLANK_ID, UNK_ID
 from asr.transcription.transcribe import Recognizer
 
 STEP_SECONDS = 1  # batches are of recordings whose lengths differ by less
@@ -78,7 +78,9 @@ def decode_batch(members: Sequence[Member], audio: Sequence[np.ndarray], rate: i
     proposed: list[dict[str, None]] = [{} for _ in audio]
     heard = []
     for member in members:
-        at_speeds = _encode(member, audio, rate)
+        recognizer = member.recognizer
+        own_audio = [resample(one, rate, recognizer.sample_rate) for one in audio]
+        at_speeds = [recognizer.decoder.encode(own_audio, speed) for speed in member.decoding.speeds]
         found = [_search(member, encoded) for encoded in at_speeds]
         for row, own in enumerate(proposed):
             for hypotheses in found:
@@ -109,12 +111,6 @@ def choose_text(scores_of: Mapping[str, Sequence[float]]) -> str:
         return sum(spelled), spelled, sum(score for score in scores_of[text] if score > -np.inf)
 
     return max(scores_of, key=rank)
-
-
-def _encode(member: Member, audio: Sequence[np.ndarray], rate: int) -> list[EncodedAudio]:
-    """Hear the recordings at each speed of a system."""
-    own = [resample(one, rate, member.recognizer.sample_rate) for one in audio]
-    return [member.recognizer.decoder.encode(own, speed) for speed in member.decoding.speeds]
 
 
 def _search(member: Member, encoded: EncodedAudio) -> list[list[Hypothesis]]:
@@ -162,25 +158,9 @@ def score_hypotheses(
     ctc_weight = config.ctc_weight if method.decoder and method.needs_ctc else float(method.needs_ctc)
     if model.ctc_head is not None:
         found = _with_ctc(encoded, found)
-    if isinstance(model.decoder, Decoder) and ctc_weight < 1:
-        most = {"nbest": max(map(len, found)), "ctc_weight": ctc_weight}
-        return rescore(encoded, found, config.model_copy(update=most), language_model)
-    language_R = torch.zeros(len(found) * max(map(len, found)), dtype=torch.float64)
-    if language_model is not None and config.language_model_weight > 0:
-        language_R = score_texts(language_model, *pad_texts(found, encoded.lengths_B.device), SOS_ID, EOS_ID)
-    language_BH = language_R.view(len(found), -1).tolist()
-    return [
-        [
-            dataclasses.replace(
-                one,
-                score=one.ctc_log_probability
-                + config.language_model_weight * language
-                + config.length_bonus * len(one.tokens),
-            )
-            for one, language in zip(own, row, strict=False)
-        ]
-        for own, row in zip(found, language_BH, strict=True)
-    ]
+    asks_decoder = isinstance(model.decoder, Decoder) and ctc_weight < 1
+    own = {"nbest": max(map(len, found)), "ctc_weight": ctc_weight if asks_decoder else 1.0}
+    return rescore(encoded, found, config.model_copy(update=own), language_model, asks_decoder)
 
 
 def _with_ctc(encoded: EncodedAudio, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
