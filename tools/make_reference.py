@@ -144,10 +144,10 @@ def describe_commands() -> str:
     lines = ["# Command line", "", NOTE, "", "Every command also has `--help`."]
     for title, commands in GROUPS.items():
         lines += ["", f"## {title.capitalize()}"]
-        for name, (module_name, help_text) in commands.items():
+        for name, help_text in commands.items():
             parser = argparse.ArgumentParser(prog=f"asr {name}", add_help=False)
             parser.description = f"{help_text[0].upper()}{help_text[1:]}."
-            importlib.import_module(f"asr.cli.{module_name}").add_arguments(parser)
+            importlib.import_module(f"asr.cli.{name}").add_arguments(parser)
             lines += describe_parser(parser)
     return "\n".join(lines) + "\n"
 

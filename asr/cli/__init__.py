@@ -10,40 +10,37 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from asr.errors import UserError, suggest
 
-# group -> name -> (module below asr.cli, help). Modules import torch only when they run: help stays quick.
+# Each command is the module of its name, which imports torch only when it runs: help stays quick.
 GROUPS = {
     "data": {
-        "manifest": ("manifest", "check, count, split, filter, merge or convert lists of utterances"),
-        "features": ("features", "compute the features of audio files, and draw them"),
+        "manifest": "check, count, split, filter, merge or convert lists of utterances",
+        "features": "compute the features of audio files, and draw them",
     },
     "train": {
-        "recipe": ("recipe", "list, show or run recipes: from a corpus to trained, compared systems"),
-        "train": ("train", "train a system, or resume an interrupted training"),
-        "tokenizer": ("tokenizer", "train the tokenizer that a config describes"),
-        "ngram": ("ngram", "estimate n-grams from the training texts"),
-        "pronounce": ("pronounce", "write a dictionary for a tokenizer of phones, by espeak-ng"),
+        "recipe": "list, show or run recipes: from a corpus to trained, compared systems",
+        "train": "train a system, or resume an interrupted training",
+        "tokenizer": "train the tokenizer that a config describes",
+        "ngram": "estimate n-grams from the training texts",
+        "pronounce": "write a dictionary for a tokenizer of phones, by espeak-ng",
     },
     "use": {
-        "transcribe": ("transcribe", "transcribe recordings, as text, subtitles or tables"),
-        "serve": ("serve", "a server that speaks OpenAI's audio API, with a page for files and microphone"),
-        "align": ("align", "find the times of the words of a manifest's texts"),
-        "convert": ("convert", "write the model of a run, or a Whisper model, as a folder to pass on"),
-        "info": ("info", "explain every setting of a config, or what is in a trained model"),
+        "transcribe": "transcribe recordings, as text, subtitles or tables",
+        "serve": "a server that speaks OpenAI's audio API, with a page for files and microphone",
+        "align": "find the times of the words of a manifest's texts",
+        "convert": "write the model of a run, or a Whisper model, as a folder to pass on",
+        "info": "explain every setting of a config, or what is in a trained model",
     },
     "measure": {
-        "evaluate": (
-            "evaluate",
-            "decode a split by one or several methods: error rates with intervals, speed",
-        ),
-        "score": ("score", "error rates with intervals, where the errors are, and which system is better"),
-        "combine": ("combine", "one text for each utterance, of several systems, by votes or scores"),
+        "evaluate": "decode a split by one or several methods: error rates with intervals, speed",
+        "score": "error rates with intervals, where the errors are, and which system is better",
+        "combine": "one text for each utterance, of several systems, by votes or scores",
     },
 }
-COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
+COMMANDS = {name: help_text for commands in GROUPS.values() for name, help_text in commands.items()}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,61 +48,31 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(allow_abbrev=False, **values)  # --language would be --language-model
-        self._words: Sequence[str] = ()
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        self._words = args or ()
         namespace, unknown = super().parse_known_args(args, namespace)
-        if getattr(namespace, "overrides", None) is not None and all(
-            "=" in w and w[0] != "-" for w in unknown
-        ):
+        if hasattr(namespace, "overrides") and all("=" in word and word[0] != "-" for word in unknown):
             namespace.overrides = [*namespace.overrides, *unknown]  # settings that stand behind an option
-            return namespace, []
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}; {self._explain(unknown)}")
-        return namespace, unknown
+        elif unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}; {self._explain(unknown[0])}")
+        return namespace, []
 
-    def error(self, message: str) -> NoReturn:
-        lists = [
-            name
-            for action in self._actions
-            for name in action.option_strings
-            if action.nargs == "+" and name in self._words
-        ]
-        if "arguments are required" in message and lists:
-            missing = message.rpartition(": ")[2]
-            message += f"; {lists[0]} takes all words behind it, which {missing} must precede"
-        super().error(message)
-
-    def _explain(self, unknown: list[str]) -> str:
-        """Say what may be meant by arguments that are none."""
-        word, equals, value = unknown[0].partition("=")
-        name = word.lstrip("-")
-        if not name:
-            return f"`{self.prog} --help` shows what there is"
+    def _explain(self, unknown: str) -> str:
+        """Say what may be meant by an argument that is none."""
+        word, equals, value = unknown.partition("=")
         options = [option for option in self._option_string_actions if option not in ("-h", "--help")]
-        has_settings = "--set" in options
-        prefix = "" if any(action.dest == "overrides" for action in self._actions) else "--set "
-        if has_settings and ("." in name or (equals and word[0] != "-")):
-            return f"a setting is given as {prefix}{name}={value or '...'}"
-        for positional in self._get_positional_actions():
-            if name == positional.dest:
-                return f"give {positional.metavar} by itself, without {word}"
-        if longer := [option for option in options if option.startswith(word)]:
-            return f"did you mean {longer[0]}?"
-        names = {option.lstrip("-"): option for option in options}
-        if near := difflib.get_close_matches(name, names, n=1):
-            return f"did you mean {names[near[0]]}?"
-        return f"`{self.prog} --help` shows what there is"
+        if "--set" in options and ("." in word or (equals and word[0] != "-")):
+            prefix = "" if any(action.dest == "overrides" for action in self._actions) else "--set "
+            return f"a setting is given as {prefix}{word.lstrip('-')}={value or '...'}"
+        longer = [option for option in options if len(word) > 2 and option.startswith(word)]
+        near = longer or difflib.get_close_matches(word, options, n=1, cutoff=0.75)
+        return f"did you mean {near[0]}?" if near else f"`{self.prog} --help` shows what there is"
 
     def _check_value(self, action, value):  # type: ignore[no-untyped-def]
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            if isinstance(action.default, list) and set(value.split(",")) <= set(action.choices):
-                error.message += f"; give {action.option_strings[0]} once for each"
-            elif hint := suggest(str(value), [*map(str, action.choices)], ""):
-                error.message += f"; {hint}"
+            error.message += f"; {suggest(str(value), [*map(str, action.choices)], 'choose one')}"
             raise
 
 
@@ -130,6 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from asr.config import describe_fault
 
         print(f"asr: {describe_fault(error)}", file=sys.stderr)  # type: ignore[arg-type]
+        return 2
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("asr."):
+            raise
+        print(f"asr: this needs {error.name}, a part that is not installed here", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("asr: interrupted", file=sys.stderr)
@@ -160,10 +132,10 @@ def _run(arguments: list[str]) -> int:
     )
     parser.add_argument("--version", action="store_true", help="print the version")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", help="one of those below")
-    for name, (module_name, help_text) in COMMANDS.items():
+    for name, help_text in COMMANDS.items():
         subparser = subparsers.add_parser(name, description=help_text[0].upper() + help_text[1:] + ".")
         if name == chosen:
-            module = importlib.import_module(f"asr.cli.{module_name}")
+            module = importlib.import_module(f"asr.cli.{name}")
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
     args = parser.parse_args(arguments)
@@ -180,11 +152,11 @@ def _run(arguments: list[str]) -> int:
 
 def _list_commands() -> str:
     """Group the commands, for the end of the help."""
-    lines = []
-    for title, commands in GROUPS.items():
-        lines += [f"{title}:", *(f"  {name:12}{help_text}" for name, (_, help_text) in commands.items()), ""]
-    lines.append("`asr COMMAND --help` explains a command. Results go to standard output.")
-    return "\n".join(lines)
+    groups = (
+        "\n".join([f"{title}:", *(f"  {name:12}{help_text}" for name, help_text in commands.items()), ""])
+        for title, commands in GROUPS.items()
+    )
+    return "\n".join([*groups, "`asr COMMAND --help` explains a command. Results go to standard output."])
 
 
 def _with_dashes(word: str) -> str:

@@ -53,30 +53,24 @@ def run(args: argparse.Namespace) -> int:
     if find_family(args.model, as_run=True) is not None:
         raise UserError(f"{args.model}: words are aligned by models trained here; give the folder of a run")
     utterances = read_references(args.manifest)
-    system = load_system(find_model(args.model))
-    device = choose_device(args.device)
+    system, device = load_system(find_model(args.model)), choose_device(args.device)
     logger.info("device: %s", describe_device(device))
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
         found, faults = align_utterances(
-            system,
-            utterances,
-            device=device,
-            by=args.by,
-            batch_size=args.batch_size,
-            report=progress.advance,
+            system, utterances, device=device, by=args.by, batch_size=args.batch_size, report=progress.advance
         )
     for message in faults.values():
         logger.error("%s", message)
     if not found:
         raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be aligned")
-    count = write_manifest(
-        args.output,
-        (
-            item.model_copy(update={"extras": item.extras | {args.field: found[item.id]}})
-            for item in utterances
-            if item.id in found
-        ),
+    aligned = [
+        item.model_copy(update={"extras": item.extras | {args.field: found[item.id]}})
+        for item in utterances
+        if item.id in found
+    ]
+    write_manifest(args.output, aligned)
+    logger.info(
+        "%s: %d of %d utterances, with extras.%s", args.output, len(aligned), len(utterances), args.field
     )
-    logger.info("%s: %d of %d utterances, with extras.%s", args.output, count, len(utterances), args.field)
     print(args.output)
     return 1 if faults else 0

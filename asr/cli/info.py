@@ -25,21 +25,19 @@ def run(args: argparse.Namespace) -> int:
     from asr.families import find_family
     from asr.system.run_config import RunConfig
 
-    model: dict[str, Any] = {}
-    path, family = Path(args.config), find_family(args.config, as_run=True)
-    overrides = read_overrides(args)
+    model, rows = dict[str, Any](), []
+    path, overrides, family = Path(args.config), read_overrides(args), find_family(args.config, as_run=True)
     if overrides and (path.is_dir() or family is not None):
         raise UserError(
             f"{path}: the settings of a trained model are fixed; give {overrides[0]} with a YAML file"
         )
-    rows, choices = [], {}
     if family is not None:
         model = family.describe(args.config)
     else:
         if path.is_dir() or not (path.suffix or path.exists()):
             model, path = describe_model(path)
-        config = RunConfig.load(path, overrides)
-        rows, choices = list(describe_config(config)), describe_choices(RunConfig)
+        rows = list(describe_config(RunConfig.load(path, overrides)))
+    choices = describe_choices(RunConfig)
     if args.json:
         settings = {
             key: {"value": value, "help": documentation, "choices": choices.get(key)}
@@ -54,14 +52,9 @@ def run(args: argparse.Namespace) -> int:
         print()
     for key, value, documentation in rows:
         print(f"{key}: {json.dumps(value, ensure_ascii=False, default=str)}")
-        for line in textwrap.wrap(documentation, width=96):
-            print(f"    {line}")
-        if key in choices:
-            print(
-                textwrap.fill(
-                    ", ".join(choices[key]), 96, initial_indent="    One of: ", subsequent_indent="    "
-                )
-            )
+        for text in (documentation, f"One of: {', '.join(choices[key])}" if key in choices else ""):
+            for line in textwrap.wrap(text, width=96):
+                print(f"    {line}")
     return 0
 
 

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.options import add_settings
 from asr.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,49 +17,44 @@ HELP = {
     "run": "download, prepare, train and compare; what is done already is skipped",
     "study": "train variants of one system with the same budget, and compare them",
 }
+NAMES = {
+    "show": ("CORPUS", "one that `asr recipe list` shows"),
+    "run": ("CORPUS", "one that `asr recipe list` shows"),
+    "study": ("CORPUS/STUDY", "a study that `asr recipe show CORPUS` shows"),
+}
 STAGES = ("download", "prepare", "train", "evaluate", "report")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", metavar="|".join(HELP), required=True)
-    for name, help_text in HELP.items():
+    for action, help_text in HELP.items():
         description = help_text[0].upper() + help_text[1:] + "."
-        command = commands.add_parser(name, help=help_text, description=description)
-        if name in ("show", "run"):
-            command.add_argument("name", metavar="CORPUS", help="one that `asr recipe list` shows")
-        if name == "study":
-            text = "a study that `asr recipe show CORPUS` shows"
-            command.add_argument("name", metavar="CORPUS/STUDY", help=text)
-        if name in ("run", "study"):
-            _add_run_arguments(command, "system" if name == "run" else "variant")
-        command.add_argument(
-            "--recipes-dir",
-            type=Path,
-            metavar="DIR",
-            help="a folder of recipes, NAME/recipe.py each; their systems are in NAME/conf, "
-            "else in conf/NAME beside the folder",
-        )
-
-
-def _add_run_arguments(command: argparse.ArgumentParser, system: str) -> None:
-    """`system` is what is trained, in words."""
-    add = command.add_argument
-    if system == "system":
-        add("--stage", choices=STAGES, help="run this one only")
-        add("--dry-run", action="store_true", help="only say what would be done, and why")
-        add_settings(command, "a setting of the systems, such as train.steps=100; may be repeated")
-    text = f"this {system} only; may be repeated"
-    add("--only", action="append", default=[], metavar=system.upper(), help=text)
-    text = f"train each {system} with each of these"
-    add("--seeds", type=_parse_seeds, default=(), metavar="N,N", help=text)
-    add("--corpus-dir", type=Path, metavar="DIR", help="a copy of the corpus, instead of downloading it")
-    text = "prepare a corpus of which only a part is there; manifests, results and reports say so"
-    add("--partial", action="store_true", help=text)
-    text = "where all goes, the runs below DIR/runs (default: data/NAME and runs/NAME)"
-    add("--output-dir", type=Path, metavar="DIR", help=text)
-    text = "little of everything: shows in about half a minute whether all works"
-    add("--smoke", action="store_true", help=text)
-    add("--publish", action="store_true", help="keep results and hypotheses beside the recipe")
+        add = commands.add_parser(action, help=help_text, description=description).add_argument
+        if action in NAMES:
+            metavar, text = NAMES[action]
+            add("name", metavar=metavar, help=text)
+        if action == "run":
+            add("--stage", choices=STAGES, help="run this one only")
+            add("--dry-run", action="store_true", help="only say what would be done, and why")
+            text = "a setting of the systems, such as train.steps=100; may be repeated"
+            add("--set", metavar="KEY=VALUE", action="append", default=[], help=text)
+        if action in ("run", "study"):
+            system = "system" if action == "run" else "variant"
+            text = f"this {system} only; may be repeated"
+            add("--only", action="append", default=[], metavar=system.upper(), help=text)
+            text = f"train each {system} with each of these"
+            add("--seeds", type=_parse_seeds, default=(), metavar="N,N", help=text)
+            text = "a copy of the corpus, instead of downloading it"
+            add("--corpus-dir", type=Path, metavar="DIR", help=text)
+            text = "prepare a corpus of which only a part is there; manifests, results and reports say so"
+            add("--partial", action="store_true", help=text)
+            text = "where all goes, the runs below DIR/runs (default: data/NAME and runs/NAME)"
+            add("--output-dir", type=Path, metavar="DIR", help=text)
+            text = "little of everything: shows in about half a minute whether all works"
+            add("--smoke", action="store_true", help=text)
+            add("--publish", action="store_true", help="keep results and hypotheses beside the recipe")
+        text = "a folder of recipes, NAME/recipe.py each, with systems in NAME/conf or in conf/NAME beside it"
+        add("--recipes-dir", type=Path, metavar="DIR", help=text)
 
 
 def _parse_seeds(text: str) -> tuple[int, ...]:
@@ -72,75 +66,57 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     # The one place where the core imports asr.recipe, which can be deleted.
-    return {"list": _list, "show": _show, "run": _run, "study": _study}[args.action](args)
+    from asr.recipe.definition import describe_recipe, load_recipe, load_study
+    from asr.recipe.experiment import Experiment
+    from asr.recipe.stages import explain_plan, run_recipe
+    from asr.recipe.study import run_study
+
+    if args.action == "list":
+        return _list(args.recipes_dir)
+    corpus, _, study = args.name.partition("/")
+    recipe = load_recipe(corpus, args.recipes_dir)
+    if args.action == "show":
+        print("\n".join(describe_recipe(recipe)))
+        return 0
+    if (args.action == "study") != bool(study):
+        raise UserError(f"{args.name!r}: expected a CORPUS for run, and CORPUS/STUDY for study")
+    overrides = () if study else tuple(args.set)  # the variants of a study differ by its settings alone
+    if any(override.partition("=")[0].strip() == "output_dir" for override in overrides):
+        raise UserError("--set output_dir: the runs of a recipe have folders of their own; give --output-dir")
+    names = ("output_dir", "seeds", "partial", "smoke", "publish")
+    experiment = Experiment(
+        recipe,
+        given_corpus_dir=args.corpus_dir,
+        only=tuple(args.only),
+        overrides=overrides,
+        study=load_study(recipe, study) if study else None,
+        **{name: getattr(args, name) for name in names},
+    )
+    if study:
+        run_study(experiment)
+    elif args.dry_run:
+        print("\n".join(explain_plan(experiment, args.stage)))
+        return 0
+    else:
+        run_recipe(experiment, args.stage)
+    _print_results(experiment, "report" if study else args.stage)
+    return 0
 
 
-def _list(args: argparse.Namespace) -> int:
+def _list(recipes_dir: Path | None) -> int:
     from asr.recipe.definition import find_recipes, load_recipe
     from asr.recipe.experiment import Experiment
     from asr.recipe.splits import is_prepared
 
-    names = list(find_recipes(args.recipes_dir))
+    names = list(find_recipes(recipes_dir))
     for name in names:
         try:
-            recipe = load_recipe(name, args.recipes_dir)
+            recipe = load_recipe(name, recipes_dir)
             state, summary = "prepared" if is_prepared(Experiment(recipe)) else "-", recipe.summary
         except UserError as error:
             state, summary = "broken", str(error)
         print(f"{name:<{max(map(len, names))}}  {state:<8}  {summary}")
     return 0
-
-
-def _show(args: argparse.Namespace) -> int:
-    from asr.recipe.definition import describe_recipe, load_recipe
-
-    print("\n".join(describe_recipe(load_recipe(args.name, args.recipes_dir))))
-    return 0
-
-
-def _run(args: argparse.Namespace) -> int:
-    from asr.recipe.stages import explain_plan, run_recipe
-
-    experiment = _build_experiment(args, args.name)
-    if args.dry_run:
-        print("\n".join(explain_plan(experiment, args.stage)))
-        return 0
-    run_recipe(experiment, args.stage)
-    _print_results(experiment, args.stage)
-    return 0
-
-
-def _study(args: argparse.Namespace) -> int:
-    from asr.recipe.study import run_study
-
-    corpus, slash, name = args.name.partition("/")
-    if not slash:
-        raise UserError(f"{args.name!r}: expected CORPUS/STUDY, such as fsdd/systems")
-    experiment = _build_experiment(args, corpus, name)
-    run_study(experiment)
-    _print_results(experiment, "report")
-    return 0
-
-
-def _build_experiment(args: argparse.Namespace, corpus: str, study: str | None = None) -> Experiment:
-    from asr.recipe.definition import load_recipe, load_study
-    from asr.recipe.experiment import Experiment
-
-    for override in () if study else args.set:
-        if override.partition("=")[0].strip() == "output_dir":
-            raise UserError(
-                f"--set {override}: the runs of a recipe have folders of their own; give --output-dir"
-            )
-    recipe = load_recipe(corpus, args.recipes_dir)
-    names = ("output_dir", "seeds", "partial", "smoke", "publish")
-    return Experiment(
-        recipe,
-        given_corpus_dir=args.corpus_dir,
-        only=tuple(args.only),
-        overrides=() if study else tuple(args.set),  # the variants of a study differ by its settings alone
-        study=load_study(recipe, study) if study else None,
-        **{name: getattr(args, name) for name in names},
-    )
 
 
 def _print_results(experiment: Experiment, stage: str | None) -> None:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any
 
 from asr.cli.options import (
     DECODING_METHODS,
@@ -46,115 +46,79 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "asr transcribe AUDIO... [--model MODEL] [--language CODE] [--format FORMAT] [--output-dir DIR] "
         "[OPTIONS]"
     )
-    parser.add_argument(
-        "audio",
-        metavar="AUDIO",
-        nargs="*",
-        help="audio or video files in any format, manifests (.jsonl, .csv ...) with or without texts, "
-        "quoted patterns, shards, folders and addresses such as s3://bucket/talks with -r, or - for standard "
-        "input",
-    )
-    parser.add_argument(
-        "--model",
-        metavar="MODEL",
-        help="a Whisper model: a name such as tiny, base.en, large-v3, turbo or distil-large-v3, a .pt "
-        "file, or a folder; or the folder of a run or of one of its checkpoints (default: ASR_MODEL in the "
-        "environment, else whisper-base)",
-    )
-    parser.add_argument(
-        "--language",
-        metavar="CODE",
-        help="Whisper: the language spoken, such as de or German; `--language list` shows them all (default: "
-        "detected)",
-    )
-    parser.add_argument("--task", choices=("transcribe", "translate"), help="Whisper: translate into English")
-    parser.add_argument(
-        "--prompt",
-        "--initial-prompt",
-        metavar="TEXT",
-        help="Whisper: a text that may have come before, such as names and their spelling",
-    )
-    parser.add_argument(
-        "--format",
-        choices=(*FORMATS, "all"),
-        action="append",
-        default=[],
-        help="output format; several, or all, with --output-dir (default: txt)",
-    )
-    parser.add_argument(
-        *("-o", "--output-dir"),
-        metavar="DIR",
-        help="write a file for each recording and format there, and skip what an earlier call has finished; "
-        "without it, the text goes to standard output",
-    )
-    parser.add_argument(
-        "-r", "--recursive", action="store_true", help="take all audio files in the folders that are given"
-    )
-    add_settings(
-        parser,
-        "any other setting, such as precision=float32 or subtitles.line_width=32; may be repeated; "
-        "`--set list` explains them all",
-    )
+    add, formats = parser.add_argument, (*FORMATS, "all")
+    text = """audio or video files in any format, manifests (.jsonl, .csv ...) with or without texts, quoted
+    patterns, shards, folders and addresses such as s3://bucket/talks with -r, or - for standard input"""
+    add("audio", metavar="AUDIO", nargs="*", help=text)
+    text = """a Whisper model: a name such as tiny, base.en, large-v3 or distil-large-v3, a .pt file, or
+    a folder; or the folder of a run or of one of its checkpoints (default: ASR_MODEL in the environment,
+    else whisper-base)"""
+    add("--model", metavar="MODEL", help=text)
+    text = """Whisper: the language spoken, such as de or German; `--language list` shows them all (default:
+    detected)"""
+    add("--language", metavar="CODE", help=text)
+    add("--task", choices=("transcribe", "translate"), help="Whisper: translate into English")
+    text = "Whisper: a text that may have come before, such as names and their spelling"
+    add("--prompt", "--initial-prompt", metavar="TEXT", help=text)
+    text = "output format; several, or all, with --output-dir (default: txt)"
+    add("--format", choices=formats, action="append", default=[], help=text)
+    text = """write a file for each recording and format there, and skip what an earlier call has finished;
+    without it, the text goes to standard output"""
+    add("-o", "--output-dir", metavar="DIR", help=text)
+    text = "take all audio files in the folders that are given"
+    add("-r", "--recursive", action="store_true", help=text)
+    text = """any other setting, such as precision=float32 or subtitles.line_width=32; may be repeated; `--set
+    list` explains them all"""
+    add_settings(parser, text)
+
     more = parser.add_argument_group("more")
-    more.add_argument(
-        *("--clip", "--clip-timestamps"),
-        metavar="START,END",
-        help="only this part, in seconds or as minutes:seconds; without END, to the end",
-    )
-    more.add_argument(
-        "--channels",
-        metavar="mix|separate|N",
-        help="of recordings with several channels: mix, their mean; separate, each as a speaker; or the "
-        "number of one, from 1 (default: mix)",
-    )
-    more.add_argument(
-        "--hotwords", metavar="WORDS", help="Whisper: words that are likely, with commas between them"
-    )
-    more.add_argument(
-        "--decoding",
-        metavar="METHOD",
-        help=f"{DECODING_METHODS} (default: auto, the best that MODEL offers)",
-    )
+    add = more.add_argument
+    text = "only this part, in seconds or as minutes:seconds; without END, to the end"
+    add("--clip", "--clip-timestamps", metavar="START,END", help=text)
+    text = """of recordings with several channels: mix, their mean; separate, each as a speaker; or the number
+    of one, from 1 (default: mix)"""
+    add("--channels", metavar="mix|separate|N", help=text)
+    text = "Whisper: words that are likely, with commas between them"
+    add("--hotwords", metavar="WORDS", help=text)
+    text = f"{DECODING_METHODS} (default: auto, the best that MODEL offers)"
+    add("--decoding", metavar="METHOD", help=text)
     add_decoding_options(more, "segments")
-    more.add_argument(
-        "--plot-attention",
-        metavar="OUT.png",
-        help="of one recording, draw the attention of the decoder to each token, or the CTC probabilities; "
-        "several segments become OUT-001.png and so on",
-    )
-    more.add_argument(
-        "--stream",
-        action="store_true",
-        help="live: read standard input, raw PCM (16 kHz, 16 bits, mono, little-endian) or a format such as "
-        "WAV, MP3, Ogg, and write text while someone speaks (--format txt or jsonl)",
-    )
-    _add_whisper_options(parser)
-    ray = parser.add_argument_group("many recordings", "With --output-dir.")
-    add_engine(ray)
-    ray.add_argument(
-        "--status",
-        metavar="DIR",
-        help="how much of an --output-dir is done and failed, and how long the rest will take",
-    )
+    text = """of one recording, draw the attention of the decoder to each token, or the CTC probabilities;
+    several segments become OUT-001.png and so on"""
+    add("--plot-attention", metavar="OUT.png", help=text)
+    text = """live: read standard input, raw PCM (16 kHz, 16 bits, mono, little-endian) or a format such as
+    WAV, MP3, Ogg, and write text while someone speaks (--format txt or jsonl)"""
+    add("--stream", action="store_true", help=text)
 
+    title = "Options by the names of OpenAI's command line."
+    add = parser.add_argument_group("openai-whisper", title).add_argument
+    text = "as --format, where tsv is the table that openai-whisper writes (--format whisper.tsv)"
+    shown: dict[str, Any] = {"metavar": "FORMAT", "choices": formats, "action": "append", "help": text}
+    add("-f", "--output-format", dest="format", type=_read_format_of_whisper, **shown)
+    kind: Any
+    for option, setting in WHISPER_OPTIONS.items():
+        kind = functools.partial(_read_value_of_whisper, setting)
+        text = f"--set {setting}=VALUE"
+        add(option, dest="set", metavar="VALUE", type=kind, action="append", help=text)
+    for option, settings in WHISPER_SWITCHES.items():
+        text = f"True: --set {' --set '.join(settings['True'])}"
+        shown = {"choices": list(settings.values()), "metavar": "True|False", "help": text}
+        kind = functools.partial(_read_switch_of_whisper, settings)
+        add(option, dest="set", type=kind, action="extend", **shown)
 
-class _SetAction(argparse.Action):
-    """Append to --set what the value stands for in `const`, or the setting of `const` with the value."""
-
-    def __call__(self, parser, namespace, value, option_string=None):  # type: ignore[no-untyped-def]
-        meaning: Any = self.const
-        if isinstance(meaning, str):
-            settings = [f"{meaning}={'null' if value == 'None' else value}"]
-        else:
-            settings = meaning[value]
-        namespace.set = [*namespace.set, *settings]
+    many = parser.add_argument_group("many recordings", "With --output-dir.")
+    add_engine(many)
+    text = "how much of an --output-dir is done and failed, and how long the rest will take"
+    many.add_argument("--status", metavar="DIR", help=text)
 
 
 # Options of openai-whisper's command line, and the settings that they are here.
 _SEQUENTIAL = ["whisper.windows=sequential", "whisper.condition_on_previous_text=true"]
-_WHISPER_OPTIONS: dict[str, str | dict[str, list[str]]] = {
+WHISPER_SWITCHES: dict[str, dict[str, list[str]]] = {
     "--fp16": {"True": ["precision=fp16"], "False": ["precision=float32"]},
     "--condition-on-previous-text": {"True": _SEQUENTIAL, "False": []},
+}
+WHISPER_OPTIONS = {
     "--best-of": "whisper.samples",
     "--compression-ratio-threshold": "checks.max_compression",
     "--logprob-threshold": "checks.min_log_probability",
@@ -164,25 +128,16 @@ _WHISPER_OPTIONS: dict[str, str | dict[str, list[str]]] = {
 }
 
 
-def _add_whisper_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of openai-whisper that have another name or another unit there."""
-    group = parser.add_argument_group("openai-whisper", "Options by the names of OpenAI's command line.")
-    group.add_argument(
-        *("-f", "--output-format"),
-        dest="format",
-        metavar="FORMAT",
-        type=lambda name: "whisper.tsv" if name == "tsv" else name,
-        choices=(*FORMATS, "all"),
-        action="append",
-        help="as --format, where tsv is the table that openai-whisper writes (--format whisper.tsv)",
-    )
-    for option, meaning in _WHISPER_OPTIONS.items():
-        if isinstance(meaning, str):
-            shown: dict[str, Any] = {"metavar": "VALUE", "help": f"--set {meaning}=VALUE"}
-        else:
-            settings = " ".join(f"--set {setting}" for setting in meaning["True"])
-            shown = {"choices": tuple(meaning), "help": f"True: {settings}"}
-        group.add_argument(option, dest="set", const=meaning, action=_SetAction, **shown)
+def _read_format_of_whisper(name: str) -> str:
+    return "whisper.tsv" if name == "tsv" else name
+
+
+def _read_value_of_whisper(setting: str, value: str) -> str:
+    return f"{setting}={'null' if value == 'None' else value}"
+
+
+def _read_switch_of_whisper(settings: dict[str, list[str]], value: str) -> list[str] | str:
+    return settings.get(value, value)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -216,33 +171,23 @@ def run(args: argparse.Namespace) -> int:
 
 def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
     """Refuse options that do not go together, before any file is read."""
-    is_on_ray, has_folder, plot = args.engine == "ray", args.output_dir is not None, args.plot_attention
+    has_folder, plot = args.output_dir is not None, args.plot_attention
     if not (args.audio or args.stream):
         raise UserError("expected AUDIO...; `asr transcribe --help` explains what else there is")
     if args.stream and (args.audio not in ([], ["-"]) or args.recursive or has_folder or args.clip or plot):
-        raise UserError(
-            "--stream reads standard input and writes standard output; leave files, folders, "
-            "--clip and --plot-attention out"
-        )
+        raise UserError("--stream reads standard input alone, as it comes; leave all about files out")
     if args.stream and formats not in (["txt"], ["jsonl"]):
         raise UserError(f"--stream --format {' '.join(formats)}: expected txt or jsonl")
-    if plot and has_folder:
-        raise UserError("--plot-attention does not go with --output-dir; leave it out")
+    if plot and (has_folder or "-" in args.audio or args.channels == "separate"):
+        raise UserError("--plot-attention does not go with --output-dir, --channels separate and -")
     if len(formats) > 1 and not has_folder:
         raise UserError(f"{len(formats)} formats do not go into one standard output; give --output-dir")
-    if is_on_ray and (not has_folder or "-" in args.audio):
+    if args.engine == "ray" and (not has_folder or "-" in args.audio):
         raise UserError("--engine ray reads files and writes to --output-dir DIR; give that, and leave - out")
-    if is_on_ray and args.device.startswith("cuda:"):
+    if args.engine == "ray" and args.device.startswith("cuda:"):
         raise UserError(f"--device {args.device}: Ray chooses the GPU of each worker; give cuda")
-    if args.channels not in (None, "mix", "separate") and not args.channels.isdecimal():
-        raise UserError(
-            f"--channels {args.channels}: expected mix, separate or the number of one, from 1 (left is 1)"
-        )
-    if args.channels == "separate" and (args.stream or plot):
-        raise UserError(
-            "--channels separate goes with neither --stream nor --plot-attention; give mix, or "
-            "the number of one"
-        )
+    if args.stream and args.channels == "separate":
+        raise UserError("--channels separate is for whole recordings; with --stream give the number of one")
 
 
 # --- what is asked for ----------------------------------------------------------------------------
@@ -434,10 +379,8 @@ def _transcribe_here(
         from asr.evaluation.attention_pictures import check_drawing, draw_recording
 
         check_drawing(transcriber, Path(plot))
-    content: Any = sys.stdin.buffer
-    if plot is not None and recordings[0].path == STANDARD_INPUT:  # it is read twice
-        content = functools.partial(bytes, content.read())
-    opened = [replace(one, content=content) if one.path == STANDARD_INPUT else one for one in recordings]
+    pipe = sys.stdin.buffer
+    opened = [replace(one, content=pipe) if one.path == STANDARD_INPUT else one for one in recordings]
     # Unit by unit, as on Ray: the other segments of a batch change the last digit of what some models
     # compute, so they are the same, and the outputs are the same to the byte.
     for unit in plan_units(seconds):
@@ -493,47 +436,36 @@ def _transcribe_on_ray(
 def _open_folder(
     output_dir: str, formats: Sequence[str], job: TranscriptionJob, pool: PoolOptions | None
 ) -> tuple[OutputFolder, TranscriptionJob]:
-    """Open the folder. An earlier call's device and precision are kept where none are asked for by name."""
-    # The one place where transcribing imports asr.scale, which can be deleted.
+    """Open the folder. Where an earlier call had another device or precision, they are to be named."""
     import torch
 
+    # The one place where transcribing imports asr.scale, which can be deleted.
     from asr.families import find_family
-    from asr.models.lora_int8 import Precision, describe_arithmetic, resolve_precision
+    from asr.models.lora_int8 import describe_arithmetic, resolve_precision
     from asr.scale.output_folder import OutputFolder
     from asr.transcription.settings import describe_making
     from asr.transcription.transcribe import choose_device
 
-    family = find_family(job.model)
-    is_elsewhere = pool is not None and pool.address is not None  # devices that this machine may lack
-
-    def choose(precision: Precision, name: str) -> tuple[OutputFolder, TranscriptionJob]:
-        is_named = is_elsewhere and name in ("cpu", "cuda")
-        device = torch.device(name) if is_named else choose_device(name)
-        precision = resolve_precision(precision, device, family is not None and family.prefers_int8)
-        arithmetic = describe_arithmetic(precision, device)
-        made_by = describe_making(job.model, job.resources, job.settings, arithmetic)
-        settings = job.settings.model_copy(update={"precision": precision})
-        return OutputFolder(output_dir, formats, made_by), replace(job, settings=settings, device=str(device))
-
-    folder, chosen = choose(job.settings.precision, job.device)
-    earlier = folder.earlier_arithmetic or folder.arithmetic
-    precision, _, device = earlier.partition(" on ")
-    is_asked_for = job.settings.precision not in ("auto", precision) or not job.device.startswith(
-        ("auto", device)
-    )
-    if earlier == folder.arithmetic or precision not in get_args(Precision) or is_asked_for:
-        return folder, chosen  # as with any other setting, all is done anew where another is asked for
-    logger.info("%s: goes on in %s, as it was begun", output_dir, earlier)
-    try:
-        return choose(cast(Precision, precision), device if job.device == "auto" else job.device)
-    except UserError as error:
+    family, wanted = find_family(job.model), job.settings.precision
+    # A cluster has devices that this machine may lack.
+    is_elsewhere = pool is not None and pool.address is not None and job.device in ("cpu", "cuda")
+    device = torch.device(job.device) if is_elsewhere else choose_device(job.device)
+    precision = resolve_precision(wanted, device, family is not None and family.prefers_int8)
+    arithmetic = describe_arithmetic(precision, device)
+    made_by = describe_making(job.model, job.resources, job.settings, arithmetic)
+    folder = OutputFolder(output_dir, formats, made_by)
+    earlier = folder.earlier_arithmetic or arithmetic
+    earlier_precision, _, earlier_device = earlier.partition(" on ")
+    if (wanted == "auto" and precision != earlier_precision) or (
+        job.device == "auto" and device.type != earlier_device
+    ):
         raise UserError(
-            f"{output_dir}: was begun in {earlier}, which cannot go on here: {error}. Give another "
-            f"--output-dir, or do all anew by --set precision={chosen.settings.precision} --device cpu"
-        ) from None
-
-
-MAX_FAULTS_SHOWN = 20
+            f"{output_dir}: was begun in {earlier}, and auto is {arithmetic} here; go on by --set "
+            f"precision={earlier_precision} --device {earlier_device}, or do all anew by --set "
+            f"precision={precision} --device {device}"
+        )
+    settings = job.settings.model_copy(update={"precision": precision})
+    return folder, replace(job, settings=settings, device=str(device))
 
 
 class Tally:
@@ -542,7 +474,6 @@ class Tally:
     def __init__(self, folder: OutputFolder | None, num_done: int) -> None:
         self._folder = folder
         self._counts = Counter({"finished before": num_done})
-        self._faults: list[str] = []
         self._seconds = 0.0
 
     def take(self, recording: Recording, transcript: Transcript) -> None:
@@ -550,11 +481,11 @@ class Tally:
         if transcript.out_of_domain:
             self._counts["out of domain"] += 1
             logger.warning("%s: %s", recording.path, transcript.out_of_domain)
+        doubts = [warning for segment in transcript.segments for warning in segment.warnings]
+        self._counts["doubtful"] += bool(doubts)
         if not transcript.text:
-            reasons = [warning for segment in transcript.segments for warning in segment.warnings]
-            reason = f"{reasons[0]}; --set checks=off keeps it" if reasons else "no speech was found"
+            reason = f"{doubts[0]}; --set checks=off keeps it" if doubts else "no speech was found"
             logger.warning("%s: no text (%s)", recording.path, reason)
-        self._counts["doubted"] += sum(bool(segment.warnings) for segment in transcript.segments)
         if transcript.warnings:
             self.fail(recording, describe_damage(transcript), "incomplete")
         else:
@@ -563,36 +494,23 @@ class Tally:
     def fail(self, recording: Recording, message: str, kind: str = "failed") -> None:
         path = str(recording.path)
         message = message.replace(str(Path(path)), path)  # Path writes memory:/bucket for memory://bucket
-        if path not in message:
-            message = f"{path}: {message}"
+        message = message if path in message else f"{path}: {message}"
         self._counts[kind] += 1
-        self._faults.append(message)
         if self._folder is not None and kind == "failed":
             self._folder.note_fault(recording, message)
         logger.error("%s", message)
 
     def finish(self, elapsed: float) -> int:
         """Log what was done. Returns the exit status."""
-        counts = self._counts
-        kinds = [kind for kind in ("finished before", "incomplete", "failed") if counts[kind]]
-        summary = ", ".join(f"{counts[kind]} {kind}" for kind in ("transcribed", *kinds))
+        kinds = ("finished before", "incomplete", "failed", "out of domain", "doubtful")
+        parts = [f"{self._counts[kind]} {kind}" for kind in kinds if self._counts[kind]]
+        summary = ", ".join([f"{self._counts['transcribed']} transcribed", *parts])
         if self._seconds:
             speed = self._seconds / max(elapsed, 1e-9)
             summary += f"; {self._seconds:.1f} s of audio in {elapsed:.1f} s, "
             summary += f"{speed:.1f} times as fast as it was spoken"
         logger.info("%s", summary)
-        if number := counts["out of domain"]:
-            logger.info("%d are probably not what the model was trained for, see above", number)
-        if counts["doubted"]:
-            doubted = plural(counts["doubted"], "segment")
-            logger.info("the decoding of %s is doubtful; the warnings in json say why", doubted)
-        if len(self._faults) > 1 or (self._faults and counts["transcribed"]):
-            logger.info("incomplete or failed:" if counts["incomplete"] else "failed:")
-            for message in self._faults[:MAX_FAULTS_SHOWN]:
-                logger.info("  %s", message)
-            if len(self._faults) > MAX_FAULTS_SHOWN:
-                logger.info("  and %d more, see above", len(self._faults) - MAX_FAULTS_SHOWN)
-        return 1 if self._faults else 0
+        return 1 if self._counts["incomplete"] or self._counts["failed"] else 0
 
 
 def describe_damage(transcript: Transcript) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -22,43 +22,29 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFS = sorted((ROOT / "conf").rglob("*.yaml"))
 
 
+def run_asr(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "asr", *words]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, **options)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_full_disk_ends_without_a_traceback() -> None:
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "asr", "recipe", "list"]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = run_asr("recipe", "list", stdout=full)
     assert done.returncode == 1
     assert done.stderr == (
         "asr: cannot write the output (No space left on device); make room, or write elsewhere\n"
     )
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"asr {__version__}\n"
-
-
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["--help"])
-    assert caught.value.code == 0
+    assert main([]) == 0
     shown = capsys.readouterr().out
     for title, commands in GROUPS.items():
         part = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
         assert [line.split()[0] for line in part.splitlines()] == list(commands)
-
-
-def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
-    assert "COMMAND" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_each_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main([command, "--help"])
-    assert caught.value.code == 0
-    assert command in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["info"], ["info", "--nonsense"]])
@@ -69,48 +55,16 @@ def test_wrong_use_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]
     assert "usage: asr" in capsys.readouterr().err
 
 
-def test_wrong_input_is_2_without_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["info", str(tmp_path / "absent.yaml")]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert (
-        captured.err.startswith("asr: ") and "absent.yaml" in captured.err and "Traceback" not in captured.err
-    )
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["--version"], ["train", "--help"], ["manifest", "--help"], ["transcribe", "--help"]],
-)
-def test_help_does_not_load_heavy_packages(arguments: list[str]) -> None:
+def test_no_help_loads_heavy_packages() -> None:
     """What makes `asr --help` quick, told without a clock."""
     script = (
-        "import sys\nfrom asr.cli import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'numpy', 'pydantic', 'librosa', 'matplotlib', 'yaml'} & set(sys.modules)\n"
-        "sys.exit(f'loaded: {heavy}' if heavy else 0)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_no_help_loads_torch() -> None:
-    script = (
-        "import contextlib, sys\nfrom asr.cli import COMMANDS, main\nfor name in COMMANDS:\n"
-        "    with contextlib.suppress(SystemExit):\n        main([name, '--help'])\n"
-        "    assert not {'torch', 'numpy', 'librosa', 'matplotlib'} & set(sys.modules), name\n"
+        "import contextlib, sys\nfrom asr.cli import COMMANDS, main\nfor name in ['', *COMMANDS]:\n"
+        "    with contextlib.suppress(SystemExit):\n        main([*filter(None, [name]), '--help'])\n"
+        "    assert not {'torch', 'numpy', 'pydantic', 'matplotlib', 'yaml'} & set(sys.modules), name\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-
-
-def test_transcribe_shows_ten_options_before_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["transcribe", "--help"])
-    first, more, rest = capsys.readouterr().out.partition("\nmore:\n")
-    assert more and "--plot-attention" in rest
-    assert len(re.findall(r"^  -", first, flags=re.M)) <= 10
+    assert all(f"usage: asr {name} " in done.stdout for name in COMMANDS)
 
 
 # --- settings by --set --------------------------------------------------------------------------
@@ -128,14 +82,6 @@ WITH_SETTINGS = {  # what each such command also needs, and a setting that it ha
     "serve": ([], "batch_size=4"),
     "recipe": (["run", "yesno"], "train.steps=3"),
 }
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_has_set_or_no_settings(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [command, "run"] if command == "recipe" else [command]
-    with pytest.raises(SystemExit):
-        main([*words, "--help"])
-    assert ("--set KEY=VALUE" in capsys.readouterr().out) == (command in WITH_SETTINGS)
 
 
 @pytest.mark.parametrize("command", WITH_SETTINGS)
@@ -157,26 +103,12 @@ def test_a_misspelled_setting_names_the_nearest(
     [
         ("transcrib a.wav", "did you mean transcribe?"),
         ("transcribe a.wav --format jsn", "did you mean json?"),
-        ("transcribe a.wav --format srt,txt", "give --format once for each"),
-        ("transcribe a.wav --beam 0", "'0': expected a whole number from 1 on"),
         ("transcribe a.wav --threads 2 precision=int8", "a setting is given as --set precision=int8"),
         ("transcribe a.wav --lang en", "did you mean --language?"),
         ("evaluate runs/a dev.jsonl --line-width 32", "`asr evaluate --help` shows what there is"),
-        ("evaluate runs/a dev.jsonl --output scores", "did you mean --output-dir?"),
-        ("evaluate --model runs/a dev.jsonl", "give MODEL by itself, without --model"),
         ("train run.yaml --train.steps=10", "a setting is given as train.steps=10"),
         ("train", "the following arguments are required: CONF\n"),
-        ("manifest filter in.jsonl", "the following arguments are required: OUTPUT\n"),
-        (
-            "manifest filter --speakers ann in.jsonl out.jsonl",
-            "required: MANIFEST, OUTPUT; --speakers takes all words behind it, which MANIFEST, OUTPUT must precede",
-        ),
-        (
-            "manifest split --output-dir parts --output dev=0.1 train=rest all.jsonl",
-            "required: MANIFEST; --output takes all words behind it, which MANIFEST must precede\n",
-        ),
         ("recipe run digits --corpus x", "did you mean --corpus-dir?"),
-        ("align runs/a dev.jsonl --output x --xyz", "`asr align --help` shows what there is"),
         ("align runs/a dev.jsonl '' --output x", "`asr align --help` shows what there is"),
     ],
 )
@@ -197,18 +129,8 @@ def test_settings_by_position_and_by_set_are_the_same(capsys: pytest.CaptureFixt
     ):
         assert main(["info", str(CONFS[0]), *words]) == 0
         shown.append(capsys.readouterr().out)
-    assert "seed: 17\n" in shown[0] and "train.steps: 9\n" in shown[0] and len(set(shown)) == 1
-
-
-def test_closed_pipe_is_not_an_error() -> None:
-    """What `| head -1` does to a long output; here the reader has gone before the first word."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    with open(writer, "wb") as closed:
-        done = subprocess.run(
-            [sys.executable, "-m", "asr", "--version"], stdout=closed, stderr=subprocess.PIPE, timeout=60
-        )
-    assert (done.returncode, done.stderr) == (141, b"")
+    assert "seed: 17\n    Start of every random choice" in shown[0] and "train.steps: 9\n" in shown[0]
+    assert len(set(shown)) == 1 and "    One of: " in shown[0]
 
 
 @pytest.mark.parametrize("conf", CONFS, ids=lambda path: str(path.relative_to(ROOT / "conf")))
@@ -223,13 +145,6 @@ def test_info_explains_every_setting(conf: Path, capsys: pytest.CaptureFixture[s
 def obvious(key: str) -> bool:
     """Names that a sentence would only repeat."""
     return key.rpartition(".")[2] in {"type", "num_layers", "num_heads", "activation"}
-
-
-def test_info_as_text_and_with_overrides(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["info", str(CONFS[0]), "seed=17"]) == 0
-    shown = capsys.readouterr().out
-    assert "seed: 17\n    Start of every random choice" in shown
-    assert "    One of: inverse_sqrt, cosine, constant\n" in shown
 
 
 def test_info_of_a_trained_model(
@@ -256,6 +171,7 @@ def test_info_of_a_trained_model(
     "words",
     [
         ["--help"],
+        ["--version"],
         ["score", "ref.trn", "hyp.trn", "--show", "200", "--html", "report.html"],
         pytest.param(["score", "ref.trn", "hyp.trn", "--json"], marks=pytest.mark.slow),
         pytest.param(["recipe", "list"], marks=pytest.mark.slow),
@@ -266,13 +182,8 @@ def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_
         (tmp_path / name).write_text("".join(f"{name} said {n} (u{n})\n" for n in range(200)))
     reader, writer = os.pipe()
     os.close(reader)
-    try:
-        command = [sys.executable, "-m", "asr", *words]
-        found = subprocess.run(
-            command, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60
-        )
-    finally:
-        os.close(writer)
+    with open(writer, "wb") as closed:
+        found = run_asr(*words, cwd=tmp_path, stdout=closed)
     assert "Error" not in found.stderr and "Traceback" not in found.stderr
     assert found.returncode == (0 if words == ["--help"] else 141)  # argparse sees to its own output
     assert (tmp_path / "report.html").exists() == ("--html" in words)
@@ -287,6 +198,7 @@ def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_
         (["align", "turbo", "in.jsonl", "--output", "out.jsonl"], "aligned by models trained here"),
         (["evaluate", "nowhere", "in.jsonl", "--output-dir", "in.jsonl"], "cannot make this folder"),
         (["evaluate", "nowhere", "in.jsonl", "--device", "gpu"], "nowhere: no model here"),
+        (["info", "absent.yaml"], "absent.yaml"),
         (["info", "basee"], "basee: no model here; did you mean base?"),
         (
             ["train", "CONF", "model.encoder={type: lstn}"],
@@ -310,12 +222,3 @@ def test_wrong_input_is_told_before_the_work(
     assert main([conf if word == "CONF" else word for word in words]) == 2
     assert message in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
-
-
-def test_an_empty_table_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("texts.csv").write_text("file,transcript\n")
-    assert main(["manifest", "convert", "texts.csv", "out.jsonl"]) == 0
-    assert "texts.csv: has no utterance in it; is it the right one?" in caplog.messages

@@ -11,9 +11,10 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -25,8 +26,25 @@ from system_examples import WORDS, save_talker
 from asr import cli
 from asr.audio import Recording
 from asr.cli.transcribe import Tally
-from asr.scale import JOURNAL, STATE
+from asr.scale import JOURNAL, STATE, output_folder
+from asr.transcription import Recognizer, transcribe as sequence
 from asr.transcripts import WRITERS, Segment, Transcript
+
+
+class Done(NamedTuple):
+    """Exit status, standard output, and all that was said beside it."""
+
+    status: int
+    out: str
+    said: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+Run = Callable[..., Done]
+BELIEVE = ["--set=checks=off"]  # what random weights say would rightly be doubted
 
 
 @pytest.fixture(scope="session")
@@ -45,50 +63,40 @@ def audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-# What random weights say would rightly be doubted.
-BELIEVE = ["--set=checks=off"]
+@pytest.fixture
+def run(
+    talker: str, audio: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> Run:
+    def transcribe(*arguments: str, model: str = talker) -> Done:
+        caplog.set_level("INFO")
+        caplog.clear()
+        status = cli.main(["transcribe", *arguments, "--model", model, *BELIEVE])
+        shown = capsys.readouterr()
+        return Done(status, shown.out, shown.err + "\n".join(caplog.messages))
 
-
-def transcribe(talker: str, *arguments: str) -> int:
-    return cli.main(["transcribe", *arguments, "--model", talker, *BELIEVE])
+    return transcribe
 
 
 def is_text(line: str) -> bool:
-    return bool(line) and set(line.split()) <= set(WORDS)
+    return bool(line.strip()) and set(line.split()) <= set(WORDS)
 
 
 # --- standard output ------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("audio")
-def test_one_file_is_its_text(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert transcribe(talker, "a.wav") == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert is_text(line)
-
-
-@pytest.mark.usefixtures("audio")
-def test_several_files_say_which_is_which(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert transcribe(talker, "b.wav", "a.wav") == 0
-    lines = [line.split(": ") for line in capsys.readouterr().out.splitlines()]
-    assert [name for name, _ in lines] == ["b.wav", "a.wav"]
-    assert all(is_text(text) for _, text in lines)
-
-
-@pytest.mark.usefixtures("audio")
-def test_patterns_and_folders(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert transcribe(talker, "*.wav", "sub", "--recursive") == 0
-    shown = [line.split(": ")[0] for line in capsys.readouterr().out.splitlines()]
+def test_one_file_is_its_text_and_several_say_which_is_which(run: Run) -> None:
+    done = run("a.wav", "--device", "cpu")
+    assert done.status == 0 and is_text(done.out) and len(done.lines) == 1
+    assert "device: cpu (1 thread), float32" in done.said
+    lines = [line.split(": ") for line in run("b.wav", "a.wav").lines]
+    assert [name for name, _ in lines] == ["b.wav", "a.wav"] and all(is_text(text) for _, text in lines)
+    shown = [line.split(": ")[0] for line in run("*.wav", "sub", "--recursive").lines]
     assert shown == ["a.wav", "b.wav", "sub/a.wav", "sub/c.flac"]
-    assert transcribe(talker, "sub") == 2
-    assert "--recursive" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("audio")
 @pytest.mark.parametrize("name", WRITERS)
-def test_formats(name: str, talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert transcribe(talker, "a.wav", "--format", name) == 0
-    out = capsys.readouterr().out
+def test_formats(name: str, run: Run) -> None:
+    out = run("a.wav", "--format", name).out
     if name in ("json", "jsonl"):
         record = json.loads(out)
         record = record[0] if name == "json" else record
@@ -98,174 +106,171 @@ def test_formats(name: str, talker: str, capsys: pytest.CaptureFixture[str]) -> 
         assert out.startswith(WRITERS[name].header) and any(word in out for word in WORDS)
 
 
-@pytest.mark.usefixtures("audio")
-def test_what_the_model_was_not_trained_for_is_said(
-    talker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    """On standard error, once for each recording, and in JSON; the transcript is there, and it is no failure."""
-    caplog.set_level("INFO")
+def test_what_the_model_was_not_trained_for_is_said(run: Run, talker: str, tmp_path: Path) -> None:
+    """Once for each recording, and in JSON; the transcript is there, and it is no failure."""
     model = tmp_path / "narrow"
     shutil.copytree(talker, model)
     for limit, is_narrow in ((-1e-6, True), (-1000.0, False)):
         (model / "decoding.yaml").write_text(f"min_log_probability: {limit}\ntrained_for: digits\n")
-        assert transcribe(str(model), "a.wav", "b.wav", "--format", "jsonl", "--set", "tokens=true") == 0
-        logged, shown = caplog.text, capsys.readouterr()
-        caplog.clear()
-        records = [json.loads(line) for line in shown.out.splitlines()]
-        assert [record["segments"][0]["tokens"] != [] for record in records] == [True, True]
+        done = run("a.wav", "b.wav", "--format", "jsonl", "--set", "tokens=true", model=str(model))
+        records = [json.loads(line) for line in done.lines]
+        assert done.status == 0 and all(record["segments"][0]["tokens"] for record in records)
         for record in records:
             assert ("out_of_domain" in record) is is_narrow
             assert (
-                f"{record['audio']}: probably not what the model was trained for (digits)" in logged
+                f"{record['audio']}: probably not what the model was trained for (digits)" in done.said
             ) is is_narrow
-        assert ("2 are probably not what the model was trained for" in logged) is is_narrow
+        assert ("2 out of domain" in done.said) is is_narrow
 
 
-@pytest.mark.usefixtures("audio")
-def test_json_of_several_is_one_array_even_with_a_bad_file(
-    talker: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert transcribe(talker, "a.wav", "none.wav", "b.wav", "--format", "json") == 1
-    assert [record["id"] for record in json.loads(capsys.readouterr().out)] == ["a", "b"]
+def test_json_of_several_is_one_array_even_with_a_bad_file(run: Run) -> None:
+    done = run("a.wav", "none.wav", "b.wav", "--format", "json")
+    assert done.status == 1 and [record["id"] for record in json.loads(done.out)] == ["a", "b"]
 
 
-@pytest.mark.usefixtures("audio")
-def test_what_does_not_fit_standard_output(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert transcribe(talker, "a.wav", "--format", "srt", "--format", "txt") == 2
-    assert "give --output-dir" in capsys.readouterr().err
-    assert transcribe(talker, "a.wav", "b.wav", "--format", "srt") == 2
-    assert "give --output-dir" in capsys.readouterr().err
-
-
-def test_a_terminal_without_our_letters(
-    talker: str, audio: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_terminal_without_our_letters(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     os.rename("a.wav", "字.wav")
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
-    assert transcribe(talker, "字.wav", "b.wav") == 0
+    assert run("字.wav", "b.wav").status == 0
     assert out.buffer.getvalue().startswith(b"\\u5b57.wav: ")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["txt", "srt"])
+def test_text_comes_while_a_recording_is_being_decoded(
+    run: Run, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_four_phrases(Path("long.wav"))
+    decode, shown = Recognizer.recognize, []
+
+    def look(*arguments: Any) -> Any:
+        shown.append(capsys.readouterr().out)
+        return decode(*arguments)
+
+    monkeypatch.setattr(Recognizer, "recognize", look)
+    text = run("long.wav", *ONE_BY_ONE, "--format", name).out
+    num_held = {"txt": 0, "srt": 1}[name]  # a cue may stay until the next one begins
+    assert [bool(text) for text in shown] == [False] * (1 + num_held) + [True] * (3 - num_held)
+    text = "".join(shown) + text
+    monkeypatch.setattr(Recognizer, "recognize", decode)
+    run("long.wav", *ONE_BY_ONE, "--format", name, "--output-dir", "out")
+    assert Path("out", f"long.{name}").read_text() == text
 
 
 # --- settings -------------------------------------------------------------------------------------
 
 
-def read_record(talker: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    assert transcribe(talker, "b.wav", "--format", "jsonl", *arguments) == 0
-    return json.loads(capsys.readouterr().out)
+def read_record(run: Run, *arguments: str) -> Any:
+    return json.loads(run("b.wav", "--format", "jsonl", *arguments).out)
 
 
-@pytest.mark.usefixtures("audio")
-@pytest.mark.parametrize("method", ["ctc_greedy", "ctc_beam"])
-def test_decoding(method: str, talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    record = read_record(talker, capsys, "--decoding", method)
-    assert [segment["decoding"] for segment in record["segments"]] == [method]
-
-
-@pytest.mark.usefixtures("audio")
-def test_beam(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    texts = [
-        read_record(talker, capsys, "--decoding", "ctc_beam", "--beam", beam)["text"] for beam in ("1", "10")
-    ]
-    greedy = read_record(talker, capsys, "--decoding", "ctc_greedy")["text"]
-    assert texts[0] == greedy != texts[1]
-
-
-@pytest.mark.usefixtures("audio")
-def test_set(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    same = ["--set", "decoding.method=ctc_beam", "--set", "decoding.beam=1"]
-    assert read_record(talker, capsys, *same) == read_record(
-        talker, capsys, "--decoding", "ctc_beam", "--beam", "1"
+def test_decoding_beam_and_set(run: Run) -> None:
+    for method in ("ctc_greedy", "ctc_beam"):
+        record = read_record(run, "--decoding", method)
+        assert [segment["decoding"] for segment in record["segments"]] == [method]
+    narrow, wide = (
+        read_record(run, "--decoding", "ctc_beam", "--beam", beam)["text"] for beam in ("1", "10")
     )
+    assert narrow == read_record(run, "--decoding", "ctc_greedy")["text"] != wide
+    same = read_record(run, "--set", "decoding.method=ctc_beam", "--set", "decoding.beam=1")
+    assert same == read_record(run, "--decoding", "ctc_beam", "--beam", "1")
     for width in (8, 20):
-        assert transcribe(talker, "b.wav", "--format", "srt", "--set", f"subtitles.line_width={width}") == 0
-        lines = capsys.readouterr().out.splitlines()
-        texts = [line for line in lines if re.match("[a-z]", line)]
-        assert width - 7 < max(map(len, texts)) <= width
+        lines = run("b.wav", "--format", "srt", "--set", f"subtitles.line_width={width}").lines
+        assert width - 7 < max(len(line) for line in lines if re.match("[a-z]", line)) <= width
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
-        (["--set", "decoding.beem=3"], "did you mean decoding.beam?"),
-        (["--set", "decoding.beam=0"], "greater than 0"),
-        (["--beam", "3", "--set", "decoding.beam=3"], "given already"),
-        (["--set", "subtitles.line_width"], "expected key=value"),
+        ("a.wav --set decoding.beem=3", "did you mean decoding.beam?"),
+        ("a.wav --set decoding.beam=0", "decoding.beam"),
+        ("a.wav --beam 3 --set decoding.beam=3", "given already"),
+        ("a.wav --set subtitles.line_width", "expected key=value"),
+        ("a.wav --set decoding.language_model_weight=1", "there is no language model"),
+        ("a.wav --language-model none.arpa", "none.arpa"),
+        ("a.wav --channels left", "channels"),
+        ("a.wav --channels 0", "channels"),
+        *((f"a.wav --clip={clip}", f"--clip {clip}: expected") for clip in ("5,2", "a,b", "1,2,3,4", "")),
+        *((f"a.wav --clip={clip}", f"--clip {clip}: expected") for clip in ("-1,2", "1:2:3:4")),
+        *((f"a.wav {option}", "are for Whisper") for option in ("--language=de", "--task=translate")),
+        *((f"a.wav {option}", "are for Whisper") for option in ("--prompt=no", "--set=whisper.samples=3")),
+        ("a.wav --format srt --format txt", "give --output-dir"),
+        ("a.wav --format all", "give --output-dir"),
+        ("a.wav b.wav --format srt", "give --output-dir"),
+        ("", "expected AUDIO..."),
+        ("sub", "--recursive"),
+        ("a.wav --stream", "--stream"),
+        ("--stream --output-dir out", "--stream"),
+        ("--stream -r", "--stream"),
+        ("--stream --format srt", "--stream"),
+        ("--stream --format txt --format jsonl", "--stream"),
+        ("--stream --channels separate", "--channels separate"),
+        ("a.wav --plot-attention a.png --channels separate", "--channels separate"),
+        ("a.wav --device cudo", "device cudo: expected"),
     ],
 )
-def test_wrong_settings(
-    arguments: list[str], message: str, talker: str, audio: Path, capsys: pytest.CaptureFixture[str]
+def test_what_is_refused(words: str, message: str, run: Run) -> None:
+    done = run(*words.split())
+    assert done.status == 2 and message in done.said and not done.out and not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("a.wav --model nowhere", "nowhere: no model here"),
+        ("a.wav --model larg-v3", "larg-v3: no model here; did you mean large-v3?"),
+        (
+            "a.wav --model turbo --language Englsh",
+            "'Englsh': not a language of Whisper; did you mean english?",
+        ),
+        ("none.wav --model turbo", "none.wav: no such file"),
+        ("none.wav no.mp3 --model turbo --output-dir texts", "none.wav: no such file, nor any of 1 more"),
+    ],
+)
+def test_wrong_names_are_told_before_weights_are_fetched(
+    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert transcribe(talker, "a.wav", *arguments) == 2
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("fetched"))
+    assert cli.main(["transcribe", *words.split()]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_threads(talker: str, audio: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", found.append)
-    assert transcribe(talker, "a.wav", "--threads", "2") == transcribe(talker, "a.wav", "--threads", "0") == 0
-    assert found == [2]
 
 
 @pytest.mark.parametrize(
     "option", ["--threads=-1", "--threads=two", "--batch-size=0", "--batch-size=9999999999"]
 )
-def test_numbers_out_of_range(option: str, talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        transcribe(talker, "a.wav", option)
-    assert caught.value.code == 2
+def test_numbers_out_of_range(option: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run("a.wav", option)
     name, _, value = option.partition("=")
     assert f"argument {name}: '{value}': expected a whole number from" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("audio")
-def test_clip(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A part of a recording, with the times of the whole."""
+def test_threads(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", found.append)
+    assert run("a.wav", "--threads", "2").status == run("a.wav", "--threads", "0").status == 0
+    assert found == [2]
+
+
+def test_clip(run: Run) -> None:
+    """A part of a recording, with the times of the whole; another one is done anew."""
     soundfile.write("long.wav", make_speechlike(3.0, seed=3), 16_000)
     records = []
     for clip in ("0,1.5", "1.5,2.5", "0:01.5", "9"):
-        assert transcribe(talker, "long.wav", "--format", "jsonl", "--clip", clip) == (clip == "9")
-        records.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+        done = run("long.wav", "--format", "jsonl", "--clip", clip)
+        assert done.status == (clip == "9")
+        records.append([json.loads(line) for line in done.lines])
     assert [one["duration"] for record in records for one in record] == [1.5, 1.0, 1.5]
     (middle,) = records[1]
-    assert all(1.5 <= word["start"] <= 2.5 for one in middle["segments"] for word in one["words"])
-    assert middle["segments"]
-
-
-@pytest.mark.parametrize("clip", ["5,2", "a,b", "1,2,3,4", "", "-1,2", "1:2:3:4"])
-def test_a_wrong_clip(clip: str, talker: str, audio: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert transcribe(talker, "a.wav", f"--clip={clip}") == 2
-    assert f"--clip {clip}: expected" in capsys.readouterr().err
-
-
-def test_another_clip_is_done_anew(talker: str, audio: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
+    words = [word for one in middle["segments"] for word in one["words"]]
+    assert words and all(1.5 <= word["start"] <= 2.5 for word in words)
     for clip, expected in (("0,0.3", "1 transcribed; "), ("0,0.3", "0 transcribed, 1 f"), ("0,0.4", "1 tr")):
-        assert transcribe(talker, "a.wav", "--output-dir", "out", "--clip", clip) == 0
-        assert caplog.messages[-1].startswith(expected)
+        assert run("a.wav", "--output-dir", "out", "--clip", clip).said.splitlines()[-1].startswith(expected)
 
 
-@pytest.mark.usefixtures("audio")
-def test_all_formats(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert transcribe(talker, "a.wav", "-o", "out", "--output_format", "all") == 0
-    assert sorted(path.name[2:] for path in Path("out").glob("a.*")) == sorted(WRITERS)
-    assert transcribe(talker, "a.wav", "--format", "all") == 2
-    assert "give --output-dir" in capsys.readouterr().err
-
-
-def test_languages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["transcribe", "--language", "list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_what_there_is_is_listed(run: Run) -> None:
+    lines = run("--language", "list").lines
     assert len(lines) == 100 and "de   german" in lines
-
-
-def test_a_misspelt_model_is_told_the_names(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["transcribe", "a.wav", "--model", "larg-v3"]) == 2
-    assert "larg-v3: no model here; did you mean large-v3?" in capsys.readouterr().err
-    assert cli.main(["transcribe", "a.wav", "--model", "mine"]) == 2
-    assert "or the name of a Whisper model: tiny, " in capsys.readouterr().err
-    assert cli.main(["transcribe", "a.wav", "--model", "turbo", "--language", "Englsh"]) == 2
-    assert "'Englsh': not a language of Whisper; did you mean english?" in capsys.readouterr().err
 
 
 def test_the_settings_explain_themselves(capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,62 +281,29 @@ def test_the_settings_explain_themselves(capsys: pytest.CaptureFixture[str]) -> 
     assert " = null\n" in out and " = None\n" not in out  # as in YAML
 
 
-def test_what_is_missing_is_said(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["--model", talker], ["a.wav", "--model", "nowhere"]):
-        assert cli.main(["transcribe", *arguments]) == 2
-    err = capsys.readouterr().err
-    assert err.count("expected AUDIO...") == 2 and "nowhere: no model here" in err
-
-
-def test_settings_of_whisper_are_for_whisper(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for option in ("--language=de", "--task=translate", "--prompt=Hello: no", "--set=whisper.samples=3"):
-        assert cli.main(["transcribe", "a.wav", "--model", talker, option]) == 2
-        assert (
-            "the settings of whisper (language, task, prompt ...) are for Whisper" in capsys.readouterr().err
-        )
-
-
-@pytest.mark.usefixtures("audio")
-def test_language_model(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_language_model(run: Run) -> None:
     """An ARPA file in which only "one" is likely: enough weight turns every word into it."""
     others = "".join(f"-8\t{word}\n" for word in ("</s>", "<unk>", *WORDS[1:]))
     Path("one.arpa").write_text(
         f"\\data\\\nngram 1={len(WORDS) + 3}\n\n\\1-grams:\n-99\t<s>\n-0.001\tone\n{others}\n\\end\\\n"
     )
-    plain, fused, heavy = (
-        read_record(talker, capsys, "--decoding", "ctc_beam", *arguments)["text"]
-        for arguments in (
-            [],
-            ["--language-model", "one.arpa"],
-            ["--language-model", "one.arpa", "--set", "decoding.language_model_weight=3"],
-        )
-    )
-    ones = [text.split().count("one") / len(text.split()) for text in (plain, fused, heavy) if text]
-    assert len({plain, fused, heavy}) > 1 and ones == sorted(ones) and ones[-1] > ones[0]
-    assert transcribe(talker, "a.wav", "--set", "decoding.language_model_weight=1") == 2
-    assert "there is no language model" in capsys.readouterr().err
-    assert transcribe(talker, "a.wav", "--language-model", "none.arpa") == 2
+    weight = ["--set", "decoding.language_model_weight=3"]
+    texts = [
+        read_record(run, "--decoding", "ctc_beam", *arguments)["text"].split()
+        for arguments in ([], ["--language-model", "one.arpa"], ["--language-model", "one.arpa", *weight])
+    ]
+    ones = [text.count("one") / len(text) for text in texts if text]
+    assert texts[0] != texts[2] and ones == sorted(ones) and ones[-1] > ones[0]
 
 
-@pytest.mark.usefixtures("audio")
-def test_device_is_said(talker: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    assert transcribe(talker, "a.wav", "--device", "cpu") == 0
-    assert "device: cpu (1 thread), float32" in caplog.messages
-
-
-@pytest.mark.usefixtures("audio")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert transcribe(talker, "a.wav", "--device", "cuda") == 2
-    assert "device cuda: cannot be used here" in capsys.readouterr().err
+def test_a_device_that_is_not_there(run: Run) -> None:
+    done = run("a.wav", "--device", "cuda")
+    assert done.status == 2 and "device cuda: cannot be used here" in done.said
 
 
-@pytest.mark.usefixtures("audio")
-def test_batch_size(talker: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_size(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text does not depend on it; how many segments the model gets at once does."""
-    from asr.transcription import Recognizer
-
     sizes: list[int] = []
     recognize = Recognizer.recognize
 
@@ -342,177 +314,19 @@ def test_batch_size(talker: str, capsys: pytest.CaptureFixture[str], monkeypatch
     monkeypatch.setattr(Recognizer, "recognize", count)
     for name in "def":
         soundfile.write(f"{name}.wav", make_speechlike(0.9, seed=ord(name)), 16_000)
-    texts = []
-    for batch_size in (1, 3):
-        assert transcribe(talker, "d.wav", "e.wav", "f.wav", "--batch-size", str(batch_size)) == 0
-        texts.append(capsys.readouterr().out)
+    texts = [run("d.wav", "e.wav", "f.wav", "--batch-size", size).out for size in "13"]
     assert texts[0] == texts[1] and sizes == [1, 1, 1, 3]
 
 
-# --- standard input -------------------------------------------------------------------------------
-
-
-def pipe_in(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
-
-
-@pytest.mark.parametrize("container", ["WAV", "FLAC", "OGG"])
-def test_standard_input(
-    container: str,
-    talker: str,
-    audio: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    sound = io.BytesIO()
-    soundfile.write(sound, make_speechlike(0.8, seed=1), 16_000, format=container)
-    pipe_in(monkeypatch, sound.getvalue())
-    assert transcribe(talker, "-", "--format", "jsonl") == 0
-    record = json.loads(capsys.readouterr().out)
-    assert (record["id"], record["audio"]) == ("stdin", "-") and is_text(record["text"])
-    if container != "OGG":
-        assert record["text"] == read_record(talker, capsys)["text"]
-
-
-@pytest.mark.parametrize("data", [b"", b"no sound"])
-def test_bad_standard_input(
-    data: bytes, talker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    pipe_in(monkeypatch, data)
-    assert transcribe(talker, "-") == 1
-    assert "standard input" in caplog.text and "/tmp" not in caplog.text and "asr-" not in caplog.text
-
-
-# --- a folder of outputs --------------------------------------------------------------------------
-
-
-def listing(folder: Path) -> dict[str, str]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_text()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.relative_to(folder).as_posix().startswith(".")
-    }
-
-
-@pytest.mark.usefixtures("audio")
-def test_a_file_for_each_recording_and_format(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert transcribe(talker, ".", "-r", "--output-dir", "out", "--format", "srt", "--format", "jsonl") == 0
-    assert capsys.readouterr().out == ""
-    written = listing(Path("out"))
-    names = ("a", "b", "sub/a", "sub/c")
-    assert list(written) == [f"{name}.{suffix}" for name in names for suffix in ("jsonl", "srt")]
-    assert [json.loads(written[f"{name}.jsonl"])["id"] for name in names] == list(names)
-    assert all(written[f"{name}.srt"].startswith("1\n00:00:0") for name in names)
-
-
-@pytest.mark.usefixtures("audio")
-def test_an_interrupted_folder_is_resumed(
-    talker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from asr.scale import output_folder
-
-    caplog.set_level("INFO")
-    whole = output_folder.replace_file
-    num_files = 0
-
-    def break_down(path: Path) -> Any:
-        nonlocal num_files
-        num_files += 1
-        if num_files == 3:
-            raise KeyboardInterrupt
-        return whole(path)
-
-    monkeypatch.setattr(output_folder, "replace_file", break_down)
-    arguments = [".", "-r", "--output-dir", "out"]
-    assert transcribe(talker, *arguments) == 130
-    before = listing(Path("out"))
-    assert len(before) == 2
-    stamps = {name: (Path("out") / name).stat().st_mtime_ns for name in before}
-    assert transcribe(talker, *arguments) == 0
-    assert "2 of 4 were finished by an earlier call" in caplog.messages
-    assert any(message.startswith("2 transcribed, 2 finished before; ") for message in caplog.messages)
-    assert len(listing(Path("out"))) == 4
-    assert stamps == {name: (Path("out") / name).stat().st_mtime_ns for name in before}
-    caplog.clear()
-    assert transcribe(talker, *arguments) == 0
-    assert caplog.messages[-1] == "0 transcribed, 4 finished before"
-    assert transcribe(talker, *arguments, "--beam", "1") == 0
-    assert caplog.messages[-1].startswith("4 transcribed; ")
-
-
-ONE_BY_ONE = ("--batch-size", "1", "--set", "segmentation.method=energy")
-
-
-def write_four_phrases(path: Path) -> None:
-    phrases = [np.append(make_speechlike(0.6, seed=seed), np.zeros(16_000)) for seed in range(4)]
-    soundfile.write(path, np.concatenate(phrases), 16_000)
-
-
-def test_an_interrupted_recording_goes_on_where_it_stopped(
-    talker: str, audio: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from asr.transcription import Recognizer
-
-    caplog.set_level("INFO")
-    write_four_phrases(audio / "long.wav")
-    short = ["long.wav", *ONE_BY_ONE, "--format", "json"]
-    assert transcribe(talker, *short, "--output-dir", "whole") == 0
-    decode, num_batches = Recognizer.recognize, 0
-
-    def break_down(*arguments: Any) -> Any:
-        nonlocal num_batches
-        num_batches += 1
-        if num_batches == 3:
-            raise KeyboardInterrupt
-        return decode(*arguments)
-
-    monkeypatch.setattr(Recognizer, "recognize", break_down)
-    assert transcribe(talker, *short, "--output-dir", "out") == 130
-    assert (
-        list(Path("out").iterdir()) == [Path("out", STATE)] and len(list(Path("out", STATE).iterdir())) == 2
-    )
-    caplog.clear()
-    assert transcribe(talker, *short, "--output-dir", "out") == 0
-    assert "long.wav: 2 segments were finished by an earlier call" in caplog.messages
-    assert listing(Path("out")) == listing(Path("whole"))
-    assert list(Path("out", STATE).iterdir()) == [Path("out", JOURNAL)]
-
-
-@pytest.mark.parametrize("name", ["txt", "srt"])
-def test_text_comes_while_a_recording_is_being_decoded(
-    talker: str, audio: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from asr.transcription import Recognizer
-
-    write_four_phrases(audio / "long.wav")
-    decode, shown = Recognizer.recognize, []
-
-    def look(*arguments: Any) -> Any:
-        shown.append(capsys.readouterr().out)
-        return decode(*arguments)
-
-    monkeypatch.setattr(Recognizer, "recognize", look)
-    assert transcribe(talker, "long.wav", *ONE_BY_ONE, "--format", name) == 0
-    num_held = {"txt": 0, "srt": 1}[name]  # a cue may stay until the next one begins
-    assert [bool(text) for text in shown] == [False] * (1 + num_held) + [True] * (3 - num_held)
-    text = "".join(shown) + capsys.readouterr().out
-    monkeypatch.setattr(Recognizer, "recognize", decode)
-    assert transcribe(talker, "long.wav", *ONE_BY_ONE, "--format", name, "--output-dir", "out") == 0
-    assert Path("out", f"long.{name}").read_text() == text
-
-
-def test_channels(
-    talker: str, audio: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    write_four_phrases(audio / "left.wav")
-    left = soundfile.read(audio / "left.wav")[0]
+def test_channels(run: Run) -> None:
+    write_four_phrases(Path("left.wav"))
+    left = soundfile.read("left.wav")[0]
     right = np.roll(left, 12_800)  # speaks while the other one is silent
-    soundfile.write(audio / "right.wav", right, 16_000)
-    soundfile.write(audio / "call.wav", np.stack([left, right], axis=1), 16_000)
+    soundfile.write("right.wav", right, 16_000)
+    soundfile.write("call.wav", np.stack([left, right], axis=1), 16_000)
 
     def hear(path: str, *arguments: str) -> list[str]:
-        assert transcribe(talker, path, *ONE_BY_ONE, *arguments) == 0
-        return capsys.readouterr().out.splitlines()
+        return run(path, *ONE_BY_ONE, *arguments).lines
 
     by_channel = [hear("left.wav"), hear("right.wav")]
     assert hear("call.wav", "--channels", "1") == by_channel[0]
@@ -523,89 +337,146 @@ def test_channels(
     assert [line[10:] for line in called[1::2]] == by_channel[1]
     assert hear("left.wav", "--channels", "separate") == by_channel[0], "of one channel nobody is a speaker"
     assert hear("call.wav", "--channels", "mix") == hear("call.wav") != by_channel[0]
-    wrong = {"3": "has 2", "0": "channels", "left": "channels"}
-    for value, message in wrong.items():
-        assert transcribe(talker, "call.wav", "--channels", value) != 0
-        assert message in capsys.readouterr().err + caplog.text
-    for option in (("--stream",), ("--plot-attention", "a.png")):
-        assert (
-            transcribe(
-                talker, *(() if option[0] == "--stream" else ("call.wav",)), *option, "--channels", "separate"
-            )
-            == 2
-        )
-        assert "--channels separate" in capsys.readouterr().err
+    done = run("call.wav", "--channels", "3")
+    assert done.status == 1 and "has 2" in done.said
 
 
-@pytest.mark.usefixtures("audio")
-def test_a_new_model_makes_all_anew(talker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    assert transcribe(talker, "a.wav", "--output-dir", "out") == 0
-    other = save_talker(tmp_path / "other", seed=1)
-    assert transcribe(str(other), "a.wav", "--output-dir", "out") == 0
-    assert caplog.messages[-1].startswith("1 transcribed; ")
+# --- standard input -------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("audio")
-def test_references_beside_the_audio_are_kept(talker: str, caplog: pytest.LogCaptureFixture) -> None:
+def pipe_in(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+
+
+@pytest.mark.parametrize("container", ["WAV", "OGG"])
+def test_standard_input(container: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = io.BytesIO()
+    soundfile.write(sound, make_speechlike(0.8, seed=1), 16_000, format=container)
+    pipe_in(monkeypatch, sound.getvalue())
+    record = json.loads(run("-", "--format", "jsonl").out)
+    assert (record["id"], record["audio"]) == ("stdin", "-") and is_text(record["text"])
+    assert container == "OGG" or record["text"] == read_record(run)["text"]
+
+
+@pytest.mark.parametrize("data", [b"", b"no sound"])
+def test_bad_standard_input(data: bytes, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe_in(monkeypatch, data)
+    done = run("-")
+    assert done.status == 1 and "standard input" in done.said
+    assert "/tmp" not in done.said and "asr-" not in done.said
+
+
+# --- a folder of outputs --------------------------------------------------------------------------
+
+
+def listing(folder: str | Path = "out") -> dict[str, str]:
+    folder = Path(folder)
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_text() for name, path in sorted(paths.items()) if name[0] != "."}
+
+
+def test_a_file_for_each_recording_and_format(run: Run) -> None:
+    done = run(".", "-r", "--output-dir", "out", "--format", "srt", "--format", "jsonl")
+    assert (done.status, done.out) == (0, "")
+    written, names = listing(), ("a", "b", "sub/a", "sub/c")
+    assert list(written) == [f"{name}.{suffix}" for name in names for suffix in ("jsonl", "srt")]
+    assert [json.loads(written[f"{name}.jsonl"])["id"] for name in names] == list(names)
+    assert all(written[f"{name}.srt"].startswith("1\n00:00:0") for name in names)
+    assert run("a.wav", "-o", "all", "--output_format", "all").status == 0
+    assert sorted(name[2:] for name in listing("all")) == sorted(WRITERS)
+
+
+def test_an_interrupted_folder_is_resumed(
+    run: Run, talker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written stays as it is; another setting or another model makes all anew."""
+    whole, num_files = output_folder.replace_file, 0
+
+    def break_down(path: Path) -> Any:
+        nonlocal num_files
+        num_files += 1
+        if num_files == 3:
+            raise KeyboardInterrupt
+        return whole(path)
+
+    monkeypatch.setattr(output_folder, "replace_file", break_down)
+    arguments = [".", "-r", "--output-dir", "out"]
+    assert run(*arguments).status == 130
+    stamps = {name: Path("out", name).stat().st_mtime_ns for name in listing()}
+    assert len(stamps) == 2
+    done = run(*arguments)
+    assert "2 of 4 were finished by an earlier call" in done.said
+    assert "2 transcribed, 2 finished before; " in done.said and len(listing()) == 4
+    assert stamps == {name: Path("out", name).stat().st_mtime_ns for name in stamps}
+    assert run(*arguments).said.endswith("0 transcribed, 4 finished before")
+    assert "4 transcribed; " in run(*arguments, "--beam", "1").said
+    other = str(save_talker(tmp_path / "other", seed=1))
+    assert "4 transcribed; " in run(*arguments, "--beam", "1", model=other).said
+
+
+ONE_BY_ONE = ("--batch-size", "1", "--set", "segmentation.method=energy")
+
+
+def write_four_phrases(path: Path) -> None:
+    phrases = [np.append(make_speechlike(0.6, seed=seed), np.zeros(16_000)) for seed in range(4)]
+    soundfile.write(path, np.concatenate(phrases), 16_000)
+
+
+def test_an_interrupted_recording_goes_on_where_it_stopped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_four_phrases(Path("long.wav"))
+    short = ["long.wav", *ONE_BY_ONE, "--format", "json", "--output-dir"]
+    assert run(*short, "whole").status == 0
+    decode, num_batches = Recognizer.recognize, 0
+
+    def break_down(*arguments: Any) -> Any:
+        nonlocal num_batches
+        num_batches += 1
+        if num_batches == 3:
+            raise KeyboardInterrupt
+        return decode(*arguments)
+
+    monkeypatch.setattr(Recognizer, "recognize", break_down)
+    assert run(*short, "out").status == 130
+    assert not listing() and len(list(Path("out", STATE).iterdir())) == 2
+    assert "long.wav: 2 segments were finished by an earlier call" in run(*short, "out").said
+    assert listing() == listing("whole")
+    assert list(Path("out", STATE).iterdir()) == [Path("out", JOURNAL)]
+
+
+def test_files_of_others_are_not_written_over(run: Run) -> None:
     Path("a.txt").write_text("what was really said")
-    assert transcribe(talker, "a.wav", "b.wav", "--output-dir", ".") == 1
-    assert Path("a.txt").read_text() == "what was really said" and is_text(Path("b.txt").read_text().strip())
-    assert "a.txt: is there already" in caplog.text
+    done = run("a.wav", "b.wav", "--output-dir", ".")
+    assert done.status == 1 and "a.txt: is there already" in done.said
+    assert Path("a.txt").read_text() == "what was really said" and is_text(Path("b.txt").read_text())
+    os.rename("a.wav", "c.txt")
+    before = Path("c.txt").read_bytes()
+    done = run("c.txt", "--output-dir", ".")
+    assert done.status == 2 and "would be written over a recording" in done.said
+    assert Path("c.txt").read_bytes() == before
 
 
-@pytest.mark.usefixtures("audio")
-def test_the_audio_is_not_written_over(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    os.rename("a.wav", "a.txt")
-    before = Path("a.txt").read_bytes()
-    assert transcribe(talker, "a.txt", "--output-dir", ".") == 2
-    assert (
-        "would be written over a recording" in capsys.readouterr().err
-        and Path("a.txt").read_bytes() == before
-    )
-
-
-@pytest.mark.usefixtures("audio")
-def test_a_folder_or_a_pattern_without_files_does_not_stop_the_others(
-    talker: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert transcribe(talker, "a.wav", "sub", "none*.wav", "b.wav") == 1
-    assert [line.split(": ")[0] for line in capsys.readouterr().out.splitlines()] == ["a.wav", "b.wav"]
-    assert "sub: is a folder" in caplog.text and "none*.wav: cannot read the file" in caplog.text
-
-
-@pytest.mark.usefixtures("audio")
-def test_a_name_too_long_for_an_output_is_said_before_decoding(
-    talker: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_name_too_long_for_an_output_is_said_before_decoding(run: Run) -> None:
     os.rename("b.wav", "ä" * 116 + ".wav")  # 232 bytes, with .json and what is added 257
-    assert transcribe(talker, "a.wav", "ä" * 116 + ".wav", "--format", "json", "--output-dir", "out") == 1
-    assert list(listing(Path("out"))) == ["a.json"]
-    assert "too long for an output; rename the recording" in caplog.text
+    done = run("a.wav", "ä" * 116 + ".wav", "--format", "json", "--output-dir", "out")
+    assert done.status == 1 and list(listing()) == ["a.json"]
+    assert "too long for an output; rename the recording" in done.said
 
 
-@pytest.mark.usefixtures("audio")
 def test_a_folder_that_cannot_be_written_is_refused_before_decoding(
-    talker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asr.transcription.transcribe.load_model", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr(sequence, "load_model", lambda *_, **__: pytest.fail("too late"))
     os.symlink("/proc", "out")
-    assert transcribe(talker, "a.wav", "--output-dir", "out/new") == 2
-    assert "out/new: cannot write there" in capsys.readouterr().err
+    assert "out/new: cannot write there" in run("a.wav", "--output-dir", "out/new").said
     os.unlink("out")
-    full = SimpleNamespace(free=0)
-    monkeypatch.setattr("asr.scale.output_folder.shutil.disk_usage", lambda path: full)
-    assert transcribe(talker, "a.wav", "--output-dir", "out") == 2
-    assert "out: cannot write there (No space left on device)" in capsys.readouterr().err
+    monkeypatch.setattr(output_folder.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    done = run("a.wav", "--output-dir", "out")
+    assert done.status == 2 and "out: cannot write there (No space left on device)" in done.said
 
 
-@pytest.mark.usefixtures("audio")
-def test_a_disk_that_fills_up_loses_nothing(
-    talker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disk_that_fills_up_loses_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file that found no room is named, the others are written, and the next call makes up for it."""
-    whole = os.fsync
-    calls: list[int] = []
+    whole, calls = os.fsync, []
 
     def fail_once(descriptor: int) -> None:
         calls.append(descriptor)
@@ -614,43 +485,76 @@ def test_a_disk_that_fills_up_loses_nothing(
         whole(descriptor)
 
     monkeypatch.setattr("asr.files.os.fsync", fail_once)
-    assert transcribe(talker, "a.wav", "b.wav", "--output-dir", "out") == 1
-    assert list(listing(Path("out"))) == ["b.txt"]
-    assert "a.txt: cannot write the file (No space left on device)" in caplog.text
-    assert transcribe(talker, "a.wav", "b.wav", "--output-dir", "out") == 0
-    assert list(listing(Path("out"))) == ["a.txt", "b.txt"]
+    done = run("a.wav", "b.wav", "--output-dir", "out")
+    assert done.status == 1 and list(listing()) == ["b.txt"]
+    assert "a.txt: cannot write the file (No space left on device)" in done.said
+    assert run("a.wav", "b.wav", "--output-dir", "out").status == 0
+    assert list(listing()) == ["a.txt", "b.txt"]
+
+
+def test_addresses_and_shards_are_as_files(run: Run, audio: Path) -> None:
+    """Outputs are the same, faults are told under the name of the address, and what is done stays so."""
+    import fsspec
+
+    from asr.data import Manifest, Utterance, write_manifest
+    from asr.shards import PackSettings, pack
+
+    filesystem = fsspec.filesystem("memory")
+    filesystem.store.clear()
+    for name in ("a.wav", "sub/c.flac"):
+        filesystem.pipe(f"/bucket/{name}", (audio / name).read_bytes())
+    filesystem.pipe("/bucket/none.wav", b"no audio")
+    rows = [
+        Utterance(id="a", audio="a.wav", duration=0.6),
+        Utterance(id="c", audio="sub/c.flac", duration=1.2),
+    ]
+    write_manifest(audio / "list.jsonl", rows)
+    pack(Manifest.open(audio / "list.jsonl"), audio / "shards", PackSettings("copy"))
+    table = ["--format", "tsv", "--output-dir"]
+    assert run("a.wav", "sub/c.flac", *table, "files").status == 0
+    assert run("shards", *table, "packed").status == 0
+    done = run("memory://bucket", "-r", *table, "bucket")
+    assert done.status == 1 and "memory://bucket/none.wav: is text" in done.said
+    assert listing("files") == listing("packed")
+    assert listing("files")["a.tsv"] == listing("bucket")["a.tsv"]
+    before = (audio / "bucket/a.tsv").stat().st_mtime_ns
+    run("memory://bucket/a.wav", *table, "bucket")
+    assert (audio / "bucket/a.tsv").stat().st_mtime_ns == before
+    filesystem.pipe("/bucket/a.wav", (audio / "b.wav").read_bytes())
+    run("memory://bucket/a.wav", *table, "bucket")
+    assert (audio / "bucket/a.tsv").stat().st_mtime_ns != before
 
 
 # --- bad files ------------------------------------------------------------------------------------
 
 
-def test_hostile_among_good_files(talker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """30 of each: 30 transcripts, 30 clear errors, nothing lost."""
-    caplog.set_level("INFO")
-    chosen = [
-        name
-        for name in HOSTILE_AUDIO
-        if not re.search("^folder$|long name|cut|silent|NaN|infinity|integers|hole|rates", name)
-    ]
+def test_hostile_among_good_files(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As many of each: transcripts, clear errors, nothing lost."""
+    partly = "^folder$|long name|cut|silent|NaN|infinity|integers|hole|rates"
+    chosen = [name for name in HOSTILE_AUDIO if not re.search(partly, name)][:30]
     paths, bad = [], {}
-    for number in range(30):
+    for number, name in enumerate(chosen):
         good = tmp_path / f"good{number}.wav"
         soundfile.write(good, make_speechlike(0.5, seed=number), 16_000)
         folder = tmp_path / f"bad{number}"
         folder.mkdir()
-        hostile = str(HOSTILE_AUDIO[chosen[number]].build(folder))
-        bad[hostile] = HOSTILE_AUDIO[chosen[number]].message
+        hostile = str(HOSTILE_AUDIO[name].build(folder))
+        bad[hostile] = HOSTILE_AUDIO[name].message
         paths += [hostile, str(good)]
-    assert transcribe(talker, *paths, "--output-dir", str(tmp_path / "out")) == 1
-    written = listing(tmp_path / "out")
-    assert sorted(written) == sorted(f"good{number}.txt" for number in range(30))
-    assert all(is_text(text.strip()) for text in written.values())
+    done = run(*paths, "--output-dir", "out")
+    written = listing()
+    assert done.status == 1 and set(written) == {f"good{number}.txt" for number in range(len(chosen))}
+    assert all(map(is_text, written.values())) and "Traceback" not in done.said
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(errors) == 30
     for (path, message), error in zip(bad.items(), errors, strict=True):
-        assert path in error and message in error and "Traceback" not in error
-    assert any(message.startswith("30 transcribed, 30 failed; ") for message in caplog.messages)
-    assert caplog.messages[-1] == "  and 10 more, see above"
+        assert path in error and message in error
+    assert f"{len(chosen)} transcribed, {len(chosen)} failed; " in done.said
+
+
+def test_a_folder_or_a_pattern_without_files_does_not_stop_the_others(run: Run) -> None:
+    done = run("a.wav", "sub", "none*.wav", "b.wav")
+    assert done.status == 1 and [line.split(": ")[0] for line in done.lines] == ["a.wav", "b.wav"]
+    assert "sub: is a folder" in done.said and "none*.wav: cannot read the file" in done.said
 
 
 DAMAGED = {
@@ -662,56 +566,39 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_recording(
-    name: str,
-    talker: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_damaged_recording(name: str, run: Run, tmp_path: Path) -> None:
     """What is there is written, what is missing is said, and the next call tries again."""
-    caplog.set_level("INFO")
     message, promised, found = DAMAGED[name]
-    path = HOSTILE_AUDIO[name].build(tmp_path)
+    path = str(HOSTILE_AUDIO[name].build(tmp_path))
     for _ in range(2):
-        caplog.clear()
-        assert transcribe(talker, str(path), "--output-dir", str(tmp_path / "out"), "--format", "json") == 1
-        assert message in caplog.text and "s that are there" in caplog.text
-        assert any(line.startswith("0 transcribed, 1 incomplete; ") for line in caplog.messages)
-    written = listing(tmp_path / "out")
-    (record,) = map(json.loads, written.values())
+        done = run(path, "--output-dir", "out", "--format", "json")
+        assert done.status == 1 and message in done.said and "s that are there" in done.said
+        assert "0 transcribed, 1 incomplete; " in done.said
+    (record,) = map(json.loads, listing().values())
     assert is_text(record["text"]) and message in record["warnings"][0]
     incomplete = record["incomplete"]
     assert incomplete["promised"] == promised and len(incomplete["missing"]) == 1
     assert found is None or incomplete["found"] == pytest.approx(found, abs=0.01)
 
 
-def test_nothing_but_bad_files(talker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "empty.wav").touch()
-    assert transcribe(talker, str(tmp_path / "empty.wav"), str(tmp_path / "none.wav")) == 1
-    assert capsys.readouterr().out == ""
-
-
-def test_missing_files_are_told_before_weights_are_fetched(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("warnings", "reason"),
+    [((), "no speech was found"), (("no clear speech: 'A' was dropped",), "was dropped; --set checks=off")],
+)
+def test_a_recording_without_text_is_said(
+    warnings: tuple[str, ...], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("fetched"))
-    for arguments, message in (
-        (["none.wav"], "asr: none.wav: no such file; check the path\n"),
-        (["none.wav", "no.mp3", "--output-dir", "texts"], "none.wav: no such file, nor any of 1 more"),
-    ):
-        assert cli.main(["transcribe", "--model", "turbo", *arguments]) == 2
-        assert message in capsys.readouterr().err
-
-
-def test_doubted_text_is_said(talker: str, audio: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Two heads of random weights contradict each other."""
-    caplog.set_level("INFO")
-    assert cli.main(["transcribe", "a.wav", "--model", talker]) == 0
-    assert "the decoding of 1 segment is doubtful; the warnings in json say why" in caplog.messages
+    tally = Tally(None, 0)
+    segments = tuple(Segment(0, 1, "", warnings=(warning,)) for warning in warnings)
+    tally.take(Recording("weak.wav", "weak"), Transcript("", "", 1.0, segments))
+    tally.take(Recording("good.wav", "good"), Transcript("", "", 1.0, (Segment(0, 1, "A"),)))
+    (message,) = caplog.messages
+    assert message.startswith("weak.wav: no text (") and reason in message
 
 
 # --- live -----------------------------------------------------------------------------------------
+
+LIVE = ("--stream", "--set=segmentation.method=energy")
 
 
 def make_pcm(seconds: float) -> bytes:
@@ -725,40 +612,23 @@ def make_two_phrases() -> bytes:
     return quiet + make_pcm(1.0) + quiet
 
 
-def stream(
-    talker: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
-) -> str:
-    pipe_in(monkeypatch, make_pcm(1.5))
+def test_stream(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asr.serve.pipe.PipeReader.waiting_bytes", 0)  # as if it came by and by
-    settings = [
-        "--set=segmentation.method=energy",
-        "--set=segmentation.max_seconds=2",
-        "--set=segmentation.min_seconds=1",
-    ]
-    assert transcribe(talker, "--stream", *settings, *arguments) == 0
-    return capsys.readouterr().out
-
-
-def test_stream(
-    talker: str,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    caplog.set_level("INFO")
-    lines = stream(talker, capsys, monkeypatch).splitlines()
+    settings = ["--set=segmentation.max_seconds=2", "--set=segmentation.min_seconds=1"]
+    pipe_in(monkeypatch, make_pcm(1.5))
+    lines = run(*LIVE, *settings).lines
     assert lines and all(map(is_text, lines))
-    records = [
-        json.loads(line) for line in stream(talker, capsys, monkeypatch, "--format", "jsonl").splitlines()
-    ]
+    pipe_in(monkeypatch, make_pcm(1.5))
+    done = run(*LIVE, *settings, "--format", "jsonl")
+    records = [json.loads(line) for line in done.lines]
     final = [word["text"] for record in records for word in record["final"]]
     assert final == " ".join(lines).split()
     assert len([record for record in records if record["segment_ends"]]) == len(lines)
     assert any(record["tentative"] for record in records)
-    assert "4.0 s of audio; decoding was at most" in caplog.text
+    assert "4.0 s of audio; decoding was at most" in done.said
 
 
-def test_a_segment_is_written_while_the_pipe_is_open(talker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_is_written_while_the_pipe_is_open(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     is_written, waits = threading.Event(), []
 
     class Out(io.StringIO):
@@ -775,14 +645,12 @@ def test_a_segment_is_written_while_the_pipe_is_open(talker: str, monkeypatch: p
 
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(make_two_phrases())))
     monkeypatch.setattr(sys, "stdout", Out())
-    assert transcribe(talker, "--stream", "--set=segmentation.method=energy") == 0
+    assert run(*LIVE).status == 0
     assert waits[0] and len(sys.stdout.getvalue().splitlines()) == 2  # type: ignore[attr-defined]
 
 
-def test_a_recorder_does_not_wait_for_the_model(talker: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from asr.transcription import transcribe as sequence
-
-    is_read = threading.Event()
+def test_a_recorder_does_not_wait_for_the_model(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_read, seen = threading.Event(), list[bool]()
 
     class Pipe(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
@@ -790,7 +658,6 @@ def test_a_recorder_does_not_wait_for_the_model(talker: str, monkeypatch: pytest
             return super().read(size)
 
     load = sequence.load_model
-    seen: list[bool] = []
 
     def load_late(*arguments: Any, **named: Any) -> Any:
         seen.append(is_read.wait(10))
@@ -798,34 +665,18 @@ def test_a_recorder_does_not_wait_for_the_model(talker: str, monkeypatch: pytest
 
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(make_pcm(0.5))))
     monkeypatch.setattr(sequence, "load_model", load_late)
-    assert transcribe(talker, "--stream") == 0 and seen == [True]
+    assert run("--stream").status == 0 and seen == [True]
 
 
-def test_a_file_on_standard_input_is_recognised(
-    talker: str, audio: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_on_standard_input_is_recognised(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     pcm = make_two_phrases()
-    soundfile.write(audio / "sound.flac", np.frombuffer(pcm, "<i2"), 16_000)
+    soundfile.write("sound.flac", np.frombuffer(pcm, "<i2"), 16_000)
+    sound = Path("sound.flac").read_bytes()
     texts = []
-    for content in (pcm, (audio / "sound.flac").read_bytes()):
+    for content in (pcm, sound, sound[:-9000]):  # the last one breaks off: what came is written
         pipe_in(monkeypatch, content)
-        assert transcribe(talker, "--stream", "--set=segmentation.method=energy") == 0
-        texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1] and texts[0].count("\n") == 2
-    pipe_in(monkeypatch, (audio / "sound.flac").read_bytes()[:-9000])  # breaks off: what came is written
-    transcribe(talker, "--stream", "--set=segmentation.method=energy")
-    assert capsys.readouterr().out.splitlines()[0] == texts[0].splitlines()[0]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["a.wav"], ["--output-dir", "out"], ["-r"], ["--format", "srt"], ["--format=txt", "--format=jsonl"]],
-)
-def test_what_does_not_go_with_stream(
-    arguments: list[str], talker: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert transcribe(talker, "--stream", *arguments) == 2
-    assert "--stream" in capsys.readouterr().err
+        texts.append(run(*LIVE).lines)
+    assert texts[0] == texts[1] and len(texts[0]) == 2 and texts[2][0] == texts[0][0]
 
 
 # --- as a program ---------------------------------------------------------------------------------
@@ -836,59 +687,5 @@ def test_a_pipe_in_a_shell(talker: str, audio: Path) -> None:
     """Real streams: results on standard output, all else on standard error, no bar without a terminal."""
     command = f"cat a.wav | {sys.executable} -m asr transcribe - --model {talker} {' '.join(BELIEVE)}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=100, cwd=audio)
-    assert done.returncode == 0 and is_text(done.stdout.strip()) and len(done.stdout.splitlines()) == 1
+    assert done.returncode == 0 and is_text(done.stdout) and len(done.stdout.splitlines()) == 1
     assert "device: " in done.stderr and "%|" not in done.stderr
-
-
-# --- elsewhere ------------------------------------------------------------------------------------
-
-
-def test_addresses_and_shards_are_as_files(
-    talker: str, audio: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Outputs are the same, faults are told under the name of the address, and what is done stays so."""
-    import fsspec
-
-    from asr.data import Manifest, Utterance, write_manifest
-    from asr.shards import PackSettings, pack
-
-    filesystem = fsspec.filesystem("memory")
-    filesystem.store.clear()
-    for name in ("a.wav", "sub/c.flac"):
-        filesystem.pipe(f"/bucket/{name}", (audio / name).read_bytes())
-    filesystem.pipe("/bucket/none.wav", b"no audio")
-    write_manifest(
-        audio / "list.jsonl",
-        [Utterance(id="a", audio="a.wav", duration=0.6), Utterance(id="c", audio="sub/c.flac", duration=1.2)],
-    )
-    pack(Manifest.open(audio / "list.jsonl"), audio / "shards", PackSettings("copy"))
-    table = ["--format", "tsv", "--output-dir"]
-    assert transcribe(talker, "a.wav", "sub/c.flac", *table, "files") == 0
-    assert transcribe(talker, "shards", *table, "packed") == 0
-    assert transcribe(talker, "memory://bucket", "-r", *table, "bucket") == 1
-    assert "memory://bucket/none.wav: is text" in caplog.text
-    for name in ("a", "c"):
-        expected = (audio / f"files/{name}.tsv").read_text()
-        assert expected == (audio / f"packed/{name}.tsv").read_text()
-    assert (audio / "files/a.tsv").read_text() == (audio / "bucket/a.tsv").read_text()
-    before = (audio / "bucket/a.tsv").stat().st_mtime_ns
-    assert transcribe(talker, "memory://bucket/a.wav", *table, "bucket") == 0
-    assert (audio / "bucket/a.tsv").stat().st_mtime_ns == before
-    filesystem.pipe("/bucket/a.wav", (audio / "b.wav").read_bytes())
-    assert transcribe(talker, "memory://bucket/a.wav", *table, "bucket") == 0
-    assert (audio / "bucket/a.tsv").stat().st_mtime_ns != before
-
-
-@pytest.mark.parametrize(
-    ("warnings", "reason"),
-    [((), "no speech was found"), (("no clear speech: 'A' was dropped",), "was dropped; --set checks=off")],
-)
-def test_a_recording_without_text_is_said(
-    warnings: tuple[str, ...], reason: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    tally = Tally(None, 0)
-    segments = tuple(Segment(0, 1, "", warnings=(warning,)) for warning in warnings)
-    tally.take(Recording("weak.wav", "weak"), Transcript("", "", 1.0, segments))
-    tally.take(Recording("good.wav", "good"), Transcript("", "", 1.0, (Segment(0, 1, "A"),)))
-    (message,) = caplog.messages
-    assert message.startswith("weak.wav: no text (") and reason in message

@@ -30,7 +30,9 @@ def test_the_page_lists_options_that_mean_the_same(theirs: str, ours: str) -> No
 
 
 def test_the_page_has_every_option_of_theirs() -> None:
-    assert set(transcribe._WHISPER_OPTIONS) <= {theirs.split()[0].replace("_", "-") for theirs, _ in ROWS}
+    assert {*transcribe.WHISPER_OPTIONS, *transcribe.WHISPER_SWITCHES} <= {
+        theirs.split()[0].replace("_", "-") for theirs, _ in ROWS
+    }
 
 
 def test_underscores_are_dashes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
