@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import soundfile
+from test_batches import CONFIG, build_inputs
 
+from asr.batches import ProcessShare
 from asr.data import Manifest, Utterance, write_manifest
-from asr.shards import PackSettings, ShardFolder, pack
+from asr.shards import PackSettings, ShardFolder, ShardLoader, pack, shard_loader
 
 RATE = 16_000
+LIMITS = {"max_seconds": 1.5, "max_utterance_seconds": 1.0}
 WORDS = ["ZERO", "ONE", "TWO", "THREE", "FOUR"]
 
 
@@ -38,3 +43,18 @@ def pack_noise(manifest: Manifest, folder: Path, num_shards: int, **settings: ob
     hours = float(manifest.durations.sum()) / 3600 / num_shards
     pack(manifest, folder, PackSettings(hours=hours * 1.0001, **settings))  # type: ignore[arg-type]
     return ShardFolder.open(folder)
+
+
+def set_window(monkeypatch: pytest.MonkeyPatch, shards: int) -> None:
+    monkeypatch.setattr(shard_loader, "WINDOW_SHARDS", shards)
+    monkeypatch.setattr(shard_loader, "WINDOW_UTTERANCES", 1)
+
+
+def load_shards(
+    folder: ShardFolder, *, window: int = 2, share: ProcessShare | None = None, **config: Any
+) -> ShardLoader:
+    """A loader of short batches, with windows of so many shards."""
+    settings = CONFIG.model_copy(update=LIMITS | config)
+    loader = ShardLoader([folder], build_inputs(), settings, seed=1, share=share or ProcessShare())
+    loader._window_shards = window
+    return loader

@@ -20,6 +20,14 @@ from asr.data import Manifest
 from asr.shards import PackSettings, pack
 from asr.system import RunConfig
 
+TRAIN = """
+import sys
+from asr.cli import main
+from asr.shards import shard_loader
+shard_loader.WINDOW_SHARDS, shard_loader.WINDOW_UTTERANCES = int(sys.argv[1]), 1
+sys.exit(main(sys.argv[2:]))
+"""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -38,20 +46,8 @@ def main() -> None:
         for window in arguments.windows:
             output_dir = arguments.folder / f"window-{window}-seed-{seed}"
             if not (output_dir / "model").exists():
-                run = (
-                    f"data.train={arguments.folder}/shards",
-                    f"batches.window_shards={window}",
-                    f"seed={seed}",
-                )
-                command = [
-                    sys.executable,
-                    "-m",
-                    "asr",
-                    "train",
-                    arguments.conf,
-                    f"output_dir={output_dir}",
-                    *run,
-                ]
+                run = [f"data.train={arguments.folder}/shards", f"output_dir={output_dir}", f"seed={seed}"]
+                command = [sys.executable, "-c", TRAIN, str(window), "train", arguments.conf, *run]
                 subprocess.run([*command, *arguments.overrides], check=True)
             found[window].append(read_wer(output_dir))
             print(

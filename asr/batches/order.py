@@ -63,9 +63,6 @@ class BatchConfig(Config):
     """Shorter utterances are left out of training."""
     max_utterance_seconds: float = pydantic.Field(default=30.0, gt=0)
     """Longer utterances are left out of training."""
-    window_shards: int = pydantic.Field(default=8, ge=1)
-    """Shards whose utterances are shuffled together, where `data.train` are folders of shards: more of them
-    mix better and take more memory. As many as there are: the whole epoch at once, as a manifest is."""
     num_workers: int = pydantic.Field(default=2, ge=0, le=256)
     """Processes that read audio and compute features; 0: the training process does it itself."""
 

@@ -33,12 +33,6 @@ def add_pack(parser: argparse.ArgumentParser) -> None:
         "(default: flac)",
     )
     parser.add_argument(
-        "--layout",
-        choices=("webdataset", "shar"),
-        default="webdataset",
-        help="who else is to read them: webdataset, or lhotse as Shar (default: webdataset)",
-    )
-    parser.add_argument(
         "--hours", metavar="H", type=float, default=8.0, help="of audio in a shard (default: 8)"
     )
     parser.add_argument(
@@ -64,7 +58,7 @@ def pack_manifest(args: argparse.Namespace) -> int:
     if args.jobs is not None and args.jobs > 1:
         engine = write_in_processes(args.jobs)
     manifest = Manifest.open(args.manifest)
-    settings = PackSettings(args.encoding, args.layout, args.hours, args.seed)
+    settings = PackSettings(args.encoding, args.hours, args.seed)
     with AudioProgress(float(manifest.durations.sum())) as progress:
         done = pack(manifest, Path(args.folder), settings, engine=engine, report=progress.advance)
     return _report_shards(args.folder, done)

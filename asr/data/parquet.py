@@ -63,8 +63,8 @@ def read_rows(
 
 def _find_audio_column(table: Path, schema: Any) -> str:
     """The column of structs with bytes and path: `audio`, if there are several."""
-    fields = {field.name: field.type for field in schema if field.type.num_fields}
-    found = [name for name, type in fields.items() if {"bytes", "path"} <= {own.name for own in type}]
+    structs = {field.name: field.type for field in schema if str(field.type).startswith("struct<")}
+    found = [name for name, cell in structs.items() if {"bytes", "path"} <= {part.name for part in cell}]
     if not found or (len(found) > 1 and "audio" not in found):
         raise UserError(
             f"{table}: expected one column of audio, each cell with bytes and path; found "

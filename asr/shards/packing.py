@@ -1,14 +1,13 @@
 """Pack the audio of a manifest into tar shards: each written aside, then renamed; a second run goes on.
 
-Layouts: `webdataset` puts <id>.flac and <id>.json, the record, one after the other into shard-000000.tar;
-`shar` writes lhotse's Shar, shar/recording.000000.tar and shar/cuts.000000.jsonl.gz.
+shard-000000.tar has <id>.flac and <id>.json, the record, one after the other, as webdataset reads them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
+import io
 import json
 import multiprocessing
 import re
@@ -20,25 +19,26 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import IO, Literal
 
 import numpy as np
 
+from asr.audio import reading as audio_files
+from asr.audio.reading import TOLERANCE_SECONDS
 from asr.data.manifest import Manifest, Utterance
-from asr.data.packed import INDEX_NAME, PackedUtterance
+from asr.data.packed import INDEX_NAME, MAX_MEMBER_BYTES, PackedUtterance
 from asr.errors import UserError
 from asr.files import claim_folder, replace_file
-from asr.shards.encoding import EncodedFile, Encoding, encode_audio
 from asr.shards.shards import Failure, FolderInfo, ShardInfo, parse_folder_index
 
-Layout = Literal["webdataset", "shar"]
-LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+Encoding = Literal["flac", "opus", "copy"]
+OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
+OPUS_BITS = 24_000  # a second
 FORMAT = "asr shards 1"  # part of the hash of what a shard is packed from
 MAX_KEY_LENGTH = 90  # so that a name fits the 100 bytes of a plain tar header
 Report = Callable[[float], None]  # gets seconds of audio that are done
 
 _BLOCK = 512  # bytes, of tar
-_PLAIN_ID = re.compile(r"\w[\w.\-]{0,80}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ class PackSettings:
     """Settings of packing."""
 
     encoding: Encoding = "flac"
-    layout: Layout = "webdataset"
     hours: float = 8.0
     """Hours of audio in a shard: some 450 MB of FLAC at 16 kHz, 90 MB of Opus."""
     seed: int = 0
@@ -83,7 +82,7 @@ class ShardPlan(Sequence[tuple[int, Utterance]]):
 
     def hash(self, settings: PackSettings) -> str:
         """Hash what the shard is made of: utterances and settings."""
-        source = hashlib.sha256(f"{FORMAT} {self.number} {settings.encoding} {settings.layout}\n".encode())
+        source = hashlib.sha256(f"{FORMAT} {self.number} {settings.encoding} webdataset\n".encode())
         for _, utterance in self:
             source.update(utterance.model_dump_json().encode() + b"\n")
         return source.hexdigest()
@@ -119,7 +118,7 @@ def pack(
     with claim_folder(folder):
         _remove_remains(folder)
         sources = [plan.hash(settings) for plan in plans]
-        kept = _find_kept(folder, sources, settings)
+        kept = _find_kept(folder, sources)
         left = [plan for plan in plans if plan.number not in kept]
         report(sum(plans[number].seconds for number in kept))
         done = dict(kept)
@@ -165,7 +164,7 @@ def deal(durations: np.ndarray, settings: PackSettings) -> list[np.ndarray]:
 # --- the index of the folder ----------------------------------------------------------------------
 
 
-def _find_kept(folder: Path, sources: Sequence[str], settings: PackSettings) -> dict[int, ShardInfo]:
+def _find_kept(folder: Path, sources: Sequence[str]) -> dict[int, ShardInfo]:
     """The shards that an earlier run finished, by number; refuse a folder that holds any others.
 
     They would stay beside the new ones, where webdataset and lhotse find them, or be written over.
@@ -175,10 +174,9 @@ def _find_kept(folder: Path, sources: Sequence[str], settings: PackSettings) -> 
     own: set[str] = set()
     if place.exists():
         _, infos = parse_folder_index(str(place), place.read_bytes())
-        own = {name_shard(number, settings) for number in range(len(sources))}  # perhaps not in the index yet
+        own = {name_shard(number) for number in range(len(sources))}  # perhaps not in the index yet
     there = {info.source: info for info in infos if _is_there(folder, info)}
-    tars = [path for pattern in ("*.tar", "shar/*.tar") for path in folder.glob(pattern)]
-    others = {path.relative_to(folder).as_posix() for path in tars} - own
+    others = {path.name for path in folder.glob("*.tar")} - own
     others |= {there[source].name for source in there.keys() - set(sources)}
     if others:
         raise UserError(
@@ -190,18 +188,14 @@ def _find_kept(folder: Path, sources: Sequence[str], settings: PackSettings) -> 
 
 def _remove_remains(folder: Path) -> None:
     """Remove what killed processes have left half written."""
-    for pattern in (".*.tmp", "shar/.*.tmp"):
-        for remains in folder.glob(pattern):
-            with contextlib.suppress(OSError):
-                remains.unlink()
+    for remains in folder.glob(".*.tmp"):
+        with contextlib.suppress(OSError):
+            remains.unlink()
 
 
 def _is_there(folder: Path, info: ShardInfo) -> bool:
-    try:
-        sizes = (folder / info.name).stat().st_size, (folder / info.index).stat().st_size
-    except OSError:
-        return False
-    return sizes == (info.size, info.index_size)
+    sizes = {folder / info.name: info.size, folder / info.index: info.index_size}
+    return all(path.is_file() and path.stat().st_size == size for path, size in sizes.items())
 
 
 def write_folder_index(folder: Path, infos: Sequence[ShardInfo], num_shards: int | None = None) -> None:
@@ -257,49 +251,35 @@ def _write_in_worker(index: int) -> ShardInfo:
     return info
 
 
-def name_shard(number: int, settings: PackSettings) -> str:
-    return f"shar/recording.{number:06d}.tar" if settings.layout == "shar" else f"shard-{number:06d}.tar"
+def name_shard(number: int) -> str:
+    return f"shard-{number:06d}.tar"
 
 
 def write_shard(
     folder: Path, settings: PackSettings, number: int, utterances: Sequence[Utterance], report: Report
 ) -> ShardInfo:
     """Write one shard and its index."""
-    is_shar = settings.layout == "shar"
-    name = name_shard(number, settings)
-    index_name = f"shard-{number:06d}.jsonl"
+    name = name_shard(number)
     rows: list[PackedUtterance] = []
-    cuts: list[dict[str, Any]] = []
     failed: list[Failure] = []
     with replace_file(folder / name) as file:
         tar = TarWriter(file)
         for utterance in utterances:
             report(utterance.duration)
             try:
-                audio = encode_audio(utterance, settings.encoding)
+                content, suffix, channel = encode_audio(utterance, settings.encoding)
             except UserError as error:
                 failed.append(Failure(id=utterance.id, message=str(error)))
                 continue
             key = make_key(utterance.id)
-            if is_shar and _PLAIN_ID.fullmatch(utterance.id):  # there a dot cuts nothing off
-                key = utterance.id
-            member = f"{key}.{audio.suffix}"
-            record = utterance.model_copy(
-                update={"audio": member, "start": 0.0, "channel": audio.channel}
-            )  # fmt: skip
-            offset = tar.add(member, audio.content)
-            if is_shar:
-                cuts.append(_describe_cut(key, record, audio))
-                described: Any = _describe_recording(key, audio)
-            else:
-                described = record.model_dump(exclude_defaults=True)
-            tar.add(f"{key}.json", json.dumps(described, ensure_ascii=False).encode())
-            rows.append(PackedUtterance(**record.model_dump(), offset=offset, size=len(audio.content)))
+            own = {"audio": f"{key}.{suffix}", "start": 0.0, "channel": channel}
+            record = utterance.model_copy(update=own)
+            offset = tar.add(record.audio, content)
+            described = json.dumps(record.model_dump(exclude_defaults=True), ensure_ascii=False)
+            tar.add(f"{key}.json", described.encode())
+            rows.append(PackedUtterance(**record.model_dump(), offset=offset, size=len(content)))
         tar.finish()
-    if is_shar:
-        with replace_file(folder / f"shar/cuts.{number:06d}.jsonl.gz") as file:
-            content = "".join(json.dumps(cut, ensure_ascii=False) + "\n" for cut in cuts).encode()
-            file.write(gzip.compress(content, mtime=0))
+    index_name = f"shard-{number:06d}.jsonl"
     return finish_shard(folder, name, rows, failed, index_name, tar.size, tar.digest.hexdigest())
 
 
@@ -368,41 +348,53 @@ class TarWriter:
         self.size += len(data)
 
 
-# --- lhotse ---------------------------------------------------------------------------------------
+# --- audio ----------------------------------------------------------------------------------------
 
 
-def _describe_recording(key: str, audio: EncodedFile) -> dict[str, Any]:
-    channels = list(range(audio.num_channels))
-    return {
-        "id": key,
-        "sources": [{"type": "shar", "channels": channels, "source": ""}],
-        "sampling_rate": audio.sample_rate,
-        "num_samples": audio.num_samples,
-        "duration": audio.num_samples / audio.sample_rate,
-        "channel_ids": channels,
-    }
+def encode_audio(utterance: Utterance, encoding: Encoding) -> tuple[bytes, str, int | None]:
+    """The audio of an utterance as a file of its own, its suffix, and its channel in a file that is copied.
+
+    It is mono, at the sample rate of its file; `copy` keeps whole files.
+    """
+    info = audio_files.read_info(utterance.audio)
+    audio_S = audio_files.read(
+        utterance.audio,
+        info.sample_rate,
+        start=utterance.start,
+        duration=utterance.duration,
+        channel=utterance.channel_index,
+    )
+    is_whole = utterance.start == 0 and abs((info.seconds or 0.0) - utterance.duration) <= TOLERANCE_SECONDS
+    if encoding == "copy" and is_whole:
+        content = Path(utterance.audio).read_bytes()
+        if len(content) > MAX_MEMBER_BYTES:
+            raise UserError(
+                f"{utterance.audio}: {len(content):,} bytes, more than {MAX_MEMBER_BYTES:,}; cut it"
+            )
+        suffix = re.sub(r"[^a-z0-9]", "", Path(utterance.audio).suffix.lower()) or info.container
+        return content, suffix, utterance.channel
+    if encoding != "opus":
+        return encode_flac(audio_S, info.sample_rate), "flac", None
+    rate = next((rate for rate in OPUS_RATES if rate >= info.sample_rate), OPUS_RATES[-1])
+    return encode_opus(audio_files.resample(audio_S, info.sample_rate, rate), rate), "opus", None
 
 
-def _describe_cut(key: str, record: Utterance, audio: EncodedFile) -> dict[str, Any]:
-    channel = 0 if audio.channel is None else audio.channel - 1
-    duration = audio.num_samples / audio.sample_rate
-    supervision = {
-        "id": record.id,
-        "recording_id": key,
-        "start": 0.0,
-        "duration": duration,
-        "channel": channel,
-        "text": record.text,
-        "language": record.language,
-        "speaker": record.speaker,
-        "custom": record.extras or None,
-    }
-    supervision = {name: value for name, value in supervision.items() if value is not None}
-    return {
-        "id": key,
-        "start": 0.0,
-        "duration": duration,
-        "channel": channel,
-        "supervisions": [supervision],
-        "type": "MonoCut",
-    }
+def encode_flac(audio_S: np.ndarray, sample_rate: int) -> bytes:
+    """16-bit FLAC: no loss where the samples were of 16 bits."""
+    import soundfile
+
+    samples = np.clip(np.rint(audio_S * 32768), -32768, 32767).astype(np.int16)
+    file = io.BytesIO()
+    soundfile.write(file, samples, sample_rate, "PCM_16", format="FLAC")
+    return file.getvalue()
+
+
+def encode_opus(audio_S: np.ndarray, sample_rate: int) -> bytes:
+    """Opus in Ogg with `OPUS_BITS` a second."""
+    import soundfile
+
+    # libsndfile's scale: 0 is 256 kbit/s, 1 is 6 kbit/s.
+    level = 1 - (OPUS_BITS - 6_000) / (256_000 - 6_000)
+    samples, file = np.clip(audio_S, -1, 1), io.BytesIO()
+    soundfile.write(file, samples, sample_rate, "OPUS", format="OGG", compression_level=level)
+    return file.getvalue()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,10 +23,17 @@ from asr.batches.order import (
     too_few_batches,
 )
 from asr.data.packed import PackedUtterance
+from asr.data.storage import read_ranges
 from asr.errors import UserError
-from asr.shards.shards import ShardFolder, ShardWindow
+from asr.shards.shards import ShardFolder
 
 logger = logging.getLogger(__name__)
+
+
+WINDOW_SHARDS = 8
+"""Shards whose utterances are shuffled together: more of them mix better and take more memory."""
+WINDOW_UTTERANCES = 10_000
+"""Least utterances of a window; those of a few hundred cost accuracy (docs/shards.md)."""
 
 
 class RowKey(NamedTuple):
@@ -45,6 +54,52 @@ class ShardRows:
         return self._folders[key.source].shards[key.shard].parse(key.line)
 
 
+class ShardWindow(Sequence[PackedUtterance]):
+    """The utterances of a few shards, kept as the lines of their indexes."""
+
+    def __init__(self, folders: Sequence[ShardFolder], numbers: np.ndarray) -> None:
+        """Read the indexes, those at addresses at the same time. `numbers`: (source, shard) of each."""
+        self.numbers = numbers
+        self._shards = [folders[source].shards[shard] for source, shard in numbers]
+        self._lines: list[list[bytes]] = []
+        for shard, content in zip(
+            self._shards, read_ranges([shard.index for shard in self._shards]), strict=True
+        ):
+            if isinstance(content, UserError):
+                raise content
+            self._lines.append(shard.check_index(content).splitlines())
+        self._firsts = np.cumsum([0, *map(len, self._lines)])
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def __iter__(self) -> Iterator[PackedUtterance]:
+        return self.part(0, 1)
+
+    def part(self, rank: int, count: int) -> Iterator[PackedUtterance]:
+        """Every `count`-th utterance from `rank` on, and none of the others parsed."""
+        rows = ((shard, line) for shard, own in zip(self._shards, self._lines, strict=True) for line in own)
+        return (shard.parse(line) for shard, line in itertools.islice(rows, rank, None, count))
+
+    def __getitem__(self, position: int) -> PackedUtterance:  # type: ignore[override]
+        number, line = self._find(position)
+        return self._shards[number].parse(line)
+
+    def keys(self, positions: np.ndarray) -> list[RowKey]:
+        """The keys of the utterances at these positions."""
+        keys = []
+        for position in positions.tolist():
+            number, line = self._find(position)
+            source, shard = self.numbers[number].tolist()
+            keys.append(RowKey(source, shard, line))
+        return keys
+
+    def _find(self, position: int) -> tuple[int, bytes]:
+        """Which of the shards an utterance is in, and its line there."""
+        number = int(np.searchsorted(self._firsts, position, side="right")) - 1
+        return number, self._lines[number][position - int(self._firsts[number])]
+
+
 class WindowStart(NamedTuple):
     """A window of an epoch, and how many batches of all processes come before it."""
 
@@ -56,7 +111,7 @@ class WindowStart(NamedTuple):
 class PlannedBatch:
     """A batch by positions in its window. Its keys are looked up by the process that takes it."""
 
-    window: OpenedWindow
+    window: ShardWindow
     positions_B: np.ndarray
     padded_seconds: float = 0.0
     """At the original speed."""
@@ -90,6 +145,10 @@ class ShardLoader(UtteranceLoader):
         count = round(sum(share * len(folder) for share, folder in zip(self._shares, folders, strict=True)))
         super().__init__(name, ShardRows(folders), count, inputs, config, **options)
         self._starts: list[WindowStart] = []
+        self._window_shards = WINDOW_SHARDS
+        if len(self):
+            per_shard = len(self) / sum(len(folder.shards) for folder in folders)
+            self._window_shards = max(WINDOW_SHARDS, math.ceil(WINDOW_UTTERANCES / per_shard))
         for folder, share in zip(folders, self._shares, strict=True):
             if not len(folder):
                 raise UserError(f"{folder.address}: no utterance in its shards")
@@ -125,8 +184,11 @@ class ShardLoader(UtteranceLoader):
 
     def evaluation_batches(self) -> Iterator[Batch]:
         """Every utterance once in all processes together, as it is; in each window the longest first."""
-        windows = order_windows(self._folders, self._config.window_shards)
-        planned = (batch for shards in windows for batch in self._plan_evaluation(shards))
+        sources = enumerate(self._folders)
+        numbers = [(source, shard) for source, folder in sources for shard in range(len(folder.shards))]
+        size = self._window_shards
+        windows = (np.array(numbers[start : start + size]) for start in range(0, len(numbers), size))
+        planned = (batch for window in windows for batch in self._plan_evaluation(window))
         yield from self._load((batch.row_keys() for batch in self._share.take(planned)), None)
 
     def largest_batch(self) -> Batch:
@@ -146,7 +208,7 @@ class ShardLoader(UtteranceLoader):
 
     def _order(self, epoch: int) -> list[np.ndarray]:
         counts = [len(folder.shards) for folder in self._folders]
-        return order_shards(counts, self._shares, self._config.window_shards, self._seed, epoch)
+        return order_shards(counts, self._shares, self._window_shards, self._seed, epoch)
 
     def _plan_epoch(self, epoch: int, first: WindowStart) -> Iterator[PlannedBatch]:
         """The batches of all processes from a window on; the next window is read while one is used."""
@@ -176,10 +238,10 @@ class ShardLoader(UtteranceLoader):
         report_left_over(epoch, sum(map(len, waiting)), multiple)
 
     def _plan_window(self, epoch: int, number: int, shards: np.ndarray) -> list[PlannedBatch]:
-        window = OpenedWindow(self._folders, shards)
-        chosen = select_training_set(window.rows, self._inputs, self._config, self._share)
+        window = ShardWindow(self._folders, shards)
+        chosen = select_training_set(window, self._inputs, self._config, self._share)
         if epoch == 0 and number == 0:
-            report_left_out(f"{self.name}, the first {len(window.shards)} shards", window.rows, chosen)
+            report_left_out(f"{self.name}, the first {len(shards)} shards", window, chosen)
         if not len(chosen.positions_N):
             return []
         seconds_N = chosen.seconds_N / self._augmenter.choose_speeds(chosen.id_hashes_N, epoch)
@@ -190,35 +252,8 @@ class ShardLoader(UtteranceLoader):
         ]
 
     def _plan_evaluation(self, shards: np.ndarray) -> list[PlannedBatch]:
-        window = OpenedWindow(self._folders, shards)
-        seconds_N = np.array([item.duration for item in window.rows])
-        tokens_N = None
-        if self._config.max_tokens is not None:
-            tokens_N = count_tokens(window.rows, self._inputs)
+        window = ShardWindow(self._folders, shards)
+        seconds_N = np.array([item.duration for item in window])
+        tokens_N = None if self._config.max_tokens is None else count_tokens(window, self._inputs)
         groups = group_by_length(seconds_N, self._config, None, tokens_N)
         return [PlannedBatch(window, group) for group in groups[::-1]]
-
-
-class OpenedWindow:
-    """A few shards of several folders, with their indexes read."""
-
-    def __init__(self, folders: Sequence[ShardFolder], shards: np.ndarray) -> None:
-        self.shards = shards
-        self.rows = ShardWindow([folders[source].shards[shard] for source, shard in shards])
-
-    def keys(self, positions: np.ndarray) -> list[RowKey]:
-        """The keys of the utterances at these positions."""
-        keys = []
-        for position in positions.tolist():
-            number, line = self.rows.row(position)
-            source, shard = self.shards[number].tolist()
-            keys.append(RowKey(source, shard, line))
-        return keys
-
-
-def order_windows(folders: Sequence[ShardFolder], window_shards: int) -> list[np.ndarray]:
-    """All shards in their order, a few at a time."""
-    shards = [
-        (source, number) for source, folder in enumerate(folders) for number in range(len(folder.shards))
-    ]
-    return [np.array(shards[start : start + window_shards]) for start in range(0, len(shards), window_shards)]

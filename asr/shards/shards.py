@@ -13,13 +13,11 @@ its own folder, and sizes and offsets stay within the bounds of their shard.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 import pydantic
 from pydantic import Field
 
@@ -32,7 +30,6 @@ from asr.data.storage import (
     is_address,
     join_address,
     read_range,
-    read_ranges,
     read_start,
 )
 from asr.errors import UserError
@@ -163,49 +160,6 @@ class ShardFolder:
     @property
     def longest_seconds(self) -> float:
         return max((shard.info.longest for shard in self.shards), default=0.0)
-
-
-class ShardWindow(Sequence[PackedUtterance]):
-    """The utterances of a few shards, kept as the lines of their indexes."""
-
-    def __init__(self, shards: Sequence[TarShard]) -> None:
-        """Reads the indexes, those at addresses at the same time."""
-        self._shards = shards
-        self._contents = []
-        for shard, content in zip(shards, read_ranges([shard.index for shard in shards]), strict=True):
-            if isinstance(content, UserError):
-                raise content
-            self._contents.append(shard.check_index(content))
-        self._ends = [_find_line_ends(content) for content in self._contents]
-        self._firsts = np.cumsum([0, *map(len, self._ends)])
-
-    def __len__(self) -> int:
-        return int(self._firsts[-1])
-
-    def __iter__(self) -> Iterator[PackedUtterance]:
-        return self.part(0, 1)
-
-    def part(self, rank: int, count: int) -> Iterator[PackedUtterance]:
-        """Every `count`-th utterance from `rank` on, and none of the others parsed."""
-        lines = zip(self._shards, map(bytes.splitlines, self._contents), strict=True)
-        rows = ((shard, line) for shard, own in lines for line in own)
-        return (shard.parse(line) for shard, line in itertools.islice(rows, rank, None, count))
-
-    def __getitem__(self, position: int) -> PackedUtterance:  # type: ignore[override]
-        number, line = self.row(position)
-        return self._shards[number].parse(line)
-
-    def row(self, position: int) -> tuple[int, bytes]:
-        """Which of the shards an utterance is in, and its line there."""
-        number = int(np.searchsorted(self._firsts, position, side="right")) - 1
-        row = position - int(self._firsts[number])
-        ends = self._ends[number]
-        begin = int(ends[row - 1]) + 1 if row else 0
-        return number, self._contents[number][begin : int(ends[row])]
-
-
-def _find_line_ends(content: bytes) -> np.ndarray:
-    return np.flatnonzero(np.frombuffer(content, dtype=np.uint8) == ord("\n"))
 
 
 def parse_folder_index(place: str, content: bytes) -> tuple[FolderInfo, list[ShardInfo]]:

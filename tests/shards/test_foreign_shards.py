@@ -175,20 +175,6 @@ def test_we_read_what_webdataset_writes(manifest: Manifest, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_lhotse_opens_ours(manifest: Manifest, tmp_path: Path) -> None:
-    lhotse = pytest.importorskip("lhotse", reason="the extra formats is not installed")
-    pack_noise(manifest, tmp_path, 2, layout="shar")
-    cuts = list(lhotse.CutSet.from_shar(in_dir=tmp_path / "shar"))
-    expected = {item.id: item for item in manifest}
-    assert len(cuts) == len(expected)
-    for cut in cuts:
-        item = expected.pop(cut.id)
-        assert [supervision.text for supervision in cut.supervisions] == [item.text]
-        assert cut.supervisions[0].speaker == item.speaker and cut.duration == pytest.approx(item.duration)
-        assert np.array_equal(cut.load_audio()[0], audio_files.read(item.audio, RATE))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("format", ["flac", "wav"])
 def test_we_read_what_lhotse_writes(manifest: Manifest, tmp_path: Path, format: str) -> None:
     lhotse = pytest.importorskip("lhotse", reason="the extra formats is not installed")

@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shard_examples import pack_noise, write_noise
+from shard_examples import LIMITS, load_shards, pack_noise, write_noise
 from test_batches import CONFIG, assert_equal, build_inputs
 
 from asr.batches import AugmentConfig, BatchLoader, ProcessShare, order_shards
 from asr.data import Manifest, PackedUtterance, read_data, write_manifest
 from asr.errors import UserError
 from asr.shards import ShardFolder, ShardLoader, TarShard, WindowStart, shard_loader
-
-LIMITS = {"max_seconds": 1.5, "max_utterance_seconds": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -36,20 +34,13 @@ def manifest(folder: ShardFolder) -> Manifest:
     return Manifest.open(path)
 
 
-def build(
-    folder: ShardFolder, *, share: ProcessShare | None = None, window_shards: int = 2, **config: Any
-) -> ShardLoader:
-    settings = CONFIG.model_copy(update=LIMITS | {"window_shards": window_shards, **config})
-    return ShardLoader([folder], build_inputs(), settings, seed=1, share=share or ProcessShare())
-
-
 def names(batches: Any) -> list[tuple[str, ...]]:
     return [batch.ids for batch in batches]
 
 
 def test_one_window_is_what_a_manifest_is(folder: ShardFolder, manifest: Manifest) -> None:
     """The same bits in the same order, augmented and as they are."""
-    shards = build(folder, window_shards=len(folder.shards))
+    shards = load_shards(folder, window=len(folder.shards))
     files = BatchLoader(manifest, build_inputs(), CONFIG.model_copy(update=LIMITS), seed=1)
     for epoch in (0, 3):
         assert_equal(shards.epoch_batches(epoch), files.epoch_batches(epoch))
@@ -58,11 +49,9 @@ def test_one_window_is_what_a_manifest_is(folder: ShardFolder, manifest: Manifes
     assert shards.largest_batch().ids == files.largest_batch().ids
 
 
-@pytest.mark.parametrize("window_shards", [1, 2, 4])
-def test_windows_have_each_utterance_once(
-    folder: ShardFolder, manifest: Manifest, window_shards: int
-) -> None:
-    loader = build(folder, window_shards=window_shards)
+@pytest.mark.parametrize("window", [1, 2, 4])
+def test_windows_have_each_utterance_once(folder: ShardFolder, manifest: Manifest, window: int) -> None:
+    loader = load_shards(folder, window=window)
     orders = [names(loader.epoch_batches(epoch)) for epoch in (0, 1)]
     for order in orders:
         assert sorted(name for ids in order for name in ids) == sorted(item.id for item in manifest)
@@ -76,7 +65,7 @@ def test_resume_in_mid_epoch_is_exact_and_reads_no_window_before(
     folder: ShardFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From every batch of an epoch, by what a checkpoint has: the batches done, and the window of the next."""
-    loader = build(folder)
+    loader = load_shards(folder)
     whole = list(loader.epoch_batches(2))
     windows = [loader.find_window(start) for start in range(len(whole) + 1)]
     assert len({start.window for start in windows}) == 3
@@ -90,10 +79,12 @@ def test_resume_in_mid_epoch_is_exact_and_reads_no_window_before(
     monkeypatch.setattr(ShardLoader, "_plan_window", plan)
     for start in range(0, len(whole), 3):
         planned.clear()
-        assert_equal(build(folder).epoch_batches(2, start, windows[start]), whole[start:])
+        assert_equal(load_shards(folder).epoch_batches(2, start, windows[start]), whole[start:])
         assert min(planned) == windows[start].window
     last = len(whole) - 2
-    assert_equal(build(folder).epoch_batches(2, last, WindowStart()), whole[last:])  # of a state without it
+    assert_equal(
+        load_shards(folder).epoch_batches(2, last, WindowStart()), whole[last:]
+    )  # of a state without it
 
 
 @pytest.mark.parametrize(
@@ -104,15 +95,15 @@ def test_ranks_together_see_what_one_process_sees(
     folder: ShardFolder, first: int, now: int, num_workers: int
 ) -> None:
     """Step s of rank r is batch s * W + r, also of a training that was started with another W, and resumed."""
-    alone = names(build(folder).epoch_batches(1))
+    alone = names(load_shards(folder).epoch_batches(1))
     used = alone[: len(alone) - len(alone) % first]
     start = 4 * first // 2
     for skipped in (0, start):
         ranks = [
             names(
-                build(folder, share=ProcessShare(rank, now, first), num_workers=num_workers).epoch_batches(
-                    1, skipped
-                )
+                load_shards(
+                    folder, share=ProcessShare(rank, now, first), num_workers=num_workers
+                ).epoch_batches(1, skipped)
             )
             for rank in range(now)
         ]
@@ -130,14 +121,14 @@ def test_shards_are_ordered_once_an_epoch(folder: ShardFolder, monkeypatch: pyte
         return order_shards(*arguments)
 
     monkeypatch.setattr(shard_loader, "order_shards", order)
-    loader = build(folder, window_shards=1)
+    loader = load_shards(folder, window=1)
     names(loader.epoch_batches(4))
     assert epochs == [4]
 
 
 def test_processes_divide_the_planning(folder: ShardFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reads its part of the utterances, and all get the batches that one gets alone."""
-    alone = names(build(folder).epoch_batches(1))
+    alone = names(load_shards(folder).epoch_batches(1))
     alone = alone[: len(alone) - len(alone) % 3]
     parsed: Counter[str] = Counter()
     original, barrier, given = TarShard.parse, threading.Barrier(3), [None] * 3
@@ -155,7 +146,7 @@ def test_processes_divide_the_planning(folder: ShardFolder, monkeypatch: pytest.
             barrier.wait()
             return values
 
-        return names(build(folder, share=ProcessShare(rank, 3, gather=gather)).epoch_batches(1))
+        return names(load_shards(folder, share=ProcessShare(rank, 3, gather=gather)).epoch_batches(1))
 
     monkeypatch.setattr(TarShard, "parse", parse)
     with ThreadPoolExecutor(3) as threads:
@@ -169,16 +160,16 @@ def test_processes_divide_the_planning(folder: ShardFolder, monkeypatch: pytest.
 
 def test_too_few_batches_for_the_processes(folder: ShardFolder) -> None:
     with pytest.raises(UserError, match="fewer than the 100 processes"):
-        list(build(folder, share=ProcessShare(0, 100)).epoch_batches(0))
+        list(load_shards(folder, share=ProcessShare(0, 100)).epoch_batches(0))
 
 
 def test_what_cannot_be_trained_on_is_left_out(folder: ShardFolder, caplog: pytest.LogCaptureFixture) -> None:
-    short = build(folder, min_seconds=0.2)
+    short = load_shards(folder, min_seconds=0.2)
     ids = {name for batch in short.epoch_batches(0) for name in batch.ids}
     assert ids == {item.id for item in read_data(folder.address) if item.duration >= 0.2}
     assert "utterances are left out of training (shorter than batches.min_seconds = 0.2)" in caplog.text
     with pytest.raises(UserError, match="none of the 60 utterances can be trained on"):
-        list(build(folder, min_seconds=1.0).epoch_batches(0))
+        list(load_shards(folder, min_seconds=1.0).epoch_batches(0))
 
 
 def test_sources_are_mixed_by_their_shares(folder: ShardFolder, tmp_path: Path) -> None:

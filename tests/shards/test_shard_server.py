@@ -5,16 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
-from shard_examples import pack_noise, write_noise
-from test_batches import CONFIG, assert_equal, build_inputs
+from shard_examples import load_shards, pack_noise, write_noise
+from test_batches import assert_equal
 
-from asr.batches import BatchConfig
 from asr.data import Manifest, read_data, storage
 from asr.errors import UserError
-from asr.shards import ShardFolder, ShardLoader, hash_index
+from asr.shards import ShardFolder, hash_index
 
 pytestmark = pytest.mark.slow
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
@@ -31,12 +29,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(TOOLS))
 
 
-def load(folder: ShardFolder, num_workers: int) -> ShardLoader:
-    config: dict[str, Any] = {"max_seconds": 1.5, "max_utterance_seconds": 1.0, "window_shards": 2}
-    settings: BatchConfig = CONFIG.model_copy(update=config | {"num_workers": num_workers})
-    return ShardLoader([folder], build_inputs(), settings, seed=1)
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_faulty_server_changes_nothing(manifest: Manifest, tmp_path: Path, num_workers: int) -> None:
     pytest.importorskip("aiohttp", reason="reads https://")
@@ -47,8 +39,8 @@ def test_a_faulty_server_changes_nothing(manifest: Manifest, tmp_path: Path, num
         there = ShardFolder.open(f"http://127.0.0.1:{server.server_port}")
         assert hash_index(there.address) == hash_index(here.address)
         for epoch in (0, 1):
-            expected = load(here, 0).epoch_batches(epoch)
-            assert_equal(load(there, num_workers).epoch_batches(epoch), expected)
+            expected = load_shards(here, num_workers=0).epoch_batches(epoch)
+            assert_equal(load_shards(there, num_workers=num_workers).epoch_batches(epoch), expected)
         assert all(server.counts[fault] for fault in ("503", "500", "429", "broken", "short"))
 
 
@@ -61,7 +53,7 @@ def test_only_the_ranges_that_are_needed(manifest: Manifest, tmp_path: Path) -> 
     with serve(tmp_path / "shards") as server:
         there = ShardFolder.open(f"http://127.0.0.1:{server.server_port}")
         server.counts.clear()
-        batches = load(there, 0).epoch_batches(0)
+        batches = load_shards(there, num_workers=0).epoch_batches(0)
         next(batches)
         batches.close()
         total = sum(shard.info.size for shard in here.shards)
@@ -103,7 +95,10 @@ def test_an_object_store(manifest: Manifest, tmp_path: Path, monkeypatch: pytest
             monkeypatch.setenv(name, value)
         there = ShardFolder.open("s3://corpus")
         for epoch in (0, 1):
-            assert_equal(load(there, 2).epoch_batches(epoch), load(here, 0).epoch_batches(epoch))
+            assert_equal(
+                load_shards(there, num_workers=2).epoch_batches(epoch),
+                load_shards(here, num_workers=0).epoch_batches(epoch),
+            )
         assert all(counts[fault] for fault in ("503 Slow Down", "500 Error", "short"))
         with pytest.raises(UserError, match=r"s3://corpus/none: no index\.jsonl there"):
             ShardFolder.open("s3://corpus/none")

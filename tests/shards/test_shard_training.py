@@ -8,6 +8,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from shard_examples import set_window
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
 from asr.cli import main
@@ -45,7 +46,7 @@ def test_settings_of_shards_are_for_shards(tiny_run: TinyRun, shards: Path) -> N
     ):
         with pytest.raises(UserError, match=message):
             check_sources(tiny_run(override))
-    check_sources(tiny_run(*on(shards, "data.shares=[0.5]", "batches.window_shards=3")))
+    check_sources(tiny_run(*on(shards, "data.shares=[0.5]")))
     with pytest.raises(UserError, match="shares has 2 numbers, but train 1 paths"):
         tiny_run("data.shares=[0.5, 1.0]")
     with pytest.raises(UserError, match="expected numbers above 0, of which 1 is all"):
@@ -62,7 +63,7 @@ def test_all_shards_in_one_window_train_as_their_manifest(
     memory = fsspec.filesystem("memory")
     memory.put(str(shards), "/training", recursive=True)
     for name, place in (("here", str(shards)), ("there", "memory://training")):
-        run = on(place, f"output_dir={tmp_path}/{name}", "batches.window_shards=9")
+        run = on(place, f"output_dir={tmp_path}/{name}")
         assert_equal_bits(expected, train(tiny_run(*run)))
     memory.rm("/training", recursive=True)
 
@@ -72,7 +73,8 @@ def test_all_shards_in_one_window_train_as_their_manifest(
 def test_resuming_in_mid_epoch_is_exact(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: Path, killed_at: int
 ) -> None:
-    settings = on(shards, "batches.window_shards=2", "train.steps=14", "batches.max_tokens=60")
+    set_window(monkeypatch, 2)
+    settings = on(shards, "train.steps=14", "batches.max_tokens=60")
     whole = train(tiny_run(f"output_dir={tmp_path}/whole", *settings))
     run_until_killed(monkeypatch, killed_at, lambda: train(tiny_run(*settings)))
     state = load_state(find_checkpoints(tmp_path / "run")[-1])
