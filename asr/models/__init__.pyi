@@ -6,8 +6,6 @@ from .decoders import (
     TransformerDecoder as TransformerDecoder,
     TransformerDecoderConfig as TransformerDecoderConfig,
     build_decoder as build_decoder,
-    corrupt as corrupt,
-    token_similarity as token_similarity,
 )
 from .encoders import (
     ENCODERS as ENCODERS,
@@ -40,8 +38,10 @@ from .guided_attention import (
     CTCPrefixes as CTCPrefixes,
     GuidedAttention as GuidedAttention,
     GuidedAttentionConfig as GuidedAttentionConfig,
+    GuidedBatch as GuidedBatch,
     attention_measures as attention_measures,
     diagonal_times as diagonal_times,
+    follow_alignment as follow_alignment,
     follow_texts as follow_texts,
     guide_texts as guide_texts,
     guided_attention_loss as guided_attention_loss,

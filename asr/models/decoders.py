@@ -1,4 +1,4 @@
-"""Base of all decoders: the loss of training, exposure to own mistakes, and steps of autoregressive ones."""
+"""Decoders: their loss, steps of autoregressive ones, and the Transformer decoder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 import pydantic
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from asr.config import Config, choose_by_type
 from asr.models.encoders import Block, PlacedAttentionConfig
@@ -24,8 +23,7 @@ from asr.models.layers import (
     find_more_kinds,
     length_mask,
 )
-from asr.models.losses import IGNORED, Targets, cross_entropy
-from asr.text.units import SOS_ID, SPECIAL_TOKENS, UNK_ID
+from asr.models.losses import Targets, cross_entropy
 
 # B utterances, R rows (B, or the beams of all utterances, those of one side by side), T encoded steps,
 # U tokens, N tokens and the end, D dimension of the encoder, V vocabulary, H heads
@@ -35,6 +33,29 @@ Weights = dict[int, Tensor]  # of each of these layers, (R, H, U, T)
 Encoded = tuple[Tensor, Tensor]  # encoded_BTD and encoded_lengths_B
 
 
+class ExposureConfig(Config):
+    """Tokens that the decoder reads in training in place of the true ones. Targets stay as they are."""
+
+    replace: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Share of tokens replaced by another one, more often by one whose embedding is similar."""
+    drop: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Share of tokens replaced by the unknown token."""
+    repeat: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Share of tokens replaced by the token before, as if that had been decoded twice."""
+    scheduled_sampling: float = pydantic.Field(default=0.0, ge=0, le=1)
+    """Share of tokens replaced by the decoder's own choice in a first pass (Bengio et al. 2015)."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> ExposureConfig:
+        if self.corrupted >= 1:
+            raise ValueError(f"replace + drop + repeat = {self.corrupted:g} must be below 1")
+        return self
+
+    @property
+    def corrupted(self) -> float:
+        return self.replace + self.drop + self.repeat
+
+
 @dataclass(frozen=True)
 class TeacherForcing:
     """Settings of a decoder's loss, and of the tokens that it reads in training."""
@@ -42,7 +63,7 @@ class TeacherForcing:
     label_smoothing: float
     exposure: ExposureConfig
     attention_bias_BNT: Tensor | None = None
-    """Added to the scores of cross-attention: see asr/models/losses.py."""
+    """Added to the scores of cross-attention."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +71,6 @@ class DecoderLoss:
     """Loss of the reference tokens, summed over a batch."""
 
     loss: Tensor
-    """What to differentiate."""
     parts: dict[str, Tensor]
     """By names that `SpeechModel.reported` has."""
     weights: Weights
@@ -189,90 +209,12 @@ class Decoder(AnyDecoder):
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
     ) -> DecoderLoss:
         inputs_BN, targets_BN = targets.for_decoder()
-        if self.training:
-            inputs_BN = self._expose(inputs_BN, targets_BN, encoded, forcing)
+        if self.training and forcing.exposure != ExposureConfig():
+            from asr.research.exposure import expose
+
+            inputs_BN = expose(self, inputs_BN, targets_BN, encoded, forcing)
         scores_BNV, weights = self(inputs_BN, *encoded, weights_of, forcing.attention_bias_BNT)
         return score_tokens(scores_BNV, targets_BN, weights, targets.num_rows_B, forcing)
-
-    def _expose(
-        self, inputs_BN: Tensor, targets_BN: Tensor, encoded: Encoded, forcing: TeacherForcing
-    ) -> Tensor:
-        """Replace some inputs by what might have been decoded."""
-        exposure = forcing.exposure
-        can_change_BN = (targets_BN != IGNORED) & (inputs_BN != SOS_ID)
-        if exposure.scheduled_sampling > 0:
-            with torch.no_grad():
-                scores_BNV, _ = self(inputs_BN, *encoded, None, forcing.attention_bias_BNT)
-            own_BN = torch.cat([inputs_BN[:, :1], scores_BNV.argmax(-1)[:, :-1]], dim=1)
-            is_sampled_BN = torch.rand(inputs_BN.shape, device=inputs_BN.device) < exposure.scheduled_sampling
-            inputs_BN = torch.where(can_change_BN & is_sampled_BN, own_BN, inputs_BN)
-        if exposure.corrupts:
-            similarity_VV = token_similarity(self.embedding.weight)
-            inputs_BN = corrupt(inputs_BN, can_change_BN, exposure, similarity_VV)
-        return inputs_BN
-
-
-# --- exposure bias ----------------------------------------------------------------------------------
-
-# B batch, U tokens, V vocabulary, D model dimension
-
-
-SHARPNESS = 10.0  # of the softmax of cosines by which tokens are confused
-
-
-class ExposureConfig(Config):
-    """Tokens that the decoder reads in training in place of the true ones. Targets stay as they are."""
-
-    replace: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Share of tokens replaced by another one, likelier by one that the model takes for a similar one."""
-    drop: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Share of tokens replaced by the unknown token, as if nothing had been heard."""
-    repeat: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Share of tokens replaced by the token before, as if that had been decoded twice."""
-    scheduled_sampling: float = pydantic.Field(default=0.0, ge=0, le=1)
-    """Share of tokens replaced by the decoder's own choice in a first pass (Bengio et al. 2015)."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> ExposureConfig:
-        if self.replace + self.drop + self.repeat >= 1:
-            raise ValueError(
-                f"replace + drop + repeat = {self.replace + self.drop + self.repeat:g} must be below 1"
-            )
-        return self
-
-    @property
-    def corrupts(self) -> bool:
-        return self.replace + self.drop + self.repeat > 0
-
-
-def corrupt(
-    inputs_BU: Tensor, can_change_BU: Tensor, config: ExposureConfig, similarity_VV: Tensor
-) -> Tensor:
-    """Inputs of the decoder with some tokens replaced, dropped or repeated where `can_change_BU` is True."""
-    draw_BU = torch.rand(inputs_BU.shape, device=inputs_BU.device)
-    end_of_drop = config.replace + config.drop
-    is_replaced_BU = can_change_BU & (draw_BU < config.replace)
-    is_dropped_BU = can_change_BU & (draw_BU >= config.replace) & (draw_BU < end_of_drop)
-    is_repeated_BU = can_change_BU & (draw_BU >= end_of_drop) & (draw_BU < end_of_drop + config.repeat)
-    is_repeated_BU &= F.pad(can_change_BU[:, :-1], (1, 0))  # the start token is nothing to repeat
-    probabilities_NV = similarity_VV[inputs_BU.flatten()].softmax(-1)
-    confused_BU = torch.multinomial(probabilities_NV, 1).view_as(inputs_BU)
-    before_BU = torch.cat([inputs_BU[:, :1], inputs_BU[:, :-1]], dim=1)
-    corrupted_BU = torch.where(is_replaced_BU, confused_BU, inputs_BU)
-    corrupted_BU = torch.where(is_repeated_BU, before_BU, corrupted_BU)
-    return corrupted_BU.masked_fill(is_dropped_BU, UNK_ID)
-
-
-def token_similarity(embeddings_VD: Tensor) -> Tensor:
-    """(V, V): sharpened cosines of the embeddings; none for a token and itself, or for special tokens."""
-    unit_VD = F.normalize(embeddings_VD.detach().float(), dim=-1)
-    similarity_VV = SHARPNESS * unit_VD @ unit_VD.T
-    similarity_VV.fill_diagonal_(-torch.inf)
-    similarity_VV[:, : len(SPECIAL_TOKENS)] = -torch.inf
-    return similarity_VV.nan_to_num(nan=0.0, neginf=-1e4)
-
-
-# B batch, T steps of the encoder, U steps of the decoder, F features, D dimension, V vocabulary, H heads
 
 
 class DecoderLayersConfig(PlacedAttentionConfig, DecoderConfig):

@@ -30,7 +30,7 @@ from asr.models.layers import (
 )
 from asr.models.losses import Model
 
-# B batch, T frames, F features, C channels, D model dimension
+# B batch, T frames or steps, F features, C channels, D model dimension, K kernel
 
 
 class SubsamplingConfig(Config):
@@ -151,27 +151,22 @@ class Clock:
     seconds_per_step: float
 
     def times(self, num_steps: int) -> np.ndarray:
-        """Times of the first steps."""
-        return self.first + self.seconds_per_step * np.arange(num_steps)
+        return self.time(np.arange(num_steps))
 
-    def time(self, step: float) -> float:
-        return self.first + step * self.seconds_per_step
+    def time(self, step: Any) -> Any:
+        return self.first + self.seconds_per_step * step
 
 
-def make_frame_clock(features: FeaturesConfig) -> Clock:
-    """Clock of the frames that an encoder reads."""
+def make_clock(features: FeaturesConfig, encoder: Encoder | None = None) -> Clock:
+    """Clock of the steps that the encoder makes, or of the frames that it reads."""
     # Kaldi's first window begins at the first sample, Whisper's is centred there.
     middle = 0.0 if features.convention == "whisper" else features.window_samples / features.sample_rate / 2
-    return Clock(middle, features.shift_samples / features.sample_rate)
-
-
-def make_clock(features: FeaturesConfig, encoder: Encoder) -> Clock:
-    """Clock of the steps that the encoder makes."""
-    frame = make_frame_clock(features)
-    return Clock(frame.time(encoder.first_frame), frame.seconds_per_step * encoder.subsampling_factor)
-
-
-# B batch, T steps of the encoder, U steps of the decoder, F features, D dimension, V vocabulary, H heads
+    seconds_per_frame = features.shift_samples / features.sample_rate
+    if encoder is None:
+        return Clock(middle, seconds_per_frame)
+    return Clock(
+        middle + encoder.first_frame * seconds_per_frame, seconds_per_frame * encoder.subsampling_factor
+    )
 
 
 class AttentionConfig(Config):
@@ -306,9 +301,6 @@ class TransformerEncoder(LayeredEncoder):
     layer = EncoderLayer
 
 
-# B batch, T steps, F features, D model dimension, K kernel
-
-
 class ConformerEncoderConfig(AttentionEncoderConfig):
     """Subsampling, then layers of feed-forward, self-attention, convolution and feed-forward."""
 
@@ -404,8 +396,6 @@ class ConformerEncoder(LayeredEncoder):
     layer = ConformerLayer
     norm_class = nn.Identity
 
-
-# B batch, T steps, F features, D output dimension (both directions)
 
 Cell = Literal["lstm", "gru", "tanh"]
 # Layers over a whole sequence, and single steps.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import pydantic
@@ -18,8 +19,6 @@ from asr.text.units import BLANK_ID
 
 # B batch, W texts (or beams) of each, U tokens, N rows of attention (tokens and the end), T encoded steps,
 # V vocabulary, H heads, C candidate tokens of each beam
-
-Audio = tuple[Tensor, Tensor, Tensor | None]  # features, their lengths, in which frames speech lies if known
 
 PRIOR_WIDTH = 0.08  # standard deviation of the prior at first, as a share of the length of the speech
 MIN_DEVIATION = 0.5  # steps
@@ -111,6 +110,29 @@ class GuidedAttentionConfig(Config):
         return on_path or (self.window is not None and self.window.follows == "ctc")
 
 
+@dataclass(frozen=True)
+class GuidedBatch:
+    """What guided attention has to know of a batch."""
+
+    targets: Targets
+    encoded: Encoded
+    ctc: CTC | None
+    audio: tuple[Tensor, Tensor, Tensor | None]
+    """Features, their lengths, and in which frames speech lies, if that is known."""
+    step: int | None
+    """Number of updates so far; None: not in training."""
+
+    def find_diagonal(self, factor: int, *, trim: bool = True) -> tuple[Tensor, Tensor]:
+        """Start and end of the speech (B, 2), and the times of rows (B, N), in steps of `factor` frames."""
+        features_BTF, lengths_B, spans_B2 = self.audio
+        if not trim:
+            spans_B2 = torch.stack([torch.zeros_like(lengths_B), lengths_B], dim=1)
+        elif spans_B2 is None:
+            spans_B2 = speech_spans(features_BTF, lengths_B)
+        spans_B2, num_rows = spans_B2 / factor, self.targets.tokens_BU.size(1) + 1
+        return spans_B2, diagonal_times(spans_B2, self.targets.num_rows_B, num_rows)
+
+
 class GuidedAttention:
     """The parts of a model's config that lead its decoder: biases of attention, and a loss.
 
@@ -119,7 +141,7 @@ class GuidedAttention:
 
     def __init__(self, config: GuidedAttentionConfig | None, subsampling_factor: int) -> None:
         config = config or GuidedAttentionConfig()
-        self.loss, self.prior, self._subsampling_factor = config.loss, config.prior, subsampling_factor
+        self.loss, self.prior, self._factor = config.loss, config.prior, subsampling_factor
         follows_ctc = config.window is not None and config.window.follows == "ctc"
         self.ctc_window = config.window if follows_ctc else None
         self.own_window = None if follows_ctc else config.window
@@ -138,89 +160,50 @@ class GuidedAttention:
 
         return ClockedDecoder(self.own_window.width, decoder, memory_dim, vocab_size)
 
-    def bias_of_texts(self, ctc_BTV: Tensor, lengths_B: Tensor, tokens_BWU: Tensor) -> Tensor | None:
-        """(R, N, T), added to the scores of attention before each token of these R = B x W texts."""
-        return None if self.ctc_width is None else guide_texts(ctc_BTV, lengths_B, tokens_BWU, self.ctc_width)
-
-    def bias_of_batch(
-        self, targets: Targets, encoded: Encoded, ctc: CTC | None, audio: Audio, step: int | None
-    ) -> Tensor | None:
-        """(B, N, T), added to the scores of attention after `step` updates; None: not in training."""
-        bias_BNT = None
-        width = None if self.prior is None or step is None else self.prior.width_at(step)
-        if width is not None:
-            spans_B2 = self._find_speech(audio)
-            times_BN = diagonal_times(spans_B2, targets.num_rows_B, targets.tokens_BU.size(1) + 1)
-            bias_BNT = prior_bias(times_BN, spans_B2, encoded[0].size(1), width)
+    def find_bias(self, batch: GuidedBatch) -> Tensor | None:
+        """(B, N, T), added to the scores of attention."""
+        bias_BNT, step = None, batch.step
+        if self.prior is not None and step is not None and (width := self.prior.width_at(step)) is not None:
+            spans_B2, times_BN = batch.find_diagonal(self._factor)
+            bias_BNT = prior_bias(times_BN, spans_B2, batch.encoded[0].size(1), width)
         if self.ctc_window is None:
             return bias_BNT
-        assert ctc is not None
-        is_guided_B = torch.ones_like(encoded[1], dtype=torch.bool)
+        assert batch.ctc is not None
+        is_guided_B = torch.ones_like(batch.encoded[1], dtype=torch.bool)
         if step is not None:
-            is_guided_B = ctc.aligns(targets, self.ctc_window.ctc_threshold)
+            is_guided_B = batch.ctc.aligns(batch.targets, self.ctc_window.ctc_threshold)
         if not is_guided_B.any():
             return bias_BNT
-        ctc_BTV = ctc.log_probabilities_BTV.detach()
-        window_BNT = self.bias_of_texts(ctc_BTV, encoded[1], targets.tokens_BU[:, None])
-        assert window_BNT is not None
+        texts = (batch.encoded[1], batch.targets.tokens_BU[:, None])
+        window_BNT = guide_texts(batch.ctc.log_probabilities_BTV.detach(), *texts, self.ctc_window.width)
         others_BNT = torch.zeros_like(window_BNT) if bias_BNT is None else bias_BNT
         return torch.where(is_guided_B[:, None, None], window_BNT, others_BNT)
 
-    def watch(self, decoder: AnyDecoder, step: int | None) -> WeightsOf:
+    def watch(self, decoder: AnyDecoder, batch: GuidedBatch) -> WeightsOf:
         """The heads whose attention `measure` is to see: all for a penalty, else on dev the last layer's."""
         if self.loss is not None:
             return {layer: tuple(range(decoder.num_heads)) for layer in range(decoder.num_layers)}
-        return decoder.last_heads if step is None else {}
+        return decoder.last_heads if batch.step is None else {}
 
     def measure(
-        self,
-        decoder_loss: DecoderLoss,
-        targets: Targets,
-        encoded: Encoded,
-        ctc: CTC | None,
-        audio: Audio,
-        step: int | None,
+        self, decoder_loss: DecoderLoss, batch: GuidedBatch
     ) -> tuple[Tensor | float, dict[str, Tensor]]:
-        """What the penalty adds to the loss after `step` updates, and measures of the attention watched."""
+        """What the penalty adds to the loss, and measures of the attention watched."""
         if not decoder_loss.weights:
             return 0.0, {}
         weights_BHNT = torch.cat(list(decoder_loss.weights.values()), dim=1)
-        spans_B2 = self._find_speech(audio, trim=self.loss is not None)
-        times_BN, parts = self._find_path(spans_B2, targets, encoded, ctc)
-        rows = (times_BN[:, : weights_BHNT.size(2)], decoder_loss.num_rows_B, encoded[1])
+        _, times_BN = batch.find_diagonal(self._factor, trim=self.loss is not None)
+        parts: dict[str, Tensor] = {}
+        if self.loss is not None and self.loss.path == "ctc" and batch.ctc is not None:
+            is_aligned_B = batch.ctc.aligns(batch.targets, ALIGNED)
+            times_BN = follow_alignment(times_BN, is_aligned_B, batch.ctc, batch.targets, batch.encoded[1])
+            parts["on_ctc_path"] = (is_aligned_B * batch.targets.num_rows_B).sum()
+        rows = (times_BN[:, : weights_BHNT.size(2)], decoder_loss.num_rows_B, batch.encoded[1])
         parts |= attention_measures(weights_BHNT.detach(), *rows)
-        if self.loss is None or step is None:
+        if self.loss is None or batch.step is None:
             return 0.0, parts
         penalty = guided_attention_loss(weights_BHNT, *rows, self.loss.sigma)
-        return self.loss.weight_at(step) * penalty, parts | {"guided_attention": penalty}
-
-    def _find_speech(self, audio: Audio, *, trim: bool = True) -> Tensor:
-        """(B, 2): where the diagonal starts and ends, in encoded steps, without silence at the ends."""
-        features_BTF, lengths_B, spans_B2 = audio
-        if not trim:
-            spans_B2 = torch.stack([torch.zeros_like(lengths_B), lengths_B], dim=1)
-        elif spans_B2 is None:
-            spans_B2 = speech_spans(features_BTF, lengths_B)
-        return spans_B2 / self._subsampling_factor
-
-    def _find_path(
-        self, spans_B2: Tensor, targets: Targets, encoded: Encoded, ctc: CTC | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """(B, N): when each row should be attended to, and how many rows follow the CTC alignment."""
-        times_BN = diagonal_times(spans_B2, targets.num_rows_B, targets.tokens_BU.size(1) + 1)
-        if self.loss is None or self.loss.path == "diagonal" or ctc is None:
-            return times_BN, {}
-        is_aligned_B = ctc.aligns(targets, ALIGNED)
-        if is_aligned_B.any():
-            first_BU, past_BU = align_tokens(
-                ctc.log_probabilities_BTV, encoded[1], targets.tokens_BU, targets.lengths_B
-            )
-            path_BN = times_BN.clone()  # the end of the utterance keeps its place on the diagonal
-            middle_BU = (first_BU + past_BU - 1) / 2
-            is_token_BU = length_mask(targets.lengths_B, middle_BU.size(1))
-            path_BN[:, :-1] = torch.where(is_token_BU, middle_BU, times_BN[:, :-1])
-            times_BN = torch.where(is_aligned_B[:, None], path_BN, times_BN)
-        return times_BN, {"on_ctc_path": (is_aligned_B * targets.num_rows_B).sum()}
+        return self.loss.weight_at(batch.step) * penalty, parts | {"guided_attention": penalty}
 
 
 # --- penalty and prior ------------------------------------------------------------------------------
@@ -235,6 +218,20 @@ def diagonal_times(spans_B2: Tensor, num_rows_B: Tensor, max_rows: int) -> Tenso
     share_BN = (rows_N / num_rows_B[:, None]).clamp(max=1)
     start_B1, end_B1 = spans_B2[:, :1], spans_B2[:, 1:]
     return start_B1 + share_BN * (end_B1 - start_B1)
+
+
+def follow_alignment(
+    times_BN: Tensor, is_aligned_B: Tensor, ctc: CTC, targets: Targets, lengths_B: Tensor
+) -> Tensor:
+    """(B, N): the middle of each token in CTC's alignment; the end, and other utterances, as they were."""
+    if not is_aligned_B.any():
+        return times_BN
+    first_BU, past_BU = align_tokens(
+        ctc.log_probabilities_BTV, lengths_B, targets.tokens_BU, targets.lengths_B
+    )
+    is_token_BU = length_mask(targets.lengths_B, first_BU.size(1)) & is_aligned_B[:, None]
+    path_BU = torch.where(is_token_BU, (first_BU + past_BU - 1) / 2, times_BN[:, :-1])
+    return torch.cat([path_BU, times_BN[:, -1:]], dim=1)
 
 
 def guided_attention_loss(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import pydantic
 import torch
@@ -34,7 +34,7 @@ class LoraConfig(Config):
 
 
 class LowRankLinear(nn.Linear):
-    """A linear layer whose weights stay, and a change of low rank that is learned; at first it is none."""
+    """A linear layer whose weights stay, and a change of low rank that is learned; it starts as zero."""
 
     def __init__(self, linear: nn.Linear, rank: int, scale: float) -> None:
         nn.Module.__init__(self)  # the weights are there already
@@ -75,12 +75,12 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
 
 def add_low_rank(model: nn.Module, config: LoraConfig) -> None:
     """Put a layer of low rank in the place of each projection of attention."""
-    found = list(_find(model, nn.Linear, PROJECTIONS))
+    found = [one for one in _find(model, nn.Linear) if one[2] in PROJECTIONS]
     if not found:
         raise UserError(
             "model.lora changes the projections of attention, and this model has none; set lora: null"
         )
-    for parent, name, linear in found:
+    for _, parent, name, linear in found:
         setattr(parent, name, LowRankLinear(linear, config.rank, config.alpha / config.rank))
 
 
@@ -93,7 +93,7 @@ def require_learning(model: nn.Module) -> None:
 
 def merge_low_rank(model: nn.Module) -> None:
     """Merge all changes: plain projections compute the same in less time."""
-    for parent, name, layer in list(_find(model, LowRankLinear)):
+    for _, parent, name, layer in _find(model, LowRankLinear):
         setattr(parent, name, layer.merged())
 
 
@@ -102,16 +102,14 @@ def is_low_rank(name: str) -> bool:
     return name.endswith((".down_RD", ".up_KR"))
 
 
-Layer = TypeVar("Layer", bound=nn.Linear)
-
-
-def _find(
-    root: nn.Module, kind: type[Layer], names: Sequence[str] | None = None
-) -> Iterator[tuple[nn.Module, str, Layer]]:
-    for parent in root.modules():
-        for name, child in parent.named_children():
-            if type(child) is kind and (names is None or name in names):
-                yield parent, name, child
+def _find(root: nn.Module, kind: type[nn.Linear]) -> list[tuple[str, nn.Module, str, Any]]:
+    """The layers of a kind: path of the module around each, that module, name, layer."""
+    return [
+        (path, parent, name, layer)
+        for path, parent in root.named_modules()
+        for name, layer in parent.named_children()
+        if type(layer) is kind
+    ]
 
 
 Precision = Literal["auto", "float32", "bf16", "fp16", "int8", "int8_bf16"]
@@ -234,18 +232,13 @@ def quantise_layers(model: nn.Module) -> None:
 
     What is before and after a stack stays as it is: subsampling, embeddings, the output.
     """
-    found = [
-        (parent, name, linear)
-        for path, parent in model.named_modules()
-        for name, linear in parent.named_children()
-        if type(linear) is nn.Linear and "layers" in path.split(".")
-    ]
+    found = [one for one in _find(model, nn.Linear) if "layers" in one[0].split(".")]
     if not found:
         raise UserError(
-            "precision int8: this model has no layers that can be quantised, as Transformers and Conformers "
+            "precision int8: this model has no layers that can be quantized, as Transformers and Conformers "
             "have; take float32"
         )
-    for parent, name, linear in found:
+    for _, parent, name, linear in found:
         setattr(parent, name, Int8Linear(linear.weight, linear.bias))
 
 

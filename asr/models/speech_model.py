@@ -22,7 +22,7 @@ from asr.models.decoders import (
     build_decoder,
 )
 from asr.models.encoders import AnyEncoderConfig, EncoderModel
-from asr.models.guided_attention import GuidedAttention, GuidedAttentionConfig
+from asr.models.guided_attention import GuidedAttention, GuidedAttentionConfig, GuidedBatch, guide_texts
 from asr.models.language_model import LanguageModel, LanguageModelConfig
 from asr.models.layers import Dropout, find_more_kinds
 from asr.models.lora_int8 import LoraConfig, add_low_rank, freeze, require_learning
@@ -67,13 +67,9 @@ class SpeechModelConfig(ModelConfig):
         if self.decoder is not None and self.ctc_weight == 1:
             raise ValueError("ctc_weight = 1.0 leaves the decoder untrained; lower it or set decoder: null")
         self.refuse_idle(self.decoder is not None, "a decoder", "label_smoothing")
-        if self.decoder is None and self.exposure != ExposureConfig():
-            raise ValueError("exposure is about the inputs of a decoder, and there is none; remove it")
-        if self.decoder is not None and not self.decoder.reads_tokens and self.exposure != ExposureConfig():
-            raise ValueError(
-                "exposure is about the tokens before the next one, which decoder.type = "
-                f"{self.decoder.type} does not see; remove it"
-            )
+        reads_tokens = self.decoder is not None and self.decoder.reads_tokens
+        if self.exposure != ExposureConfig() and not reads_tokens:
+            raise ValueError("exposure is about the tokens that a decoder reads, and none does; remove it")
         if self.decoder is not None and self.decoder.needs_ctc and self.ctc_weight == 0:
             raise ValueError("decoder.type = mask_ctc starts from CTC: set ctc_weight above 0")
         if self.guided_attention is not None:
@@ -187,13 +183,13 @@ class SpeechModel(EncoderModel):
             total = total + self.config.ctc_weight * ctc.loss_B.sum()
             parts["ctc"] = ctc.loss_B.sum()
         if self.decoder is not None:
-            guided, audio = self.guided_attention, (features_BTF, feature_lengths_B, speech_spans_B2)
-            updates = step if self.training else None
-            bias_BNT = guided.bias_of_batch(targets, encoded, ctc, audio, updates)
-            forcing = TeacherForcing(self.config.label_smoothing, self.config.exposure, bias_BNT)
-            watched = guided.watch(self.decoder, updates)
+            audio = (features_BTF, feature_lengths_B, speech_spans_B2)
+            batch = GuidedBatch(targets, encoded, ctc, audio, step if self.training else None)
+            guided, config = self.guided_attention, self.config
+            forcing = TeacherForcing(config.label_smoothing, config.exposure, guided.find_bias(batch))
+            watched = guided.watch(self.decoder, batch)
             decoder_loss = self.decoder.compute_loss(targets, encoded, watched, forcing)
-            penalty, measures = guided.measure(decoder_loss, targets, encoded, ctc, audio, updates)
+            penalty, measures = guided.measure(decoder_loss, batch)
             total = total + (1 - self.config.ctc_weight) * decoder_loss.loss + penalty
             parts |= decoder_loss.parts | measures
         num_tokens = int(targets.num_rows_B.sum())
@@ -209,11 +205,12 @@ class SpeechModel(EncoderModel):
     ) -> tuple[Tensor, Weights]:
         """Teacher-forced scores of each token's place by the decoder, and the attention asked for."""
         assert self.decoder is not None
-        if self.guided_attention.ctc_width is None:
+        width = self.guided_attention.ctc_width
+        if width is None:
             return self.decoder.score_reference(targets, encoded, weights_of)
         assert isinstance(self.decoder, Decoder)
         ctc_BTV = self.ctc_log_probabilities(encoded[0])
-        bias_BNT = self.guided_attention.bias_of_texts(ctc_BTV, encoded[1], targets.tokens_BU[:, None])
+        bias_BNT = guide_texts(ctc_BTV, encoded[1], targets.tokens_BU[:, None], width)
         return self.decoder(targets.for_decoder()[0], *encoded, weights_of, bias_BNT)
 
 

@@ -38,6 +38,7 @@ from asr.models import (
     Decoder,
     GuidedAttention,
     GuidedAttentionConfig,
+    GuidedBatch,
     SpeechModel,
     SpeechModelConfig,
     Targets,
@@ -47,7 +48,9 @@ from asr.models import (
     attention_weights,
     build_model,
     diagonal_times,
+    follow_alignment,
     follow_texts,
+    guide_texts,
     guided_attention_loss,
     prior_bias,
 )
@@ -166,25 +169,33 @@ def test_it_follows_the_ctc_alignment_once_that_is_good() -> None:
     model.ctc_log_probabilities = lambda scores: scores.log_softmax(-1)  # type: ignore[method-assign]
     ctc = model._compute_ctc((scores_BTV, lengths_B), targets)
     spans_B2 = torch.stack([torch.zeros(4), lengths_B], dim=1)
-    times_BN, counts = model.guided_attention._find_path(spans_B2, targets, (scores_BTV, lengths_B), ctc)
+    is_aligned_B = ctc.aligns(targets, 1.0)
+    times_BN = diagonal_times(spans_B2, targets.num_rows_B, 4)
+    times_BN = follow_alignment(times_BN, is_aligned_B, ctc, targets, lengths_B)
     # The middle of each token, and for the end its place on the diagonal.
     assert times_BN[0].tolist() == [1.0, 4.0, 18.5, 15.0]
     assert times_BN[1, :2].tolist() == [4.0, 5.0]
     assert times_BN[2].tolist() == [0.0, 5.0, 10.0, 15.0]
     assert times_BN[3].tolist() == [0.0, 0.5, 1.0, 1.5]
-    assert counts["on_ctc_path"] == 4 + 2
+    assert is_aligned_B.tolist() == [True, True, False, False]
 
 
 @torch.no_grad()
 def test_the_diagonal_runs_through_the_speech() -> None:
     """From the first loud frame to the last, or as the batch says: masks of SpecAugment are no silence."""
-    guided = build_example("conformer-hybrid").guided_attention  # four frames a step
     features_BTF = torch.full((1, 80, NUM_FEATURES), -10.0)
     features_BTF[0, 20:60] = 0.0
     lengths_B, known_B2 = torch.tensor([80]), torch.tensor([[24.0, 60.0]])
-    assert guided._find_speech((features_BTF, lengths_B, None)).tolist() == [[5.0, 15.0]]
-    assert guided._find_speech((features_BTF, lengths_B, known_B2)).tolist() == [[6.0, 15.0]]
-    assert guided._find_speech((features_BTF, lengths_B, None), trim=False).tolist() == [[0.0, 20.0]]
+    targets = Targets(torch.tensor([[7, 8]]), torch.tensor([2]))
+
+    def find_span(known_B2: Tensor | None, **options: bool) -> list[list[float]]:
+        audio = (features_BTF, lengths_B, known_B2)
+        batch = GuidedBatch(targets, (features_BTF, lengths_B), None, audio, 0)
+        return batch.find_diagonal(4, **options)[0].tolist()
+
+    assert find_span(None) == [[5.0, 15.0]]
+    assert find_span(known_B2) == [[6.0, 15.0]]
+    assert find_span(None, trim=False) == [[0.0, 20.0]]
     times_BN = diagonal_times(torch.tensor([[2.0, 10.0], [0.0, 3.0]]), torch.tensor([4, 3]), 4)
     assert times_BN[0].tolist() == [2, 4, 6, 8] and times_BN[1, :3].tolist() == [0, 1, 2]
 
@@ -366,9 +377,8 @@ def test_training_and_dev_see_the_window(name: str) -> None:
     )
     assert window == pytest.approx(expected.item(), rel=1e-5)
     encoded_BTD = torch.randn_like(encoded[0])
-    bias_BNT = model.guided_attention.bias_of_texts(
-        model.ctc_log_probabilities(encoded_BTD), encoded[1], batch[2][:, None]
-    )
+    ctc_BTV = model.ctc_log_probabilities(encoded_BTD)
+    bias_BNT = guide_texts(ctc_BTV, encoded[1], batch[2][:, None], 1.5)
     model.decoder(inputs_BN, encoded_BTD, encoded[1], {}, bias_BNT)[0].sum().backward()
     assert model.ctc_head.weight.grad is None
 

@@ -248,7 +248,7 @@ DECODER = {"type": "transformer", "num_layers": 2, "num_heads": 4}
         ),
         (
             {"ctc_weight": 1.0, "exposure": {"drop": 0.1}},
-            "exposure is about the inputs of a decoder, and there is",
+            "exposure is about the tokens that a decoder reads",
         ),
     ],
 )

@@ -311,7 +311,7 @@ def test_attention_that_is_asked_for(name: str) -> None:
         ),
         (
             {"decoder": {"type": "parallel_end"}, "exposure": {"drop": 0.1}},
-            "the tokens before the next one, which decoder.type = parallel_end does not see; remove it",
+            "exposure is about the tokens that a decoder reads",
         ),
         ({"decoder": {"type": "parallel_length", "dim": 30}}, "dim = 30 is no multiple of num_heads = 4"),
     ],

@@ -16,10 +16,9 @@ from asr.models import (
     TeacherForcing,
     TransformerDecoder,
     build_model,
-    corrupt,
     length_mask,
-    token_similarity,
 )
+from asr.research import corrupt, expose, token_similarity
 from asr.text import SOS_ID, UNK_ID
 
 # B batch, U tokens, N rows of the decoder (tokens and the end), V vocabulary
@@ -170,7 +169,7 @@ def test_own_choices_answer_the_tokens_before_them(monkeypatch: pytest.MonkeyPat
     inputs_BN, targets_BN = Targets(*EXPOSED[2:]).for_decoder()
     assert isinstance(model.decoder, Decoder)
     forcing = TeacherForcing(0.0, model.config.exposure)
-    exposed_BN = model.decoder._expose(inputs_BN, targets_BN, encoded, forcing)
+    exposed_BN = expose(model.decoder, inputs_BN, targets_BN, encoded, forcing)
     scores_BNV, _ = model.decoder(inputs_BN, *encoded)
     own_BN = scores_BNV.argmax(-1).roll(1, dims=1)
     assert torch.equal(exposed_BN, torch.where(CAN_CHANGE_BN, own_BN, inputs_BN))
@@ -189,9 +188,3 @@ def test_exposure_is_for_training_only() -> None:
 def test_config_leaves_some_tokens_true() -> None:
     with pytest.raises(ValueError, match=r"replace \+ drop \+ repeat = 1.1 must be below 1"):
         ExposureConfig(replace=0.5, drop=0.3, repeat=0.3)
-
-
-def test_nothing_is_corrupted_by_default() -> None:
-    assert not ExposureConfig().corrupts
-    assert not ExposureConfig(scheduled_sampling=0.5).corrupts
-    assert ExposureConfig(drop=0.1).corrupts
