@@ -11,7 +11,7 @@ from asr.data.manifest import Utterance, write_manifest
 from asr.data.text_lines import open_lines
 from asr.errors import UserError
 from asr.recipe.corpora import check_counts, find_files, widen
-from asr.transcripts.line_formats import read_stm
+from asr.transcripts.readers import read_stm
 
 # The segments of train begin and end too tightly. Those of dev and test stay, since results are by them.
 WIDENED_BY = (0.15, 0.1)  # seconds before and after, as Kaldi does it

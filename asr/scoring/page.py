@@ -19,8 +19,7 @@ from asr.scoring.result import RATE_NAMES, Score, UtteranceScore, most_common, t
 from asr.scoring.scored_files import ScoredFile
 from asr.scoring.significance import Comparison
 from asr.scoring.tables import html_table, percent, show_interval
-from asr.transcripts.line_formats import Entry
-from asr.transcripts.readers import TranscriptFile
+from asr.transcripts.readers import Entry, TranscriptFile
 
 MAX_UTTERANCES = 5000  # in the page; a browser searches so many without a pause
 HEAT_MAP_UNITS = 20

@@ -19,8 +19,7 @@ from asr.errors import UserError, shorten
 from asr.scoring.alignments import load_nist, split_units
 from asr.scoring.counting import Normalization, choose_normalization, count_word_errors, score
 from asr.scoring.result import Score
-from asr.transcripts.line_formats import Entry
-from asr.transcripts.readers import TranscriptFile, read_transcripts, split_format
+from asr.transcripts.readers import Entry, TranscriptFile, read_transcripts, split_format
 from asr.transcripts.transcript import Word
 
 MAX_EXAMPLES = 3

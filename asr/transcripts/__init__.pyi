@@ -1,5 +1,9 @@
-from .line_formats import Entry as Entry, read_stm as read_stm
-from .readers import TranscriptFile as TranscriptFile, read_transcripts as read_transcripts
+from .readers import (
+    Entry as Entry,
+    TranscriptFile as TranscriptFile,
+    read_stm as read_stm,
+    read_transcripts as read_transcripts,
+)
 from .subtitles import (
     Cue as Cue,
     SubtitlesConfig as SubtitlesConfig,

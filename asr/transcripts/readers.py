@@ -6,54 +6,69 @@ that was recognised is part of the result, and `kaldi:hyp.txt` says it where con
 
 from __future__ import annotations
 
+import html
 import itertools
+import math
 import os
 import re
-from collections.abc import Container, Iterator
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
-from asr.data.text_lines import Lines, open_lines
+from asr.data.records import COLUMNS, MEANINGS, build_id, name_fields, read_objects, read_rows, read_seconds
+from asr.data.text_lines import Lines, open_lines, parse_json, read_id_texts, read_texts
 from asr.errors import UserError, shorten
-from asr.transcripts.line_formats import (
-    Entry,
-    Format,
-    Reader,
-    Record,
-    Role,
-    add_speakers,
-    is_number,
-    read_ctm,
-    read_kaldi_text,
-    read_plain,
-    read_stm,
-    read_subtitles,
-    read_trn,
-)
-from asr.transcripts.record_formats import (
-    HYPOTHESIS_COLUMNS,
-    ID_COLUMNS,
-    TEXT_COLUMNS,
-    read_csv,
-    read_jsonl,
-    read_tsv,
-)
+from asr.transcripts.transcript import Word
+
+Format = Literal["jsonl", "stm", "ctm", "trn", "tsv", "csv", "srt", "vtt", "kaldi", "plain"]
+Role = Literal["reference", "hypothesis"]
 
 MAX_TEXT_CHARACTERS = 1_000_000  # some 15 hours of speech; no alignment of more would end today
 _SAMPLE_LINES = 200
 
-READERS: dict[Format, Reader] = {
-    "jsonl": read_jsonl,
-    "stm": read_stm,
-    "ctm": read_ctm,
-    "trn": read_trn,
-    "tsv": read_tsv,
-    "csv": read_csv,
-    "srt": read_subtitles,
-    "vtt": read_subtitles,
-    "kaldi": read_kaldi_text,
-    "plain": read_plain,
+ID_COLUMNS = {*COLUMNS["id"], *COLUMNS["audio"]}
+_REFERENCE = (*COLUMNS["text"], "reference", "ref")
+_HYPOTHESIS = ("pred_text", "hypothesis", "hyp", "prediction", "predicted_text")
+TEXT_COLUMNS = {*_REFERENCE, *_HYPOTHESIS}
+# Of a record that holds both sides, the role chooses.
+_COLUMNS: dict[Role, Mapping[str, tuple[str, ...]]] = {
+    "reference": COLUMNS | {"text": _REFERENCE + _HYPOTHESIS},
+    "hypothesis": COLUMNS | {"text": _HYPOTHESIS + _REFERENCE},
 }
+_KNOWN = {*MEANINGS, *TEXT_COLUMNS, "extras", "segments", "words", "channel"}
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_MARKUP = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")  # <i>, <v Ann>, <00:01.000>, {\an8}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_NO_FIELDS: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One utterance in a file of transcripts."""
+
+    text: str | None
+    """None where nobody has written it down, or where it must not be scored."""
+    speaker: str | None = None
+    start: float | None = None
+    """Seconds from the beginning of the recording."""
+    duration: float | None = None
+    """Seconds."""
+    audio: str | None = None
+    """Path of the audio file; a relative one starts at the folder of the file that was read."""
+    recording: str | None = None
+    """Name of the recording that the utterance is a part of, for files that count time in recordings."""
+    channel: str | None = None
+    fields: Mapping[str, str] = field(default_factory=lambda: _NO_FIELDS)
+    """Whatever else is known, such as language or gender."""
+    words: tuple[Word, ...] = ()
+    """With their times in the recording, where the file tells them."""
+
+
+Record = tuple[int, str, Entry]  # (line, id, what it says)
+Reader = Callable[[Lines, Role, list[str]], Iterator[Record]]
 
 
 @dataclass(frozen=True)
@@ -85,16 +100,25 @@ def read_transcripts(
             raise UserError(f"{folder}: a folder without `text`, as Kaldi's have it; give a file")
     with open_lines(path_text) as lines:
         sample = _take_sample(lines.numbered)
-        found = chosen or recognize(sample, known_ids)
-        rest = Lines(lines.name, lines.folder, itertools.chain(sample, lines.numbered))
+        found = chosen or recognize([line for _, line in sample if line.strip()], known_ids)
         notes: list[str] = []
-        entries = collect(rest.name, READERS[found](rest, role, notes))
-    if found == "kaldi":
-        entries = add_speakers(path_text, entries, notes)
+        lines = replace(lines, numbered=itertools.chain(sample, lines.numbered))
+        entries = _collect(lines.name, READERS[found](lines, role, notes))
+    table = os.path.join(os.path.dirname(path_text), "utt2spk")
+    if found == "kaldi" and os.path.basename(path_text) == "text" and os.path.isfile(table):
+        speakers = read_texts(table)
+        entries = {id: replace(entry, speaker=speakers.get(id)) for id, entry in entries.items()}
+        notes.append(f"speakers come from {table}")
     if field:
-        entries = _take_field(lines.name, entries, field)
+        known = sorted({name for entry in entries.values() for name in entry.fields})
+        entries = {id: replace(e, text=e.fields[field]) for id, e in entries.items() if field in e.fields}
+        if not entries:
+            fields = ", ".join(known) or "none"
+            raise UserError(f"{lines.name}: no field {shorten(field)}; its fields are {fields}")
     if not entries:
-        raise UserError(f"{lines.name}: no utterance in it; expected one a line, as {_NAMES}")
+        raise UserError(
+            f"{lines.name}: no utterance in it; expected one a line, in one of {', '.join(READERS)}"
+        )
     is_guess = found == "plain" and not chosen
     if is_guess:
         notes.append("no ids were recognised: line N is compared with line N")
@@ -106,131 +130,12 @@ def split_format(path: str) -> tuple[Format | None, str, str]:
     if os.path.exists(path):
         return None, path, ""
     name, colon, rest = path.partition(":")
-    chosen = FORMATS[name] if colon and name in FORMATS else None
+    chosen = next((known for known in READERS if colon and known == name), None)
     path = rest if chosen else path
     if os.path.exists(path):
         return chosen, path, ""
     path, _, field = path.partition("#")
     return chosen, path, field
-
-
-def _take_field(name: str, entries: dict[str, Entry], field: str) -> dict[str, Entry]:
-    """Take the texts from a field of the records; records without it are left out."""
-    taken = {id: replace(e, text=e.fields[field]) for id, e in entries.items() if field in e.fields}
-    if not taken:
-        known = sorted({field for entry in entries.values() for field in entry.fields})
-        raise UserError(f"{name}: no field {shorten(field)}; its fields are {', '.join(known) or 'none'}")
-    return taken
-
-
-def collect(name: str, records: Iterator[Record]) -> dict[str, Entry]:
-    """The records by their id. One that comes twice is an error: which of them counts?"""
-    entries: dict[str, Entry] = {}
-    repeated: dict[str, tuple[int, bool]] = {}
-    for number, id, entry in records:
-        text = entry.text or ""
-        if len(text) > MAX_TEXT_CHARACTERS:
-            raise UserError(
-                f"{name}:{number}: a text of {len(text):,} characters, beginning {shorten(text)}; "
-                f"expected one utterance, up to {MAX_TEXT_CHARACTERS:,}: cut it, or give another file"
-            )
-        if _CONTROL.search(id) or not _is_encodable(id) or not _is_encodable(text):
-            raise UserError(
-                f"{name}:{number}: utterance {shorten(id)} has a control character in its id, or half a "
-                f"character (a lone surrogate); expected a name, and text that UTF-8 can write: mend it"
-            )
-        if id in entries:
-            repeated.setdefault(id, (number, entries[id].text == entry.text))
-        entries[id] = entry
-    if repeated:
-        id, (number, is_same) = next(iter(repeated.items()))
-        others = f" (so do {len(repeated) - 1:,} other ids)" if len(repeated) > 1 else ""
-        raise UserError(
-            f"{name}:{number}: the id {shorten(id)} comes twice, with {'the same' if is_same else 'another'} "
-            f"text{others}; expected each id once: remove one of the lines"
-        )
-    return entries
-
-
-def _is_encodable(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-# --- recognition --------------------------------------------------------------------------------
-
-FORMATS: dict[str, Format] = {name: name for name in READERS}
-_NAMES = "JSON, stm, ctm, trn, TSV or CSV with a header, srt, vtt, Kaldi text, or plain text"
-
-# Speaker, recording and utterance names hold a digit or an underscore, and something else than a number.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_SRT_TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+ +--> +\d+:\d\d:\d\d[,.]\d+")
-_ID = re.compile(r"(?=\S*[0-9_])(?=\S*[^0-9.,:])\S+")
-# Ids such as 020300065: no text begins with such a number in each line, another one every time.
-_LONG_NUMBER = re.compile(r"0\d{3,}|\d{6,}")
-
-
-def recognize(sample: list[tuple[int, str]], known_ids: Container[str] = ()) -> Format:
-    """The format that all lines of the beginning of a file have."""
-    lines = [line for _, line in sample if line.strip()]
-    if not lines:
-        return "plain"
-    if lines[0].lstrip()[:1] in ("{", "[") and re.match(r"\s*(\{\s*(\"|\}|$)|\[\s*(\{|\]|$))", lines[0]):
-        return "jsonl"
-    if lines[0].startswith("WEBVTT"):
-        return "vtt"
-    if any(_SRT_TIMES.match(line) for line in lines[:2]):
-        return "srt"
-    for separator, name in (("\t", "tsv"), (",", "csv")):
-        if is_header(lines[0], separator):
-            return FORMATS[name]
-    timed = [line.split() for line in lines if not line.startswith(";;")]
-    could_be_stm = bool(timed) and all(_is_stm(columns) for columns in timed)
-    could_be_ctm = bool(timed) and all(_is_ctm(columns) for columns in timed)
-    if could_be_stm and not could_be_ctm:
-        return "stm"
-    if could_be_ctm:
-        return "ctm"
-    if all(re.search(r"\([^()\s]+\)\s*$", line) for line in lines if not line.startswith(";;")):
-        return "trn"
-    first_words = [line.split(maxsplit=1)[0] for line in lines]
-    if all(word in known_ids for word in first_words) or all(_ID.fullmatch(word) for word in first_words):
-        return "kaldi"
-    if all(_LONG_NUMBER.fullmatch(word) for word in first_words) and len(set(first_words)) == len(lines) > 1:
-        return "kaldi"
-    # Hypotheses of another corpus, or a few utterances more than the reference has.
-    if sum(word in known_ids for word in first_words) > len(first_words) / 2:
-        return "kaldi"
-    return "plain"
-
-
-def is_header(line: str, separator: str) -> bool:
-    columns = {column.strip().strip('"').lower() for column in line.split(separator)}
-    return (
-        len(columns) > 1
-        and bool(columns & {*TEXT_COLUMNS, *HYPOTHESIS_COLUMNS})
-        and all(column and len(column) <= 40 for column in columns)
-        and bool(columns & set(ID_COLUMNS))
-    )
-
-
-def _is_stm(columns: list[str]) -> bool:
-    if len(columns) < 5 or not (is_number(columns[3]) and is_number(columns[4])):
-        return False
-    return float(columns[3]) <= float(columns[4])
-
-
-def _is_ctm(columns: list[str]) -> bool:
-    return (
-        5 <= len(columns) <= 8
-        and all(is_number(column) or column == "*" for column in columns[2:4])
-        and (len(columns) == 5 or is_number(columns[5]) or columns[5] == "NA")
-    )
 
 
 def _take_sample(numbered: Iterator[tuple[int, str]]) -> list[tuple[int, str]]:
@@ -241,3 +146,298 @@ def _take_sample(numbered: Iterator[tuple[int, str]]) -> list[tuple[int, str]]:
         if filled == _SAMPLE_LINES:
             break
     return sample
+
+
+def _collect(name: str, records: Iterator[Record]) -> dict[str, Entry]:
+    """The records by their id. One that comes twice is an error: which of them counts?"""
+    entries: dict[str, Entry] = {}
+    for number, id, entry in records:
+        text = entry.text or ""
+        if len(text) > MAX_TEXT_CHARACTERS:
+            raise UserError(
+                f"{name}:{number}: a text of {len(text):,} characters, beginning {shorten(text)}; "
+                f"expected one utterance, up to {MAX_TEXT_CHARACTERS:,}: cut it, or give another file"
+            )
+        if _CONTROL.search(id) or (not text.isascii() and re.search("[\ud800-\udfff]", text)):
+            raise UserError(
+                f"{name}:{number}: utterance {shorten(id)} has a control character in its id, or half a "
+                f"character (a lone surrogate); expected a name, and text that UTF-8 can write: mend it"
+            )
+        if id in entries:
+            other = "the same" if entries[id].text == entry.text else "another"
+            raise UserError(
+                f"{name}:{number}: the id {shorten(id)} comes twice, with {other} text; expected each id "
+                "once: remove one of the lines"
+            )
+        entries[id] = entry
+    return entries
+
+
+# --- recognition --------------------------------------------------------------------------------
+
+_SRT_TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+ +--> +\d+:\d\d:\d\d[,.]\d+")
+# Speaker, recording and utterance names hold a digit or an underscore, and something else than a number.
+_ID = re.compile(r"(?=\S*[0-9_])(?=\S*[^0-9.,:])\S+")
+# Ids such as 020300065: no text begins with such a number in each line, another one every time.
+_LONG_NUMBER = re.compile(r"0\d{3,}|\d{6,}")
+
+
+def recognize(lines: list[str], known_ids: Container[str] = ()) -> Format:
+    """The format that all lines of the beginning of a file have."""
+    if not lines:
+        return "plain"
+    if re.match(r"\s*(\{\s*(\"|\}|$)|\[\s*(\{|\]|$))", lines[0]):
+        return "jsonl"
+    if lines[0].startswith("WEBVTT"):
+        return "vtt"
+    if any(_SRT_TIMES.match(line) for line in lines[:2]):
+        return "srt"
+    if _is_header(lines[0], "\t"):
+        return "tsv"
+    if _is_header(lines[0], ","):
+        return "csv"
+    spoken = [line for line in lines if not line.startswith(";;")]
+    timed = [line.split() for line in spoken]
+    if timed and all(map(_is_ctm, timed)):
+        return "ctm"
+    if timed and all(map(_is_stm, timed)):
+        return "stm"
+    if all(re.search(r"\([^()\s]+\)\s*$", line) for line in spoken):
+        return "trn"
+    first_words = [line.split(maxsplit=1)[0] for line in lines]
+    are_numbers = all(map(_LONG_NUMBER.fullmatch, first_words)) and len(set(first_words)) == len(lines) > 1
+    # Hypotheses of another corpus, or a few utterances more than the reference has.
+    are_known = sum(word in known_ids for word in first_words) > len(first_words) / 2
+    return "kaldi" if all(map(_ID.fullmatch, first_words)) or are_numbers or are_known else "plain"
+
+
+def _is_header(line: str, separator: str) -> bool:
+    columns = {column.strip().strip('"').lower() for column in line.split(separator)}
+    is_named = bool(columns & TEXT_COLUMNS) and bool(columns & ID_COLUMNS)
+    return is_named and len(columns) > 1 and all(column and len(column) <= 40 for column in columns)
+
+
+def _is_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text) is not None
+
+
+def _is_stm(columns: list[str]) -> bool:
+    are_times = len(columns) >= 5 and _is_number(columns[3]) and _is_number(columns[4])
+    return are_times and float(columns[3]) <= float(columns[4])
+
+
+def _is_ctm(columns: list[str]) -> bool:
+    return (
+        5 <= len(columns) <= 8
+        and all(_is_number(column) or column == "*" for column in columns[2:4])
+        and (len(columns) == 5 or _is_number(columns[5]) or columns[5] == "NA")
+    )
+
+
+# --- lines --------------------------------------------------------------------------------------
+
+
+def _read_plain(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
+    """Line N is utterance N; a blank one is an utterance in which nothing is said."""
+    for number, line in lines.numbered:
+        yield number, str(number), Entry(line.strip())
+
+
+def _read_kaldi(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
+    """`id word word`; an id alone is an empty text."""
+    return ((number, id, Entry(text)) for number, id, text in read_id_texts(lines))
+
+
+def _without_comments(lines: Lines) -> Iterator[tuple[int, str]]:
+    """NIST's comments begin with two semicolons, before which no space stands."""
+    return ((number, line) for number, line in lines.numbered if line.strip() and not line.startswith(";;"))
+
+
+def _read_trn(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
+    """`word word (id)`"""
+    for number, line in _without_comments(lines):
+        match = re.fullmatch(r"(.*)\(([^()\s]+)\)\s*", line)
+        if match is None:
+            raise lines.error(number, f"{shorten(line)}: expected a text, and last its id in brackets")
+        yield number, match[2], Entry(match[1].strip())
+
+
+def _read_subtitles(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
+    """srt and vtt: one recording, named as the file, whose text is that of all cues."""
+    texts: list[str] = []
+    is_in_cue = False
+    for _, line in lines.numbered:
+        if "-->" in line:
+            is_in_cue = True
+        elif not line.strip():
+            is_in_cue = False
+        elif is_in_cue:
+            texts.append(html.unescape(_MARKUP.sub("", line)).strip())
+    name = re.sub(r"\s", "_", os.path.basename(lines.name))
+    name = re.sub(r"\.(srt|vtt)$", "", name.removesuffix(".gz"), flags=re.IGNORECASE)
+    yield 1, name, Entry(" ".join(filter(None, texts)), recording=name, start=0.0)
+
+
+def read_stm(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
+    """`recording channel speaker start end [<label>] text`. Times that are to be ignored have no text."""
+    ignored = 0
+    for number, line in _without_comments(lines):
+        columns = line.split(maxsplit=5)
+        if not _is_stm(columns):
+            raise lines.error(
+                number, f"{shorten(line)}: expected recording, channel, speaker, start, a later end, text"
+            )
+        recording, channel, speaker, *times = columns[:5]
+        start, end = map(float, times)
+        text, label = (columns[5] if len(columns) > 5 else "").strip(), ""
+        if match := re.match(r"<([^<>\s]*)>(\s+|$)", text):
+            label, text = match[1], text[match.end() :]
+        is_ignored = text.upper().startswith("IGNORE_TIME_SEGMENT_IN_SCORING")
+        ignored += is_ignored
+        id = f"{recording}-{channel}-{start * 1000:07.0f}-{end * 1000:07.0f}"
+        entry = Entry(None if is_ignored else text, speaker, start, end - start)
+        fields = {"label": label} if label else {}
+        yield number, id, replace(entry, recording=recording, channel=channel, fields=fields)
+    if ignored:
+        notes.append(f"{ignored:,} segments say that they are to be ignored in scoring")
+
+
+def _read_ctm(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
+    """`recording channel start duration word [confidence]`: the words of each recording, in order of time."""
+    words: dict[tuple[str, str], list[Word]] = defaultdict(list)
+    first_line: dict[tuple[str, str], int] = {}
+    for number, line in _without_comments(lines):
+        columns = line.split()
+        if "*" in columns[2:4]:
+            raise lines.error(number, "alternatives (<ALT_BEGIN>) are not read; keep one of them")
+        if len(columns) < 5 or not (_is_number(columns[2]) and _is_number(columns[3])):
+            raise lines.error(number, f"{shorten(line)}: expected recording, channel, start, duration, word")
+        start, duration = float(columns[2]), float(columns[3])
+        sure = float(columns[5]) if len(columns) > 5 and _is_number(columns[5]) else math.nan
+        key = (columns[0], columns[1])
+        first_line.setdefault(key, number)
+        words[key].append(Word(columns[4], start, start + duration, sure))
+    channels = Counter(recording for recording, _ in words)
+    for (recording, channel), found in words.items():
+        found.sort(key=lambda word: word.start)  # stable: words of the same time stay in their order
+        id = recording if channels[recording] == 1 else f"{recording}-{channel}"
+        text = " ".join(word.text for word in found)
+        entry = Entry(text, start=0.0, recording=recording, channel=channel, words=tuple(found))
+        yield first_line[recording, channel], id, entry
+
+
+# --- records: JSON of ours, of NeMo and alike, and tables -----------------------------------------
+
+
+def _read_jsonl(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
+    """One object a line, or one object or list for the whole file, also of texts by id."""
+    first = next((item for item in lines.numbered if item[1].strip()), (1, ""))
+    lines = replace(lines, numbered=itertools.chain([first], lines.numbered))
+    records: Iterator[tuple[int, Any]]
+    if isinstance(parse_json(first[1]), dict):
+        records = read_objects(lines)
+    else:
+        value = parse_json("\n".join(line for _, line in lines.numbered))
+        if not isinstance(value, (dict, list)):
+            raise UserError(f"{lines.name}: neither JSON Lines nor one JSON value")
+        records = ((first[0], record) for record in (value if isinstance(value, list) else [value]))
+    beginning = list(itertools.islice(records, 2))
+    if len(beginning) == 1 and _is_texts_by_id(beginning[0][1]):
+        records = ((first[0], {"id": id, "text": text}) for id, text in beginning[0][1].items())
+        beginning = []
+    return _read_records(lines, itertools.chain(beginning, records), role, notes)
+
+
+def _is_texts_by_id(record: Any) -> bool:
+    if not isinstance(record, dict) or not record or record.keys() & _KNOWN:
+        return False
+    return all(text is None or isinstance(text, str) for text in record.values())
+
+
+def _read_table(lines: Lines, separator: str, role: Role, notes: list[str]) -> Iterator[Record]:
+    rows = read_rows(lines, separator)
+    _, names = next(rows)
+    records = (
+        (number, {n: cell for n, cell in zip(names, row, strict=True) if cell or n.lower() in TEXT_COLUMNS})
+        for number, row in rows
+    )
+    return _read_records(lines, records, role, notes)
+
+
+def _read_records(
+    lines: Lines, records: Iterator[tuple[int, Any]], role: Role, notes: list[str]
+) -> Iterator[Record]:
+    """Notes tell which fields ids and texts were taken from, where these are not the obvious ones."""
+    chosen: set[str] = set()
+    for number, record in records:
+        if not isinstance(record, dict):
+            raise lines.error(number, f"expected a JSON object with id and text, found {shorten(record)}")
+        try:
+            yield number, *_build_entry(lines.folder, record, role, chosen)
+        except UserError as error:
+            raise lines.error(number, str(error)) from None
+    if odd := sorted(chosen - {"id", "text"}):
+        notes.append(f"ids or texts come from {', '.join(odd)}")
+
+
+def _build_entry(folder: str, record: dict[str, Any], role: Role, chosen: set[str]) -> tuple[str, Entry]:
+    named = name_fields(record, _COLUMNS[role])
+    values, rest = named.values, named.rest
+    if "text" not in values and "segments" not in record:
+        raise UserError(f"no text among {', '.join(map(str, record))[:200]}; expected `text`")
+    parts = (str(part.get("text", "")).strip() for part in _list_objects(record.get("segments")))
+    text = values["text"] if "text" in values else " ".join(parts)
+    if text is not None and not isinstance(text, str):
+        raise UserError(f"{named.names['text']} = {shorten(text)}: expected a string, or null")
+    audio, start, duration = values.get("audio"), values.get("start"), values.get("duration")
+    audio = audio if isinstance(audio, str) and audio != "-" else None
+    id = values.get("id")
+    if not isinstance(id, (str, int)) or not str(id).strip():
+        if audio is None:
+            raise UserError("no id and no audio path; expected a field `id`")
+        id = build_id(audio, start, duration)
+        chosen.add("the names of the audio files")
+    chosen.update(named.names[name].lower() for name in ("id", "text") if name in named.names)
+    extras = rest.pop("extras", None)
+    others = {**(extras if isinstance(extras, dict) else {}), **rest, "language": values.get("language")}
+    fields = {
+        str(name): str(value)
+        for name, value in others.items()
+        if name.lower() not in TEXT_COLUMNS and isinstance(value, (str, int, float))
+    }
+    speaker = values.get("speaker")
+    entry = Entry(text, None if speaker is None else str(speaker), start, duration)
+    recording = Path(audio).stem if audio else None
+    audio = audio and os.path.join(folder, audio)
+    words = tuple(_read_words(record))
+    return str(id).strip(), replace(entry, audio=audio, recording=recording, fields=fields, words=words)
+
+
+def _list_objects(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _read_words(record: dict[str, Any]) -> Iterator[Word]:
+    """Words with times, of the record or of its segments, with the names that are in use for them."""
+    segments = _list_objects(record.get("segments"))
+    found = _list_objects(record.get("words"))
+    for word in found or [word for part in segments for word in _list_objects(part.get("words"))]:
+        text, start, end = word.get("text", word.get("word")), word.get("start"), word.get("end")
+        if isinstance(text, str) and start is not None and end is not None:
+            times = read_seconds("start of a word", start), read_seconds("end of a word", end)
+            sure = word.get("confidence", word.get("probability"))
+            yield Word(text.strip(), *times, float(sure) if isinstance(sure, (int, float)) else math.nan)
+
+
+READERS: dict[Format, Reader] = {
+    "jsonl": _read_jsonl,
+    "stm": read_stm,
+    "ctm": _read_ctm,
+    "trn": _read_trn,
+    "tsv": lambda lines, role, notes: _read_table(lines, "\t", role, notes),
+    "csv": lambda lines, role, notes: _read_table(lines, ",", role, notes),
+    "srt": _read_subtitles,
+    "vtt": _read_subtitles,
+    "kaldi": _read_kaldi,
+    "plain": _read_plain,
+}

@@ -229,7 +229,8 @@ def _write_trn(transcript: Transcript) -> str:
         texts = [segment.text for segment in transcript.segments if segment.channel == channel]
         text = transcript.separator.join(text for text in texts if text)
         suffix = "" if channel is None else f"-{channel}"
-        lines.append(f"{clean(text)} ({escape_id(transcript.id + suffix)})\n".lstrip())
+        line = f"{clean(text)} ({escape_id(transcript.id + suffix)})\n".lstrip()
+        lines.append(f" {line}" if line.startswith(";;") else line)  # without the space a comment
     return "".join(lines)
 
 

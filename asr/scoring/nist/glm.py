@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from asr.data.text_lines import BLANKS, open_lines
 from asr.errors import UserError, shorten
-from asr.transcripts.line_formats import Entry, Role
-from asr.transcripts.readers import TranscriptFile
+from asr.transcripts.readers import Entry, Role, TranscriptFile
 from asr.transcripts.transcript import Word
 
 PURPOSES: dict[Role, str] = {"reference": "ref", "hypothesis": "hyp"}
