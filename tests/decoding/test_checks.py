@@ -13,7 +13,6 @@ from hypothesis import given, strategies as st
 from asr.config import build_config
 from asr.decoding import ChecksConfig, CtcText, Evidence, count_repeats, find_faults, is_agreed, is_speech
 from asr.transcription import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
-from asr.transcripts import measure_compression
 
 CONFIG = ChecksConfig()
 TOKENS = tuple(range(10, 22))
@@ -144,11 +143,3 @@ def test_repeats_are_those_of_brute_force(tokens: list[int]) -> None:
                 times += 1
             expected = max(expected, times)
     assert count_repeats(tokens) == expected
-
-
-def test_compression_ratio_is_high_for_repetition_only() -> None:
-    assert measure_compression("thank you " * 20) > 5
-    assert (
-        measure_compression("the quick brown fox jumps over the lazy dog, and then goes home to sleep") < 1.2
-    )
-    assert measure_compression("") == 0

@@ -103,12 +103,6 @@ def test_ctc_tells_step_and_probability() -> None:
     assert align_by_ctc(scores_BTV, torch.tensor([6, 4]), [[], [a]])[0] == []
 
 
-def test_ctc_without_room_for_the_tokens() -> None:
-    scores_BTV = torch.zeros(1, 2, FIRST + 2).log_softmax(-1)
-    (times,) = align_by_ctc(scores_BTV, torch.tensor([2]), [[FIRST, FIRST, FIRST]])
-    assert len(times) == 3 and all(0 <= time.first <= time.last <= 2 for time in times)
-
-
 def test_attention_gives_each_token_a_step_in_order_whatever_the_company() -> None:
     model = build_example("transformer-attention")
     utterances = make_utterances([80, 48], [6, 3])
@@ -193,13 +187,6 @@ def test_scripts_without_spaces_have_a_word_for_each_character() -> None:
     tokenizer = Tokenizer.train(TokenizerConfig(type="characters"), ["你好世界"])
     assert not has_spaces(tokenizer)
     assert [span.text for span in split_words(tokenizer, tokenizer.encode("世界好"))] == ["世", "界", "好"]
-
-
-def test_boundary_is_the_pause_between_two_moments() -> None:
-    energies_T = np.full(200, -20.0)
-    energies_T[80:120] = -70.0
-    energies_T[60:62] = -75.0  # quieter, but too short for a pause
-    assert find_boundary(energies_T, 0.5, 1.5) == (0.8, 1.2)
 
 
 def test_boundary_without_a_pause_is_the_quietest_moment() -> None:
