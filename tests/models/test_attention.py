@@ -19,8 +19,6 @@ from asr.models import (
     attention_weights,
     layers,
     length_mask,
-    merge_heads,
-    split_heads,
 )
 
 # B batch, T query steps, S key steps, H heads, K head dimension, D model dimension
@@ -277,59 +275,7 @@ def test_window_attention_needs_memory_linear_in_the_length() -> None:
     assert count_elements(4 * 512) <= 4.1 * count_elements(512)
 
 
-# --- key/value cache ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rotary", [False, True])
-@pytest.mark.parametrize("parts", [[1] * 8, [3, 1, 4], [8]])
-def test_cache_equals_the_whole_sequence(rotary: bool, parts: list[int]) -> None:
-    layer = build_self_attention(rotary=rotary)
-    x_BTD = torch.randn(2, 8, DIM, dtype=torch.float64)
-    cache = KeyValueCache()
-    outputs = [layer(part, causal=True, cache=cache) for part in x_BTD.split(parts, dim=1)]
-    assert len(cache) == 8
-    # In float64 but for the rotary tables, which are kept in float32.
-    torch.testing.assert_close(torch.cat(outputs, 1), layer(x_BTD, causal=True), rtol=0, atol=1e-12)
-
-
-def test_cache_keeps_the_selected_rows_in_their_order() -> None:
-    layer = build_self_attention()
-    x_BTD = torch.randn(3, 5, DIM, dtype=torch.float64)
-    cache = KeyValueCache()
-    cache.select(torch.tensor([0]))  # before the first step there is nothing to select from
-    layer(x_BTD[:, :4], causal=True, cache=cache)
-    rows = torch.tensor([2, 0, 0, 2])
-    cache.select(rows)
-    last = layer(x_BTD[rows, 4:], causal=True, cache=cache)
-    torch.testing.assert_close(last, layer(x_BTD[rows], causal=True)[:, 4:], rtol=0, atol=1e-12)
-
-
-def test_memory_keeps_the_selected_rows_in_their_order() -> None:
-    torch.manual_seed(0)
-    layer = CrossAttention(DIM, HEADS).double().eval()
-    x_BTD, encoded_BSD = torch.randn(2, 3, 5, DIM, dtype=torch.float64)
-    mask_BS = length_mask(torch.tensor([5, 3, 2]), 5)
-    rows = torch.tensor([1, 1, 2])
-    selected, _ = layer(x_BTD[rows], layer.remember(encoded_BSD, mask_BS).select(rows))
-    expected, _ = layer(x_BTD, layer.remember(encoded_BSD, mask_BS))
-    torch.testing.assert_close(selected, expected[rows], rtol=0, atol=1e-12)
-    without_mask, _ = layer(x_BTD[rows], layer.remember(encoded_BSD, None).select(rows))
-    assert not torch.allclose(without_mask, selected)
-
-
 # --- weights ------------------------------------------------------------------------------------
-
-
-def test_weights_are_not_computed_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> Tensor:
-        raise AssertionError("weights were computed")
-
-    layer = CrossAttention(DIM, HEADS)
-    memory = layer.remember(torch.randn(2, 7, DIM), None)
-    monkeypatch.setattr(layers, "attention_weights", refuse)
-    assert layer(torch.randn(2, 3, DIM), memory)[1] is None
-    with pytest.raises(AssertionError, match="weights were computed"):
-        layer(torch.randn(2, 3, DIM), memory, weights_of=(0,))
 
 
 def test_weights_are_in_float32_under_autocast() -> None:
@@ -339,10 +285,3 @@ def test_weights_are_in_float32_under_autocast() -> None:
         weights = attention_weights(queries, keys, None)
     assert weights.dtype == torch.float32
     assert torch.equal(weights, exact)
-
-
-def test_heads_split_and_merge() -> None:
-    x_BTD = torch.arange(2 * 3 * 8).view(2, 3, 8)
-    split_BHTK = split_heads(x_BTD, 2)
-    assert split_BHTK[1, 1, 2].tolist() == x_BTD[1, 2, 4:].tolist()
-    assert torch.equal(merge_heads(split_BHTK), x_BTD)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asr.models import (
-    ConformerEncoder,
     ConformerEncoderConfig,
     ConformerLayer,
     DepthwiseConvolution,
@@ -141,16 +139,6 @@ def test_layer_equals_a_plain_reference(positions: str) -> None:
         )
 
 
-def test_feed_forward_equals_torchaudio(torchaudio: ModuleType) -> None:
-    ours = build_layer()
-    theirs = torchaudio.models.conformer._FeedForwardModule(16, 24).double().eval()
-    theirs.sequential[0].load_state_dict(ours.first_norm.state_dict())
-    theirs.sequential[1].load_state_dict(ours.first.expand.state_dict())
-    theirs.sequential[4].load_state_dict(ours.first.contract.state_dict())
-    x_BTD = torch.randn(2, 7, 16, dtype=torch.float64)
-    torch.testing.assert_close(ours.first(ours.first_norm(x_BTD)), theirs(x_BTD), rtol=0, atol=1e-12)
-
-
 def test_window_limits_what_a_step_sees() -> None:
     """One layer sees as far as its window and then half a kernel."""
     ours = build_layer(window=(6, 4), kernel=5)
@@ -160,15 +148,6 @@ def test_window_limits_what_a_step_sees() -> None:
     mask_BT = torch.ones(1, 60, dtype=torch.bool)
     changed = (ours(x_BTD, mask_BT) - ours(changed_BTD, mask_BT))[0].abs().sum(-1).nonzero()[:, 0]
     assert changed.tolist() == list(range(30 - 4 - 2, 30 + 6 + 2 + 1))
-
-
-def test_encoder_shortens_by_its_factor() -> None:
-    torch.manual_seed(0)
-    encoder = ConformerEncoder(ConformerEncoderConfig(**SIZE), num_features=20).eval()
-    encoded_BTD, lengths_B = encoder(torch.randn(2, 41, 20), torch.tensor([41, 30]))
-    assert encoder.subsampling_factor == 4
-    assert lengths_B.tolist() == [11, 8]
-    assert encoded_BTD.shape == (2, 11, encoder.output_dim)
 
 
 def test_an_even_kernel_is_refused() -> None:

@@ -43,10 +43,7 @@ from asr.models import (
     SpeechModelConfig,
     Targets,
     TransformerDecoder,
-    attend,
     attention_measures,
-    attention_weights,
-    build_model,
     diagonal_times,
     follow_alignment,
     follow_texts,
@@ -106,20 +103,6 @@ def test_penalty_equals_its_formula(rows: list[int], steps: list[int], sigma: fl
             expected += weights_BHNT[b, head, n, t].item() * penalty / 2
     loss = guided_attention_loss(weights_BHNT, times_BN, num_rows_B, lengths_B, sigma).item()
     assert loss == pytest.approx(expected, abs=1e-5)
-
-
-def test_its_gradient_pulls_attention_to_the_diagonal() -> None:
-    torch.manual_seed(0)
-    scores = torch.randn(1, 1, 5, 20, requires_grad=True)
-    num_rows_B, lengths_B = torch.tensor([5]), torch.tensor([20])
-    rows = diagonal_times(torch.tensor([[0.0, 20.0]]), num_rows_B, 5), num_rows_B, lengths_B
-    optimizer = torch.optim.SGD([scores], lr=20.0)
-    for _ in range(100):
-        optimizer.zero_grad()
-        guided_attention_loss(scores.softmax(-1), *rows, sigma=0.2).backward()
-        optimizer.step()
-    # The penalty is flat near the path: three steps of twenty away it is 0.25.
-    assert ((scores.argmax(-1).flatten() - torch.tensor([0, 4, 8, 12, 16])).abs() <= 3).all()
 
 
 def test_attention_measures_by_hand() -> None:
@@ -270,22 +253,6 @@ def test_it_follows_the_speech_that_the_batch_names() -> None:
 
 
 # --- biases of attention ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("is_training", [False, True])  # another path in half precision
-def test_attention_adds_a_bias_before_the_softmax(dtype: torch.dtype, is_training: bool) -> None:
-    torch.manual_seed(0)
-    queries, keys, values = (torch.randn(2, 3, steps, 4, dtype=torch.float64) for steps in (5, 7, 7))
-    bias = torch.randn(2, 1, 5, 7, dtype=torch.float64).masked_fill(torch.arange(7) > 4, -torch.inf)
-    expected = (queries @ keys.mT / 2 + bias).softmax(-1)
-    parts = [part.to(dtype) for part in (queries, keys, values)]
-    tolerance = {"rtol": 0, "atol": 1e-5 if dtype == torch.float32 else 0.05}
-    with torch.set_grad_enabled(is_training):
-        attended = attend(*parts, bias.to(dtype)).double()
-        weights = attention_weights(*parts[:2], bias.to(dtype)).double()
-    torch.testing.assert_close(attended, expected @ values, **tolerance)
-    torch.testing.assert_close(weights, expected, **tolerance)
 
 
 def example(name: str) -> tuple[Decoder, Tensor, tuple[Tensor, Tensor], Tensor]:
@@ -510,36 +477,3 @@ def test_run_says_what_it_needs(setting: str, message: str) -> None:
     build_config(RunConfig, base)
     with pytest.raises(UserError, match=message):
         build_config(RunConfig, [*base, setting])
-
-
-@pytest.mark.parametrize(
-    "decoder",
-    [
-        {"attention": {"score": "dot"}},
-        {"cell": "tanh", "attention": {"score": "additive"}},
-        {"attention": {"score": "scaled_dot"}},
-    ],
-    ids=lambda decoder: decoder["attention"]["score"],
-)
-def test_a_narrow_prior_puts_recurrent_attention_on_the_diagonal(decoder: dict[str, Any]) -> None:
-    """Whatever the score and the cells: random weights alone attend elsewhere."""
-    tree = {
-        "encoder": {"type": "lstm", "dim": 8, "num_layers": 1},
-        "decoder": {"type": "attention", "dim": 16, "num_layers": 1} | decoder,
-    }
-    torch.manual_seed(0)
-    model = build_model(SpeechModelConfig.model_validate(tree), NUM_FEATURES, VOCAB_SIZE)
-    assert isinstance(model, SpeechModel) and isinstance(model.decoder, Decoder)
-    batch = make_utterances([160], [7])
-    inputs_BN, _ = Targets(*batch[2:]).for_decoder()
-    spans_B2 = torch.tensor([[0.0, 40.0]])
-    bias_BNT = prior_bias(diagonal_times(spans_B2, torch.tensor([8]), 8), spans_B2, 40, 0.02)
-    held_N, free_N = (
-        model.decoder(inputs_BN, *model.encode(*batch[:2]), model.decoder.last_heads, bias)[1][0][
-            0, 0
-        ].argmax(-1)
-        for bias in (bias_BNT, None)
-    )
-    diagonal_N = torch.arange(8) / 8 * 40
-    assert (held_N - diagonal_N).abs().max() <= 1.5
-    assert (free_N - diagonal_N).abs().max() > 5

@@ -84,12 +84,6 @@ def test_company_changes_nothing() -> None:
         torch.testing.assert_close(layer(x_BTK[place, 2:3]), together_BTN[place, 2:3], rtol=0, atol=0)
 
 
-def test_inputs_in_half_precision() -> None:
-    layer = Int8Linear(draw(48, 64, seed=1))
-    x_MK = draw(4, 64).bfloat16()
-    assert torch.equal(layer(x_MK), layer(x_MK.float()))
-
-
 @pytest.mark.parametrize("products", [300.0, None], ids=["wrong", "none"])
 def test_a_processor_without(monkeypatch: pytest.MonkeyPatch, products: float | None) -> None:
     def forward(self: Int8Linear, x: Tensor) -> Tensor:

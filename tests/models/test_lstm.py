@@ -48,16 +48,6 @@ def test_each_utterance_as_if_alone(cell: str, kind: str) -> None:
     )
 
 
-def test_an_utterance_of_no_frames_disturbs_nobody() -> None:
-    encoder = build_encoder()
-    features_BTF = torch.randn(2, 30, 20, dtype=torch.float64)
-    encoded_BTD, lengths_B = encoder(features_BTF, torch.tensor([0, 30]))
-    alone_BTD, _ = encoder(features_BTF[1:], torch.tensor([30]))
-    assert lengths_B[0] == 0
-    assert encoded_BTD.isfinite().all()
-    torch.testing.assert_close(encoded_BTD[1:], alone_BTD, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("cell", THEIRS)
 def test_signals_and_gradients_stay_of_one_size_through_the_layers(cell: Any) -> None:
     """At the start a deep stack passes on what it hears: else training waits long before it begins."""
@@ -65,17 +55,3 @@ def test_signals_and_gradients_stay_of_one_size_through_the_layers(cell: Any) ->
     encoder = LSTMEncoder(LSTMEncoderConfig(cell=cell, dim=64, num_layers=5, dropout=0.0), num_features=40)
     encoded_BTD, _ = encoder(torch.randn(2, 200, 40), torch.tensor([200, 200]))
     assert encoded_BTD.std(1).mean() > 0.3  # over time
-
-
-def test_weights_keep_their_names() -> None:
-    """Models trained before there was another cell must load, and have no cell in their config."""
-    config = LSTMEncoderConfig.model_validate({"type": "lstm", "dim": 8, "num_layers": 2})
-    names = {name for name, _ in LSTMEncoder(config, 20).named_parameters() if name.startswith("layers")}
-    parts = [f"{kind}_{of}_l0" for kind in ("weight", "bias") for of in ("ih", "hh")]
-    assert names == {
-        f"layers.{index}.{direction}.{part}"
-        for index in range(2)
-        for direction in ("forwards", "backwards")
-        for part in parts
-    }
-    assert config.cell == "lstm"

@@ -190,18 +190,6 @@ def test_no_score_depends_on_a_later_token(position: int, token: int, positions:
         assert (changed_BUV[:, position:] - scores_BUV[:, position:]).abs().max() > 1e-4
 
 
-def test_decoder_reads_the_encoded_steps_and_no_padding() -> None:
-    decoder = build_decoder()
-    tokens_BU = torch.randint(VOCAB_SIZE, (3, 4))
-    encoded_BTD, lengths_B = random_encoded()
-    scores_BUV, _ = decoder(tokens_BU, encoded_BTD, lengths_B)
-    is_step_BT1 = length_mask(lengths_B, 9)[..., None]
-    in_padding, _ = decoder(tokens_BU, torch.where(is_step_BT1, encoded_BTD, 1e4), lengths_B)
-    torch.testing.assert_close(in_padding, scores_BUV, rtol=0, atol=1e-6)
-    in_speech, _ = decoder(tokens_BU, torch.where(is_step_BT1, -encoded_BTD, encoded_BTD), lengths_B)
-    assert ((in_speech - scores_BUV).abs().amax((1, 2)) > 1e-2).all()
-
-
 def test_weights_of_the_named_layers_and_heads_only() -> None:
     decoder = build_decoder(num_layers=3)
     tokens_BU = torch.randint(VOCAB_SIZE, (3, 4))
