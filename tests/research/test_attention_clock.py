@@ -92,21 +92,6 @@ def test_beams_that_part_have_each_its_own_place(name: str) -> None:
         torch.testing.assert_close(found_RUV[row, 0], expected_RUV[0, 2], rtol=0, atol=1e-4)
 
 
-@torch.no_grad()
-def test_attention_keeps_to_the_window() -> None:
-    """Far from where the clock is, no head looks, whatever its scores."""
-    model, decoder = clocked()
-    encoded = model.encode(*make_utterances([400], [4])[:2])
-    decoder.move.fill_(-50.0)
-    decoder.move[3] = 0
-    decoder.query.weight.zero_()
-    tokens_RU = torch.tensor([[SOS_ID, 6, 7, 8]])
-    weights_RHUT = decoder(tokens_RU, *encoded, {0: (0, 1, 2, 3)})[1][0]
-    for number, weights_HT in enumerate(weights_RHUT[0].unbind(1), start=1):
-        near = weights_HT[:, max(0, 3 * number - 8) : 3 * number + 9].sum(-1)
-        assert (near > 0.99).all(), "three steps a token, a deviation of 1.5"
-
-
 @pytest.mark.parametrize(("bias", "expected"), [(17.0, 1), (20.0, 9)])  # log of the floor: -18.4
 @torch.no_grad()
 def test_a_place_out_of_reach_needs_strong_evidence(bias: float, expected: int) -> None:
@@ -117,14 +102,3 @@ def test_a_place_out_of_reach_needs_strong_evidence(bias: float, expected: int) 
     state = decoder.start(torch.zeros(1, 12, decoder.key.in_features), torch.tensor([12]))
     bias_RUT = bias * (torch.arange(12) == 9)[None, None]
     assert decoder.follow(torch.tensor([[SOS_ID]]), state, bias_RUT).argmax() == expected
-
-
-@torch.no_grad()
-def test_a_token_moves_the_clock_by_less_than_its_reach() -> None:
-    _, decoder = clocked()
-    decoder.query.weight.zero_()
-    decoder.move.zero_()
-    reach = len(decoder.move)
-    state = decoder.start(torch.zeros(1, reach + 6, decoder.key.in_features), torch.tensor([reach + 6]))
-    decoder.follow(torch.tensor([[SOS_ID]]), state)
-    assert state.places_RT[0].tolist() == pytest.approx([1 / reach] * reach + [0] * 6, abs=1e-6)

@@ -85,13 +85,6 @@ def test_labels_are_those_of_the_model(kind: str, corpus: Path) -> None:
     assert split.real_time_factor == split.seconds / split.audio_seconds
 
 
-@every_kind
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_batch_size_does_not_matter(kind: str, batch_size: int, corpus: Path) -> None:
-    utterances = list(read_manifest(corpus / "dev.jsonl"))
-    assert run(corpus, kind, utterances, batch_size).predicted == run(corpus, kind, utterances, 3).predicted
-
-
 def test_the_interval_draws_speakers_unless_they_are_the_label() -> None:
     utterances = [
         Utterance(id=f"u{number}", audio="a.wav", duration=1.0, speaker=f"s{number // 20}")

@@ -59,8 +59,3 @@ def test_a_step_sees_half_a_kernel_a_layer_to_each_side(kernel: int, num_layers:
     seen = gradient_BTF[0].abs().sum(-1).nonzero()[:, 0].tolist()
     reach = num_layers * (kernel // 2)
     assert seen == list(range(20 - reach, 20 + reach + 1))
-
-
-def test_config_wants_a_kernel_with_a_middle() -> None:
-    with pytest.raises(ValueError, match="kernel = 4 has no middle; take an odd number"):
-        ConvolutionalEncoderConfig(kernel=4)

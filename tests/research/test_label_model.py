@@ -94,14 +94,6 @@ def test_pooling_is_that_of_a_loop(kind: str) -> None:
             )
 
 
-def test_attention_does_not_start_as_a_mean() -> None:
-    """Else the test of attention pooling could not tell the two apart."""
-    batch = make_batch(build_example("mean"), "mean")
-    mean, attention = build_example("mean"), build_example("attention")
-    attention.load_state_dict(mean.state_dict(), strict=False)
-    assert not torch.allclose(mean.label(*batch[:2])[0], attention.label(*batch[:2])[0], atol=1e-3)
-
-
 # --- losses -------------------------------------------------------------------------------------
 
 
@@ -143,15 +135,6 @@ def test_losses_of_a_batch_are_the_sums_of_each_alone(kind: str) -> None:
         assert together.num_tokens == sum(losses.num_tokens for losses in each)
         torch.testing.assert_close(together.total, sum(losses.total for losses in each), rtol=1e-5, atol=0)
         assert int(together.parts["accuracy"]) == sum(int(losses.parts["accuracy"]) for losses in each)
-
-
-@every_encoder
-@every_kind
-def test_every_weight_gets_a_gradient(kind: str, encoder: str) -> None:
-    model = build_example(kind, encoder).train()
-    model(*make_batch(model, kind)).total.backward()
-    none = [name for name, weight in model.named_parameters() if weight.grad is None]
-    assert not none
 
 
 @pytest.mark.parametrize("label", ["name", "extras", "extras.", "Speaker"])

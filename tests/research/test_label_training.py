@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ from label_examples import KINDS, SPEAKERS, build_run, write_labelled_tones
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
 from asr.batches import Batch
-from asr.cli import main
 from asr.data import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
 from asr.research import SILENCE
@@ -119,16 +117,6 @@ def test_it_learns_and_the_best_on_dev_is_kept(kind: str, corpus: Path) -> None:
     assert load_any_system(folder).tokenizer.type == "labels"
 
 
-def test_selection_by_loss(corpus: Path) -> None:
-    config = build_run(
-        corpus, "recording", "train.select_by=loss", "train.validate_every=2", "train.keep_best=1"
-    )
-    train(config)
-    lines = read_log(corpus / "run", "dev")
-    chosen = read_log(corpus / "run", "model")[0]
-    assert chosen["steps"] == [min(lines, key=lambda line: line["loss"])["step"]]
-
-
 # --- faults -------------------------------------------------------------------------------------
 
 
@@ -147,11 +135,6 @@ def test_settings_that_do_not_go_together(
 ) -> None:
     with pytest.raises(UserError, match=message):
         build_run(tmp_path, kind, *overrides)
-
-
-def test_a_model_of_text_wants_tokens_of_text(tiny_run: Any) -> None:
-    with pytest.raises(UserError, match="labels does not go with a model of type speech"):
-        tiny_run("tokenizer.type=labels")
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])
@@ -182,10 +165,3 @@ def test_a_label_that_training_has_not_counts_as_an_error(
         train(build_run(corpus, "recording", "train.steps=40", "train.validate_every=40"))
     assert "training had none of 1 labels that stand there, which count as errors: stranger" in caplog.text
     assert read_log(corpus / "run", "model")[0]["accuracy"] == pytest.approx(5 / 6)
-
-
-def test_tokenizer_command(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    build_run(corpus, "recording")
-    assert main(["tokenizer", str(corpus / "run.yaml"), *KINDS["recording"]]) == 0
-    path = Path(capsys.readouterr().out.strip())
-    assert json.loads(path.read_text())["tokens"][len(SPECIAL_TOKENS) :] == ["high voice", "low voice"]

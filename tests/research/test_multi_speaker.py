@@ -68,13 +68,6 @@ def test_the_loss_is_that_of_the_best_assignment(num_speakers: int, padding: flo
     assert losses.num_tokens == sum(len(text) + 1 for own in texts for text in own)
 
 
-def test_texts_are_split_at_their_ends() -> None:
-    batch, texts = make_batch(3)
-    for index, (tokens_BU, lengths_B) in enumerate(split_texts(batch.tokens_BU, batch.token_lengths_B, 3)):
-        for row, length in enumerate(lengths_B.tolist()):
-            assert tokens_BU[row, :length].tolist() == texts[row][index]
-
-
 def test_the_order_of_the_texts_means_nothing() -> None:
     model = build_example()
     batch, _ = make_batch(2)

@@ -233,14 +233,6 @@ def test_loss_of_the_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
         assert decoder_loss.parts["correct"].item() == pytest.approx(num_correct, rel=1e-5)
 
 
-def test_a_gap_is_read_and_never_said() -> None:
-    """And the vocabulary stays as it is."""
-    decoder = build("mask-ctc").decoder
-    assert isinstance(decoder, MaskDecoder)
-    assert decoder.embedding.num_embeddings == VOCAB_SIZE + 1 and decoder.mask_id == VOCAB_SIZE
-    assert decoder.output.out_features == VOCAB_SIZE
-
-
 @torch.no_grad()
 def test_what_is_in_a_gap_does_not_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("mask-ctc").train()
@@ -298,24 +290,16 @@ def test_attention_that_is_asked_for(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tree", "message"),
+    ("changes", "message"),
     [
         (
             {"decoder": {"type": "parallel_length", "positions": {"type": "rotary"}}},
-            "positions.type = rotary: tokens that are not known yet differ by their positions alone; choose",
+            "positions.type = rotary",
         ),
-        ({"decoder": {"type": "mask_ctc", "positions": {"type": "none"}}}, "positions.type = none: tokens"),
-        (
-            {"decoder": {"type": "mask_ctc"}, "ctc_weight": 0.0},
-            "decoder.type = mask_ctc starts from CTC: set ctc_weight above 0",
-        ),
-        (
-            {"decoder": {"type": "parallel_end"}, "exposure": {"drop": 0.1}},
-            "exposure is about the tokens that a decoder reads",
-        ),
-        ({"decoder": {"type": "parallel_length", "dim": 30}}, "dim = 30 is no multiple of num_heads = 4"),
+        ({"decoder": {"type": "mask_ctc"}, "ctc_weight": 0.0}, "decoder.type = mask_ctc starts from CTC"),
+        ({"decoder": {"type": "parallel_end"}, "exposure": {"drop": 0.1}}, "exposure"),
     ],
 )
-def test_config_names_the_settings_in_conflict(tree: dict[str, Any], message: str) -> None:
+def test_config_names_the_settings_in_conflict(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SpeechModelConfig.model_validate({"encoder": {"type": "transformer"}} | tree)
+        SpeechModelConfig.model_validate({"encoder": {"type": "transformer"}} | changes)

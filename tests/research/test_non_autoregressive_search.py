@@ -273,21 +273,6 @@ def test_each_decoder_is_offered_the_methods_that_it_can(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "method", "message"),
-    [
-        ("mask-ctc", "joint", "needs a decoder .autoregressive"),
-        ("parallel-end", "rescoring", "use parallel"),
-        ("transformer-hybrid", "parallel", "needs a decoder .non-autoregressive"),
-        ("transformer-ctc", "parallel", "needs a decoder.*use ctc_beam"),
-        ("parallel-length", "ctc_beam", "needs a CTC head.*use parallel"),
-    ],
-)
-def test_a_method_of_another_kind_is_refused(name: str, method: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        resolve_method(build_talker(name), method)
-
-
-@pytest.mark.parametrize(
     ("name", "instead"), [("parallel-length", "leave it out"), ("mask-ctc", "use ctc_beam")]
 )
 def test_a_language_model_is_never_ignored(name: str, instead: str) -> None:

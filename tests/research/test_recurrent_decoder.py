@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decoding_examples import build_talker, random_encoded, search_beams
 from hypothesis import HealthCheck, given, settings, strategies as st
 from model_examples import NUM_SPECIAL, VOCAB_SIZE
 from torch import nn
 
-from asr.decoding import DecodingConfig
 from asr.models import Decoder, SpeechModelConfig, build_decoder
-from asr.research import RecurrentAttention, recurrent_decoder
+from asr.research import recurrent_decoder
 
 # B utterances, R rows, T encoded steps, E their dimension, U tokens, V vocabulary
 
@@ -271,51 +269,3 @@ def test_token_by_token_is_as_all_at_once(name: str) -> None:
         torch.testing.assert_close(scores_R1V[:, 0], expected_RUV[:, -1], rtol=0, atol=1e-12)
         for layer, weights_RHUT in weights.items():
             torch.testing.assert_close(weights_RHUT, expected[layer][:, :, -1:], rtol=0, atol=1e-12)
-
-
-@every_decoder
-@torch.no_grad()
-def test_texts_of_an_utterance_share_its_memory(name: str) -> None:
-    """As rescoring asks: several rows for each row of encoded steps."""
-    decoder = build(DECODERS[name])
-    tokens_BU, encoded_BTE, lengths_B = example()
-    tokens_RU = torch.cat([tokens_BU, tokens_BU.flip(1)], dim=1).view(6, -1)
-    scores_RUV, _ = decoder(tokens_RU, encoded_BTE, lengths_B)
-    for row in range(6):
-        alone = encoded_BTE[row // 2, None, : LENGTHS[row // 2]]
-        alone_1UV, _ = decoder(tokens_RU[row : row + 1], alone, lengths_B[row // 2, None])
-        torch.testing.assert_close(scores_RUV[row], alone_1UV[0], rtol=0, atol=1e-12)
-
-
-@torch.inference_mode()
-def test_keys_are_computed_once_for_each_utterance(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build_talker("attention-location", 0, -2.0)
-    asked = []
-    original = RecurrentAttention.remember
-
-    def remember(self: RecurrentAttention, encoded_BTE: Any, mask_BT: Any) -> Any:
-        asked.append(len(encoded_BTE))
-        return original(self, encoded_BTE, mask_BT)
-
-    monkeypatch.setattr(RecurrentAttention, "remember", remember)
-    search_beams(model, *random_encoded(model, [12, 9, 4]), DecodingConfig(beam=5))
-    assert asked == [3]
-
-
-@torch.no_grad()
-def test_attention_is_given_only_where_asked_for() -> None:
-    decoder = build(DECODERS["lstm"])
-    assert decoder(*example())[1] == {}
-    assert decoder(*example(), {0: ()})[1] == {}
-    assert list(decoder(*example(), {0: (0,)})[1]) == [0]
-
-
-@torch.no_grad()
-def test_location_tells_apart_what_sounds_the_same() -> None:
-    """All steps alike: without location attention spreads evenly, with it, it knows where it stood."""
-    tokens_BU, encoded_BTE, lengths_B = example()
-    same = encoded_BTE[:, :1].expand_as(encoded_BTE)
-    for name, is_even in (("lstm", True), ("location", False)):
-        decoder = build(DECODERS[name])
-        weights_BHUT = decoder(tokens_BU, same, lengths_B, decoder.last_heads)[1][0]
-        assert (weights_BHUT[0].amax() - weights_BHUT[0].amin() < 1e-6) == is_even
