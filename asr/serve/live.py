@@ -28,9 +28,8 @@ from asr.audio.reading import resample_pieces
 from asr.audio.segmentation import AudioSegment, Segmenter
 from asr.errors import UserError
 from asr.serve.pipe import PipeReader
-from asr.transcription.joining import keep_words
 from asr.transcription.transcribe import Request, Transcriber
-from asr.transcripts.transcript import Segment, Word
+from asr.transcripts.transcript import Segment, Word, keep_words
 
 logger = logging.getLogger(__name__)
 

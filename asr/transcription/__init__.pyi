@@ -1,10 +1,3 @@
-from .joining import (
-    clip_words as clip_words,
-    join_segments as join_segments,
-    join_words as join_words,
-    make_segment as make_segment,
-    merge_channels as merge_channels,
-)
 from .recordings import (
     MAX_UNIT_ITEMS as MAX_UNIT_ITEMS,
     find_recordings as find_recordings,

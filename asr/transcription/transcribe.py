@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import pydantic
 import torch
@@ -69,12 +69,22 @@ from asr.models.lora_int8 import (
 )
 from asr.system.checkpoint import System, find_model, load_state, load_system
 from asr.system.decoding_resources import DecodingResources, load_bundled_decoding
-from asr.transcription.joining import clip_words, join_segments, make_segment, merge_channels
-from asr.transcripts.transcript import Segment, Transcript, Word
+from asr.transcripts.transcript import (
+    Segment,
+    Transcript,
+    Word,
+    clip_words,
+    join_words,
+    keep_words,
+    make_segment,
+    merge_channels,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 # S samples
 
-DEFAULT_MODEL = "whisper-base"
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast
 WINDOW = 8  # batches among whose segments those of similar length are sought
 SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut through phrases, whatever training had
@@ -130,6 +140,17 @@ class Request:
             raise UserError(f"batch_size is {self.batch_size}, expected 1 or more")
 
 
+class Asked(TypedDict, total=False):
+    """Fields of a Request, by name."""
+
+    decoding: DecodingConfig | None
+    language_model: FusionModel | None
+    batch_size: int
+    options: Config | None
+    tokens: bool
+    channels: Channels
+
+
 @dataclass
 class TimedTexts:
     """Texts of a batch, without times of words, and the seconds of computing them."""
@@ -140,7 +161,7 @@ class TimedTexts:
 
 def find_default_model() -> str:
     """The model that is used where none is named."""
-    return os.environ.get("ASR_MODEL") or DEFAULT_MODEL
+    return os.environ.get("ASR_MODEL") or "whisper-base"
 
 
 def load_model(
@@ -216,50 +237,26 @@ class Transcriber(abc.ABC):
     # --- what one calls ---------------------------------------------------------------------------
 
     def transcribe(
-        self,
-        source: AudioInput,
-        sample_rate: int | None = None,
-        *,
-        decoding: DecodingConfig | None = None,
-        language_model: FusionModel | None = None,
-        options: Config | None = None,
-        batch_size: int = 8,
-        channels: Channels = "mix",
-        tokens: bool = False,
+        self, source: AudioInput, sample_rate: int | None = None, **asked: Unpack[Asked]
     ) -> Transcript:
         """One recording: a path or Recording; samples (float, mono, in [-1, 1]; an array or a tensor) with
         their sample rate, or both as a pair; a file as bytes or opened; an audio of Hugging Face's datasets.
 
-        `decoding` and `language_model` are for models trained here: without both, it is as the folder of the
-        model says. `options` are for ready models: a WhisperDecodingConfig, say. `channels` "separate": each
-        channel is a speaker's. Raises UserError where nothing can be read. A damaged file gives a transcript
-        of all that can be decoded, which says in `incomplete` what is missing. With `tokens`, segments hold
-        theirs.
+        What else can be asked for, by its name, are the fields of a Request. Raises UserError where nothing
+        can be read. A damaged file gives a transcript of all that can be decoded, which says in `incomplete`
+        what is missing.
         """
-        request = self._make_request(
-            decoding, language_model, options=options, batch_size=batch_size, channels=channels, tokens=tokens
-        )
-        return self.transcribe_recording(make_recording(source, sample_rate), request)
+        return self.transcribe_recording(make_recording(source, sample_rate), self.make_request(asked))
 
     def segments(
-        self,
-        source: AudioInput,
-        sample_rate: int | None = None,
-        *,
-        decoding: DecodingConfig | None = None,
-        language_model: FusionModel | None = None,
-        options: Config | None = None,
-        batch_size: int = 1,
-        tokens: bool = False,
+        self, source: AudioInput, sample_rate: int | None = None, **asked: Unpack[Asked]
     ) -> Iterator[Segment]:
         """The segments of one recording, each as soon as it is decoded, as `transcribe` takes it.
 
-        The audio is read as it is decoded, so that memory stays flat. A larger `batch_size` is quicker in
+        The audio is read as it is decoded, so that memory stays flat. A `batch_size` above 1 is quicker in
         all, but the first segments come later. Raises UserError where nothing can be read.
         """
-        request = self._make_request(
-            decoding, language_model, options=options, batch_size=batch_size, tokens=tokens
-        )
+        request = self.make_request({"batch_size": 1, **asked})
         for _, result in self.transcribe_events([make_recording(source, sample_rate)], request):
             if isinstance(result, UserError):
                 raise result
@@ -267,26 +264,16 @@ class Transcriber(abc.ABC):
                 yield result
 
     def transcribe_files(
-        self,
-        files: Iterable[AudioFile],
-        batch_size: int = 8,
-        *,
-        decoding: DecodingConfig | None = None,
-        language_model: FusionModel | None = None,
-        options: Config | None = None,
-        channels: Channels = "mix",
+        self, files: Iterable[AudioFile], **asked: Unpack[Asked]
     ) -> Iterator[tuple[AudioFile, Transcript | UserError]]:
         """Each file with its transcript, or with the error that says why there is none, in the given order.
 
         `batch_size` segments, of several files where these are short, are decoded at once. The text of a
         file does not depend on the others.
         """
-        request = self._make_request(
-            decoding, language_model, options=options, batch_size=batch_size, channels=channels
-        )
         files = list(files)
         given = iter(files)
-        for _, result in self.transcribe_events(map(make_recording, files), request):
+        for _, result in self.transcribe_events(map(make_recording, files), self.make_request(asked)):
             if not isinstance(result, Segment):
                 yield next(given), result
 
@@ -305,12 +292,13 @@ class Transcriber(abc.ABC):
         self.check(request)
         yield from self.join_recordings(self.decode_recordings(recordings, request), request)
 
-    def _make_request(
-        self, decoding: DecodingConfig | None, language_model: FusionModel | None, **others: Any
-    ) -> Request:
-        if decoding is None and language_model is None:
+    def make_request(self, asked: Asked) -> Request:
+        """Without `decoding` and `language_model`, it is as the folder of the model says."""
+        given = {name: value for name, value in asked.items() if value is not None}
+        if not {"decoding", "language_model"} & given.keys():
             decoding, language_model = self.usual_decoding()
-        return Request(decoding or DecodingConfig(), language_model, **others)
+            given |= {"decoding": decoding, "language_model": language_model}
+        return Request(**given)  # type: ignore[arg-type]
 
     # --- read and cut -----------------------------------------------------------------------------
 
@@ -415,9 +403,13 @@ class Transcriber(abc.ABC):
                 opening = text if opening.language is None else opening
                 log_probability += text.token_scores[0]
                 num_tokens += text.token_scores[1]
-                if held is not None:
-                    separator = self.separator_in(opening.language)
-                    *final, text = join_segments(held, (piece, text), separator)
+                if held is not None and piece.cut_before is not None:
+                    (before, left), cut = held, piece.cut_before
+                    if before.cut_after == cut:
+                        separator = self.separator_in(opening.language)
+                        words, following = join_words(left.words, text.words, cut)
+                        final = [keep_words(left, words, separator)]
+                        text = keep_words(text, following, separator)
                 held = piece, text
                 if piece.cut_after is None:
                     final.append(text)
@@ -582,7 +574,9 @@ class Recognizer(Transcriber):
         texts = {}
         for name, batch in self.decoder.decode_batch(audio, setups).items():
             own = [
-                make_segment(segment, self._decode_text(best), (), best.method, best.warnings)
+                make_segment(
+                    segment, self.system.tokenizer.decode(best.tokens), (), best.method, best.warnings
+                )
                 for segment, (_, best) in zip(segments, batch.best, strict=True)
             ]
             texts[name] = TimedTexts(own, batch.seconds)
@@ -604,9 +598,8 @@ class Recognizer(Transcriber):
             for row, token_times in zip(rows, times, strict=True):
                 segment, decoded = segments[row], best[row][1]
                 words = self._time_words(segment, speed, decoded, token_times)
-                found = make_segment(
-                    segment, self._decode_text(decoded), words, decoded.method, decoded.warnings
-                )
+                text = self.system.tokenizer.decode(decoded.tokens)
+                found = make_segment(segment, text, words, decoded.method, decoded.warnings)
                 results[row] = replace(
                     found,
                     average_log_probability=decoded.average_log_probability,
@@ -614,9 +607,6 @@ class Recognizer(Transcriber):
                     token_scores=scores[row],
                 )
         return [results[row] for row in range(len(segments))]
-
-    def _decode_text(self, decoded: DecodedUtterance) -> str:
-        return self.system.tokenizer.decode(decoded.tokens)
 
     def _time_tokens(self, encoded: EncodedAudio, tokens: Sequence[Sequence[int]]) -> list[list[TokenTime]]:
         if self.model.ctc_head is not None:

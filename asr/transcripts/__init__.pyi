@@ -14,7 +14,11 @@ from .transcript import (
     Segment as Segment,
     Transcript as Transcript,
     Word as Word,
+    clip_words as clip_words,
+    join_words as join_words,
+    make_segment as make_segment,
     measure_compression as measure_compression,
+    merge_channels as merge_channels,
 )
 from .writers import (
     WRITERS as WRITERS,

@@ -22,9 +22,8 @@ from asr.decoding.decode import Stopwatch, batch_by_length, pad_audio
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.models.lora_int8 import Precision
-from asr.transcription.joining import clip_words, replace_words
 from asr.transcription.transcribe import Decoded, End, Request, TimedTexts, Transcriber
-from asr.transcripts.transcript import Segment, Word
+from asr.transcripts.transcript import Segment, Word, clip_words, replace_words
 from asr.whisper.decoding import (
     SECONDS_PER_STEP,
     EncodedWindows,

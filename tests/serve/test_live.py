@@ -37,8 +37,7 @@ from asr.serve import (
     transcribe_live,
     write_live,
 )
-from asr.transcription import make_segment
-from asr.transcripts import Segment, Word
+from asr.transcripts import Segment, Word, make_segment
 
 LIVE_RATE = 8_000
 

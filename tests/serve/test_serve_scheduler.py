@@ -15,8 +15,8 @@ import pytest
 
 from asr.audio import AudioSegment
 from asr.serve import BatchReport, Client, Scheduler, WithdrawnError, scheduler as scheduler_module
-from asr.transcription import Request, make_segment
-from asr.transcripts import Segment
+from asr.transcription import Request
+from asr.transcripts import Segment, make_segment
 
 RATE = 100
 

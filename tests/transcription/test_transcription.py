@@ -75,7 +75,7 @@ def transcribe_all(
     recognizer: Recognizer, files: list[Path], batch_size: int, method: str
 ) -> dict[str, Transcript]:
     decoding = DecodingConfig(method=method, beam=2)  # type: ignore[arg-type]
-    results = list(recognizer.transcribe_files(files, batch_size, decoding=decoding))
+    results = list(recognizer.transcribe_files(files, batch_size=batch_size, decoding=decoding))
     assert [path for path, _ in results] == files
     assert all(isinstance(result, Transcript) for _, result in results)
     return {result.id: result for _, result in results if isinstance(result, Transcript)}
@@ -245,7 +245,7 @@ def test_company_changes_nothing_at_other_speeds(
     decoding = DecodingConfig(method="joint", beam=2, speeds=(0.83, 1.0, 1.2))
     some = [*files[2:9:2], files[9]]  # the last one of two segments
     alone, together = (
-        [result.text for _, result in recognizer.transcribe_files(some, size, decoding=decoding)]  # type: ignore[union-attr]
+        [result.text for _, result in recognizer.transcribe_files(some, batch_size=size, decoding=decoding)]  # type: ignore[union-attr]
         for size in (1, 5)
     )
     assert alone == together and any(alone)
@@ -314,7 +314,7 @@ def test_a_bad_file_is_reported_in_its_place_and_the_rest_goes_on(
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
     (tmp_path / "text.wav").write_text("no audio")
     mixed = [files[3], tmp_path / "text.wav", files[-1], tmp_path / "missing.wav", files[5]]
-    results = [result for _, result in recognizer.transcribe_files(mixed, 2)]
+    results = [result for _, result in recognizer.transcribe_files(mixed, batch_size=2)]
     assert [isinstance(result, UserError) for result in results] == [False, True, False, True, False]
     assert "text.wav" in str(results[1]) and "missing.wav" in str(results[3])
     assert results[2] == recognizer.transcribe(files[-1])
@@ -355,7 +355,7 @@ def test_wrong_use_is_refused_before_anything_is_read(tiny_run: Callable[..., Ru
 def test_stopping_early_leaves_no_thread(tiny_run: Callable[..., RunConfig], files: list[Path]) -> None:
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
     before = threading.active_count()
-    results = recognizer.transcribe_files(files * 20, 1)
+    results = recognizer.transcribe_files(files * 20, batch_size=1)
     next(results)
     results.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
@@ -486,7 +486,7 @@ def test_an_interrupted_recording_goes_on_where_it_stopped(
 ) -> None:
     recognizer = build_recognizer(tiny_run, "lstm-ctc")
     audio.write(tmp_path / "long.wav", np.clip(make_audio(30.0), -1, 1), RATE)
-    ((_, expected),) = recognizer.transcribe_files([tmp_path / "long.wav"], 2)
+    ((_, expected),) = recognizer.transcribe_files([tmp_path / "long.wav"], batch_size=2)
     done: list[int] = []
     decode = recognizer.recognize
 

@@ -30,8 +30,8 @@ from asr.evaluation import decode_utterances
 from asr.models import Int8Linear, is_fast, is_int8_exact
 from asr.scale import STATE, OutputFolder
 from asr.serve import Delay, LiveTranscriber, write_live
-from asr.transcription import Request, ScoringConfig, load_model, make_segment
-from asr.transcripts import Segment, Transcript, Word
+from asr.transcription import Request, ScoringConfig, load_model
+from asr.transcripts import Segment, Transcript, Word, make_segment
 from asr.whisper import (
     EncodedWindows,
     WhisperDecodingConfig,
@@ -61,7 +61,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def read(
     recognizer: WhisperRecognizer, files: list[Path], batch_size: int, config: WhisperDecodingConfig
 ) -> list[Transcript]:
-    results = [result for _, result in recognizer.transcribe_files(files, batch_size, options=config)]
+    results = [
+        result for _, result in recognizer.transcribe_files(files, batch_size=batch_size, options=config)
+    ]
     assert all(isinstance(result, Transcript) for result in results)
     return results  # type: ignore[return-value]
 

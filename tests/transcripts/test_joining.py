@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 
 from asr.audio import AudioSegment, Channels, Recording
 from asr.errors import UserError
-from asr.transcription import Decoded, End, Request, Transcriber, clip_words, join_words, merge_channels
-from asr.transcripts import Segment, Transcript, Word
+from asr.transcription import Decoded, End, Request, Transcriber
+from asr.transcripts import Segment, Transcript, Word, clip_words, join_words, merge_channels
 
 
 def words_at(*starts: float, length: float = 0.3, shift: float = 0.0) -> list[Word]:
