@@ -68,8 +68,7 @@ def run(args: argparse.Namespace) -> int:
     # The one place where the core imports asr.recipe, which can be deleted.
     from asr.recipe.definition import describe_recipe, load_recipe, load_study
     from asr.recipe.experiment import Experiment
-    from asr.recipe.stages import explain_plan, run_recipe
-    from asr.recipe.study import run_study
+    from asr.recipe.stages import explain_plan, run_recipe, run_study
 
     if args.action == "list":
         return _list(args.recipes_dir)
@@ -105,8 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(recipes_dir: Path | None) -> int:
     from asr.recipe.definition import find_recipes, load_recipe
-    from asr.recipe.experiment import Experiment
-    from asr.recipe.splits import is_prepared
+    from asr.recipe.experiment import Experiment, is_prepared
 
     names = list(find_recipes(recipes_dir))
     for name in names:

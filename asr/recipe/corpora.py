@@ -1,4 +1,4 @@
-"""A corpus as its publisher lays it out: find its folder, check that nothing is missing or altered."""
+"""A corpus as published: its folder, counts and checksums; WSJ and TED-LIUM; beamforming of arrays."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -16,11 +17,12 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from asr.audio.reading import measure_seconds, read, write
-from asr.data.manifest import Utterance
+from asr.audio.reading import measure_seconds, read, read_info, write
+from asr.data.manifest import Utterance, shorten, write_manifest
+from asr.data.text_lines import open_lines, read_decoded
 from asr.errors import UserError
 from asr.recipe.archives import extract
-from asr.recipe.beamforming import beamform_files
+from asr.transcripts.readers import read_stm
 
 logger = logging.getLogger(__name__)
 
@@ -258,3 +260,221 @@ def widen(
         if one[1] > other[0]:
             one[1] = other[0] = (one[1] + other[0]) / 2
     return [(round(start, 6), round(end, 6)) for start, end in found]
+
+
+# --- WSJ --------------------------------------------------------------------------------------------
+
+# From wsj0 or wsj1 on; one above the folder of a disc, such as 11-13.1, is not meant.
+_INSIDE = re.compile(r"(?:^|/)(wsj[01]/(?!.*\d\d[-_]\d+[._]\d/).*)$")
+_MAX_SHOWN = 3
+
+INDICES = {
+    "train_si84": ("wsj0/doc/indices/train/tr_s_wv1.ndx",),
+    "train_si284": ("wsj0/doc/indices/train/tr_s_wv1.ndx", "wsj1/doc/indices/si_tr_s.ndx"),
+    "dev93": ("wsj1/doc/indices/h1_p0.ndx",),
+    "eval92": ("wsj0/doc/indices/test/nvp/si_et_20.ndx",),
+}
+
+Index = Mapping[str, Path]
+
+
+def index_wsj(root: Path, *suffixes: str) -> dict[str, Path]:
+    """Each file by its path from wsj0 or wsj1 on, in lower case, whatever folders of discs are above."""
+    found: dict[str, Path] = {}
+    for path in find_files(root, ".dot", ".ndx", *suffixes):
+        if match := _INSIDE.search(path.relative_to(root).as_posix().lower()):
+            found.setdefault(match[1], path)
+    if not found:
+        raise UserError(
+            f"{root}: no file in a folder wsj0 or wsj1; expected the folder above them, with files such as "
+            ".../wsj0/transcrp/dots/si_tr_s/01i/01ic0200.dot"
+        )
+    return found
+
+
+def read_wsj(root: Path, index: Index, name: str) -> Iterator[Utterance]:
+    """The utterances of a set of INDICES that are there, in the order of its index."""
+    files = {}
+    for key in _read_indices(root, index, name):
+        files[Path(key).stem] = (key, index.get(key))
+    if missing := [key for key, path in files.values() if path is None]:
+        shown = ", ".join(missing[:_MAX_SHOWN]) + ", ..." * (len(missing) > _MAX_SHOWN)
+        logger.warning("%s: %s lacks %s files: %s", root, name, f"{len(missing):,}", shown)
+    there = {id: path for id, (_, path) in files.items() if path is not None}
+    texts = read_prompts(root, index, there)
+    for id, path in there.items():
+        yield build_whole(path, id=id, text=normalize_prompt(texts[id]), speaker=id[:3], language="en")
+
+
+def _read_indices(root: Path, index: Index, name: str) -> Iterator[str]:
+    for key in INDICES[name]:
+        if key not in index:
+            raise UserError(f"{root}: {key} is missing, the list of {name}; is a disc of WSJ missing?")
+        for number, line in read_decoded(index[key], "latin-1"):
+            if line.startswith(";"):
+                continue
+            match = re.fullmatch(r"\d+_\d+_\d+\s*:\s*(\S+?)(\.wv1)?", line.lower())
+            if match is None:
+                raise UserError(
+                    f"{index[key]}:{number}: expected a disc and a file, such as "
+                    f"11_1_1:wsj0/si_tr_s/01i/01ic0201.wv1, found {shorten(line)}"
+                )
+            if not match[1].startswith("wsj0/si_tr_s/401/"):  # a speaker who was withdrawn
+                yield f"{match[1].lstrip('/')}.wv1"
+
+
+def read_prompts(root: Path, index: Index, ids: Iterable[str]) -> dict[str, str]:
+    """The transcript of each id as it stands in the .dot files: 01ic0201 is in 01ic0200.dot."""
+    files = {path.name.lower()[:6]: path for key, path in index.items() if re.search(r"/\w{6}00\.dot$", key)}
+    wanted = sorted(set(ids))
+    texts = {}
+    for prefix in sorted({id[:6] for id in wanted}):
+        if prefix not in files:
+            raise UserError(
+                f"{root}: {prefix}00.dot is missing, the transcripts of {prefix}..; is a disc missing?"
+            )
+        texts.update(read_dots(files[prefix]))
+    if lacking := [id for id in wanted if id not in texts]:
+        raise UserError(f"{files[lacking[0][:6]]}: no transcript of {lacking[0]}; get a complete copy")
+    return texts
+
+
+def read_dots(path: Path) -> dict[str, str]:
+    """Text by id, in lower case, of lines such as `Shares of Example Corp\\. rose (01ic0201)`."""
+    texts = {}
+    for number, line in read_decoded(path, "latin-1"):
+        match = re.fullmatch(r"(.*?)\s*\((\w+)\)", line)
+        if match is None:
+            raise UserError(
+                f"{path}:{number}: expected a text and its id in parentheses, found {shorten(line)}"
+            )
+        texts[match[2].lower()] = match[1]
+    return texts
+
+
+_SPELLED = {"%PERCENT": "PERCENT", ".POINT": "POINT", "--DASH": "-DASH"}
+
+
+def normalize_prompt(text: str) -> str:
+    """Write a transcript in capitals as Kaldi does; pauses go, noises become <NOISE>, <words> were spoken."""
+    words = []
+    for word in text.upper().replace("\\", "").split():
+        word = _SPELLED.get(word, word)
+        if word in (".", "~") or re.fullmatch(r"\[(<.*|.*>|.*/|/.*)\]", word):
+            continue
+        if re.fullmatch(r"\[.*\]", word):
+            word = "<NOISE>"
+        elif match := re.fullmatch(r"<([\w']+)>", word):
+            word = match[1]
+        words.append(word)
+    return " ".join(words)
+
+
+# --- TED-LIUM ---------------------------------------------------------------------------------------
+
+# The segments of train begin and end too tightly. Those of dev and test stay, since results are by them.
+WIDENED_BY = (0.15, 0.1)  # seconds before and after, as Kaldi does it
+
+
+def prepare_talks(
+    folder: Path, output_dir: Path, num_talks: Mapping[str, int], num_utterances: Mapping[str, int]
+) -> None:
+    """Write train.jsonl, dev.jsonl and test.jsonl of `folder`/{train,dev,test}/{sph,stm}."""
+    talks = {split: list(find_files(folder / split / "stm", ".stm")) for split in ("train", "dev", "test")}
+    check_counts(folder, {split: len(paths) for split, paths in talks.items()}, num_talks, "talks")
+    splits = {
+        split: [utterance for path in paths for utterance in _read_talk(path, split == "train")]
+        for split, paths in talks.items()
+    }
+    check_counts(folder, {split: len(found) for split, found in splits.items()}, num_utterances)
+    for split, utterances in splits.items():
+        write_manifest(output_dir / f"{split}.jsonl", utterances)
+
+
+def _read_talk(stm: Path, is_widened: bool) -> Iterator[Utterance]:
+    audio = stm.parents[1] / "sph" / f"{stm.stem}.sph"
+    seconds = read_info(audio).seconds
+    if seconds is None:
+        raise UserError(f"{audio}: its header does not tell its length; get a complete copy")
+    with open_lines(stm) as lines:
+        entries = [entry for _, _, entry in read_stm(lines, "reference", []) if entry.text is not None]
+    exact = [(e.start or 0.0, min(seconds, (e.start or 0.0) + (e.duration or 0.0))) for e in entries]
+    spans = widen(exact, *WIDENED_BY, seconds) if is_widened else exact
+    for entry, (first, last), (start, end) in zip(entries, exact, spans, strict=True):
+        if end <= start:
+            raise UserError(f"{stm}: a segment at {first:.2f} s, but {audio.name} ends at {seconds:.2f} s")
+        yield Utterance(
+            id=f"{stm.stem}-{int(100 * first):07d}-{int(100 * last):07d}",
+            audio=str(audio),
+            start=start,
+            duration=round(end - start, 6),
+            text=clean_talk(entry.text or ""),
+            speaker=stm.stem,
+            language="en",
+        )
+
+
+def clean_talk(text: str) -> str:
+    """Remove variants of pronunciation, (2), pauses and the id at the end; "it 's" becomes "it's"."""
+    text = re.sub(r"\(\d\)|<sil>", "", text)
+    text = " ".join(re.sub(r"\([^ ]*\)$", "", text.strip()).split())
+    return re.sub(r"(\S+) ('\S*)", r"\1\2", text).translate(str.maketrans("{}", "[]"))
+
+
+# --- beamforming ------------------------------------------------------------------------------------
+
+# C channels, S samples, K frames of the analysis, F frequencies
+
+MAX_DELAY_SECONDS = 0.003  # one metre, more than across a tablet or the array of a room
+FRAME = 4096  # samples; long beside the delay, short beside the utterance
+UPSAMPLING = 16  # delays are found to a sixteenth of a sample
+
+
+def beamform_files(paths: Sequence[Path], sample_rate: int) -> np.ndarray:
+    """Delay and sum of files that hold a channel each, as float32 (samples,)."""
+    channels = [read(path, sample_rate, allow_silence=True) for path in paths]
+    lengths = {len(channel) for channel in channels}
+    if max(lengths) - min(lengths) > MAX_DELAY_SECONDS * sample_rate:
+        raise UserError(
+            f"{paths[0]}: its channels have {min(lengths):,} to {max(lengths):,} samples; expected files "
+            "that were recorded together"
+        )
+    return delay_and_sum(np.stack([channel[: min(lengths)] for channel in channels]), sample_rate)
+
+
+def delay_and_sum(channels_CS: np.ndarray, sample_rate: int) -> np.ndarray:
+    """Mean of the channels after their delays were taken back, as float32 (samples,). The first channel is
+    the one whose time stays; one that is silent has no part."""
+    channels_CS = channels_CS[channels_CS.any(axis=1)]
+    if len(channels_CS) < 2:
+        return channels_CS.sum(axis=0).astype(np.float32)
+    delays_C = find_delays(channels_CS, sample_rate)
+    num_samples = channels_CS.shape[1]
+    padded = num_samples + round(
+        2 * MAX_DELAY_SECONDS * sample_rate
+    )  # what is shifted out must not come round
+    spectra_CF = np.fft.rfft(channels_CS, padded)
+    frequencies_F = np.fft.rfftfreq(padded)
+    aligned_CF = spectra_CF * np.exp(2j * np.pi * frequencies_F * delays_C[:, None])
+    return np.fft.irfft(aligned_CF.mean(axis=0), padded)[:num_samples].astype(np.float32)
+
+
+def find_delays(channels_CS: np.ndarray, sample_rate: int) -> np.ndarray:
+    """(C,) samples, with fractions, by which each channel comes later than the first one."""
+    window = np.hanning(FRAME)
+    first_KF = np.fft.rfft(_frame(channels_CS[0]) * window, 2 * FRAME).conj()
+    cross_CF = np.stack(
+        [(np.fft.rfft(_frame(own) * window, 2 * FRAME) * first_KF).sum(axis=0) for own in channels_CS]
+    )
+    cross_CF /= np.maximum(np.abs(cross_CF), 1e-30)
+    correlation_CS = np.fft.irfft(cross_CF, 2 * FRAME * UPSAMPLING)
+    most = round(MAX_DELAY_SECONDS * sample_rate * UPSAMPLING)
+    near_CS = np.concatenate([correlation_CS[:, -most:], correlation_CS[:, : most + 1]], axis=1)
+    return (near_CS.argmax(axis=1) - most) / UPSAMPLING
+
+
+def _frame(channel_S: np.ndarray) -> np.ndarray:
+    """(K, FRAME), half a frame apart; the last one is filled up with silence."""
+    num_halves = max(2, -(-len(channel_S) // (FRAME // 2)))
+    padded_S = np.pad(channel_S, (0, num_halves * (FRAME // 2) - len(channel_S)))
+    return np.lib.stride_tricks.sliding_window_view(padded_S, FRAME)[:: FRAME // 2]

@@ -8,7 +8,7 @@ import runpy
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pydantic
 
@@ -16,6 +16,9 @@ from asr.config import Config, describe_fault, load_config
 from asr.errors import UserError, suggest
 from asr.recipe.corpora import note_shortfalls
 from asr.system.checkout import CHECKOUT, SHIPPED
+
+if TYPE_CHECKING:
+    pass
 
 STAGES = {
     "download": "fetch and unpack the corpus",

@@ -1,12 +1,18 @@
-"""Decode dev and test by every setup that a trained system offers; dev chooses one of them."""
+"""Decode dev and test by every setup that a system offers; dev chooses one. Score and compare the systems.
+
+Every figure of results.json follows from the table beside it, test.jsonl.gz: a line for each utterance with
+its reference and the hypothesis of each run. Anyone can compute the figures again; tests do so with what is
+published.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,31 +20,249 @@ from typing import Any, Literal
 import numpy
 import torch
 
-from asr.data.manifest import Utterance
+from asr.data.manifest import Utterance, find_more_references
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.decode import offered_methods
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.evaluation.speech import DecodedSplit, decode_utterances, read_references
+from asr.files import replace_file
 from asr.models.lora_int8 import describe_device
-from asr.recipe.experiment import Experiment, read_record
-from asr.recipe.results import (
-    AT_SPEEDS,
-    Texts,
-    describe_hypotheses,
-    describe_references,
-    find_language_model,
-    score_texts,
-    setup_name,
-    write_texts,
-)
-from asr.recipe.systems import Run
+from asr.recipe.experiment import Experiment, Run, read_record
+from asr.scoring.counting import score
+from asr.scoring.intervals import Interval
 from asr.scoring.result import Score
+from asr.scoring.significance import compare
 from asr.system.checkpoint import System, find_model, load_state, load_system, versions
 from asr.system.shipping import build_resources, read_training_texts
+from asr.text.normalization import TextConfig, normalize_for_scoring
 from asr.transcription.transcribe import Recognizer, Request
 
 logger = logging.getLogger(__name__)
+
+RESULTS, TABLE = "results.json", "test.jsonl.gz"
+AT_SPEEDS = "+speeds"  # ends the names of setups that decode each utterance at several speeds
+LEFT_OUT = "left_out"  # names the texts of all folds of a variant
+
+# id -> text and, where they are known, speaker and further references, reference_2 and so on
+Texts = dict[str, dict[str, str]]
+Table = tuple[Texts, dict[str, Texts]]  # references, and hypotheses by their name
+Record = Mapping[str, Any]  # of a run: its summary.json with its figures
+
+
+def collect_texts(runs: Sequence[Run], summaries: Sequence[Record]) -> Table:
+    """Collect the references, and the test hypotheses of all runs by each of their setups."""
+    references = read_texts(runs[0].evaluation_dir / "test.jsonl")
+    hypotheses = {}
+    for run, summary in zip(runs, summaries, strict=True):
+        if read_texts(run.evaluation_dir / "test.jsonl") != references:
+            raise UserError(
+                f"{runs[0].conf.path} and {run.conf.path}: their references differ after text.scoring, so "
+                "their error rates cannot be compared; give both the same rules"
+            )
+        for setup in summary["ways"]["test"]:
+            texts = read_texts(run.evaluation_dir / f"{setup_name('test', setup)}.jsonl")
+            hypotheses[setup_name(run.name, setup)] = texts
+    for summary in summaries:
+        if summary["left_out"] is not None:
+            own = hypotheses[setup_name(summary["name"], summary["decoding"])]
+            joined = setup_name(f"{summary['variant']}-seed-{summary['seed']}", LEFT_OUT)
+            tested = {id: own[id] for id in choose_tested(summary, references)}
+            hypotheses[joined] = hypotheses.get(joined, {}) | tested
+    return references, hypotheses
+
+
+def score_runs(table: Path, baseline: str, runs: Sequence[Record]) -> dict[str, Any]:
+    """Compute the figures of results.json from the table, and add them to the runs."""
+    references, columns = read_table(table)
+    hypotheses = {run["name"]: columns[setup_name(run["name"], run["decoding"])] for run in runs}
+    systems = {run["variant"]: [own for own in runs if own["variant"] == run["variant"]] for run in runs}
+    scores = {name: pool(own, references, hypotheses) for name, own in systems.items()}
+    comparisons = []
+    for name, own in systems.items():
+        shared, others = _share_folds(own, systems.get(baseline, []))
+        if name != baseline and shared:
+            first, second = (pool(side, references, hypotheses) for side in (shared, others))
+            verdict = compare_scores((name, baseline), first, second)
+            comparisons.append({"system": name, "baseline": baseline, **verdict})
+    first = next(iter(scores.values()))
+    return {
+        "test": {
+            "utterances": len(references),
+            "words": sum(len(fields["text"].split()) for fields in references.values()),
+            "resampled_by": first.resampled_by,
+            **({"references": first.num_references} if first.num_references > 1 else {}),
+        },
+        "runs": [{**run, **_score_alone(run, references, columns)} for run in runs],
+        "systems": [
+            {"name": name, **describe_score(found), **_describe_characters(found)}
+            for name, found in scores.items()
+        ],
+        "comparisons": comparisons,
+    }
+
+
+def pool(runs: Sequence[Record], references: Texts, hypotheses: Mapping[str, Texts]) -> Score:
+    """Score all runs as if their utterances were one test set; of a fold, what was left out alone."""
+    tested = [(run, choose_tested(run, references)) for run in runs]
+    return score_texts(
+        {f"{run['seed']} {id}": fields for run, own in tested for id, fields in own.items()},
+        {f"{run['seed']} {id}": hypotheses[run["name"]][id] for run, own in tested for id in own},
+    )
+
+
+def _share_folds(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """Keep the runs of seeds and folds that both variants have."""
+    keys = [{(run["seed"], run["left_out"]) for run in runs} for runs in (first, second)]
+    both = keys[0] & keys[1]
+    kept = [[run for run in runs if (run["seed"], run["left_out"]) in both] for runs in (first, second)]
+    return kept[0], kept[1]
+
+
+def _score_alone(run: Record, references: Texts, columns: Mapping[str, Texts]) -> dict[str, Any]:
+    """Score a run by itself: as it was decoded, by its other setups, and on the speakers that it knows."""
+    tested = choose_tested(run, references)
+    setups = {}
+    for setup, known in run["ways"]["test"].items():
+        own = columns.get(setup_name(run["name"], setup))
+        if own is not None:
+            fresh = score_texts(tested, {id: own[id] for id in tested}, resamples=0)
+            known = {**known, "wer": fresh.error_rate, "cer": fresh.character_error_rate}
+        setups[setup] = known
+    texts = columns[setup_name(run["name"], run["decoding"])]
+    found = pool([run], references, {run["name"]: texts})
+    figures = describe_score(found) | _describe_characters(found) | {"ways": {**run["ways"], "test": setups}}
+    if run["left_out"] is not None:
+        known_ids = references.keys() - tested.keys()
+        known = {id: fields for id, fields in references.items() if id in known_ids}
+        figures["known_speakers"] = describe_score(score_texts(known, {id: texts[id] for id in known}))
+    return figures
+
+
+# --- scores -------------------------------------------------------------------------------------
+
+
+def setup_name(run: str, setup: str) -> str:
+    """Name the texts of a run, or of a split, that were decoded in one way."""
+    return f"{run}.{setup}"
+
+
+def find_language_model(setup: str) -> str | None:
+    """Name what a setup such as joint+ngrams+speeds weighs in: ngrams, or the run of a language model."""
+    _, _, source = setup.removesuffix(AT_SPEEDS).partition("+")
+    return source or None
+
+
+def choose_tested(run: Record, references: Texts) -> Texts:
+    """Choose what the run is tested on: the speaker that it was trained without, else all."""
+    left_out = run["left_out"]
+    return {id: f for id, f in references.items() if left_out is None or f["speaker"] == left_out}
+
+
+def score_texts(references: Texts, hypotheses: Texts, **options: Any) -> Score:
+    """Score texts; the interval resamples speakers where all are known."""
+    speakers = {name: fields["speaker"] for name, fields in references.items() if "speaker" in fields}
+    return score(
+        {name: fields["text"] for name, fields in references.items()},
+        {name: fields["text"] for name, fields in hypotheses.items()},
+        speakers=speakers if len(speakers) == len(references) else None,
+        alternatives={
+            name: list(find_more_references(fields).values()) for name, fields in references.items()
+        },
+        **options,
+    )
+
+
+def describe_score(found: Score) -> dict[str, Any]:
+    """WER with its interval, as numbers."""
+    return {
+        "wer": found.error_rate,
+        "interval": _describe_interval(found.interval),
+        "errors": found.counts.errors,
+        "words": found.counts.reference_length,
+    }
+
+
+def _describe_characters(found: Score) -> dict[str, Any]:
+    return {
+        "cer": found.character_error_rate,
+        "cer_interval": _describe_interval(found.character_interval),
+    }
+
+
+def _describe_interval(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]
+
+
+def compare_scores(names: tuple[str, str], first: Score, second: Score) -> dict[str, Any]:
+    """Compare the first with the second; the difference is the first less the second, as is its interval."""
+    found = compare(first, second, names)
+    return {
+        "difference": found.difference,
+        "interval": _describe_interval(None if found.bootstrap is None else found.bootstrap.interval),
+        "p": found.p,
+        "verdict": found.verdict,
+    }
+
+
+def describe_references(utterances: Iterable[Utterance], rules: TextConfig) -> Texts:
+    """Their texts as they are scored, with their speakers."""
+    references: Texts = {}
+    for utterance in utterances:
+        references[utterance.id] = {"text": normalize_for_scoring(utterance.text or "", rules)}
+        if utterance.speaker is not None:
+            references[utterance.id]["speaker"] = utterance.speaker
+        for number, other in enumerate(utterance.more_references, start=2):
+            references[utterance.id][f"reference_{number}"] = normalize_for_scoring(other, rules)
+    return references
+
+
+def describe_hypotheses(texts: Mapping[str, str], rules: TextConfig) -> Texts:
+    return {name: {"text": normalize_for_scoring(text, rules)} for name, text in texts.items()}
+
+
+def write_table(path: Path, references: Texts, hypotheses: Mapping[str, Texts]) -> None:
+    """Write a line for each utterance: id, reference, speaker, and the text of each system."""
+    with replace_file(path) as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+        for id, fields in references.items():
+            texts = {name: own[id]["text"] for name, own in hypotheses.items() if id in own}
+            packed.write(_format_line({"id": id, **fields, **texts}))
+
+
+def read_table(path: Path) -> Table:
+    """Read the references, and the hypotheses of each system by its name."""
+    references: Texts = {}
+    hypotheses: dict[str, Texts] = {}
+    for id, fields in read_texts(path).items():
+        own = {"text", "speaker", *find_more_references(fields)}
+        references[id] = {name: text for name, text in fields.items() if name in own}
+        for name, text in fields.items():
+            if name not in own:
+                hypotheses.setdefault(name, {})[id] = {"text": text}
+    return references, hypotheses
+
+
+def write_texts(path: Path, texts: Texts) -> None:
+    """Write JSON Lines that `asr score` reads."""
+    with replace_file(path) as file:
+        for id, fields in texts.items():
+            file.write(_format_line({"id": id, **fields}))
+
+
+def _format_line(record: Mapping[str, str]) -> bytes:
+    return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+
+
+def read_texts(path: Path) -> Texts:
+    """Read JSON Lines, packed by gzip or not, by their ids."""
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        records = [json.loads(line) for line in content.splitlines()]
+        return {record.pop("id"): record for record in records}
+    except (OSError, EOFError, ValueError, KeyError, AttributeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); run the stage evaluate again") from None
+
 
 SMOKE_BEAM = 2
 # Of the log-probabilities that shallow fusion adds, and of CTC against the decoder; dev chooses.

@@ -1,18 +1,31 @@
-"""An experiment: a recipe to run with some of its systems and seeds, its folders, records of its steps."""
+"""An experiment: a recipe with some of its systems and seeds, its folders, runs and records of steps."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import logging
+import os
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from asr import files
+from asr.config import describe_config
+from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
+from asr.data.packed import is_shards
+from asr.errors import UserError
+from asr.families import find_family
 from asr.files import replace_file
 from asr.recipe.definition import Recipe, Study, SystemConf
+from asr.system.checkpoint import find_model
+from asr.system.run_config import RunConfig
 
 
 @dataclass(frozen=True)
@@ -116,3 +129,358 @@ def hash_file(path: Path) -> str:
         return files.hash_file(path)
     except OSError:
         return "missing"
+
+
+logger = logging.getLogger(__name__)
+
+SMOKE_UTTERANCES = {"train": 32}
+SMOKE_UTTERANCES_ELSEWHERE = 8
+# Settings of any name that ends so are lowered to this in smoke mode.
+_SMOKE_CAPS = {
+    "dim": 16,
+    "num_layers": 1,
+    "num_heads": 2,
+    "feed_forward_dim": 32,
+    "channels": 4,
+    "train.steps": 4,
+    "keep_updates": 1,
+    "end_updates": 2,
+    "train.batches_per_update": 1,
+    "train.validate_every": 2,
+    "train.save_every": 2,
+    "train.log_every": 1,
+    "train.keep_best": 2,
+    "optim.warmup_steps": 1,
+    "batches.num_workers": 0,
+    "batches.max_utterances": 8,
+}
+# Settings that name what a small model, or few texts, do not have.
+_SMOKE_REPLACED: dict[str, Any] = {
+    "data.max_unknown": 1.0,  # few texts do not have every character, in Chinese not even most
+    "train.precision": "float32",  # no trial of what is quicker
+    "train.compile": False,
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: a system with a seed."""
+
+    system: str
+    conf: SystemConf
+    folder: Path
+    seed: int
+    config: RunConfig
+    """The conf with the folders of this experiment, the seed, and the small sizes of smoke mode."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.folder / "tokenizer.json"
+
+    @property
+    def model_path(self) -> Path:
+        return self.folder / "model" / "model.safetensors"
+
+    @property
+    def record_path(self) -> Path:
+        """Notes what its training, once begun, reads, on which machines it was, and whether it ended."""
+        return self.folder / ".train.json"
+
+    @property
+    def evaluation_dir(self) -> Path:
+        return self.folder / "evaluation"
+
+    @property
+    def summary_path(self) -> Path:
+        return self.evaluation_dir / "summary.json"
+
+    @property
+    def makes_text(self) -> bool:
+        """Ability to recognise speech. Language models and classifiers are trained, but not compared."""
+        return self.config.model.makes_text
+
+
+def build_runs(experiment: Experiment) -> list[Run]:
+    """Build a run for each wanted system and seed; what others start from comes first."""
+    return find_runs(experiment)[0]
+
+
+def find_runs(experiment: Experiment) -> tuple[list[Run], list[str]]:
+    """Find the runs as `build_runs` does, and the systems that are left out, each with the reason."""
+    runs, left_out = [], []
+    for system, conf in experiment.recipe.find_systems().items():
+        if not experiment.wants(system, conf):
+            continue
+        own = load_conf(conf, experiment.overrides)
+        _refuse_other_corpus(experiment, conf.path, own)
+        if reason := _find_reason_to_wait(experiment, own):
+            if experiment.only:
+                raise UserError(f"--only {system}: {reason}")
+            left_out.append(f"{system}: left out, since {reason}")
+            continue
+        seeds = experiment.seeds if experiment.seeds and own.model.makes_text else (own.seed,)
+        runs += [_build_run(experiment, system, conf, own, seed) for seed in seeds]
+    return _sort_by_need(runs), left_out
+
+
+def find_all_runs(experiment: Experiment) -> list[Run]:
+    """Find the runs of all systems, also of other seeds that have been trained before."""
+    runs = []
+    for system, conf in experiment.recipe.find_systems().items():
+        own = load_conf(conf, experiment.overrides if experiment.wants(system, conf) else ())
+        folders = experiment.runs_dir.glob(f"{system}-seed-*")
+        found = (re.fullmatch(r"-seed-(\d{1,9})", folder.name.removeprefix(system)) for folder in folders)
+        seeds = {own.seed, *experiment.seeds, *(int(match[1]) for match in found if match)}
+        runs += [_build_run(experiment, system, conf, own, seed) for seed in sorted(seeds)]
+    return runs
+
+
+def _refuse_other_corpus(experiment: Experiment, conf: Path, own: RunConfig) -> None:
+    """Refuse a conf copied from another corpus: it would train on that one's data under this one's name."""
+    for key, name in own.data.named_paths:
+        path = Path(name)
+        if path.parts[:1] == ("data",) and len(path.parts) > 2 and path.parts[1] != experiment.recipe.name:
+            raise UserError(
+                f"{conf}: data.{key} = {path} is data of {path.parts[1]}, but this is a system of "
+                f"{experiment.recipe.name}; set data.{key}: data/{experiment.recipe.name}/{path.name}"
+            )
+
+
+def _find_reason_to_wait(experiment: Experiment, own: RunConfig) -> str | None:
+    """Find why a system cannot be trained now: it starts from a model of elsewhere that is not there."""
+    start = own.start_from
+    if start is None or start.startswith(f"runs/{experiment.recipe.name}/"):
+        return None
+    if experiment.smoke:
+        return f"a small model cannot start from {start}"
+    if find_family(start, as_run=True) is not None:
+        ask = f"it starts from {start}: ask for it by --only, and it may be fetched"
+        return None if experiment.only else ask
+    try:
+        find_model(start)
+    except UserError:
+        return f"it starts from {start}, which has not been trained"
+    return None
+
+
+def _build_run(experiment: Experiment, system: str, conf: SystemConf, own: RunConfig, seed: int) -> Run:
+    """Build one run of `own`, the conf as it stands. Its seed has the plain name, as by `asr train CONF`."""
+    folder = experiment.runs_dir / (system if seed == own.seed else f"{system}-seed-{seed}")
+    place = [*_move_paths(experiment, own), f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
+    given = experiment.overrides if experiment.wants(system, conf) else ()
+    config = load_conf(conf, [*given, *place])
+    if experiment.smoke:
+        config = load_conf(conf, [*given, *_shrink(config), *given, *place])
+    return Run(system, conf, folder, seed, config)
+
+
+def load_conf(conf: SystemConf, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a conf with its overrides, then with more."""
+    config = RunConfig.load(conf.path, [*conf.overrides, *overrides])
+    for key, path in config.data.named_paths:
+        if is_shards(path):
+            raise UserError(
+                f"{conf.path}: data.{key} = {path} is a folder of shards. Recipes and studies compare the "
+                "splits and deal them into folds: name the manifest that was packed, or use `asr train` and "
+                "`asr evaluate`, which take shards"
+            )
+    return config
+
+
+def _move_paths(experiment: Experiment, config: RunConfig) -> Iterator[str]:
+    """Override the paths in data/NAME and runs/NAME, which may be elsewhere."""
+    places = {
+        f"data/{experiment.recipe.name}": experiment.data_dir,
+        f"runs/{experiment.recipe.name}": experiment.runs_dir,
+    }
+
+    def move(text: str) -> str:
+        for place, folder in places.items():
+            if text.startswith(f"{place}/"):
+                return str(folder / text.removeprefix(f"{place}/"))
+        return text
+
+    for key, value, _ in describe_config(config):
+        moved = [move(path) for path in paths_in(value)]
+        if moved != paths_in(value):
+            yield f"{key}={json.dumps(moved[0] if isinstance(value, str) else moved)}"
+
+
+def paths_in(value: Any) -> list[str]:
+    """List the paths that a setting may hold."""
+    if isinstance(value, str):
+        return [value]
+    is_list = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+    return list(value) if is_list else []
+
+
+def _sort_by_need(runs: Sequence[Run]) -> list[Run]:
+    """Put each run behind the one that it starts from."""
+    named = {run.name: run for run in runs}
+    sources = {run.name: find_source(run, runs) for run in runs}
+    try:
+        needs = {name: [source.name] if source else [] for name, source in sources.items()}
+        return [named[name] for name in TopologicalSorter(needs).static_order()]
+    except CycleError as error:
+        conf = named[error.args[1][0]].conf.path
+        raise UserError(f"{conf}: starts from a run that itself starts from this one") from None
+
+
+def find_source(run: Run, runs: Sequence[Run]) -> Run | None:
+    """Find the run of this recipe that it starts from, if it does so."""
+    start = Path(run.config.start_from or "")
+    return next((own for own in runs if own.folder in (start, *start.parents) and own != run), None)
+
+
+# --- smoke mode ---------------------------------------------------------------------------------
+
+
+def _shrink(config: RunConfig) -> Iterator[str]:
+    """Overrides that make any run a matter of seconds."""
+    for key, value, _ in describe_config(config):
+        if key == "batches.num_workers" and not config.model.reads_audio:
+            continue  # a model of language has none, and refuses the setting
+        for name, cap in _SMOKE_CAPS.items():
+            if f".{key}".endswith(f".{name}") and isinstance(value, int) and value > cap:
+                yield f"{key}={cap}"
+        if key in _SMOKE_REPLACED and value != _SMOKE_REPLACED[key]:
+            yield f"{key}={json.dumps(_SMOKE_REPLACED[key])}"
+    if config.tokenizer.type in ("bpe", "unigram"):  # few texts have no 500 pieces
+        yield "tokenizer.type=characters"
+        yield "tokenizer.vocab_size=null"
+
+
+def cut_manifests(data_dir: Path) -> None:
+    """Keep a few utterances of each manifest, from its whole length: so most speakers are there."""
+    for path in sorted(data_dir.glob("*.jsonl")):
+        count = SMOKE_UTTERANCES.get(path.stem, SMOKE_UTTERANCES_ELSEWHERE)
+        write_manifest(path, spread(Manifest.open(path), count))
+
+
+def spread(utterances: Sequence[Utterance], count: int) -> list[Utterance]:
+    """Choose so many, or all if there are fewer, from the whole length."""
+    count = min(len(utterances), count)
+    return [utterances[index * len(utterances) // count] for index in range(count)]
+
+
+SPLITS = ("train", "dev", "test")
+
+Stamps = dict[str, tuple[int, int]]
+
+
+# --- what prepare has left ----------------------------------------------------------------------
+
+
+def is_prepared(experiment: Experiment) -> bool:
+    """Return whether the recipe as it is now has been run, on whatever corpus."""
+    done = read_record(experiment.data_dir / ".prepare.done").get("inputs", {})
+    has_all = all((experiment.data_dir / f"{split}.jsonl").exists() for split in SPLITS)
+    return has_all and done.get("recipe.py") == hash_file(experiment.recipe.path)
+
+
+def stamp_manifests(data_dir: Path) -> Stamps:
+    """Stamp each manifest, so that one written anew is told from one that stays."""
+    stats = {path.name: path.stat() for path in data_dir.glob("*.jsonl")}
+    return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def find_written(data_dir: Path, before: Stamps) -> list[str]:
+    """Find the manifests that are not as before; refuse splits that are old or empty."""
+    after = stamp_manifests(data_dir)
+    written = sorted(name for name in after if after[name] != before.get(name))
+    for split in SPLITS:
+        path = data_dir / f"{split}.jsonl"
+        if path.name not in written:
+            old = "; the file there is older, delete it or move it" if path.name in before else ""
+            raise UserError(
+                f"prepare has not written {path}{old}. Let prepare of the recipe write {', '.join(SPLITS)}"
+            )
+        if next(read_manifest(path), None) is None:
+            raise UserError(
+                f"{path}: prepare has written no utterance into it; let prepare of the recipe find some"
+            )
+    return written
+
+
+def mark_partial(manifests: Iterable[Path], shortfalls: Sequence[str]) -> None:
+    """Say in each utterance that its corpus was not whole."""
+    for path in manifests:
+        marked = (
+            utterance.model_copy(update={"extras": {**utterance.extras, "partial": "; ".join(shortfalls)}})
+            for utterance in read_manifest(path)
+        )
+        write_manifest(path, marked)
+
+
+def read_shortfalls(data_dir: Path) -> list[str]:
+    """Read what the prepared corpus lacks against the published one."""
+    return list(read_record(data_dir / ".prepare.done").get("shortfalls", []))
+
+
+# --- what systems learn from --------------------------------------------------------------------
+
+
+def check_test_split(runs: Sequence[Run], test: Path) -> None:
+    """Refuse to train on what is tested, and to train where nothing could be scored."""
+    tested = list(read_manifest(test))
+    if nameless := [utterance.id for utterance in tested if utterance.text is None]:
+        raise UserError(
+            f"{test}: {len(nameless):,} of {len(tested):,} utterances have no text to compare with, such as "
+            f"{nameless[0]}; let prepare write their texts, or leave them out of test"
+        )
+    if not any((utterance.text or "").split() for utterance in tested):
+        raise UserError(f"{test}: no utterance has a word in its text, so there is no error rate; add texts")
+    shared_with = functools.cache(lambda path: find_shared(tested, read_manifest(path)))
+    for run in runs:
+        for key, path in run.config.data.named_paths:
+            if not path.endswith(".jsonl") or not (shared := shared_with(path)):
+                continue
+            what = f"{len(shared):,} utterances of {path} are also in {test}, by id or audio: "
+            what += ", ".join(shared[:3]) + ", ..." * (len(shared) > 3)
+            if key == "train":
+                raise UserError(
+                    f"{run.conf.path}: {what}. What is learnt is no test: let prepare keep them apart, by "
+                    "speaker if there are several (`asr manifest split` does that)"
+                )
+            logger.warning(
+                "%s: %s. Dev chooses by them, so WER on test comes out too low", run.conf.path, what
+            )
+
+
+def find_shared(tested: Sequence[Utterance], others: Iterable[Utterance]) -> list[str]:
+    """Find ids of the others that are tested too: by id, or by audio, also that of a copied file."""
+    ids = {utterance.id for utterance in tested}
+    sizes = {_size(utterance.audio) for utterance in tested} - {None}
+
+    @functools.cache
+    def identify(audio: str) -> str:
+        """Name a file by its content; only files as large as one of test are read."""
+        return hash_file(Path(audio)) if _size(audio) in sizes else audio
+
+    parts = defaultdict(list)
+    for utterance in tested:
+        parts[identify(utterance.audio)].append(utterance)
+    return [
+        other.id
+        for other in others
+        if other.id in ids or any(_shares_most(mine, other) for mine in parts.get(identify(other.audio), ()))
+    ]
+
+
+def _size(audio: str) -> int | None:
+    try:
+        return os.stat(audio).st_size
+    except OSError:
+        return None
+
+
+def _shares_most(one: Utterance, other: Utterance) -> bool:
+    """Return whether the parts overlap by half of the shorter; neighbours may overlap by their edges."""
+    if one.channel and other.channel and one.channel != other.channel:
+        return False
+    end = min(one.start + one.duration, other.start + other.duration)
+    return end - max(one.start, other.start) > min(one.duration, other.duration) / 2

@@ -1,42 +1,298 @@
-"""Score the runs of a recipe or of a study; write results.json, report.md, pictures and scores.html."""
+"""Report on systems and variants of studies: pictures, what was learned when, WER by length, and the page."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from asr.data.manifest import read_manifest
-from asr.recipe.experiment import Experiment, read_record, write_record
-from asr.recipe.figures import choose_utterances, draw_attention, draw_curves, draw_lengths
-from asr.recipe.learning import (
-    RATES,
-    TRAIN_UTTERANCES,
-    add_learning,
-    choose_method,
-    decode_lengths,
-    score_lengths,
-)
-from asr.recipe.results import (
+import numpy as np
+import torch
+
+from asr.audio.segmentation import SegmentationConfig
+from asr.audio.sources import Recording
+from asr.batches.builder import Batch
+from asr.batches.loader import BatchLoader
+from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
+from asr.errors import UserError
+from asr.evaluation.attention_pictures import View, draw_text
+from asr.evaluation.plots import COLOURS, draw_learning_curve
+from asr.recipe.evaluation import (
     RESULTS,
     TABLE,
     Record,
+    Split,
     Table,
+    Texts,
     collect_texts,
+    describe_score,
+    load_recognizer,
+    pool,
+    read_decoding,
+    read_texts,
     score_runs,
     setup_name,
     write_table,
+    write_texts,
 )
-from asr.recipe.splits import read_shortfalls
-from asr.recipe.systems import Run
+from asr.recipe.experiment import (
+    Experiment,
+    Run,
+    find_change,
+    hash_file,
+    read_record,
+    read_shortfalls,
+    spread,
+    write_record,
+)
 from asr.scoring.counting import describe_choice
 from asr.scoring.page import Report, write_report
 from asr.scoring.scored_files import score_files
 from asr.scoring.significance import compare
 from asr.scoring.tables import Rows, markdown_table, percent, show_interval
+from asr.system.checkpoint import System, find_model, load_state, load_system
+from asr.system.run_config import RunConfig
+from asr.train.dev_scores import compute_dev_scores
+from asr.train.distributed import Process
+from asr.train.loop import step_name
+from asr.train.preparation import build_inputs
+from asr.transcription.transcribe import Recognizer, Request
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NUM_MAPS = 3
+MOST_WER = 150  # %, in the picture of lengths
+MOST_CURVES = 5  # in a panel of it
+MARKERS = "os^Dv"
+
+
+def read_validations(log: Path) -> list[dict[str, Any]]:
+    """The lines of a log about WER on dev; none without a log."""
+    text = log.read_text(encoding="utf-8") if log.exists() else ""
+    lines = map(json.loads, text.splitlines())
+    return [line for line in lines if line["kind"] == "dev" and "wer" in line]
+
+
+def draw_curves(path: Path, logs: Mapping[str, Path]) -> None:
+    """Draw dev WER against updates, from the logs of runs by name, as PNG."""
+    curves = {name: dev for name, log in logs.items() if (dev := read_validations(log))}
+    points = {  # a decoder that repeats itself has no limit
+        name: [(line["step"], 100 * min(line["wer"], 2.0)) for line in dev] for name, dev in curves.items()
+    }
+    draw_learning_curve(path, {"WER on dev, % (200 and more as 200)": points})
+
+
+def draw_lengths(
+    path: Path, lengths: Mapping[str, Mapping[str, Mapping[str, Any]]], longest_trained: int
+) -> None:
+    """Draw WER against the number of words, a few variants to a panel, as SVG."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    names = list(lengths)
+    num_curves = math.ceil(len(names) / math.ceil(len(names) / MOST_CURVES))
+    panels = [names[first : first + num_curves] for first in range(0, len(names), num_curves)]
+    num_columns = min(2, len(panels))
+    num_rows = math.ceil(len(panels) / num_columns)
+    figure = Figure(figsize=(6 * num_columns, 3.6 * num_rows), layout="constrained")
+    grid = figure.subplots(num_rows, num_columns, squeeze=False, sharex=True, sharey=True).ravel()
+    for axes, shown in zip(grid, panels, strict=False):
+        _draw_panel(axes, {name: lengths[name] for name in shown}, longest_trained)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    figure.supxlabel("words in the utterance (grey: lengths of the training)", fontsize=9)
+    figure.supylabel(f"WER on test, % ({MOST_WER} and more as {MOST_WER})", fontsize=9)
+    with rc_context({"svg.hashsalt": "asr", "svg.fonttype": "none"}):  # the same each time, text as text
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _draw_panel(
+    axes: Axes, lengths: Mapping[str, Mapping[str, Mapping[str, Any]]], longest_trained: int
+) -> None:
+    axes.axvspan(0, longest_trained + 0.5, color="black", alpha=0.06, linewidth=0)
+    for number, (name, own) in enumerate(lengths.items()):
+        words = np.array([int(count) for count in own])
+        bounds = [figures["interval"] or [figures["wer"]] * 2 for figures in own.values()]
+        lows, highs = np.minimum(100 * np.transpose(bounds), MOST_WER)
+        rates = np.minimum([100 * figures["wer"] for figures in own.values()], MOST_WER)
+        errors = np.maximum(0, [rates - lows, highs - rates])
+        places = words + 0.06 * (number - len(lengths) / 2)  # so that no interval hides another
+        style: dict[str, Any] = {"color": COLOURS[number], "marker": MARKERS[number], "markersize": 4}
+        axes.errorbar(places, rates, errors, label=name, linewidth=1.2, elinewidth=0.7, **style)
+    counts = sorted({int(count) for own in lengths.values() for count in own})
+    axes.set_xlim(counts[0] - 0.5, None)
+    axes.set_xticks(counts)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper left", fontsize=8, framealpha=0.7)
+
+
+def choose_utterances(manifest: Path) -> list[Utterance]:
+    """Choose a short, a middling and a long utterance: the same in each report."""
+    ordered = sorted(read_manifest(manifest), key=lambda utterance: (utterance.duration, utterance.id))
+    places = dict.fromkeys(len(ordered) * (number + 1) // (NUM_MAPS + 1) for number in range(NUM_MAPS))
+    return [ordered[place] for place in places]
+
+
+def draw_attention(run_folder: Path, utterances: Sequence[Utterance], folder: Path) -> list[Path]:
+    """Draw ID.png for each utterance if the decoder of the system attends; return the pictures."""
+    system = load_system(find_model(run_folder))
+    if system.model.decoder is None or not system.model.decoder.num_heads:
+        return []
+    recognizer = Recognizer(system, needs_times=False)
+    paths = [folder / f"{utterance.id}.png" for utterance in utterances]
+    for utterance, path in zip(utterances, paths, strict=True):
+        span = utterance.start, utterance.duration, utterance.channel_index
+        draw_text(
+            recognizer, Recording(utterance.audio, utterance.id, *span), path, utterance.text or "", View()
+        )
+    return paths
+
+
+def read_batches(system: System, utterances: Sequence[Utterance]) -> Iterator[Batch]:
+    """Read each utterance once, without augmentation."""
+    settings = system.config.batches.model_copy(update={"num_workers": 0})
+    with tempfile.TemporaryDirectory() as folder:
+        manifest = Path(folder) / "utterances.jsonl"
+        write_manifest(manifest, utterances)
+        yield from BatchLoader(Manifest.open(manifest), build_inputs(system), settings).evaluation_batches()
+
+
+RATES = (0.5, 0.2, 0.1)  # of dev WER: how soon are they reached?
+TRAIN_UTTERANCES = 100  # that are read again at the end: what has been learned by heart?
+
+
+def choose_method(run: Record, methods: Sequence[str]) -> Record:
+    """Describe the run by the first of the methods that it offers, if any are asked for."""
+    test = run["ways"]["test"]
+    method = next((name for name in methods or [run["decoding"]] if name in test), None)
+    if method is None:
+        offered, asked = ", ".join(test), ", ".join(methods)
+        raise UserError(
+            f"{run['name']} was decoded by {offered}; of the study's methods there is none: {asked}"
+        )
+    if not methods:
+        return run
+    return {
+        **run,
+        "decoding": method,
+        "decoding_config": {**run["decoding_config"], "method": method},
+        "real_time_factor": test[method]["real_time_factor"],
+    }
+
+
+# --- what the logs and the checkpoints tell -----------------------------------------------------
+
+
+def add_learning(experiment: Experiment, run: Record) -> Record:
+    """Add to a run what its log says, and how its checkpoints decode utterances of training."""
+    folder = experiment.runs_dir / run["name"]
+    dev = {line["step"]: line for line in read_validations(folder / "log.jsonl")}
+    state = load_state(find_model(folder))
+    steps = {"best": state["best"][0][1], "end": state["step"]}
+    weights = {step: folder / "checkpoints" / step_name(step) for step in set(steps.values())}
+    inputs = {path.name: hash_file(path / "model.safetensors") for path in weights.values()}
+    path = folder / ".reread.json"
+    if find_change(record := read_record(path), inputs, []):
+        utterances = choose_training(folder)
+        train = {str(step): reread(folder, step, utterances) for step in weights}
+        write_record(path, record := {"inputs": inputs, "train": train})
+    train = record["train"]
+    lowest = min(dev, key=lambda step: dev[step]["loss"])
+    points = {
+        when: {
+            "step": step,
+            "dev": {key: dev[step][key] for key in ("loss", "wer")},
+            "train": train[str(step)] if when in steps else None,
+        }
+        for when, step in {**steps, "lowest dev loss": lowest}.items()
+    }
+    return {**run, "reached": find_rates(list(dev.values())), "points": points}
+
+
+def find_rates(dev: Sequence[Record]) -> dict[str, Record]:
+    """Find for each of the rates where dev WER was first so low, if it ever was."""
+    firsts = {rate: next((line for line in dev if line["wer"] <= rate), None) for rate in RATES}
+    return {
+        str(rate): {"step": line["step"], "seconds": line.get("training_seconds")}
+        for rate, line in firsts.items()
+        if line is not None
+    }
+
+
+def choose_training(folder: Path) -> list[Utterance]:
+    """Choose the same training utterances each time, spread over all."""
+    data = RunConfig.load(find_model(folder) / "config.yaml").data
+    return spread(list(read_manifest(*data.train_paths)), TRAIN_UTTERANCES)
+
+
+def reread(folder: Path, step: int, utterances: Sequence[Utterance]) -> dict[str, float]:
+    """Compute loss and WER by the weights of an update, as dev has them in the log; not augmented."""
+    system = load_system(folder / "checkpoints" / step_name(step))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    system.model.to(device)
+    scores = compute_dev_scores(system, read_batches(system, utterances), Process(0, 1, device))
+    return {"loss": scores["loss"], "wer": scores["wer"]}
+
+
+# --- longer utterances --------------------------------------------------------------------------
+
+
+def beam_suffix(beam: int) -> str:
+    """Suffix for the names of texts that were decoded with another beam than all else."""
+    return f"_beam_{beam}"
+
+
+def decode_lengths(experiment: Experiment, runs: Sequence[Record]) -> dict[str, Table]:
+    """Decode test.jsonl and the longer manifests of the study with each of its beams, unless that is done."""
+    study = experiment.study
+    assert study is not None
+    tables: dict[str, Table] = {split: ({}, {}) for split in ("test", *study.lengths)}
+    for run in runs:
+        folder = experiment.runs_dir / run["name"]
+        model = find_model(folder) / "model.safetensors"
+        whole = SegmentationConfig(method="none")  # that they are longer than in training is what is measured
+        recognizer = load_recognizer(experiment, folder, segmentation=whole)
+        usual = read_decoding(run)
+        for name, (references, columns) in tables.items():
+            manifest = experiment.data_dir / f"{name}.jsonl"
+            split = Split.read(recognizer, manifest, folder / "evaluation", name)
+            references |= split.references
+            for beam in dict.fromkeys((usual.beam, *study.length_beams)):
+                suffix = "" if beam == usual.beam else beam_suffix(beam)
+                path = split.folder / f"{setup_name(name + suffix, usual.method)}.jsonl"
+                if not path.exists() or path.stat().st_mtime < model.stat().st_mtime:
+                    request = Request(usual.model_copy(update={"beam": beam}))
+                    write_texts(path, split.describe(split.decode({"own": request})["own"]))
+                columns[setup_name(run["name"] + suffix, usual.method)] = read_texts(path)
+    return tables
+
+
+def score_lengths(tables: Sequence[Table], runs: Sequence[Record], beam: int) -> dict[str, dict[str, Record]]:
+    """Score each variant on the utterances of each number of words, from the tables of all splits."""
+    references = {id: fields for own, _ in tables for id, fields in own.items()}
+    hypotheses: dict[str, Texts] = defaultdict(dict)
+    for run in runs:
+        suffix = "" if beam == run["decoding_config"]["beam"] else beam_suffix(beam)
+        for _, columns in tables:
+            hypotheses[run["name"]] |= columns[setup_name(run["name"] + suffix, run["decoding"])]
+    by_length: dict[int, Texts] = defaultdict(dict)
+    for id, fields in references.items():
+        by_length[len(fields["text"].split())][id] = fields
+    variants = {run["variant"]: [own for own in runs if own["variant"] == run["variant"]] for run in runs}
+    return {
+        name: {str(n): describe_score(pool(own, by_length[n], hypotheses)) for n in sorted(by_length)}
+        for name, own in variants.items()
+    }
+
 
 PAGE = "report.md"
 SMOKE_WARNING = "SMOKE TEST: few utterances, few updates, small models. These figures mean nothing."

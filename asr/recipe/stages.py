@@ -1,25 +1,45 @@
-"""Stages of a recipe: what each reads, does and writes, from the download to the report."""
+"""Stages of a recipe, from the download to the report, and studies, which vary one of its systems."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pydantic
 import torch
 
+from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError, suggest
 from asr.families import find_family
-from asr.recipe.definition import STAGES, SystemConf
+from asr.features.front_end import FrontEnd
+from asr.models import build_model
+from asr.recipe.definition import STAGES, Recipe, Study, SystemConf
 from asr.recipe.evaluation import describe_machine, describe_origin, evaluate_run
-from asr.recipe.experiment import Experiment, find_change, hash_file, hash_text, read_record, write_record
+from asr.recipe.experiment import (
+    SPLITS,
+    Experiment,
+    Run,
+    build_runs,
+    check_test_split,
+    cut_manifests,
+    find_all_runs,
+    find_change,
+    find_runs,
+    find_source,
+    find_written,
+    hash_file,
+    hash_text,
+    load_conf,
+    mark_partial,
+    read_record,
+    stamp_manifests,
+    write_record,
+)
 from asr.recipe.report import make_report
-from asr.recipe.splits import SPLITS, check_test_split, find_written, mark_partial, stamp_manifests
-from asr.recipe.systems import Run, build_runs, cut_manifests, find_all_runs, find_runs, find_source
 from asr.system.checkout import SHIPPED, find_commit
 from asr.system.checkpoint import find_checkpoints, find_model
 from asr.system.run_config import RunConfig
@@ -367,3 +387,99 @@ def _report(experiment: Experiment) -> Task:
         write_record(path, {"inputs": inputs})
 
     return Task("report", STAGES["report"], lambda: find_change(read_record(path), list_inputs(), []), run_it)
+
+
+TOLERANCE = 0.1  # of the number of parameters
+NUM_TOKENS = 32  # to count parameters with: the real number comes from the training texts and changes little
+
+
+def run_study(experiment: Experiment) -> None:
+    """Train and compare the variants of the experiment's study. What is done already is skipped."""
+    study = experiment.study
+    assert study is not None
+    choose_stages(replace(experiment, only=()), None)  # for its checks
+    variants = load_variants(study, experiment.recipe)
+    if study.folds is None:
+        check_only(experiment, variants)
+    for stage in ("download", "prepare"):
+        run_recipe(replace(experiment, only=()), stage)
+    cases = build_cases(study, variants, experiment.data_dir)
+    recipe = experiment.recipe.model_copy(update={"systems": cases})
+    run_recipe(replace(experiment, recipe=recipe))
+
+
+# --- variants -----------------------------------------------------------------------------------
+
+
+def load_variants(study: Study, recipe: Recipe) -> dict[str, SystemConf]:
+    """Load the conf of each variant; refuse sizes that cannot be compared."""
+    base = recipe.find_systems().get(study.system)
+    if base is None:
+        raise UserError(f"system = {study.system}: no {study.system}.yaml in {recipe.conf_dir}")
+    variants = {}
+    for name, own in study.variants.items():
+        overrides = (*base.overrides, *study.all, *own)
+        variants[name] = SystemConf(path=base.path, overrides=overrides, variant=name)
+        config, wanted = load_conf(variants[name]), study.parameters
+        if config.start_from is not None and wanted is None:
+            continue  # sizes may come with the weights, when training starts
+        count = count_parameters(config)
+        logger.info("%-28s %9s parameters", name, f"{count:,}")
+        if wanted is not None and abs(count - wanted) > TOLERANCE * wanted:
+            raise UserError(
+                f"variant {name} has {count:,} parameters; expected {wanted:,} give or take {TOLERANCE:.0%}. "
+                "Change its sizes, or `parameters` of the study"
+            )
+    return variants
+
+
+def count_parameters(config: RunConfig) -> int:
+    with torch.device("meta"):
+        model = build_model(config.model, FrontEnd(config.features).num_features, NUM_TOKENS)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def build_cases(study: Study, variants: dict[str, SystemConf], data_dir: Path) -> dict[str, SystemConf]:
+    """Build the systems to train, by name. Folds need the prepared manifests, and write parts of them."""
+    if study.folds is None:
+        return variants
+    return {
+        f"{name}_without_{speaker}": leave_out(conf, speaker, data_dir)
+        for name, conf in variants.items()
+        for speaker in find_speakers(data_dir / "test.jsonl")
+    }
+
+
+def find_speakers(manifest: Path) -> list[str]:
+    """Find all speakers, in the order of their names."""
+    speakers = {utterance.speaker for utterance in read_manifest(manifest)}
+    if None in speakers or len(speakers) < 2:
+        raise UserError(
+            f"{manifest}: folds leave out speakers; expected a speaker of each utterance, and two"
+        )
+    return sorted(map(str, speakers))
+
+
+def leave_out(conf: SystemConf, speaker: str, data_dir: Path) -> SystemConf:
+    """Change the conf to train and choose without the speaker, and write the manifests for it."""
+    data = load_conf(conf).data
+    train, dev = Path(data.train_paths[0]), Path(data.dev)
+
+    def write_others(path: Path, *sources: str) -> str:
+        name = f"{path.stem}_without_{speaker}.jsonl"
+        found = (data_dir / p.name if p.parent == path.parent else p for p in map(Path, sources))
+        whole = read_manifest(*found)  # those of another recipe stay in its folder
+        write_unless_equal(data_dir / name, [u for u in whole if u.speaker != speaker])
+        return path.with_name(name).as_posix()
+
+    paths = {"train": write_others(train, *data.train_paths), "dev": write_others(dev, data.dev)}
+    overrides = [f"data.{key}={json.dumps(path)}" for key, path in paths.items()]
+    return SystemConf(
+        path=conf.path, overrides=(*conf.overrides, *overrides), variant=conf.variant, left_out=speaker
+    )
+
+
+def write_unless_equal(path: Path, utterances: list[Utterance]) -> None:
+    """Write a manifest; leave one alone that says the same, as another process may be training on it."""
+    if not path.exists() or list(read_manifest(path)) != utterances:
+        write_manifest(path, utterances)

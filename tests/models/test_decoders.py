@@ -17,7 +17,7 @@ from asr.config import build_config
 from asr.decoding import DecodingConfig
 from asr.errors import UserError
 from asr.models import SpeechModelConfig, TransformerDecoderConfig
-from asr.recipe import figures
+from asr.recipe import report
 from asr.system import RunConfig
 
 # --- without attention --------------------------------------------------------------------------
@@ -45,9 +45,9 @@ def test_without_attention_none_is_measured() -> None:
 
 def test_without_attention_none_is_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model = build_example("single-summary")
-    monkeypatch.setattr(figures, "find_model", lambda folder: folder)
-    monkeypatch.setattr(figures, "load_system", lambda folder: SimpleNamespace(model=model))
-    assert figures.draw_attention(tmp_path, [], tmp_path) == []
+    monkeypatch.setattr(report, "find_model", lambda folder: folder)
+    monkeypatch.setattr(report, "load_system", lambda folder: SimpleNamespace(model=model))
+    assert report.draw_attention(tmp_path, [], tmp_path) == []
 
 
 DECODER_SETTINGS = ["model.encoder.type=lstm", "model.decoder.type=single_summary", "output_dir=run"]
