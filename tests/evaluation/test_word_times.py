@@ -20,7 +20,7 @@ from asr.evaluation import align_utterances
 from asr.models import make_clock
 from asr.research import read_spans
 from asr.system import System, load_system
-from asr.text import BLANK_ID, Tokenizer
+from asr.text import BLANK_ID
 from asr.train import train
 
 CPU = torch.device("cpu")
@@ -61,60 +61,48 @@ def make_knowing(system: System, utterance: Utterance, monkeypatch: pytest.Monke
     monkeypatch.setattr(system.model, "ctc_log_probabilities", log_probabilities)
 
 
-def test_words_are_where_they_sound(talker: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    system = load_system(talker)
-    for utterance in read_manifest(corpus / "dev.jsonl"):
-        make_knowing(system, utterance, monkeypatch)
-        times, faults = align_utterances(system, [utterance], device=CPU, batch_size=1)
-        found = read_spans(
-            Utterance.model_validate(utterance.model_dump() | {"extras": {"t": times[utterance.id]}}),
-            "extras.t",
-        )
-        true = read_spans(utterance, FIELD)
-        assert faults == {} and found.labels == true.labels
-        assert found.begins_K == pytest.approx(true.begins_K, abs=0.03)
-        assert found.ends_K == pytest.approx(true.ends_K, abs=0.03)
+def find_spans(utterance: Utterance, times: str) -> Any:
+    return read_spans(utterance.model_copy(update={"extras": {"t": times}}), "extras.t")
 
 
-def test_words_are_where_the_decoder_attends(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by", ["ctc", "attention"])
+def test_words_are_where_they_sound(
+    by: Any, talker: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A decoder without CTC, whose last layer attends in the middle of each word."""
-    system = load_system(save_words(tmp_path / "listener", "model.ctc_weight=0.0"))
-    decoder = system.model.decoder
-    assert decoder is not None and system.model.ctc_head is None
-    score, clock = decoder.score_reference, make_clock(system.config.features, system.model.encoder)
+    """By a CTC head, or by a decoder without CTC, whose last layer attends in the middle of each word."""
+    system = load_system(talker if by == "ctc" else save_words(tmp_path / "m", "model.ctc_weight=0.0"))
+    clock = make_clock(system.config.features, system.model.encoder)
     for utterance in read_manifest(corpus / "dev.jsonl"):
         true = read_spans(utterance, FIELD)
+        if by == "ctc":
+            make_knowing(system, utterance, monkeypatch)
+        else:
+            score = type(system.model.decoder).score_reference
 
-        def score_reference(*arguments: Any, true: Any = true) -> Any:
-            scores_BNV, weights = score(*arguments)
-            (last,) = weights
-            attention_BHNT = torch.full_like(weights[last], 1e-6)
-            for row, (begin, end) in enumerate(zip(true.begins_K, true.ends_K, strict=True)):
-                step = round(((begin + end) / 2 - clock.first) / clock.seconds_per_step)
-                attention_BHNT[:, :, row, step] = 1.0
-            return scores_BNV, {last: attention_BHNT}
+            def score_reference(*arguments: Any, true: Any = true, score: Any = score) -> Any:
+                scores_BNV, weights = score(system.model.decoder, *arguments)
+                (last,) = weights
+                attention_BHNT = torch.full_like(weights[last], 1e-6)
+                for row, (begin, end) in enumerate(zip(true.begins_K, true.ends_K, strict=True)):
+                    step = round(((begin + end) / 2 - clock.first) / clock.seconds_per_step)
+                    attention_BHNT[:, :, row, step] = 1.0
+                return scores_BNV, {last: attention_BHNT}
 
-        monkeypatch.setattr(decoder, "score_reference", score_reference)
-        times, faults = align_utterances(system, [utterance], device=CPU, by="attention")
-        aligned = utterance.model_copy(update={"extras": {"t": times[utterance.id]}})
-        found = read_spans(aligned, "extras.t")
+            monkeypatch.setattr(system.model.decoder, "score_reference", score_reference)
+        times, faults = align_utterances(system, [utterance], device=CPU, by=by, batch_size=1)
+        found = find_spans(utterance, times[utterance.id])
         assert faults == {} and found.labels == true.labels
         assert found.begins_K == pytest.approx(true.begins_K, abs=0.03)
         assert found.ends_K == pytest.approx(true.ends_K, abs=0.03)
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_any_alignment_can_be_read_again(batch_size: int, talker: Path, corpus: Path) -> None:
+def test_any_alignment_can_be_read_again(talker: Path, corpus: Path) -> None:
     """Random weights put words anywhere: still in order, and within the audio."""
     utterances = list(read_manifest(corpus / "train.jsonl"))
-    times, _ = align_utterances(load_system(talker), utterances, device=CPU, batch_size=batch_size)
+    times, _ = align_utterances(load_system(talker), utterances, device=CPU, batch_size=4)
     for item in utterances:
-        aligned = item.model_copy(update={"extras": {"t": times[item.id]}})
-        found = read_spans(aligned, "extras.t")
-        assert " ".join(found.labels) == item.text
-        assert (found.ends_K <= item.duration + 0.01).all()
+        found = find_spans(item, times[item.id])
+        assert " ".join(found.labels) == item.text and (found.ends_K <= item.duration + 0.01).all()
 
 
 # --- the command --------------------------------------------------------------------------------
@@ -185,7 +173,3 @@ def test_wrong_use(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         align(talker, *arguments, "--batch-size", "0")
     assert "--batch-size: '0': expected" in capsys.readouterr().err
-
-
-def test_the_example_has_the_words_of_the_tones(talker: Path) -> None:
-    assert set(TONES_HZ) <= set(Tokenizer.load(talker / "tokenizer.json").tokens)
