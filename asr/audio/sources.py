@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, Protocol, TypeVar
+from typing import IO, Annotated, Any, BinaryIO, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 import pydantic
@@ -177,6 +177,9 @@ def _open(recording: Recording) -> Iterator[tuple[str | Path, AudioContent | Non
     opened = recording.content
     if opened is None or callable(opened):
         yield recording.path, _load(recording)
+        return
+    if isinstance(opened, io.FileIO):  # on the disk, and nothing of it is in a buffer
+        yield recording.path, cast(BinaryIO, opened)
         return
     assert not isinstance(opened, np.ndarray)
     name = "standard input" if recording.path == STANDARD_INPUT else recording.path or "the audio in memory"

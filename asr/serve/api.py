@@ -38,13 +38,8 @@ class ApiError(Exception):
 
     def describe(self) -> dict[str, object]:
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        if self.status == 429:
-            kind = "rate_limit_error"
+        kind = "rate_limit_error" if self.status == 429 else kind
         return {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-
-    @property
-    def body(self) -> dict[str, object]:
-        return {"error": self.describe()}
 
 
 def refuse(param: str, message: str, code: str | None = None) -> ApiError:
@@ -74,14 +69,12 @@ class ServerVad(Config):
     """A pause that ends a segment."""
 
     def apply(self, config: SegmentationConfig) -> SegmentationConfig:
-        changed: dict[str, float] = {}
-        if self.threshold is not None:
-            changed["speech_threshold"] = self.threshold
-        if self.prefix_padding_ms is not None:
-            changed["padding_seconds"] = self.prefix_padding_ms / 1000
-        if self.silence_duration_ms is not None:
-            changed["max_pause_seconds"] = self.silence_duration_ms / 1000
-        return config.with_rules(**changed)
+        changed = {
+            "speech_threshold": self.threshold,
+            "padding_seconds": self.prefix_padding_ms and self.prefix_padding_ms / 1000,
+            "max_pause_seconds": self.silence_duration_ms and self.silence_duration_ms / 1000,
+        }
+        return config.with_rules(**{name: value for name, value in changed.items() if value is not None})
 
 
 class TranslationForm(Config):
@@ -90,87 +83,60 @@ class TranslationForm(Config):
     model: str
     prompt: Prompt = ""
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
-    temperature: float = pydantic.Field(default=0.0, ge=0, le=1)
-
-    def require_offered(self) -> None:
-        """Refuse by name what is a field of the API, but is not offered here."""
-        if self.temperature:
-            raise refuse(
-                "temperature",
-                "decoding begins at 0, and where that goes astray it is tried at higher ones by itself; "
-                "send 0 or leave it out",
-            )
+    temperature: float = pydantic.Field(default=0.0, ge=0, le=0)
+    """Decoding begins at 0, and where that goes astray it is tried at higher ones by itself."""
 
 
 class TranscriptionForm(TranslationForm):
     """Fields of a request for a transcription."""
 
     language: ShortText | None = None
-    languages: tuple[ShortText, ...] = ()
+    languages: tuple[ShortText, ...] = pydantic.Field(default=(), max_length=1)
     keywords: tuple[ShortText, ...] = ()
     timestamp_granularities: tuple[Literal["word", "segment"], ...] = ()
     stream: bool = False
-    include: tuple[str, ...] = ()
+    include: tuple[Literal["asr.segments"], ...] = ()
+    """A stream that holds segments with words and confidences as well, for the page."""
     chunking_strategy: Literal["auto"] | ServerVad = "auto"
 
-    @property
-    def has_own_events(self) -> bool:
-        """Request for a stream that holds segments with words and confidences as well, for the page."""
-        return "asr.segments" in self.include
-
-    def require_offered(self) -> None:
-        super().require_offered()
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> TranscriptionForm:
         if self.timestamp_granularities and self.response_format != "verbose_json":
             raise refuse("timestamp_granularities", "goes with response_format verbose_json")
         if self.stream and self.response_format not in ("json", "text"):
             raise refuse("stream", "goes with response_format json or text; leave one out")
-        if len({*self.languages, *([self.language] if self.language else [])}) > 1:
-            raise refuse("languages", "detection cannot be limited to several; give one, or none")
-        for value in self.include:
-            if value != "asr.segments":
-                raise refuse("include", f"{value!r} is not offered; leave it out")
-            if not self.stream:
-                raise refuse("include", "asr.segments goes with stream=true")
+        if self.include and not self.stream:
+            raise refuse("include", "asr.segments goes with stream=true")
+        return self
 
 
 LISTS = {"timestamp_granularities", "include", "keywords", "languages"}
-NOT_OFFERED = {
-    "known_speaker_names": "speakers are not told apart here; leave it out",
-    "known_speaker_references": "speakers are not told apart here; leave it out",
-}
 Form = TypeVar("Form", bound=TranslationForm)
 
 
 def parse_form(fields: Iterable[tuple[str, str]], form_class: type[Form]) -> Form:
     """Check the text fields of a form. Raises ApiError."""
-    known = [*form_class.model_fields, "file"]
     values: dict[str, Any] = {}
     for name, value in fields:
         key, bracket, inner = name.partition("[")
-        inner = inner.removesuffix("]")
-        if key in NOT_OFFERED and form_class is TranscriptionForm:
-            raise refuse(key, NOT_OFFERED[key])
-        if key not in known:
-            raise refuse(name, f"unknown field; {suggest(key, known)}", "unknown_parameter")
+        if key not in form_class.model_fields:
+            raise refuse(key, f"unknown field; {suggest(key, form_class.model_fields)}", "unknown_parameter")
         if key in LISTS:
             values.setdefault(key, []).append(value)
         elif bracket and isinstance(values.setdefault(key, {}), dict):
-            values[key][inner] = value
+            values[key][inner.removesuffix("]")] = value
         elif bracket or key in values:
             raise refuse(key, "is given twice")
+        elif key == "chunking_strategy" and value.startswith("{"):  # as curl users send it
+            values[key] = value
+            with contextlib.suppress(ValueError, RecursionError):
+                values[key] = json.loads(value)
         else:
             values[key] = value
-            if key == "chunking_strategy" and value.startswith("{"):  # as curl users send it
-                with contextlib.suppress(ValueError, RecursionError):
-                    values[key] = json.loads(value)
-    if values.get("response_format") == "diarized_json":
-        raise refuse("response_format", "diarized_json is not offered: speakers are not told apart here")
     try:
-        form = form_class.model_validate(values, strict=False)  # fields are texts
+        return form_class.model_validate(values, strict=False)  # fields are texts
     except pydantic.ValidationError as error:
         raise describe_fault(error) from None
-    form.require_offered()
-    return form
 
 
 def describe_fault(error: pydantic.ValidationError) -> ApiError:
@@ -246,35 +212,6 @@ def format_event(event: Mapping[str, object]) -> str:
 LAST_EVENT = "data: [DONE]\n\n"
 
 
-class EventStream:
-    """The events of one transcription: deltas join to the text."""
-
-    def __init__(self, form: TranscriptionForm) -> None:
-        self._form = form
-        self._num_segments = 0
-        self._has_text = False
-
-    def add(self, segment: Segment, separator: str) -> str:
-        """`separator`: between its text and that of the segment before."""
-        events = ""
-        if segment.text:
-            delta = (separator if self._has_text else "") + segment.text
-            self._has_text = True
-            events += format_event({"type": "transcript.text.delta", "delta": delta})
-        if self._form.has_own_events:
-            words = [name_as_openai(word) for word in segment.words]
-            described = describe_segment(self._num_segments, segment) | {"words": words}
-            events += format_event({"type": "asr.segment", **described})
-        self._num_segments += 1
-        return events
-
-    def end(self, transcript: Transcript) -> str:
-        done: dict[str, object] = {"type": "transcript.text.done", **describe_text(transcript)}
-        if self._form.has_own_events:
-            done |= {"language": transcript.language, "duration": round(transcript.duration, 3)}
-        return format_event(done) + LAST_EVENT
-
-
 def describe_api(version: str) -> dict[str, object]:
     """The OpenAPI document of the routes over HTTP."""
     kinds: dict[str, object] = {kind: {} for kind in ("text/event-stream", *MEDIA_TYPES.values())}
@@ -297,7 +234,5 @@ def describe_api(version: str) -> dict[str, object]:
         "schemas": {"ServerVad": ServerVad.model_json_schema()},
         "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
     }
-    info = {"title": "asr", "version": version}
-    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components} | {
-        "security": [{"key": []}, {}]
-    }
+    document = {"openapi": "3.1.0", "info": {"title": "asr", "version": version}, "paths": paths}
+    return document | {"components": components, "security": [{"key": []}, {}]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import json
 import logging
@@ -30,15 +31,17 @@ from asr import __version__
 from asr.errors import UserError
 from asr.families import Family
 from asr.serve.api import (
-    JSON_FORMATS,
+    LAST_EVENT,
     MEDIA_TYPES,
     ApiError,
-    EventStream,
     TranscriptionForm,
     TranslationForm,
     describe_api,
+    describe_segment,
+    describe_text,
     format_body,
     format_event,
+    name_as_openai,
     parse_form,
     refuse,
     too_long,
@@ -49,14 +52,13 @@ from asr.serve.service import (
     Job,
     Keys,
     ServeConfig,
-    ServedModel,
     Service,
     Upload,
     end_tasks,
     shutting_down,
 )
 from asr.transcription.transcribe import Transcriber
-from asr.transcripts.transcript import Segment, Transcript
+from asr.transcripts.transcript import Transcript
 
 logger = logging.getLogger(__name__)
 
@@ -77,14 +79,6 @@ SECURITY_HEADERS = {
 # --- files ----------------------------------------------------------------------------------------
 
 
-async def transcribe(request: Request) -> Response:
-    return await _serve_file(request, TranscriptionForm, "transcribe")
-
-
-async def translate(request: Request) -> Response:
-    return await _serve_file(request, TranslationForm, "translate")
-
-
 async def _serve_file(request: Request, form_class: type[TranslationForm], task: str) -> Response:
     """The whole path of an upload: admission, form, file, job, answer."""
     service: Service = request.app.state.service
@@ -94,26 +88,26 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
         form, file = await _read_form(request, form_class, stack)
         model = service.find_model(form.model)
         given: dict[str, object] = {"task": task, "prompt": form.prompt}
-        segmentation = None
+        segmentation, is_stream = None, False
         if isinstance(form, TranscriptionForm):
-            language = form.language or next(filter(None, form.languages), None)
+            is_stream = form.stream
+            language = form.language or next(iter(form.languages), None)
             given |= {"task": None, "language": language, "hotwords": form.keywords}
             if form.chunking_strategy != "auto":
                 segmentation = form.chunking_strategy.apply(model.transcriber.segmentation)
         asked = model.make_request(**given)
-        upload = await run_in_threadpool(Upload, file.file, file.filename or "")
-        stack.callback(upload.close)
-        await file.close()
+        upload = await run_in_threadpool(Upload, file.file, file.filename or "the file")
+        stack.callback(upload.content.close)
         limit = service.config.max_audio_seconds
-        if (upload.seconds or 0.0) > limit:
+        if upload.likely_seconds > limit and upload.seconds is not None:
             raise too_long(limit)
-        seconds = min(upload.likely_seconds, limit)
-        stack.enter_context(service.admission.admit_client(client, seconds, model.scheduler.speed))
+        client.expected_seconds = min(upload.likely_seconds, limit)
+        stack.enter_context(service.admission.admit_client(client, model.scheduler.speed))
         request.state.log |= {"model": model.name, "file_bytes": upload.num_bytes}
         job = Job(model, client, upload, asked, segmentation, limit)
         stack.callback(job.cancel)
         started = time.monotonic()
-        if isinstance(form, TranscriptionForm) and form.stream:
+        if is_stream:
             return EventResponse(_stream(service, request, job, form, started), stack.pop_all())
         try:
             transcript = await _unless_disconnected(request, job)
@@ -123,7 +117,7 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
         service.metrics.first_words.observe(time.monotonic() - started)
         language = model.languages.get(transcript.language or "", "unknown")
         body = format_body(transcript, form, task, language)
-    if form.response_format in JSON_FORMATS:
+    if isinstance(body, dict):
         return JSONResponse(body)
     headers = {"x-asr-warnings": json.dumps(transcript.warnings)} if transcript.warnings else {}
     return Response(body, media_type=MEDIA_TYPES[form.response_format], headers=headers)
@@ -138,14 +132,11 @@ async def _read_form(
     data = await stack.enter_async_context(
         request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
     )
-    files = {name: value for name, value in data.multi_items() if isinstance(value, UploadFile)}
-    form = parse_form(
-        [(name, value) for name, value in data.multi_items() if isinstance(value, str)], form_class
-    )
-    if "file" not in files:
-        what = f"came as {next(iter(files))!r:.80}" if files else "is missing; with curl, -F file=@talk.mp3"
-        raise refuse("file", what, "missing_required_parameter")
-    return form, files["file"]
+    fields = [(name, value) for name, value in data.multi_items() if isinstance(value, str)]
+    form, file = parse_form(fields, form_class), data.get("file")
+    if not isinstance(file, UploadFile):
+        raise refuse("file", "is missing; with curl, -F file=@talk.mp3", "missing_required_parameter")
+    return form, file
 
 
 async def _unless_disconnected(request: Request, job: Job) -> Transcript:
@@ -180,23 +171,34 @@ class EventResponse(StreamingResponse):
 async def _stream(
     service: Service, request: Request, job: Job, form: TranscriptionForm, started: float
 ) -> AsyncGenerator[str]:
-    stream, is_first = EventStream(form), True
+    """The events of one transcription: deltas join to the text."""
+    number, has_text = 0, False
     async with contextlib.aclosing(job.events()) as events:
         try:
             async for event in events:
-                if is_first:
+                if number == 0:
                     service.metrics.first_words.observe(time.monotonic() - started)
-                    is_first = False
-                if isinstance(event, Segment):
-                    yield stream.add(event, job.separator)
-                else:
+                if isinstance(event, Transcript):
                     request.state.log["audio_seconds"] = round(event.duration, 3)
-                    yield stream.end(event)
+                    done = {"type": "transcript.text.done", **describe_text(event)}
+                    if form.include:
+                        done |= {"language": event.language, "duration": round(event.duration, 3)}
+                    yield format_event(done) + LAST_EVENT
+                    return
+                if event.text:
+                    delta = (job.separator if has_text else "") + event.text
+                    has_text = True
+                    yield format_event({"type": "transcript.text.delta", "delta": delta})
+                if form.include:
+                    words = [name_as_openai(word) for word in event.words]
+                    described = describe_segment(number, event) | {"words": words}
+                    yield format_event({"type": "asr.segment", **described})
+                number += 1
         except Exception as error:
             fault = as_api_error(error)
             request.state.log["error_status"] = fault.status
             note_fault(service, fault, request.state.log)
-            yield format_event(fault.body)
+            yield format_event({"error": fault.describe()})
 
 
 # --- other routes ---------------------------------------------------------------------------------
@@ -216,28 +218,17 @@ async def serve_realtime(websocket: WebSocket) -> None:
         await run_session(websocket, service, model, client)
 
 
-def _describe_model(service: Service, model: ServedModel) -> dict[str, object]:
-    own = {"languages": list(model.languages), "default": model.name == next(iter(service.models))}
-    return {"id": model.name, "object": "model", "created": service.created, "owned_by": "asr", **own}
-
-
-async def list_models(request: Request) -> Response:
+async def show_models(request: Request) -> Response:
     service: Service = request.app.state.service
-    models = [_describe_model(service, model) for model in service.models.values()]
-    return JSONResponse({"object": "list", "data": models})
-
-
-async def show_model(request: Request) -> Response:
-    service: Service = request.app.state.service
-    return JSONResponse(_describe_model(service, service.find_model(request.path_params["name"])))
-
-
-async def show_api(request: Request) -> Response:
-    return JSONResponse(describe_api(__version__))
-
-
-async def show_health(request: Request) -> Response:
-    return PlainTextResponse("ok\n")
+    described = [
+        {"id": name, "object": "model", "created": service.created, "owned_by": "asr"}
+        | {"languages": list(model.languages), "default": name == next(iter(service.models))}
+        for name, model in service.models.items()
+    ]
+    if (name := request.path_params.get("name")) is None:
+        return JSONResponse({"object": "list", "data": described})
+    service.find_model(name)
+    return JSONResponse(next(one for one in described if one["id"] == name))
 
 
 async def show_ready(request: Request) -> Response:
@@ -253,12 +244,14 @@ async def _pass_on(request: Request, error: Exception) -> Response:
     raise error  # the gate answers
 
 
+transcribe = functools.partial(_serve_file, form_class=TranscriptionForm, task="transcribe")
+translate = functools.partial(_serve_file, form_class=TranslationForm, task="translate")
 ROUTES: list[Route | WebSocketRoute] = [
     Route("/v1/audio/transcriptions", transcribe, methods=["POST"]),
     Route("/v1/audio/translations", translate, methods=["POST"]),
-    Route("/v1/models", list_models),
-    Route("/openapi.json", show_api),
-    Route("/health", show_health),
+    Route("/v1/models", show_models),
+    Route("/openapi.json", JSONResponse(describe_api(__version__))),
+    Route("/health", PlainTextResponse("ok\n")),
     Route("/ready", show_ready),
     Route("/metrics", show_metrics),
     WebSocketRoute("/v1/realtime", serve_realtime),
@@ -270,7 +263,10 @@ def build_app(
 ) -> Starlette:
     """The app for loaded models, each under its name; the first is the default one of live sessions."""
     service = Service(models, config, keys or Keys())
-    others = [Route("/v1/models/{name:path}", show_model), Mount("/", StaticFiles(directory=PAGE, html=True))]
+    others = [
+        Route("/v1/models/{name:path}", show_models),
+        Mount("/", StaticFiles(directory=PAGE, html=True)),
+    ]
     app = Starlette(
         routes=[*ROUTES, *others],
         middleware=[Middleware(Gate, service=service)],
@@ -348,30 +344,26 @@ class Gate:
 
     def _limit(self, scope: Scope, receive: Receive) -> Receive:
         """Counts the bytes of the body as they come, whatever the header says."""
-        config = self._service.config
-        most, num_bytes = round(1e6 * config.max_upload_mb), 0
+        most_mb, num_bytes, is_whole = self._service.config.max_upload_mb, 0, False
         deadline = time.monotonic() + MAX_UPLOAD_SECONDS
-        too_large = ApiError(
-            413, f"the request is larger than {config.max_upload_mb:g} MB", "file", "too_large"
-        )
-        is_whole = False
         declared = Headers(scope=scope).get("content-length", "")
+        declared_bytes = int(declared) if declared.isdecimal() else 0
 
         async def receive_counted() -> Message:
             nonlocal num_bytes, is_whole
             if is_whole:
                 return await receive()
-            if declared.isdecimal() and int(declared) > most:
-                raise too_large
-            try:
-                message = await asyncio.wait_for(receive(), max(0.01, deadline - time.monotonic()))
-            except asyncio.TimeoutError:
-                problem = f"the request took longer than {MAX_UPLOAD_SECONDS:g} s to arrive"
-                raise ApiError(408, problem, code="too_slow") from None
+            message: Message = {}
+            if declared_bytes <= 1e6 * most_mb:
+                try:
+                    message = await asyncio.wait_for(receive(), max(0.01, deadline - time.monotonic()))
+                except asyncio.TimeoutError:
+                    problem = f"the request took longer than {MAX_UPLOAD_SECONDS:g} s to arrive"
+                    raise ApiError(408, problem, code="too_slow") from None
             num_bytes += len(message.get("body", b""))
             is_whole = not message.get("more_body", False)
-            if num_bytes > most:
-                raise too_large
+            if max(num_bytes, declared_bytes) > 1e6 * most_mb:
+                raise ApiError(413, f"the request is larger than {most_mb:g} MB", "file", "too_large")
             return message
 
         return receive_counted
@@ -406,7 +398,7 @@ def note_fault(service: Service, fault: ApiError, log: dict[str, object]) -> Non
 
 
 def answer(fault: ApiError) -> JSONResponse:
-    return JSONResponse(fault.body, fault.status, fault.headers)
+    return JSONResponse({"error": fault.describe()}, fault.status, fault.headers)
 
 
 def as_api_error(error: Exception) -> ApiError:

@@ -12,14 +12,12 @@ import logging
 import math
 import os
 import re
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pydantic
 
@@ -97,27 +95,25 @@ class Keys:
         for number, line in enumerate(lines, 1):
             if not line.strip() or line.startswith("#"):
                 continue
-            name, _, digest = line.strip().partition(":")
-            if not re.fullmatch(r"[\w.-]+", name) or not re.fullmatch(r"[0-9a-f]{64}", digest):
+            match = re.fullmatch(r"([\w.-]+):([0-9a-f]{64})", line.strip())
+            if match is None:
                 raise UserError(
                     f"{path}:{number}: expected NAME:SHA256, the hexadecimal digest of a key; "
                     "`printf %s KEY | sha256sum` computes it"
                 )
-            digests[name] = digest
+            digests[match[1]] = match[2]
         if not digests:
             raise UserError(f"{path}: holds no key; add a line NAME:SHA256, or leave --keys out")
         return cls(digests)
 
     def identify(self, given: str | None) -> str:
         """The name of a key; "" where none is needed. Takes as long whether or not it is known."""
-        if not self._digests:
-            return ""
         digest = hashlib.sha256((given or "").encode("utf-8", "surrogateescape")).hexdigest()
         found = [name for name, known in self._digests.items() if hmac.compare_digest(known, digest)]
-        if not found or not given:
+        if self._digests and not (found and given):
             problem = "wrong API key" if given else "no API key; send the header Authorization: Bearer KEY"
             raise ApiError(401, problem, code="invalid_api_key")
-        return found[0]
+        return found[0] if found else ""
 
 
 class Admission:
@@ -140,7 +136,8 @@ class Admission:
     @contextlib.contextmanager
     def admit_request(self, key: str, speed: float) -> Iterator[None]:
         """Admit a request before its upload is read, which would be sent in vain."""
-        self._require_open()
+        if self.is_draining:
+            raise shutting_down()
         if self.num_requests >= self._config.max_requests:
             raise busy(503, "too many requests at once", self.waiting_seconds(), speed)
         self._require_room(key, 0.0, speed)
@@ -151,23 +148,19 @@ class Admission:
             self.num_requests -= 1
 
     @contextlib.contextmanager
-    def admit_client(self, client: Client, seconds: float = 0.0, speed: float = 0.0) -> Iterator[None]:
+    def admit_client(self, client: Client, speed: float = 0.0) -> Iterator[None]:
         """Admit a file of known length, or a live session. A server with no work takes every file."""
-        if client.is_live:
-            self._require_open()
-            if self.num_sessions >= self._config.max_sessions:
-                raise busy(503, f"{self.num_sessions} live sessions are served, and no more can be", 0, 0)
-        else:
-            self._require_room(client.key, seconds, speed)
+        if client.is_live and self.is_draining:
+            raise shutting_down()
+        if client.is_live and self.num_sessions >= self._config.max_sessions:
+            raise busy(503, f"{self.num_sessions} live sessions are served, and no more can be", 0, 0)
+        if not client.is_live:
+            self._require_room(client.key, client.expected_seconds, speed)
         self.clients.add(client)
         try:
             yield
         finally:
             self.clients.discard(client)
-
-    def _require_open(self) -> None:
-        if self.is_draining:
-            raise shutting_down()
 
     def _require_room(self, key: str, seconds: float, speed: float) -> None:
         own, all_waiting = self.waiting_seconds(key), self.waiting_seconds()
@@ -276,12 +269,8 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line: dict[str, object] = {
-            "time": f"{now}.{int(record.msecs):03}Z",
-            "level": record.levelname.lower(),
-            "message": record.getMessage(),
-            **getattr(record, "fields", {}),
-        }
+        line = {"time": f"{now}.{int(record.msecs):03}Z", "level": record.levelname.lower()}
+        line |= {"message": record.getMessage(), **getattr(record, "fields", {})}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
@@ -344,34 +333,23 @@ class Service:
 
 
 class Upload:
-    """An uploaded file on disk, deleted by `close`. Its name is only shown, never opened."""
+    """An uploaded file, which has no name on the disk; the one that the client gave is only shown."""
 
-    def __init__(self, content: IO[bytes], name: str) -> None:
-        self.name = name or "the file"
-        self._file = tempfile.NamedTemporaryFile(prefix="asr-")  # noqa: SIM115 (closed by `close`)
-        try:
-            shutil.copyfileobj(content, self._file, 1 << 20)
-            self._file.flush()
-            self.path = Path(self._file.name)
-            self.num_bytes = os.path.getsize(self.path)
-            self.seconds: float | None = None
-            """By its header; None where that does not tell."""
-            with contextlib.suppress(UserError):  # what is wrong is said when it is read
-                self.seconds = read_info(self.path).seconds
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, file: Any, name: str) -> None:
+        """`file`: a SpooledTemporaryFile, which may still be in memory."""
+        file.rollover()
+        file.flush()
+        self.name = name
+        self.content = os.fdopen(os.dup(file.fileno()), "rb", buffering=0)
+        self.num_bytes = os.fstat(file.fileno()).st_size
+        self.seconds: float | None = None
+        """By its header; None where that does not tell."""
+        with contextlib.suppress(UserError):  # what is wrong is said when it is read
+            self.seconds = read_info(name, self.content).seconds
 
     @property
     def likely_seconds(self) -> float:
         return self.seconds or self.num_bytes / USUAL_BYTES_PER_SECOND
-
-    def close(self) -> None:
-        self._file.close()
-
-    def clean(self, message: str) -> str:
-        """A message about the file on disk as one about the file that was sent."""
-        return message.replace(str(self.path), self.name)
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
@@ -404,7 +382,6 @@ class Job:
         self._segmentation, self._max_seconds = segmentation, max_seconds
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Segment | Transcript | Exception] = asyncio.Queue()
-        client.expected_seconds = min(upload.likely_seconds, max_seconds)
         threading.Thread(target=self._work, name="file", daemon=True).start()
 
     async def events(self) -> AsyncGenerator[Segment | Transcript]:
@@ -422,10 +399,9 @@ class Job:
 
     async def transcript(self) -> Transcript:
         async with contextlib.aclosing(self.events()) as events:
-            async for event in events:
-                if isinstance(event, Transcript):
-                    return event
-        raise AssertionError("a job ends with a transcript or an error")
+            *_, last = [event async for event in events]
+        assert isinstance(last, Transcript)
+        return last
 
     def cancel(self) -> None:
         self._model.scheduler.cancel(self.client)
@@ -433,33 +409,19 @@ class Job:
     # --- in the thread ----------------------------------------------------------------------------
 
     def _work(self) -> None:
-        try:
-            self._transcribe()
-        except Exception as error:
-            self._put(error)
-        finally:
-            self._upload.close()
-
-    def _transcribe(self) -> None:
-        transcriber = self._model.scheduler.transcriber_for(self.client)
-        if self._segmentation is not None:
-            transcriber.segmentation = self._segmentation
-        clean = self._upload.clean
-        recording = Recording(self._upload.path, Path(self._upload.name).stem, on_read=self._count)
-        for _, result in transcriber.transcribe_events([recording], self._request):
-            if isinstance(result, Segment):
-                self.separator = transcriber.separator_in(result.language)
-            elif isinstance(result, Transcript):
-                lacking = result.incomplete
-                result = replace(
-                    result,
-                    audio=self._upload.name,
-                    warnings=tuple(map(clean, result.warnings)),
-                    incomplete=lacking and replace(lacking, message=clean(lacking.message)),
-                )
-            elif isinstance(result, UserError):
-                result = UserError(clean(str(result)))
-            self._put(result)
+        with self._upload.content as content:
+            try:
+                transcriber = self._model.scheduler.transcriber_for(self.client)
+                if self._segmentation is not None:
+                    transcriber.segmentation = self._segmentation
+                name = self._upload.name
+                recording = Recording(name, Path(name).stem, content=content, on_read=self._count)
+                for _, result in transcriber.transcribe_events([recording], self._request):
+                    if isinstance(result, Segment):
+                        self.separator = transcriber.separator_in(result.language)
+                    self._put(result)
+            except Exception as error:
+                self._put(error)
 
     def _count(self, seconds: float) -> None:
         """Count a block, in the reading thread."""
