@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,11 +56,9 @@ def run(args: argparse.Namespace) -> int:
     if args.set == ["list"]:
         print_settings(ServeConfig())
         return 0
-    config = (
-        load_config(ServeConfig, args.config, args.set)
-        if args.config
-        else build_config(ServeConfig, args.set)
-    )
+    config = build_config(ServeConfig, args.set)
+    if args.config:
+        config = load_config(ServeConfig, args.config, args.set)
     try:
         import prometheus_client  # noqa: F401 (of the metrics)
         import uvicorn
@@ -69,13 +67,12 @@ def run(args: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise UserError(f"the server needs {error.name}: pip install 'asr-toolkit[serve]'") from None
     limit_threads(args.threads or max(1, (os.cpu_count() or 2) - 1))
-    keys = Keys.load(args.keys) if args.keys else Keys()
-    models = load_models(args, config)
+    keys = Keys.load(args.keys) if args.keys else None
+    app = build_app(load_models(args, config), config, keys)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(JsonFormatter())
     if not args.keys and args.host not in ("127.0.0.1", "localhost", "::1"):
         logger.warning("anyone who can reach %s may use this server; --keys names who may", args.host)
-    app = build_app(models, config, keys)
     settings = uvicorn.Config(
         app,
         host=args.host,
@@ -90,10 +87,10 @@ def run(args: argparse.Namespace) -> int:
     )
     server = make_server(settings, app.state.service)
     server.run()
+    status = 0 if server.started else 1
     schedulers = [model.scheduler for model in app.state.service.models.values()]
     for scheduler in schedulers:
         scheduler.close()
-    status = 0 if server.started else 1
     if not all(scheduler.wait(1.0) for scheduler in schedulers):
         # In the midst of a batch for nobody: Python, which ends around it, would be aborted by PyTorch.
         logging.shutdown()
@@ -122,35 +119,29 @@ def load_models(args: argparse.Namespace, config: Any) -> dict[str, tuple[Transc
 
 
 def make_server(settings: Any, service: Any) -> Any:
-    """A server that, told to end, first finishes what it has begun; meanwhile it is not ready."""
+    """Make a server that, told to end, first finishes what it has begun; meanwhile it is not ready."""
     import uvicorn
 
     class Server(uvicorn.Server):
+        deadline = 0.0
+
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
-            if self.started:
-                for listener in self.servers:
-                    for host, port, *_ in (one.getsockname() for one in listener.sockets):
-                        print(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-                sys.stdout.flush()
-                self._loop = asyncio.get_running_loop()
+            for listener in self.servers if self.started else ():
+                for host, port, *_ in (one.getsockname() for one in listener.sockets):
+                    print(f"http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
 
         def handle_exit(self, number: int, frame: Any) -> None:
             if service.admission.is_draining or not self.started:
                 super().handle_exit(number, frame)  # the second time: at once
                 return
+            self.deadline = time.monotonic() + service.config.drain_seconds
             service.admission.is_draining = True
             logger.info("shutting down by %s", signal.Signals(number).name)
-            self._loop.call_soon_threadsafe(
-                lambda: setattr(self, "_draining", self._loop.create_task(self._drain()))
-            )
 
-        async def _drain(self) -> None:
-            service.drain()
-            for _ in range(round(10 * service.config.drain_seconds)):
-                if service.is_idle:
-                    break
-                await asyncio.sleep(0.1)
-            self.should_exit = True
+        async def on_tick(self, counter: int) -> bool:
+            if service.admission.is_draining and (service.is_idle or time.monotonic() > self.deadline):
+                self.should_exit = True
+            return await super().on_tick(counter)
 
     return Server(settings)

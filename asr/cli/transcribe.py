@@ -535,8 +535,7 @@ def _escape_what_cannot_be_shown() -> None:
 
 def _stream(job: TranscriptionJob, formats: Sequence[str]) -> int:
     """Transcribe standard input while it comes."""
-    from asr.serve.live import Delay, LiveTranscriber, transcribe_live, write_live
-    from asr.serve.pipe import PipeReader, read_live
+    from asr.serve.live import Delay, LiveTranscriber, PipeReader, read_live, transcribe_live, write_live
 
     pipe = PipeReader(sys.stdin.buffer)  # before the model is loaded, for which no recorder should wait
     recognizer, request = job.load()

@@ -4,18 +4,15 @@ from .live import (
     Delay as Delay,
     LiveText as LiveText,
     LiveTranscriber as LiveTranscriber,
-    transcribe_live as transcribe_live,
-    write_live as write_live,
-)
-from .pipe import (
     PipeReader as PipeReader,
     decode_pcm as decode_pcm,
     is_container as is_container,
     read_live as read_live,
+    transcribe_live as transcribe_live,
+    write_live as write_live,
 )
 from .realtime import Session as Session
 from .scheduler import (
-    BatchReport as BatchReport,
     Client as Client,
     Scheduler as Scheduler,
     WithdrawnError as WithdrawnError,

@@ -210,29 +210,3 @@ def format_event(event: Mapping[str, object]) -> str:
 
 
 LAST_EVENT = "data: [DONE]\n\n"
-
-
-def describe_api(version: str) -> dict[str, object]:
-    """The OpenAPI document of the routes over HTTP."""
-    kinds: dict[str, object] = {kind: {} for kind in ("text/event-stream", *MEDIA_TYPES.values())}
-    json_alone: dict[str, object] = {"application/json": {}}
-    error = {"description": "What was wrong: message, type, param and code", "content": json_alone}
-    answer = {"description": "As response_format and stream ask", "content": json_alone | kinds}
-    listed = {"200": {"description": "The models", "content": json_alone}, "default": error}
-    paths: dict[str, object] = {"/v1/models": {"get": {"summary": "List the models", "responses": listed}}}
-    for name, form_class in (("transcriptions", TranscriptionForm), ("translations", TranslationForm)):
-        schema = form_class.model_json_schema(ref_template="#/components/schemas/{model}")
-        schema.pop("$defs", None)
-        schema["properties"]["file"] = {"type": "string", "format": "binary"}
-        schema["required"].append("file")
-        for key in LISTS & schema["properties"].keys():
-            schema["properties"][f"{key}[]"] = schema["properties"].pop(key)
-        body = {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
-        operation = {"summary": form_class.__doc__, "requestBody": body}
-        paths[f"/v1/audio/{name}"] = {"post": operation | {"responses": {"200": answer, "default": error}}}
-    components = {
-        "schemas": {"ServerVad": ServerVad.model_json_schema()},
-        "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-    }
-    document = {"openapi": "3.1.0", "info": {"title": "asr", "version": version}, "paths": paths}
-    return document | {"components": components, "security": [{"key": []}, {}]}

@@ -27,7 +27,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from asr import __version__
 from asr.errors import UserError
 from asr.families import Family
 from asr.serve.api import (
@@ -36,7 +35,6 @@ from asr.serve.api import (
     ApiError,
     TranscriptionForm,
     TranslationForm,
-    describe_api,
     describe_segment,
     describe_text,
     format_body,
@@ -250,7 +248,6 @@ ROUTES: list[Route | WebSocketRoute] = [
     Route("/v1/audio/transcriptions", transcribe, methods=["POST"]),
     Route("/v1/audio/translations", translate, methods=["POST"]),
     Route("/v1/models", show_models),
-    Route("/openapi.json", JSONResponse(describe_api(__version__))),
     Route("/health", PlainTextResponse("ok\n")),
     Route("/ready", show_ready),
     Route("/metrics", show_metrics),

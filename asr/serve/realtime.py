@@ -55,7 +55,7 @@ MAX_OUTBOX_BYTES = 1 << 20  # that a client may leave unread
 
 
 class Pcm(Config):
-    """16-bit little-endian samples of one channel."""
+    """Format of 16-bit little-endian samples of one channel."""
 
     type: Literal["audio/pcm"] = "audio/pcm"
     rate: int = pydantic.Field(default=24_000, ge=8_000, le=48_000)
@@ -184,37 +184,31 @@ class Session:
     # --- events of the client, on the event loop ----------------------------------------------------
 
     def handle(self, text: str) -> None:
-        """One event. Whatever is wrong with it becomes an error event."""
-        event_id = event = None
+        """Take one event. Whatever is wrong with it becomes an error event."""
+        event: Any = None
         try:
             with contextlib.suppress(ValueError, RecursionError):
                 event = json.loads(text)
-            if event is None:
-                raise refuse("event", "is no JSON", "invalid_json")
-            if not isinstance(event, dict) or not isinstance(event.get("type"), str):
-                raise refuse("type", "is missing; an event is an object with a type")
-            event_id = event.get("event_id")
-            self._handle(event)
-        except pydantic.ValidationError as error:
-            self._send_error(describe_fault(error), event_id)
-        except (ApiError, UserError) as error:
-            self._send_error(error, event_id)
-
-    def _handle(self, event: dict[str, Any]) -> None:
-        if event["type"] == "session.update":
-            self._update(event.get("session"))
-        elif event["type"] == "input_audio_buffer.append":
-            self._append(event.get("audio"))
-        elif event["type"] == "input_audio_buffer.commit":
-            if not self._has_audio:
-                raise refuse("input_audio_buffer", "is empty", "input_audio_buffer_commit_empty")
-            self._has_audio = False
-            self._inbox.put(_COMMIT)
-        elif event["type"] == "input_audio_buffer.clear":
-            self._has_audio = False
-            self._inbox.put(_CLEAR)
-        else:
-            raise refuse("type", f"{event['type']!r:.60} is no event of a transcription session")
+            if not isinstance(event, dict):
+                event = {}
+                raise refuse("event", "is no JSON object", "invalid_json")
+            kind = event.get("type")
+            if kind == "session.update":
+                self._update(event.get("session"))
+            elif kind == "input_audio_buffer.append":
+                self._append(event.get("audio"))
+            elif kind in ("input_audio_buffer.commit", "input_audio_buffer.clear"):
+                is_commit = kind.endswith("commit")
+                if is_commit and not self._has_audio:
+                    raise refuse("input_audio_buffer", "is empty", "input_audio_buffer_commit_empty")
+                self._has_audio = False
+                self._inbox.put(_COMMIT if is_commit else _CLEAR)
+            else:
+                raise refuse("type", f"{kind!r:.60} is no event of a transcription session")
+        except (pydantic.ValidationError, ApiError, UserError) as error:
+            fault = describe_fault(error) if isinstance(error, pydantic.ValidationError) else error
+            fault = fault if isinstance(fault, ApiError) else ApiError(400, str(fault))
+            self._send("error", error=fault.describe() | {"event_id": event.get("event_id")})
 
     def _update(self, session: object) -> None:
         """Settings that are not given stay as they are."""
@@ -351,11 +345,10 @@ class Session:
         self._last_item, turn.item = item, ""
 
     def _fail(self, turn: _Turn, error: Exception) -> None:
-        is_theirs = isinstance(error, UserError)
-        message = str(error) if is_theirs else "the server failed at this; its log says more"
-        fault = ApiError(400 if is_theirs else 500, message, code="transcription_failed")
-        kind = "conversation.item.input_audio_transcription.failed"
-        item = turn.item or _make_id("item")
+        fault = ApiError(500, "the server failed at this; its log says more", code="transcription_failed")
+        if isinstance(error, UserError):
+            fault = ApiError(400, str(error), code="transcription_failed")
+        kind, item = "conversation.item.input_audio_transcription.failed", turn.item or _make_id("item")
         self._send(kind, item_id=item, content_index=0, error=fault.describe())
         turn.item = ""
 
@@ -371,10 +364,6 @@ class Session:
 
     def _send(self, kind: str, **values: object) -> None:
         self._send_event({"type": kind, "event_id": _make_id("event"), **values})
-
-    def _send_error(self, error: ApiError | UserError, event_id: object) -> None:
-        fault = error if isinstance(error, ApiError) else ApiError(400, str(error))
-        self._send("error", error=fault.describe() | {"event_id": event_id})
 
     def _describe_session(self, kind: str) -> None:
         session = self._settings.options.model_dump(mode="json")
@@ -422,10 +411,7 @@ async def run_session(websocket: WebSocket, service: Service, model: ServedModel
     session = Session(service.models, model, client, send)
 
     async def receive() -> None:
-        while True:
-            message = await websocket.receive()
-            if message["type"] == "websocket.disconnect":
-                return
+        while (message := await websocket.receive())["type"] != "websocket.disconnect":
             session.handle(message.get("text") or "")
             while session.is_behind or unread > MAX_OUTBOX_BYTES:
                 await asyncio.sleep(0.05)
@@ -437,23 +423,19 @@ async def run_session(websocket: WebSocket, service: Service, model: ServedModel
             unread -= len(text)
 
     async def watch() -> None:
-        """End the session where the server shuts down."""
-        await service.draining.wait()
-        session.finish()
-        await asyncio.Event().wait()
-
-    async def watch_unread() -> None:
-        """End it where nobody reads what is sent."""
+        """Finish where the server shuts down; end at once where nobody reads what is sent."""
         while unread <= MAX_OUTBOX_BYTES:
-            await asyncio.sleep(0.5)
+            if service.admission.is_draining:
+                session.finish()
+            await asyncio.sleep(0.2)
 
-    tasks = [asyncio.create_task(work()) for work in (receive, deliver, watch, watch_unread)]
+    tasks = [asyncio.create_task(work()) for work in (receive, deliver, watch)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         session.close()
         await end_tasks(*tasks)
-        code = 1012 if service.draining.is_set() else 1013 if unread > MAX_OUTBOX_BYTES else 1000
+        code = 1012 if service.admission.is_draining else 1013 if unread > MAX_OUTBOX_BYTES else 1000
         if websocket.client_state is WebSocketState.CONNECTED:
             with contextlib.suppress(RuntimeError, WebSocketDisconnect, asyncio.TimeoutError):
                 await asyncio.wait_for(websocket.close(code), 1)

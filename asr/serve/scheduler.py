@@ -80,15 +80,8 @@ class _Waiting:
     result: concurrent.futures.Future[Segment]
 
 
-@dataclass(frozen=True)
-class BatchReport:
-    """Size, audio and time of a batch."""
-
-    num_segments: int
-    audio_seconds: float
-    wall_seconds: float
-    longest_wait: float
-    """Seconds until it began."""
+Report = Callable[[int, float, float, float], None]
+"""Called with each batch: its segments, their seconds of audio, the seconds it took, the longest wait."""
 
 
 class Scheduler:
@@ -98,7 +91,7 @@ class Scheduler:
         self,
         transcriber: Transcriber,
         batch_size: int,
-        report: Callable[[BatchReport], None] = lambda batch: None,
+        report: Report = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
         max_batch_seconds: float = MAX_BATCH_SECONDS,
     ) -> None:
@@ -191,7 +184,11 @@ class Scheduler:
         self._passed_seconds = 0.0
         self._recognize(batch)
         took = self._clock() - started - self._passed_seconds
-        self._note(batch, started, took)
+        seconds = sum(len(one.segment.audio_S) / one.segment.sample_rate for one in batch)
+        share = NEWEST_SHARE if self.speed else 1.0
+        self._segment_seconds += share * (took / len(batch) - self._segment_seconds)
+        self.speed += share * (seconds / max(took, 1e-6) - self.speed)
+        self._report(len(batch), seconds, took, max(started - one.since for one in batch))
         return took
 
     def _let_live_pass(self) -> None:
@@ -253,14 +250,6 @@ class Scheduler:
         del fault  # with its traceback, which keeps memory of the device
         self._recognize(batch[: len(batch) // 2])
         self._recognize(batch[len(batch) // 2 :])
-
-    def _note(self, batch: list[_Waiting], started: float, took: float) -> None:
-        seconds = sum(len(one.segment.audio_S) / one.segment.sample_rate for one in batch)
-        share = NEWEST_SHARE if self.speed else 1.0
-        self._segment_seconds += share * (took / len(batch) - self._segment_seconds)
-        self.speed += share * (seconds / max(took, 1e-6) - self.speed)
-        longest_wait = max(started - one.since for one in batch)
-        self._report(BatchReport(len(batch), seconds, took, longest_wait))
 
     def _drop(self, is_dropped: Callable[[_Waiting], bool]) -> None:
         for one in filter(is_dropped, self._waiting):

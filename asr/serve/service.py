@@ -30,7 +30,7 @@ from asr.errors import UserError
 from asr.families import Family
 from asr.models.lora_int8 import Precision
 from asr.serve.api import ApiError, too_long
-from asr.serve.scheduler import BatchReport, Client, Scheduler, WithdrawnError
+from asr.serve.scheduler import Client, Scheduler, WithdrawnError
 from asr.transcription.settings import FamilySections
 from asr.transcription.transcribe import Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript
@@ -252,11 +252,11 @@ class Metrics:
         Gauge("asr_waiting_seconds", "Audio that waits", **options).set_function(admission.waiting_seconds)
         Gauge("asr_sessions", "Live sessions", **options).set_function(lambda: admission.num_sessions)
 
-    def note_batch(self, model: str, batch: BatchReport) -> None:
-        self._queue.labels(model).observe(batch.longest_wait)
-        self._batches.labels(model).observe(batch.num_segments)
-        self._audio.labels(model).inc(batch.audio_seconds)
-        self._busy.labels(model).inc(batch.wall_seconds)
+    def note_batch(self, model: str, num_segments: int, audio: float, took: float, wait: float) -> None:
+        self._batches.labels(model).observe(num_segments)
+        self._audio.labels(model).inc(audio)
+        self._busy.labels(model).inc(took)
+        self._queue.labels(model).observe(wait)
 
     def describe(self) -> bytes:
         from prometheus_client import generate_latest
@@ -285,7 +285,6 @@ class Service:
         self.config, self.keys = config, keys
         self.admission = Admission(config)
         self.metrics = Metrics(self.admission)
-        self.draining = asyncio.Event()
         self.created = int(time.time())
         self.models = {name: self._serve(name, *loaded) for name, loaded in models.items()}
 
@@ -318,11 +317,6 @@ class Service:
             if (seconds := model.scheduler.stuck_seconds()) > STUCK_SECONDS:
                 return f"{name} has been at one batch for {seconds:.0f} s"
         return ""
-
-    def drain(self) -> None:
-        """Take nothing new; live sessions end after what they have."""
-        self.admission.is_draining = True
-        self.draining.set()
 
     @property
     def is_idle(self) -> bool:

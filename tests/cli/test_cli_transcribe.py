@@ -613,7 +613,7 @@ def make_two_phrases() -> bytes:
 
 
 def test_stream(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.serve.pipe.PipeReader.waiting_bytes", 0)  # as if it came by and by
+    monkeypatch.setattr("asr.serve.live.PipeReader.waiting_bytes", 0)  # as if it came by and by
     settings = ["--set=segmentation.max_seconds=2", "--set=segmentation.min_seconds=1"]
     pipe_in(monkeypatch, make_pcm(1.5))
     lines = run(*LIVE, *settings).lines

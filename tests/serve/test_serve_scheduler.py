@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from asr.audio import AudioSegment
-from asr.serve import BatchReport, Client, Scheduler, WithdrawnError, scheduler as scheduler_module
+from asr.serve import Client, Scheduler, WithdrawnError, scheduler as scheduler_module
 from asr.transcription import Request
 from asr.transcripts import Segment, make_segment
 
@@ -154,8 +154,8 @@ def test_batches_are_as_large_as_the_time_allows() -> None:
         now[0] += 0.4 * len(segments)
 
     fake.fault = take_time
-    reports: list[BatchReport] = []
-    scheduler = Scheduler(fake, 8, reports.append, lambda: now[0])  # type: ignore[arg-type]
+    reports: list[tuple[float, ...]] = []
+    scheduler = Scheduler(fake, 8, lambda *batch: reports.append(batch), lambda: now[0])  # type: ignore[arg-type]
     Asking(scheduler, Client(), [0.0]).join(5)
     wait_for(lambda: reports)
     Asking(scheduler, Client(), [float(number) for number in range(10)]).join(5)
@@ -187,7 +187,7 @@ def test_clients_share_a_batch_that_is_too_large_for_one_unless_somebody_speaks(
 
 
 def test_live_sessions_pass_a_file_where_it_gives_way() -> None:
-    fake, reports = Fake(), list[BatchReport]()
+    fake, reports = Fake(), list[tuple[float, ...]]()
 
     def try_again(segments: Sequence[AudioSegment]) -> None:
         if segments[0].start == 0.0:
@@ -196,7 +196,7 @@ def test_live_sessions_pass_a_file_where_it_gives_way() -> None:
             fake.gate.acquire()
 
     fake.fault = try_again
-    scheduler = make(fake, batch_size=1, report=reports.append)
+    scheduler = make(fake, batch_size=1, report=lambda *batch: reports.append(batch))
     file = Asking(scheduler, Client(), [0.0])
     wait_for(lambda: fake.batches)
     Asking(scheduler, Client(), [1.0])
