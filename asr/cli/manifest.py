@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from asr.cli.options import refuse_to_overwrite
 from asr.cli.packing import add_index, add_pack, index_folder, pack_manifest
 from asr.data.records import KINDS, SOURCES_ONLY, describe_columns
+from asr.errors import UserError
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance
-    from asr.data.manifest_checks import CheckAudio, Statistics, TextChecks
-    from asr.text.normalization import Rule
+    from asr.data.manifest_checks import Statistics
 
 logger = logging.getLogger(__name__)
 
 MAX_LEFT_OUT_SHOWN = 10
 TOP_NAMES = 10
 BAR_WIDTH = 40
+JSON_LINES = "utterances as JSON Lines"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,24 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("split", _add_split, _split, "split a manifest, by default so that no speaker is in two parts"),
         ("filter", _add_filter, _filter, "keep the utterances that meet all conditions"),
         ("merge", _add_merge, _merge, "join manifests of any kind, whose ids must differ"),
-        (
-            "convert",
-            _add_convert,
-            _convert,
-            "from and to Kaldi folders, NeMo manifests, CSV and TSV; from Hugging Face and others",
-        ),
-        (
-            "pack",
-            add_pack,
-            pack_manifest,
-            "write the audio into tar shards, with an index, to train from anywhere",
-        ),
-        (
-            "index",
-            add_index,
-            index_folder,
-            "index tar files of webdataset or of lhotse Shar, to read them as shards",
-        ),
+        ("convert", _add_convert, _convert, "from and to the manifests of other toolkits and data sets"),
+        ("pack", add_pack, pack_manifest, "write the audio into tar shards, to train from anywhere"),
+        ("index", add_index, index_folder, "index tar files of webdataset or of lhotse Shar, as shards"),
     ):
         description = f"{help_text[0].upper()}{help_text[1:]}."
         action = actions.add_parser(name, help=help_text, description=description)
@@ -61,13 +47,11 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-# --- validate -----------------------------------------------------------------------------------
+# --- validate and stats -------------------------------------------------------------------------
 
 
 def _add_validate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "manifest", metavar="MANIFEST", help="utterances as JSON Lines, or a folder of shards"
-    )
+    parser.add_argument("manifest", metavar="MANIFEST", help=f"{JSON_LINES}, or a folder of shards")
     parser.add_argument(
         "--tokenizer", metavar="FILE", help="tokenizer.json that must be able to write all texts"
     )
@@ -99,9 +83,10 @@ def _validate(args: argparse.Namespace) -> int:
     from collections import Counter
     from dataclasses import asdict
 
-    from asr.data.manifest_checks import count_records, validate
+    from asr.data.manifest_checks import CheckAudio, TextChecks, count_records, validate
     from asr.data.packed import INDEX_NAME
-    from asr.errors import UserError
+    from asr.text.normalization import SAFE_RULES, check_rules
+    from asr.text.tokenizer import Tokenizer
 
     is_folder = os.path.isdir(args.manifest) and not os.path.isfile(os.path.join(args.manifest, INDEX_NAME))
     if is_folder or args.manifest.removesuffix(".gz").endswith((".csv", ".tsv")):
@@ -109,63 +94,37 @@ def _validate(args: argparse.Namespace) -> int:
             f"{args.manifest}: a table or folder, not a manifest; make one of it by "
             f"`asr manifest convert {args.manifest} OUT.jsonl`"
         )
-    check_audio: CheckAudio = "no" if args.no_audio else "decode" if args.decode else "header"
-    faults = list(
-        validate(
-            args.manifest,
-            text_checks=_text_checks(args.tokenizer, args.text_rules, args.frame_ms),
-            check_audio=check_audio,
-            root=args.root,
-            progress=True,
-        )
+    text_checks = None
+    if args.tokenizer is not None:
+        rules = tuple(args.text_rules or SAFE_RULES)
+        check_rules(rules)
+        text_checks = TextChecks(Tokenizer.load(args.tokenizer), rules, args.frame_ms)
+    elif args.text_rules is not None or args.frame_ms is not None:
+        raise UserError("--text-rules and --frame-ms are about tokens: give --tokenizer as well")
+    extent: CheckAudio = "no" if args.no_audio else "decode" if args.decode else "header"
+    found = validate(
+        args.manifest, text_checks=text_checks, check_audio=extent, root=args.root, progress=True
     )
-    faults.sort(key=lambda fault: fault.line)
+    faults = sorted(found, key=lambda fault: fault.line)
     counts = dict(Counter(fault.kind for fault in faults).most_common())
     total = count_records(args.manifest)
     if args.json:
-        report = {
-            "utterances": total,
-            "audio": check_audio,
-            "counts": counts,
-            "faults": [asdict(fault) for fault in faults],
-        }
+        report = {"utterances": total, "audio": extent, "counts": counts, "faults": [*map(asdict, faults)]}
         print(json.dumps(report, ensure_ascii=False, indent=2))
-    else:
-        for kind, count in counts.items():
-            print(f"{kind:20} {count:8,}")
-        for fault in faults:
-            name = "" if fault.id is None else f"{fault.id}: "
-            print(f"{args.manifest}:{fault.line}: {name}{fault.kind}: {fault.message}")
-        faulty = len({fault.line for fault in faults})
-        print(f"{total:,} utterances, {faulty:,} with faults{_EXTENT[check_audio]}")
+        return 1 if faults else 0
+    for kind, count in counts.items():
+        print(f"{kind:20} {count:8,}")
+    for fault in faults:
+        name = "" if fault.id is None else f"{fault.id}: "
+        print(f"{args.manifest}:{fault.line}: {name}{fault.kind}: {fault.message}")
+    faulty = len({fault.line for fault in faults})
+    print(f"{total:,} utterances, {faulty:,} with faults{_EXTENT[extent]}")
     return 1 if faults else 0
-
-
-def _text_checks(
-    tokenizer: str | None, text_rules: Sequence[Rule] | None, frame_ms: float | None
-) -> TextChecks | None:
-    from asr.data.manifest_checks import TextChecks
-    from asr.errors import UserError
-    from asr.text.normalization import SAFE_RULES, check_rules
-    from asr.text.tokenizer import Tokenizer
-
-    if tokenizer is None:
-        if text_rules is not None or frame_ms is not None:
-            raise UserError("--text-rules and --frame-ms are about tokens: give --tokenizer as well")
-        return None
-    if frame_ms is not None and not frame_ms > 0:
-        raise UserError(f"--frame-ms {frame_ms:g}: expected milliseconds, more than 0")
-    rules = SAFE_RULES if text_rules is None else tuple(text_rules)
-    check_rules(rules)
-    return TextChecks(Tokenizer.load(tokenizer), rules, frame_ms)
-
-
-# --- stats --------------------------------------------------------------------------------------
 
 
 def _add_stats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "manifests", metavar="MANIFEST", nargs="+", help="utterances as JSON Lines, or a folder of shards"
+        "manifests", metavar="MANIFEST", nargs="+", help=f"{JSON_LINES}, or a folder of shards"
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON list with an object for each manifest"
@@ -184,45 +143,33 @@ def _stats(args: argparse.Namespace) -> int:
         statistics = compute_statistics(_with_progress(read_data(path), path))
         reports.append({"manifest": path} | asdict(statistics))
         if not args.json:
-            print(f"{path}\n{_format_statistics(statistics)}\n")
+            print(path, *_format_statistics(statistics), sep="\n", end="\n\n")
     if args.json:
         print(json.dumps(reports, ensure_ascii=False, indent=2))
     return 0
 
 
-def _format_statistics(statistics: Statistics) -> str:
-    lines = [
-        f"  utterances  {statistics.utterances:,} ({statistics.without_text:,} without a text)",
-        f"  hours       {statistics.hours:.2f}",
-        f"  words       {statistics.words:,}",
-        f"  speakers    {len(statistics.hours_by_speaker):,}",
-        f"  languages   {len(statistics.hours_by_language):,}",
-        f"  seconds     min {statistics.min_seconds:.2f}, mean {statistics.mean_seconds:.2f}, "
-        f"max {statistics.max_seconds:.2f}",
-        "  percentiles "
-        + ", ".join(f"{p} %: {seconds:.2f}" for p, seconds in statistics.percentiles.items()),
-    ]
-    most = max((count for _, count in statistics.histogram), default=0)
-    for low, count in statistics.histogram:
+def _format_statistics(found: Statistics) -> Iterator[str]:
+    yield f"  utterances  {found.utterances:,} ({found.without_text:,} without a text)"
+    yield f"  hours       {found.hours:.2f}"
+    yield f"  words       {found.words:,}"
+    shortest, mean, longest = found.min_seconds, found.mean_seconds, found.max_seconds
+    yield f"  seconds     min {shortest:.2f}, mean {mean:.2f}, max {longest:.2f}"
+    yield "  percentiles " + ", ".join(f"{p} %: {value:.2f}" for p, value in found.percentiles.items())
+    most = max((count for _, count in found.histogram), default=0)
+    for low, count in found.histogram:
         bar = "#" * -(-count * BAR_WIDTH // most)  # rounded up: what is there can be seen
-        lines.append(f"  {low:8.3g} s  {bar:{BAR_WIDTH}} {count:,}")
-    for title, hours in (
-        ("speakers", statistics.hours_by_speaker),
-        ("languages", statistics.hours_by_language),
-    ):
-        if hours:
-            lines.append(f"  hours by {title}")
-            lines += [f"    {name:24} {value:10.3f}" for name, value in list(hours.items())[:TOP_NAMES]]
-            if len(hours) > TOP_NAMES:
-                lines.append(f"    and {len(hours) - TOP_NAMES:,} more")
-    return "\n".join(lines)
+        yield f"  {low:8.3g} s  {bar:{BAR_WIDTH}} {count:,}"
+    for title, hours in (("speakers", found.hours_by_speaker), ("languages", found.hours_by_language)):
+        yield f"  hours by {title}, {len(hours):,} in all"
+        yield from (f"    {name:24} {value:10.3f}" for name, value in list(hours.items())[:TOP_NAMES])
 
 
 # --- split and filter ---------------------------------------------------------------------------
 
 
 def _add_split(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifest", metavar="MANIFEST", help="utterances as JSON Lines")
+    parser.add_argument("manifest", metavar="MANIFEST", help=JSON_LINES)
     parser.add_argument(
         "--output",
         metavar="NAME=SHARE",
@@ -241,14 +188,8 @@ def _add_split(parser: argparse.ArgumentParser) -> None:
 
 def _split(args: argparse.Namespace) -> int:
     from asr.data.subsets import choose_unit, parse_share, split_manifest
-    from asr.errors import UserError
 
-    shares: dict[str, float | int | str] = {}
-    for output in args.output:
-        name, equals, share = output.partition("=")
-        if not equals or name in shares:
-            raise UserError(f"--output {output}: expected NAME=SHARE with a new name, for example dev=0.1")
-        shares[name] = parse_share(share)
+    shares = {name: parse_share(share) for name, share in _read_pairs("--output", args.output).items()}
     by = args.by or choose_unit(args.manifest)
     logger.info("%s: split by %s", args.manifest, by)
     for name, count in split_manifest(args.manifest, shares, args.output_dir, by=by, seed=args.seed).items():
@@ -256,8 +197,19 @@ def _split(args: argparse.Namespace) -> int:
     return 0
 
 
+def _read_pairs(option: str, values: Iterable[str]) -> dict[str, str]:
+    """Values of NAME=VALUE, each name once."""
+    pairs: dict[str, str] = {}
+    for given in values:
+        name, equals, value = given.partition("=")
+        if not equals or name in pairs:
+            raise UserError(f"{option} {given}: expected NAME=VALUE, each name once")
+        pairs[name] = value
+    return pairs
+
+
 def _add_filter(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifest", metavar="MANIFEST", help="utterances as JSON Lines")
+    parser.add_argument("manifest", metavar="MANIFEST", help=JSON_LINES)
     parser.add_argument("output", metavar="OUTPUT", help="the manifest to write")
     parser.add_argument("--min-seconds", type=float, metavar="S", help="shortest utterance to keep")
     parser.add_argument("--max-seconds", type=float, metavar="S", help="longest utterance to keep")
@@ -270,28 +222,19 @@ def _add_filter(parser: argparse.ArgumentParser) -> None:
 
 
 def _filter(args: argparse.Namespace) -> int:
+    import re
     from collections import Counter
 
     from asr.data.manifest import read_manifest, write_manifest
     from asr.data.subsets import Filter, read_names
-    from asr.errors import UserError
 
-    extras: dict[str, str] = {}
-    for condition in args.extra:
-        name, equals, value = condition.partition("=")
-        if not equals or name in extras:
-            raise UserError(
-                f"--extra {condition}: expected FIELD=VALUE, each field once; as in accent=scottish"
-            )
-        extras[name] = value
-    chosen = Filter(
-        min_seconds=args.min_seconds,
-        max_seconds=args.max_seconds,
-        text=args.text,
-        speakers=None if args.speakers is None else frozenset(args.speakers),
-        ids=None if args.ids is None else read_names(args.ids),
-        extras=extras,
-    )
+    try:
+        text = None if args.text is None else re.compile(args.text)
+    except re.error as error:
+        raise UserError(f"--text {args.text}: not a regular expression ({error})") from None
+    ids = None if args.ids is None else read_names(args.ids)
+    extras = _read_pairs("--extra", args.extra)
+    chosen = Filter(args.min_seconds, args.max_seconds, text, args.speakers, ids, extras)
     refuse_to_overwrite(args.manifest, args.output)
     dropped: Counter[str] = Counter()
     utterances = _with_progress(read_manifest(args.manifest), args.manifest)
@@ -302,7 +245,7 @@ def _filter(args: argparse.Namespace) -> int:
     return 0
 
 
-# --- merge and convert ------------------------------------------------------------------------------------
+# --- merge and convert --------------------------------------------------------------------------
 
 
 def _add_merge(parser: argparse.ArgumentParser) -> None:
@@ -313,7 +256,6 @@ def _add_merge(parser: argparse.ArgumentParser) -> None:
 def _merge(args: argparse.Namespace) -> int:
     from asr.data.interchange import guess_source_kind, read_utterances
     from asr.data.manifest import write_manifest
-    from asr.errors import UserError
 
     sources: dict[str, str] = {}
 

@@ -29,12 +29,9 @@ def add_pack(parser: argparse.ArgumentParser) -> None:
         "--encoding",
         choices=("flac", "opus", "copy"),
         default="flac",
-        help="flac: 16 bits; opus: 24 kbit/s; copy: whole files as they are, parts of files as flac "
-        "(default: flac)",
+        help="flac: 16 bits; opus: 24 kbit/s; copy: whole files as they are, parts as flac (default: flac)",
     )
-    parser.add_argument(
-        "--hours", metavar="H", type=float, default=8.0, help="of audio in a shard (default: 8)"
-    )
+    parser.add_argument("--hours", metavar="H", type=float, default=8.0, help="of a shard (default: 8)")
     parser.add_argument(
         "--jobs", metavar="N", type=whole_number(1), help="processes of this machine (default: 1)"
     )
@@ -54,9 +51,9 @@ def pack_manifest(args: argparse.Namespace) -> int:
     pool = find_pool(args)
     if pool is not None and args.jobs is not None:
         raise UserError(f"--jobs {args.jobs} is without --engine ray, whose processes --workers counts")
-    engine = _pack_on_ray(pool) if pool else write_here
-    if args.jobs is not None and args.jobs > 1:
-        engine = write_in_processes(args.jobs)
+    engine = write_here if args.jobs is None else write_in_processes(args.jobs)
+    if pool is not None:
+        engine = _pack_on_ray(pool)
     manifest = Manifest.open(args.manifest)
     settings = PackSettings(args.encoding, args.hours, args.seed)
     with AudioProgress(float(manifest.durations.sum())) as progress:
@@ -65,16 +62,16 @@ def pack_manifest(args: argparse.Namespace) -> int:
 
 
 def _pack_on_ray(options: PoolOptions) -> Engine:
-    """Have shards written by a pool of workers."""
+    """Have shards written by a pool of workers; what kills its worker is left out of its shard."""
 
     def write_all(
         plans: Sequence[ShardPlan], write: Write, report: Report
     ) -> Iterator[tuple[int, ShardInfo]]:
         from asr.scale.ray_pool import RayPool
+        from asr.shards.shards import Failure
 
         def work(planned: Sequence[tuple[int, Utterance]]) -> list[Row]:
-            number = planned[0][0]
-            info = write(number, [utterance for _, utterance in planned], lambda seconds: None)
+            info = write(planned[0][0], [utterance for _, utterance in planned], lambda seconds: None)
             return [{"shard": info}] * len(planned)
 
         if not plans:
@@ -82,29 +79,23 @@ def _pack_on_ray(options: PoolOptions) -> Engine:
         with RayPool[tuple[int, "Utterance"]](options, uses_gpus=False) as pool:
             logger.info("%s of %s", plural(len(plans), "shard"), plural(pool.num_workers, "worker"))
             for index, rows in pool.run(plans, lambda threads: work):
-                yield plans[index].number, _join_rows(plans[index], rows, write)
-                report(plans[index].seconds)
+                plan = plans[index]
+                infos = [row["shard"] for row in rows if "shard" in row]
+                if any(info != infos[0] for info in infos):
+                    raise UserError(
+                        f"shard {plan.number} ends its worker each time, though no single file does; is "
+                        "memory short? Give fewer --workers, or less --hours with another folder"
+                    )
+                info = infos[0] if infos else write(plan.number, [], lambda seconds: None)
+                killed = [
+                    Failure(id=item.id, message=row["error"])
+                    for (_, item), row in zip(plan, rows, strict=True)
+                    if "error" in row
+                ]
+                yield plan.number, info.model_copy(update={"failed": (*info.failed, *killed)})
+                report(plan.seconds)
 
     return write_all
-
-
-def _join_rows(plan: ShardPlan, rows: Sequence[Row], write: Write) -> ShardInfo:
-    """The shard, from which what killed its worker is left out."""
-    from asr.shards.shards import Failure
-
-    infos = [row["shard"] for row in rows if "shard" in row]
-    if any(info != infos[0] for info in infos):
-        raise UserError(
-            f"shard {plan.number} ends its worker each time, though no single file does; is memory short? "
-            "Give fewer --workers, or less --hours with another folder"
-        )
-    killed = [
-        Failure(id=plan[index][1].id, message=row["error"])
-        for index, row in enumerate(rows)
-        if "error" in row
-    ]
-    info = infos[0] if infos else write(plan.number, [], lambda seconds: None)
-    return info.model_copy(update={"failed": (*info.failed, *killed)})
 
 
 def add_index(parser: argparse.ArgumentParser) -> None:
@@ -119,17 +110,15 @@ def index_folder(args: argparse.Namespace) -> int:
     from asr.shards.foreign_shards import index_folder as index
 
     with tqdm(desc=args.folder, unit="B", unit_scale=True, disable=None) as bar:
-        done = index(Path(args.folder), bar.update)
-    return _report_shards(args.folder, done)
+        return _report_shards(args.folder, index(Path(args.folder), bar.update))
 
 
 def _report_shards(folder: str, done: PackReport) -> int:
     """Print what is there, and what could not be packed."""
-    count, seconds = (
-        sum(values) for values in zip(*((s.utterances, s.seconds) for s in done.shards), strict=True)
-    )
+    count = sum(shard.utterances for shard in done.shards)
+    hours = sum(shard.seconds for shard in done.shards) / 3600
     kept = f", {done.kept} of them from before" if done.kept else ""
-    print(f"{folder}: {count:,} utterances, {seconds / 3600:.2f} hours in {len(done.shards)} shards{kept}")
+    print(f"{folder}: {count:,} utterances, {hours:.2f} hours in {len(done.shards)} shards{kept}")
     failures = done.failures
     for failure in failures[:MAX_FAILURES_SHOWN]:
         logger.error("%s: %s", failure.id, failure.message)

@@ -10,7 +10,6 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -82,12 +81,9 @@ def validate(
     """
     if root is not None and is_shards(path):
         raise UserError(f"{path}: shards hold their audio, which lies nowhere else; leave --root out")
-    records: Iterable[_Record]
     records = _read_shards(path, check_audio != "no") if is_shards(path) else _read_lines(path)
-    if progress:
-        # disable=None: only a terminal shows it
-        total = count_records(path)
-        records = tqdm(records, total=total, unit=" utterances", desc=str(path), disable=None)
+    if progress:  # disable=None: only a terminal shows it
+        records = iter(tqdm(records, total=count_records(path), desc=str(path), disable=None))
     audio_checks = _AudioChecks(decode=check_audio == "decode", root=root)
     line_of_id: dict[int, int] = {}  # by hash: 64 random bits do not collide in practice
     for number, utterance, content in records:
@@ -97,10 +93,9 @@ def validate(
         first = line_of_id.setdefault(hash(utterance.id), number)
         if first != number:
             yield Fault(number, utterance.id, "duplicate-id", f"the id was already used on line {first}")
-        found = _check_text(utterance, text_checks)
         if check_audio != "no":
-            found = itertools.chain(audio_checks.check(number, utterance, content), found)
-        for kind, message in found:
+            yield from audio_checks.check(number, utterance, content)
+        for kind, message in _check_text(utterance, text_checks):
             yield Fault(number, utterance.id, kind, message)
     yield from audio_checks.finish()
 
@@ -146,52 +141,47 @@ class _AudioChecks:
     """Checks that need the audio file."""
 
     def __init__(self, decode: bool, root: str | Path | None) -> None:
-        self.decode = decode
-        self.root = None if root is None else os.path.realpath(root)
+        self._decode = decode
+        self._root = None if root is None else os.path.realpath(root)
         # The utterances of one recording usually follow each other.
-        self.measure: Callable[[str], float] = functools.lru_cache(maxsize=1000)(measure_seconds)
-        self.recordings_in_parts: set[int] = set()
-        self.shorter_than_file: list[tuple[int, Fault]] = []
+        self._measure: Callable[[str], float] = functools.lru_cache(maxsize=1000)(measure_seconds)
+        self._in_parts: set[int] = set()
+        self._shorter: list[tuple[int, Fault]] = []
 
-    def check(
-        self, number: int, utterance: Utterance, content: Content = None
-    ) -> Iterator[tuple[FaultKind, str]]:
+    def check(self, number: int, utterance: Utterance, content: Content) -> Iterator[Fault]:
         """`content`: of the audio file, where that is in a shard."""
-        if self.root is not None and not _is_below(utterance.audio, self.root):
-            yield ("outside-root", f"{shorten(utterance.audio)} lies outside of {self.root}")
+        place = number, utterance.id
+        audio, root = utterance.audio, self._root
+        if root is not None and os.path.commonpath([os.path.realpath(audio), root]) != root:
+            yield Fault(*place, "outside-root", f"{shorten(audio)} lies outside of {root}")
             return
-        if content is None and not os.path.isfile(utterance.audio):
-            yield ("missing-audio", f"{utterance.audio}: no such file")
+        if content is None and not os.path.isfile(audio):
+            yield Fault(*place, "missing-audio", f"{audio}: no such file")
             return
         try:
             if isinstance(content, UserError):
                 raise content
-            measure = self.measure if content is None else partial(measure_seconds, content=content)
-            seconds = measure(utterance.audio)
-            if self.decode:
+            seconds = self._measure(audio) if content is None else measure_seconds(audio, content)
+            if self._decode:
                 _decode(utterance, content)
         except UserError as error:
-            yield ("broken-audio", str(error))
+            yield Fault(*place, "broken-audio", str(error))
             return
         end = utterance.start + utterance.duration
-        excess = end - seconds
-        has_seconds = f"{utterance.audio} has {seconds:.3f} s"
+        has_seconds = f"{end:.3f} s, but {audio} has {seconds:.3f} s"
         if utterance.start > 0:
-            self.recordings_in_parts.add(hash(utterance.audio))
-            if excess > TOLERANCE_SECONDS:
-                yield ("beyond-end", f"ends at {end:.3f} s, but {has_seconds}")
-        elif excess > TOLERANCE_SECONDS:
-            yield ("wrong-duration", f"duration {end:.3f} s, but {has_seconds}")
-        elif excess < -LACKING_SECONDS:
-            message = f"duration {end:.3f} s, but {has_seconds}, of which nothing else is used"
-            fault = Fault(number, utterance.id, "wrong-duration", message)
-            self.shorter_than_file.append((hash(utterance.audio), fault))
+            self._in_parts.add(hash(audio))
+            if end - seconds > TOLERANCE_SECONDS:
+                yield Fault(*place, "beyond-end", f"ends at {has_seconds}")
+        elif end - seconds > TOLERANCE_SECONDS:
+            yield Fault(*place, "wrong-duration", f"duration {has_seconds}")
+        elif end - seconds < -LACKING_SECONDS:
+            message = f"duration {has_seconds}, of which nothing else is used"
+            self._shorter.append((hash(audio), Fault(*place, "wrong-duration", message)))
 
     def finish(self) -> Iterator[Fault]:
         """A first part is rightly shorter than its recording if later parts are used as well."""
-        for recording, fault in self.shorter_than_file:
-            if recording not in self.recordings_in_parts:
-                yield fault
+        yield from (fault for recording, fault in self._shorter if recording not in self._in_parts)
 
 
 def _decode(utterance: Utterance, content: bytes | None) -> None:
@@ -205,10 +195,6 @@ def _decode(utterance: Utterance, content: bytes | None) -> None:
         content=content,
     ):
         pass
-
-
-def _is_below(path: str, root: str) -> bool:
-    return os.path.commonpath([os.path.realpath(path), root]) == root
 
 
 def _find_id(line: bytes) -> str | None:
@@ -234,9 +220,14 @@ def _check_text(utterance: Utterance, checks: TextChecks | None) -> Iterator[tup
         yield ("unknown-characters", str(error))
         return
     if unknown := checks.tokenizer.find_unknown(text):
-        shown = ", ".join(_show_unknown(unit) for unit in unknown[:MAX_UNKNOWN_SHOWN])
-        more = " ..." if len(unknown) > MAX_UNKNOWN_SHOWN else ""
-        yield ("unknown-characters", f"the tokenizer does not know {shown}{more}")
+        shown = ", ".join(
+            f"{shorten(unit)} (U+{ord(unit):04X})" if len(unit) == 1 else shorten(unit)
+            for unit in unknown[:MAX_UNKNOWN_SHOWN]
+        )
+        yield (
+            "unknown-characters",
+            f"the tokenizer does not know {shown}{' ...' * (unknown[MAX_UNKNOWN_SHOWN:] != [])}",
+        )
     if checks.frame_ms is None:
         return
     # CTC: a frame for each token, and one for the blank between two equal ones. How many frames the edges of
@@ -247,10 +238,6 @@ def _check_text(utterance: Utterance, checks: TextChecks | None) -> Iterator[tup
     if needed > frames:
         need = f"CTC needs {needed} frames for {len(tokens)} tokens"
         yield ("too-many-tokens", f"{need}, but {utterance.duration:.3f} s are {frames}")
-
-
-def _show_unknown(unit: str) -> str:
-    return f"{shorten(unit)} (U+{ord(unit):04X})" if len(unit) == 1 else shorten(unit)
 
 
 # --- statistics ---------------------------------------------------------------------------------
@@ -279,27 +266,25 @@ class Statistics:
 def compute_statistics(utterances: Iterable[Utterance]) -> Statistics:
     """One pass; memory is 8 bytes an utterance."""
     durations = array("d")
-    hours_by_speaker: defaultdict[str, float] = defaultdict(float)
-    hours_by_language: defaultdict[str, float] = defaultdict(float)
+    speakers: defaultdict[str, float] = defaultdict(float)
+    languages: defaultdict[str, float] = defaultdict(float)
     words = without_text = 0
     for utterance in utterances:
         durations.append(utterance.duration)
         if utterance.speaker is not None:
-            hours_by_speaker[utterance.speaker] += utterance.duration / 3600
+            speakers[utterance.speaker] += utterance.duration / 3600
         if utterance.language is not None:
-            hours_by_language[utterance.language] += utterance.duration / 3600
-        if utterance.text is None:
-            without_text += 1
-        else:
-            words += len(utterance.text.split())
+            languages[utterance.language] += utterance.duration / 3600
+        without_text += utterance.text is None
+        words += len((utterance.text or "").split())
     seconds = np.array(durations if durations else [0.0])
     return Statistics(
         utterances=len(durations),
         hours=float(seconds.sum()) / 3600,
         words=words,
         without_text=without_text,
-        hours_by_speaker=_most_first(hours_by_speaker),
-        hours_by_language=_most_first(hours_by_language),
+        hours_by_speaker=_most_first(speakers),
+        hours_by_language=_most_first(languages),
         min_seconds=float(seconds.min()),
         mean_seconds=float(seconds.mean()),
         max_seconds=float(seconds.max()),
@@ -316,13 +301,9 @@ def _histogram(seconds: np.ndarray) -> list[tuple[float, int]]:
     """Bins of a round width up to the 99th percentile: one recording of an hour must not flatten the rest."""
     if not len(seconds):
         return []
-    width = _round_up(max(float(np.percentile(seconds, 99)) / (HISTOGRAM_BINS - 1), 0.001))
+    width = max(float(np.percentile(seconds, 99)) / (HISTOGRAM_BINS - 1), 0.001)
+    power = 10.0 ** math.floor(math.log10(width))
+    width = next(step * power for step in (1, 2, 5, 10) if step * power >= width)
     bins = np.floor(seconds / width + 1e-9)  # 1.0 // 0.1 would be 9
     counts = np.bincount(np.minimum(bins, HISTOGRAM_BINS - 1).astype(np.int64))
     return [(round(index * width, 6), int(count)) for index, count in enumerate(counts)]
-
-
-def _round_up(width: float) -> float:
-    """The next of 1, 2, 5, 10, ... times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(width))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= width)

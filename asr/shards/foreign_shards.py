@@ -8,11 +8,11 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pydantic
 
-from asr.audio.reading import measure_seconds
+from asr.audio.reading import AUDIO_SUFFIXES, measure_seconds
 from asr.data.manifest import build_utterance
 from asr.data.packed import INDEX_NAME, MAX_MEMBER_BYTES, PackedUtterance
 from asr.data.records import keep_scalars, name_fields
@@ -22,22 +22,23 @@ from asr.files import claim_folder, hash_file
 from asr.shards.packing import PackReport, finish_shard, hash_id, write_folder_index
 from asr.shards.shards import Failure, SafeName, ShardInfo
 
-AUDIO_SUFFIXES = {"flac", "wav", "opus", "ogg", "mp3", "m4a", "aac", "wma", "sph", "aiff", "au"}
 MAX_RECORD_BYTES = 1_000_000
 _SHAR = re.compile(r"(\w+)\.([0-9]+)\.tar")
 _CHECK_NAME: pydantic.TypeAdapter[str] = pydantic.TypeAdapter(SafeName)
 
 Member = tuple[str, int, bytes]  # name, where its content begins, content
+Found = tuple[str, "PackedUtterance | UserError"]  # id, and what there is of it
 
 
 def index_folder(folder: Path, report: Callable[[int], object] = lambda size: None) -> PackReport:
     """Write an index for each tar file in a folder, or up to two folders below, and that of the folder.
 
     The tar files stay as they are. Of lhotse's Shar, recording.*.tar is read beside cuts.*.jsonl or
-    cuts.*.jsonl.gz. `report` gets the bytes of each tar file that is done.
+    cuts.*.jsonl.gz, and other fields, such as features, are left alone. `report` gets the bytes of each tar
+    file that is done.
     """
     paths = [path for depth in ("*", "*/*", "*/*/*") for path in sorted(folder.glob(f"{depth}.tar"))]
-    paths = [path for path in paths if path.is_file() and not _is_other_field(path)]
+    paths = [path for path in paths if path.name.startswith("recording.") or _find_cuts(path) is None]
     if not paths:
         raise UserError(f"{folder}: no .tar file there or in a folder below; give the folder of the shards")
     seen: set[int] = set()
@@ -47,32 +48,23 @@ def index_folder(folder: Path, report: Callable[[int], object] = lambda size: No
             infos.append(_index_shard(path, folder, seen))
             report(path.stat().st_size)
         if not any(info.utterances for info in infos):
-            raise UserError(f"{folder}: no utterance in its tar files; {_describe_first(infos)}")
+            messages = [failure.message for info in infos for failure in info.failed]
+            messages.append("expected audio files with a .json or .txt of the same name")
+            raise UserError(f"{folder}: no utterance in its tar files; {messages[0]}")
         write_folder_index(folder, infos)
     return PackReport(tuple(infos), 0)
-
-
-def _describe_first(infos: list[ShardInfo]) -> str:
-    messages = [failure.message for info in infos for failure in info.failed]
-    return messages[0] if messages else "expected audio files with a .json or .txt of the same name"
 
 
 def _find_cuts(path: Path) -> Path | None:
     """The cuts of a tar file of lhotse's Shar; None: it is another one."""
     match = _SHAR.fullmatch(path.name)
-    if match is None:
-        return None
-    names = (f"cuts.{match[2]}.jsonl.gz", f"cuts.{match[2]}.jsonl")
+    names = (f"cuts.{match[2]}.jsonl.gz", f"cuts.{match[2]}.jsonl") if match else ()
     return next((path.with_name(name) for name in names if path.with_name(name).is_file()), None)
-
-
-def _is_other_field(path: Path) -> bool:
-    """Recognise a field of Shar other than audio, such as features."""
-    return _find_cuts(path) is not None and not path.name.startswith("recording.")
 
 
 def _index_shard(path: Path, folder: Path, seen: set[int]) -> ShardInfo:
     name = path.relative_to(folder).as_posix()
+    index_name = name.removesuffix(".tar").replace("/", "-") + ".jsonl"
     try:
         _CHECK_NAME.validate_python(name)
     except pydantic.ValidationError:
@@ -80,10 +72,11 @@ def _index_shard(path: Path, folder: Path, seen: set[int]) -> ShardInfo:
             f"{path}: expected a name of letters, digits, '.', '-' and '_', which begins with none of the "
             "marks; rename it"
         ) from None
+    if index_name == INDEX_NAME:
+        raise UserError(f"{path}: its index would be named as that of the folder; rename it")
     cuts = _find_cuts(path)
-    read = _read_samples(path) if cuts is None else _read_shar(path, cuts)
     rows, failed = [], []
-    for id, found in read:
+    for id, found in _read_samples(path) if cuts is None else _read_shar(path, cuts):
         if isinstance(found, PackedUtterance) and hash_id(id) in seen:
             found = UserError(f"{path}: the id {id} stands there twice; each needs its own")
         if isinstance(found, UserError):
@@ -91,9 +84,6 @@ def _index_shard(path: Path, folder: Path, seen: set[int]) -> ShardInfo:
         else:
             seen.add(hash_id(id))
             rows.append(found)
-    index_name = name.removesuffix(".tar").replace("/", "-") + ".jsonl"
-    if index_name == INDEX_NAME:
-        raise UserError(f"{path}: its index would be named as that of the folder; rename it")
     return finish_shard(folder, name, rows, failed, index_name, path.stat().st_size, hash_file(path))
 
 
@@ -109,7 +99,7 @@ def _read_members(path: Path) -> Iterator[Member]:
                     raise UserError(
                         f"{path}: {shorten(member.name)} has {member.size:,} bytes, too many for audio"
                     )
-                file: IO[bytes] | None = tar.extractfile(member)
+                file = tar.extractfile(member)
                 assert file is not None
                 yield member.name, member.offset_data, file.read()
     except (tarfile.TarError, EOFError, OSError) as error:
@@ -117,51 +107,6 @@ def _read_members(path: Path) -> Iterator[Member]:
             f"{path}: not a plain tar file, or damaged ({error}); a compressed one must be unpacked to .tar, "
             "since parts of it cannot be read"
         ) from None
-
-
-# --- webdataset -----------------------------------------------------------------------------------
-
-
-def _read_samples(path: Path) -> Iterator[tuple[str, PackedUtterance | UserError]]:
-    """Samples of webdataset: files that follow each other and share their name up to its first dot."""
-    for key, members in itertools.groupby(_read_members(path), lambda member: _split_name(member[0])[0]):
-        yield from _read_sample(path, key, {_split_name(member[0])[1]: member for member in members})
-
-
-def _split_name(name: str) -> tuple[str, str]:
-    folder, slash, file_name = name.rpartition("/")
-    stem, _, suffix = file_name.partition(".")
-    return f"{folder}{slash}{stem}", suffix.lower()
-
-
-def _read_sample(
-    path: Path, key: str, sample: Mapping[str, Member]
-) -> Iterator[tuple[str, PackedUtterance | UserError]]:
-    audio = next((sample[suffix] for suffix in sample if suffix in AUDIO_SUFFIXES), None)
-    if audio is None:
-        return  # a text of its own, a licence
-    fields: dict[str, Any] = {}
-    id = key
-    try:
-        if "json" in sample:
-            record = parse_json(sample["json"][2][:MAX_RECORD_BYTES])
-            if not isinstance(record, dict):
-                raise UserError(f"{path}: {key}.json is not a JSON object")
-            named = name_fields(record)
-            fields = {
-                name: named.values[name] for name in ("text", "speaker", "language") if name in named.values
-            }
-            id = str(named.values.get("id") or key)
-            own = record.get("extras")
-            others = own if isinstance(own, dict) else named.rest
-            fields["extras"] = keep_scalars(others, Counter())
-        if "text" not in fields and "txt" in sample:
-            fields["text"] = sample["txt"][2][:MAX_RECORD_BYTES].decode("utf-8", "strict").strip()
-        yield id, _describe_member(path, id, audio, fields)
-    except UnicodeDecodeError as error:
-        yield id, UserError(f"{path}: {key}.txt is not UTF-8 text (byte {error.start + 1})")
-    except UserError as error:
-        yield id, error
 
 
 def _describe_member(path: Path, id: str, audio: Member, fields: Mapping[str, Any]) -> PackedUtterance:
@@ -175,26 +120,70 @@ def _describe_member(path: Path, id: str, audio: Member, fields: Mapping[str, An
     return PackedUtterance(**utterance.model_dump(), offset=offset, size=len(content))
 
 
+# --- webdataset -----------------------------------------------------------------------------------
+
+
+def _read_samples(path: Path) -> Iterator[Found]:
+    """Samples of webdataset: files that follow each other and share their name up to its first dot."""
+
+    def split(name: str) -> tuple[str, str]:
+        folder, slash, file_name = name.rpartition("/")
+        stem, _, suffix = file_name.partition(".")
+        return f"{folder}{slash}{stem}", f".{suffix.lower()}"
+
+    for key, members in itertools.groupby(_read_members(path), lambda member: split(member[0])[0]):
+        sample = {split(member[0])[1]: member for member in members}
+        audio = next((sample[suffix] for suffix in sample if suffix in AUDIO_SUFFIXES), None)
+        if audio is None:
+            continue  # a text of its own, a licence
+        id = key
+        try:
+            fields = _read_record(path, key, sample)
+            id = str(fields.pop("id", None) or key)
+            yield id, _describe_member(path, id, audio, fields)
+        except UserError as error:
+            yield id, error
+
+
+def _read_record(path: Path, key: str, sample: Mapping[str, Member]) -> dict[str, Any]:
+    """The fields of a sample, of its .json and its .txt."""
+    fields: dict[str, Any] = {}
+    if ".json" in sample:
+        record = parse_json(sample[".json"][2][:MAX_RECORD_BYTES])
+        if not isinstance(record, dict):
+            raise UserError(f"{path}: {key}.json is not a JSON object")
+        named = name_fields(record)
+        known = ("id", "text", "speaker", "language")
+        fields = {name: named.values[name] for name in known if name in named.values}
+        own = record.get("extras")
+        fields["extras"] = keep_scalars(own if isinstance(own, dict) else named.rest, Counter())
+    if "text" not in fields and ".txt" in sample:
+        try:
+            fields["text"] = sample[".txt"][2][:MAX_RECORD_BYTES].decode().strip()
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}: {key}.txt is not UTF-8 text (byte {error.start + 1})") from None
+    return fields
+
+
 # --- lhotse Shar ----------------------------------------------------------------------------------
 
 
-def _read_shar(path: Path, cuts: Path) -> Iterator[tuple[str, PackedUtterance | UserError]]:
+def _read_shar(path: Path, cuts: Path) -> Iterator[Found]:
     """Each cut beside its pair of files: the audio and its description."""
     members = _read_members(path)
     for number, _, line in read_lines(cuts):
         cut = parse_json(line)
         if not isinstance(cut, dict) or not isinstance(cut.get("id"), str):
             raise UserError(f"{cuts}:{number}: not a cut of lhotse")
-        try:
-            audio, (_, _, described) = next(members), next(members)
-        except StopIteration:
+        audio, described = next(members, None), next(members, None)
+        if audio is None or described is None or audio[0].rpartition(".")[0] != cut["id"]:
+            there = "its end" if audio is None else shorten(audio[0])
             raise UserError(
-                f"{path}: ends before the cut {shorten(cut['id'])} of {cuts}; copy both again"
-            ) from None
-        if audio[0].rpartition(".")[0] != cut["id"]:
-            raise UserError(f"{path}: {shorten(audio[0])} stands where the cut {shorten(cut['id'])} belongs")
+                f"{path}: {there} stands where the cut {shorten(cut['id'])} belongs; copy it and {cuts} again"
+            )
         try:
-            yield cut["id"], _describe_member(path, cut["id"], audio, _read_cut(cuts, cut, described))
+            fields = _read_cut(cuts, cut, described[2])
+            yield cut["id"], _describe_member(path, cut["id"], audio, fields)
         except UserError as error:
             yield cut["id"], error
 

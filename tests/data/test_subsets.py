@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -106,11 +107,11 @@ def test_each_unit_goes_to_one_part_and_no_part_is_empty(durations: dict[str, in
 @pytest.mark.parametrize(
     ("shares", "message"),
     [
-        ({"a": 0.8, "b": 0.1}, "do not take everything (fractions add up to 0.9)"),
-        ({"a": 0.8, "b": 0.4}, "do not take everything (fractions add up to 1.2)"),
+        ({"a": 0.8, "b": 0.1}, "fractions add up to 0.9"),
+        ({"a": 0.8, "b": 0.4}, "fractions add up to 1.2"),
         ({"a": 3, "b": 4}, "do not take everything"),
-        ({"a": "rest", "b": "rest"}, "more than one part is rest"),
-        ({"a": 0.6, "b": 0.4, "c": "rest"}, "leaves nothing for the rest"),
+        ({"a": "rest", "b": "rest"}, "2 of them rest"),
+        ({"a": 0.6, "b": 0.4, "c": "rest"}, "fractions add up to 1"),
         ({"a": 11, "b": "rest"}, "part a: 11 speakers or utterances are asked for, 10 are left"),
         ({"a": 10, "b": "rest"}, "nothing is left for b"),
         ({"a": 9, "b": 0.5, "c": "rest"}, "nothing is left for c"),
@@ -128,26 +129,11 @@ def test_impossible_splits_are_refused(manifest: Path, shares: dict, message: st
     assert manifest.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("text", "share"),
-    [
-        ("0.1", 0.1),
-        ("20", 20),
-        ("rest", "rest"),
-        ("0", None),
-        ("1.0", None),
-        ("-1", None),
-        ("x", None),
-        ("", None),
-    ],
-)
-def test_shares_are_parsed(text: str, share: float | int | str | None) -> None:
-    if share is None:
+def test_shares_are_parsed() -> None:
+    assert [parse_share(text) for text in ("0.1", "20", "rest")] == [0.1, 20, "rest"]
+    for text in ("0", "1.0", "-1", "x", ""):
         with pytest.raises(UserError, match="expected a fraction such as"):
             parse_share(text)
-    else:
-        assert parse_share(text) == share
-        assert type(parse_share(text)) is type(share)
 
 
 def test_the_unit_is_the_speaker_where_speakers_are_known(tmp_path: Path) -> None:
@@ -177,13 +163,13 @@ RECORDS = [
         ({}, "abc", {}),
         ({"min_seconds": 1.0}, "bc", {"shorter than 1 s": 1}),
         ({"max_seconds": 5.0}, "ab", {"longer than 5 s": 1}),
-        ({"text": "^t"}, "b", {"text without ^t": 2}),
+        ({"text": re.compile("^t")}, "b", {"text without ^t": 2}),
         ({"speakers": frozenset("x")}, "a", {"other speaker": 2}),
         ({"ids": frozenset("ac")}, "ac", {"other id": 1}),
         ({"extras": {"n": "3"}}, "a", {"n is not 3": 2}),
         ({"extras": {"ok": "false"}}, "b", {"ok is not false": 2}),
         ({"extras": {"n": "null"}}, "c", {"n is not null": 2}),
-        ({"min_seconds": 1.0, "text": "two"}, "b", {"shorter than 1 s": 1, "text without two": 1}),
+        ({"min_seconds": 1.0, "text": re.compile("two")}, "b", {"shorter than 1 s": 1, "text without two": 1}),
     ],
 )  # fmt: skip
 def test_a_filter_keeps_and_counts(conditions: dict, kept: str, dropped: dict) -> None:
@@ -192,24 +178,6 @@ def test_a_filter_keeps_and_counts(conditions: dict, kept: str, dropped: dict) -
     assert counts == dropped
 
 
-@pytest.mark.parametrize(
-    ("conditions", "message"),
-    [
-        ({"text": "("}, "not a regular expression"),
-        ({"min_seconds": 3.0, "max_seconds": 2.0}, "min_seconds 3 is more than max_seconds 2"),
-        ({"min_seconds": float("nan")}, "min_seconds nan: expected seconds"),
-        ({"max_seconds": -1.0}, "max_seconds -1: expected seconds"),
-    ],
-)
-def test_impossible_conditions_are_refused(conditions: dict, message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        Filter(**conditions)
-    assert message in str(caught.value)
-
-
 def test_names_come_one_on_each_line(tmp_path: Path) -> None:
     (tmp_path / "ids").write_bytes("\ufeffa\r\n\n é \n".encode())
     assert read_names(tmp_path / "ids") == {"a", "é"}
-    (tmp_path / "ids").write_bytes(b"\xff\n")
-    with pytest.raises(UserError, match="is not UTF-8"):
-        read_names(tmp_path / "ids")
