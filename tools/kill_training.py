@@ -95,7 +95,7 @@ def kill_one_of_several(args: argparse.Namespace, log: Path) -> None:
     print(
         f"uninterrupted: {last} updates, {seconds:.0f} s from the first log line, model {digest(whole)[:16]}"
     )
-    num_equal = kills = 0
+    num_equal = kills = resumed = 0
     while kills < args.kills:
         killed = args.output_dir / f"killed-{kills}"
         process, _ = begin(killed)
@@ -106,6 +106,7 @@ def kill_one_of_several(args: argparse.Namespace, log: Path) -> None:
         time.sleep(moment * seconds / last)
         rank = kill_one(process.pid, stream)
         at = logged_step(killed)
+        resumed += last_step(killed) > 0
         is_equal = process.wait() == 0 and digest(killed) == digest(whole)
         kills, num_equal = kills + 1, num_equal + is_equal
         print(
@@ -114,6 +115,10 @@ def kill_one_of_several(args: argparse.Namespace, log: Path) -> None:
         )
         shutil.rmtree(killed)
     print(f"{num_equal} of {kills} trainings equal the uninterrupted one")
+    if not resumed:
+        sys.exit(
+            "no process was killed after the first checkpoint, so nothing is proved: lower train.save_every"
+        )
     sys.exit(num_equal < kills)
 
 
@@ -143,16 +148,20 @@ def main() -> None:
     seconds = time.monotonic() - started
     print(f"uninterrupted: {seconds:.0f} s, model {digest(whole)[:16]}")
 
-    kills = finished = most_lost = 0
-    while kills < args.kills:
+    kills = resumed = finished = most_lost = 0
+    is_finished = True
+    while kills < args.kills or not is_finished:  # the last killed training is finished too
         killed = args.output_dir / f"killed-{finished}"
         process = start(args.config, killed, log, args.overrides)
         try:
-            code = process.wait(timeout=random.uniform(0.1, 1.0) * seconds)
+            is_last = kills == args.kills
+            code = process.wait(timeout=None if is_last else random.uniform(0.1, 1.0) * seconds)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
             kills += 1
+            is_finished = False
+            resumed += last_step(killed) > 0
             lost = logged_step(killed) - last_step(killed)
             most_lost = max(most_lost, lost)
             print(f"kill {kills}: checkpoint at {last_step(killed)}, {lost} updates lost", flush=True)
@@ -163,7 +172,11 @@ def main() -> None:
             sys.exit(f"a resumed training failed; see {log}")
         if digest(killed) != digest(whole):
             sys.exit(f"{killed}: the end differs from that of the uninterrupted training")
-        finished += 1
+        finished, is_finished = finished + 1, True
+    if not resumed:
+        sys.exit(
+            "no training was killed after its first checkpoint, so nothing is proved: lower train.save_every"
+        )
     print(f"{kills} kills, {finished} trainings finished, all equal; at most {most_lost} updates lost")
 
 

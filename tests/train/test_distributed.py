@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -304,3 +308,35 @@ def test_only_the_first_process_reports_a_bad_config(
         monkeypatch.setenv("RANK", rank)
         assert main(["train", str(tmp_path / "run.yaml"), "train.step=2"]) == 2
         assert message in (shown := capsys.readouterr().err) and bool(shown) == bool(message)
+
+
+@pytest.mark.slow
+def test_a_second_machine_may_come_later(tiny_run: TinyRun, tmp_path: Path) -> None:
+    """Two torchruns on loopback, the second after the first checkpoint: the batches are those of one process."""
+    settings = [*("model.encoder.dropout=0.0", "model.decoder.dropout=0.0", "train.steps=150"),
+                *("train.batches_per_update=2", "batches.max_utterances=2", "train.validate_every=150")]  # fmt: skip
+    one = train(tiny_run(*settings))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1"]
+    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--max-restarts=3"]
+    command += ["-m", "asr", "train", str(tmp_path / "run.yaml"), f"output_dir={tmp_path}/late", *settings]
+    environment = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # as in deploy/train-job.yaml
+    machines = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            process = subprocess.Popen(
+                [*command, "train.threads=1"], env=environment, stderr=subprocess.PIPE, text=True
+            )
+            machines.append(stack.enter_context(process))
+            stack.callback(process.kill)
+            while len(machines) == 1 and not find_checkpoints(tmp_path / "late"):
+                time.sleep(0.02)
+        said = [process.communicate(timeout=120)[1] for process in machines]
+        assert [process.returncode for process in machines] == [0, 0], said
+        assert any("on 2 x CPU" in text for text in said), "they did not meet"
+    assert load_state(tmp_path / "late" / "model")["first_world_size"] == 1
+    ours, theirs = (load_file(path / "model.safetensors") for path in (one, tmp_path / "late" / "model"))
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], atol=1e-3, rtol=1e-3)
