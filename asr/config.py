@@ -5,16 +5,17 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import pydantic
 import yaml
-from pydantic_core import PydanticKnownError, core_schema
+from pydantic_core import PydanticKnownError
 
 from asr.errors import UserError, shorten, suggest
+from asr.files import read_limited
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -35,7 +36,7 @@ class _CheckedType(ModelMetaclass):
         try:
             return super().__call__(*args, **values)
         except pydantic.ValidationError as error:
-            raise UserError(_explain(error, self, self.__name__, values, {}, set())) from None  # type: ignore[arg-type]
+            raise UserError(_explain(error, self, values, lambda key: f"{self.__name__}: ")) from None
 
 
 class Config(pydantic.BaseModel, metaclass=_CheckedType):
@@ -65,18 +66,9 @@ def load_config(
     config_class: type[ConfigType], path: str | Path, overrides: Sequence[str] = ()
 ) -> ConfigType:
     """Read `path`, apply overrides such as `train.learning_rate=1e-3`, check every key and value."""
-    path = Path(path)
+    content = read_limited(path, MAX_CONFIG_BYTES, "too large for a config; is it one?")
     try:
-        size = path.stat().st_size
-        if size > MAX_CONFIG_BYTES:
-            raise UserError(
-                f"{path}: {size:,} bytes, but a config has at most {MAX_CONFIG_BYTES:,}; is it one?"
-            )
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot read this config ({error.strerror}); give the path of a YAML file"
-        ) from None
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the config as UTF-8") from None
     tree, lines = _parse_yaml(text, str(path))
@@ -96,13 +88,23 @@ def _build(
     overrides: Sequence[str],
 ) -> ConfigType:
     for override in overrides:
-        _apply_override(tree, override, config_class)
+        _apply_override(tree, override)
+    overridden = {override.partition("=")[0].strip() for override in overrides}
+
+    def locate(key: str) -> str:
+        if not source:
+            return ""
+        if key in overridden:
+            return f"override of {source}: "
+        while key and key not in lines:
+            key = key.rpartition(".")[0]
+        return f"{source}:{lines[key]}: " if key else f"{source}: "
+
     try:
         # By way of JSON, whose strict mode knows that a list may fill a tuple and a string a path.
         return config_class.model_validate_json(json.dumps(tree))
     except pydantic.ValidationError as error:
-        overridden = {override.partition("=")[0].strip() for override in overrides}
-        raise UserError(_explain(error, config_class, source, tree, lines, overridden)) from None
+        raise UserError(_explain(error, config_class, tree, locate)) from None
 
 
 def dump_config(config: Config) -> str:
@@ -111,37 +113,10 @@ def dump_config(config: Config) -> str:
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
-class ByType:
-    """Annotation of a section whose class depends on its `type`: see `choose_by_type`."""
+class ByType(NamedTuple):
+    """Metadata of a section whose class depends on its `type`: see `choose_by_type`."""
 
-    kinds: ClassVar[dict[str, type[Config]]]
-    default: ClassVar[str | None]
-    more: ClassVar[Callable[[], Iterable[type[Config]]]]
-
-    @classmethod
-    def find_all(cls) -> dict[str, type[Config]]:
-        return cls.kinds | {_name_of(kind): kind for kind in cls.more()}
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(cls._validate)
-
-    @classmethod
-    def _validate(cls, section: Any) -> Config:
-        if isinstance(section, Config):
-            return section
-        if not isinstance(section, dict):
-            raise PydanticKnownError("model_type", {"class_name": "Config"})
-        given = section.get("type") or cls.default
-        if given is None:
-            raise PydanticKnownError("union_tag_not_found", {"discriminator": "'type'"})
-        kind = cls.kinds.get(str(given)) or cls.find_all().get(str(given))
-        if kind is None:
-            expected = ", ".join(f"'{name}'" for name in cls.find_all())
-            context = {"discriminator": "'type'", "tag": str(given), "expected_tags": expected}
-            raise PydanticKnownError("union_tag_invalid", context)
-        # By way of JSON, for the reason that `_build` has; `type` may be left out.
-        return kind.model_validate_json(json.dumps(section))
+    find_all: Callable[[], dict[str, type[Config]]]
 
 
 def choose_by_type(
@@ -152,47 +127,51 @@ def choose_by_type(
     `more` finds further kinds, in folders that may be missing. It is called where a type is not among the
     first ones, and where all are listed.
     """
-    named = {_name_of(kind): kind for kind in kinds}
-    return type("ByType", (ByType,), {"kinds": named, "default": default, "more": staticmethod(more)})
 
+    def name_all(kinds: Iterable[type[Config]]) -> dict[str, type[Config]]:
+        return {str(get_args(kind.model_fields["type"].annotation)[0]): kind for kind in kinds}
 
-def _name_of(kind: type[Config]) -> str:
-    return str(get_args(kind.model_fields["type"].annotation)[0])
+    named = name_all(kinds)
+
+    def find_all() -> dict[str, type[Config]]:
+        return named | name_all(more())
+
+    def validate(section: Any) -> Config:
+        if isinstance(section, Config):
+            return section
+        if not isinstance(section, dict):
+            raise PydanticKnownError("model_type", {"class_name": "Config"})
+        given = section.get("type") or default
+        if given is None:
+            raise PydanticKnownError("union_tag_not_found", {"discriminator": "'type'"})
+        kind = named.get(str(given)) or find_all().get(str(given))
+        if kind is None:
+            expected = ", ".join(f"'{name}'" for name in find_all())
+            context = {"discriminator": "'type'", "tag": str(given), "expected_tags": expected}
+            raise PydanticKnownError("union_tag_invalid", context)
+        # By way of JSON, for the reason that `_build` has; `type` may be left out.
+        return kind.model_validate_json(json.dumps(section))
+
+    return Annotated[Any, pydantic.PlainValidator(validate), ByType(find_all)]
 
 
 def describe_choices(config_class: type[Config]) -> dict[str, list[str]]:
-    """List the choices of each key that has some: the words, the kinds of its section, null."""
+    """List the choices of each key that has some: words, types of a section, null."""
     choices: dict[str, dict[str, None]] = {}
     for key, field in _known_keys(config_class):
-        choices.setdefault(key, {}).update(dict.fromkeys(_find_choices(field.annotation)))
+        for part in (field.annotation, *field.metadata):
+            choices.setdefault(key, {}).update(dict.fromkeys(_find_choices(part)))
     return {key: list(own) for key, own in choices.items() if len(own) > 1}
 
 
-_PLAIN_TYPES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-
-
-def _find_choices(annotation: Any) -> Iterator[str]:
+def _find_choices(annotation: Any) -> list[str]:
     if get_origin(annotation) is Literal:
-        yield from map(str, get_args(annotation))
-    elif annotation is type(None):
-        yield "null"
-    elif annotation in _PLAIN_TYPES:
-        yield _PLAIN_TYPES[annotation]
-    elif isinstance(annotation, type) and issubclass(annotation, Config):
-        fields = annotation.model_fields
-        kinds = (
-            [f"type: {kind}" for kind in _find_choices(fields["type"].annotation)] if "type" in fields else []
-        )
-        yield from kinds or [f"a section of {', '.join(fields)}"]
-    elif get_origin(annotation) is tuple:
-        parts = dict.fromkeys(part for option in get_args(annotation) for part in _find_choices(option))
-        yield from parts if len(parts) > 1 else ("a list",)
-    elif isinstance(annotation, type) and issubclass(annotation, ByType):
-        for kind in annotation.find_all().values():
-            yield from _find_choices(kind)
-    elif get_origin(annotation) in (Union, UnionType, Annotated):
-        for option in get_args(annotation):
-            yield from _find_choices(option)
+        return [str(word) for word in get_args(annotation)]
+    if isinstance(annotation, ByType):
+        return [f"type: {name}" for name in annotation.find_all()]
+    if annotation is NoneType:
+        return ["null"]
+    return [choice for option in get_args(annotation) for choice in _find_choices(option)]
 
 
 def describe_config(config: Config, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
@@ -253,13 +232,20 @@ _Loader.add_implicit_resolver(
 
 
 def _parse_yaml(text: str, source: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """The tree, and the line of each dotted key."""
+    """The tree, and the line of each dotted key.
+
+    Anchors, which let a few bytes unfold to gigabytes, and tags, which build objects, are refused.
+    """
     lines: dict[str, int] = {}
     too_deep = f"{source}: nested more than {MAX_DEPTH} deep; is it a config?"
     try:
         depth = 0
         for event in yaml.parse(text, Loader=_Loader):
-            _refuse_programs(event, source)
+            line = event.start_mark.line + 1 if event.start_mark else "?"
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+                raise UserError(f"{source}:{line}: anchors and aliases are not allowed; write the value out")
+            if tag := getattr(event, "tag", None):
+                raise UserError(f"{source}:{line}: tags such as {tag} are not allowed; write a plain value")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 raise UserError(too_deep)
@@ -275,21 +261,13 @@ def _parse_yaml(text: str, source: str) -> tuple[dict[str, Any], dict[str, int]]
         except ValueError as error:  # a number of thousands of digits
             raise UserError(f"{source}: not a value of a config ({error})") from None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{source}:{mark.line + 1}" if mark else source
-        problem = getattr(error, "problem", None) or str(error).split("\n")[0]
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        problem = problem or str(error).split("\n")[0]
         if "nesting depth" in problem:  # libyaml's own limit, which its look-ahead reaches before ours
             raise UserError(too_deep) from None
-        raise UserError(f"{where}: not valid YAML ({problem})") from None
-
-
-def _refuse_programs(event: yaml.Event, source: str) -> None:
-    """Refuse anchors, which let a few bytes unfold to gigabytes, and tags, which build objects."""
-    line = event.start_mark.line + 1 if event.start_mark else "?"
-    if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-        raise UserError(f"{source}:{line}: anchors and aliases are not allowed here; write the value out")
-    if tag := getattr(event, "tag", None):
-        raise UserError(f"{source}:{line}: tags such as {tag} are not allowed here; write a plain value")
+        raise UserError(
+            f"{source}{f':{mark.line + 1}' if mark else ''}: not valid YAML ({problem})"
+        ) from None
 
 
 def _index_keys(node: yaml.Node, prefix: str, lines: dict[str, int], source: str) -> None:
@@ -312,23 +290,19 @@ def _index_keys(node: yaml.Node, prefix: str, lines: dict[str, int], source: str
             _index_keys(item, f"{prefix}{index}.", lines, source)
 
 
-def _apply_override(tree: dict[str, Any], override: str, config_class: type[Config]) -> None:
+def _apply_override(tree: dict[str, Any], override: str) -> None:
     key, equals, value = override.partition("=")
     names = [name.strip() for name in key.split(".")]
     if not equals or not all(names):
-        raise UserError(
-            f"override {override!r}: expected key=value, for example {_find_example(config_class)}"
-        )
+        raise UserError(f"override {override!r}: expected key=value")
     section = tree
     for depth, name in enumerate(names[:-1]):
-        inner = section.setdefault(name, {})
-        if inner is None:
-            inner = section[name] = {}
-        if not isinstance(inner, dict):
-            raise UserError(
-                f"override {override!r}: {'.'.join(names[: depth + 1])} is {inner!r}, not a section"
-            )
-        section = inner
+        if section.get(name) is None:
+            section[name] = {}
+        section = section[name]
+        if not isinstance(section, dict):
+            place = ".".join(names[: depth + 1])
+            raise UserError(f"override {override!r}: {place} is {section!r}, not a section")
     try:
         parsed, _ = _parse_yaml(f"value: {value}", f"override {override!r}")
     except UserError as error:
@@ -345,32 +319,24 @@ def _apply_override(tree: dict[str, Any], override: str, config_class: type[Conf
 
 def _explain(
     error: pydantic.ValidationError,
-    config_class: type[Config],
-    source: str,
-    tree: dict[str, Any],
-    lines: dict[str, int],
-    overridden: set[str],
+    config_class: Any,
+    tree: Mapping[str, Any],
+    locate: Callable[[str], str],
 ) -> str:
+    """Explain each fault. `locate`: begins the line about a key."""
     known = dict.fromkeys(key for key, _ in _known_keys(config_class))
-    messages = []
-    for fault in error.errors(include_url=False):
-        key = _dotted_key(fault, tree)
-        where = f"{source}: " if source else ""
-        if source and key in overridden:
-            where = f"override of {source}: "
-        elif (line := _nearest_line(key, lines)) is not None:
-            where = f"{source}:{line}: "
-        messages.append(where + _explain_fault(fault, key, known))
-    return "\n".join(messages)
+    faults = [(_dotted_key(fault, tree), fault) for fault in error.errors(include_url=False)]
+    return "\n".join(locate(key) + explain_fault(fault, key, known) for key, fault in faults)
 
 
 def describe_fault(error: pydantic.ValidationError) -> str:
     """Explain the first fault of a record that pydantic built without this module."""
     fault = error.errors(include_url=False)[0]
-    return f"{error.title}: {_explain_fault(fault, '.'.join(map(str, fault['loc'])), ())}"
+    return f"{error.title}: {explain_fault(fault, '.'.join(map(str, fault['loc'])))}"
 
 
-def _explain_fault(fault: Any, key: str, known: Collection[str]) -> str:
+def explain_fault(fault: Any, key: str, known: Collection[str] = ()) -> str:
+    """Put what pydantic says of a key into our words. `known`: dotted keys to suggest."""
     given = shorten(fault["input"])
     if fault["type"] == "extra_forbidden":
         return f"unknown key {key} (value {given}){_suggest(key, known)}"
@@ -388,7 +354,7 @@ def _explain_fault(fault: Any, key: str, known: Collection[str]) -> str:
     return f"{subject}: {problem}" if subject else problem
 
 
-def _dotted_key(fault: Any, tree: dict[str, Any]) -> str:
+def _dotted_key(fault: Any, tree: Any) -> str:
     """Keep the keys that stand in the file: pydantic puts the names of types between them."""
     names, node = [], tree
     for depth, part in enumerate(fault["loc"]):
@@ -399,37 +365,19 @@ def _dotted_key(fault: Any, tree: dict[str, Any]) -> str:
             if not is_missing:
                 continue
         names.append(str(part))
-    if fault["type"].startswith("union_tag_"):
-        names.append("type")
-    return ".".join(names)
-
-
-def _nearest_line(key: str, lines: dict[str, int]) -> int | None:
-    while key:
-        if key in lines:
-            return lines[key]
-        key = key.rpartition(".")[0]
-    return None
+    return ".".join([*names, "type"] if fault["type"].startswith("union_tag_") else names)
 
 
 def _suggest(key: str, known: Collection[str]) -> str:
     """Suggest the nearest name in the section of an unknown key; where none is near, list them all."""
     if key in known:
         return "; it belongs to another type of this section"
-    section, _, name = key.rpartition(".")
+    section, dot, name = key.rpartition(".")
     siblings = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == section]
     if near := difflib.get_close_matches(name, siblings, n=1):
-        return f"; did you mean {section and section + '.'}{near[0]}?"
+        return f"; did you mean {section}{dot}{near[0]}?"
     there = f"{section} has" if section and siblings else "the sections are"
     return f"; {there} {', '.join(siblings or (other for other in known if '.' not in other))}"
-
-
-def _find_example(config_class: type[Config]) -> str:
-    """Find the first setting that is one word or number, as by default: `seed=0`."""
-    for key, field in _known_keys(config_class):
-        if isinstance(field.default, (str, int, float)) and not isinstance(field.default, bool):
-            return f"{key}={field.default}"
-    return "key=1"
 
 
 def _known_keys(annotation: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -437,10 +385,11 @@ def _known_keys(annotation: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(annotation, type) and issubclass(annotation, Config):
         for name, field in annotation.model_fields.items():
             yield f"{prefix}{name}", field
-            yield from _known_keys(field.annotation, f"{prefix}{name}.")
-    elif isinstance(annotation, type) and issubclass(annotation, ByType):
+            for part in (field.annotation, *field.metadata):
+                yield from _known_keys(part, f"{prefix}{name}.")
+    elif isinstance(annotation, ByType):
         for kind in annotation.find_all().values():
             yield from _known_keys(kind, prefix)
-    elif get_origin(annotation) in (Union, UnionType, Annotated):
+    else:
         for option in get_args(annotation):
             yield from _known_keys(option, prefix)

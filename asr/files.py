@@ -20,14 +20,11 @@ from asr.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-_BLOCK_BYTES = 1 << 20
 LOCK = ".lock"
 # gzip packs text to a tenth, seldom to a hundredth; a bomb has a thousand times its size.
 MAX_EXPANSION = 200
-MAX_FREE_EXPANSION = 10_000_000
-"""Bytes that any gzip file may unpack to."""
-MAX_UNPACKED_PIPE = 1_000_000_000
-"""Bytes that a pipe, whose size nobody knows, may unpack to."""
+MAX_FREE_EXPANSION = 10_000_000  # bytes that any gzip file may unpack to
+MAX_UNPACKED_PIPE = 1_000_000_000  # bytes that a pipe, whose size nobody knows, may unpack to
 
 
 def unpack(file: IO[bytes], name: str | Path, max_bytes: int | None = None) -> io.BufferedReader:
@@ -35,15 +32,13 @@ def unpack(file: IO[bytes], name: str | Path, max_bytes: int | None = None) -> i
     buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, file))
     if buffered.peek(2)[:2] != b"\x1f\x8b":
         return buffered
-    return io.BufferedReader(_Gunzip(buffered, name, max_bytes or _limit_expansion(buffered)))
-
-
-def _limit_expansion(file: IO[bytes]) -> int:
-    with contextlib.suppress(OSError):  # not a file of the system
-        status = os.fstat(file.fileno())
-        if stat.S_ISREG(status.st_mode):
-            return MAX_FREE_EXPANSION + MAX_EXPANSION * status.st_size
-    return MAX_UNPACKED_PIPE
+    if max_bytes is None:
+        max_bytes = MAX_UNPACKED_PIPE
+        with contextlib.suppress(OSError):  # not a file of the system
+            status = os.fstat(buffered.fileno())
+            if stat.S_ISREG(status.st_mode):
+                max_bytes = MAX_FREE_EXPANSION + MAX_EXPANSION * status.st_size
+    return io.BufferedReader(_Gunzip(buffered, name, max_bytes))
 
 
 class _Gunzip(io.RawIOBase):
@@ -60,13 +55,13 @@ class _Gunzip(io.RawIOBase):
             data = self._unpacked.read(len(buffer))
         except (OSError, EOFError, zlib.error) as error:
             raise UserError(
-                f"{self._name}: gzip file that is damaged, or not whole ({error}); get it or pack it again"
+                f"{self._name}: gzip file that is damaged ({error}); get or pack it again"
             ) from None
         self._left -= len(data)
         if self._left < 0:
             raise UserError(
-                f"{self._name}: unpacks to more than {self._max_bytes:,} bytes, which is too much for its "
-                "size; unpack it by gunzip if you trust it"
+                f"{self._name}: unpacks to more than {self._max_bytes:,} bytes, too much for its size; "
+                "unpack it by gunzip if you trust it"
             )
         buffer[: len(data)] = data
         return len(data)
@@ -106,15 +101,14 @@ def replace_file(path: str | Path, *, flush: bool = True) -> Iterator[IO[bytes]]
                 os.fsync(file.fileno())
         os.replace(temporary, target)
     except OSError as error:
-        # What is written may be read from elsewhere meanwhile.
-        if isinstance(error.filename, str) and Path(error.filename) not in (
-            temporary,
-            target,
-            *target.parents,
-        ):
-            raise UserError(f"{error.filename}: {error.strerror}, needed to write {path}") from None
-        place = f": {error.filename}" if error.filename else ""
-        raise UserError(f"{path}: cannot write the file ({error.strerror}{place})") from None
+        name = error.filename
+        if isinstance(name, str) and Path(name) not in (temporary, target, *target.parents):
+            raise UserError(
+                f"{name}: {error.strerror}, needed to write {path}"
+            ) from None  # a file read within
+        raise UserError(
+            f"{path}: cannot write the file ({error.strerror}{f': {name}' if name else ''})"
+        ) from None
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -145,7 +139,7 @@ def hash_file(path: str | Path) -> str:
     """SHA-256 of the content."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(_BLOCK_BYTES):
+        while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
 
@@ -167,10 +161,8 @@ def claim_folder(folder: str | Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         claim = os.getpid(), os.path.realpath(path)
         file = None if claim in _claims else open(path, "ab")  # noqa: SIM115
-    except ValueError:
-        raise UserError(f"{str(folder)!r}: a path holds no null character; correct it") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot write there ({error.strerror})") from None
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        raise UserError(f"{str(folder)!r}: cannot write there ({error})") from None
     if file is None:
         raise taken
     with file:
@@ -178,10 +170,8 @@ def claim_folder(folder: str | Path) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike that of flock, no child inherits it
         except BlockingIOError:
             raise taken from None
-        except OSError as error:
-            logger.warning(
-                "%s: not claimed, since this file system has no locks (%s)", folder, error.strerror
-            )
+        except OSError as error:  # a file system without locks
+            logger.warning("%s: not claimed (%s)", folder, error.strerror)
         _claims.add(claim)
         try:
             yield

@@ -12,9 +12,7 @@ from hypothesis import example, given, settings, strategies as st
 from asr.config import Config, build_config, describe_choices, describe_config, dump_config, load_config
 from asr.errors import UserError
 from asr.system import RunConfig
-from asr.transcription import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
-
-CONF = Path(__file__).resolve().parents[1] / "conf" / "digits" / "transformer.yaml"
+from asr.transcription import TranscriptionSettings
 
 
 class Optimizer(Config):
@@ -87,20 +85,14 @@ FAULTS = [
     # run file, overrides, what the message must hold
     ("train:\n  learning_rat: 1e-3\n  steps: 3\n", [], "run.yaml:2: unknown key train.learning_rat (value 0.001); did you mean train.learning_rate?"),
     ("train:\n  steps: 3\nlearning_rate: 1\n", [], "run.yaml:3: unknown key learning_rate (value 1); the sections are train, model"),
-    ("train:\n  steps: 3\n  zzz: 1\n", [], "unknown key train.zzz (value 1); train has learning_rate, steps, speeds, limit"),
-    ("train: {steps: 3}\nzzz: 1\n", [], "unknown key zzz (value 1); the sections are train, model"),
     ("train:\n  steps: 3%s\n" % ("0" * 5000), [], "run.yaml: not a value of a config (Exceeds the limit"),
     ("train:\n  steps: three\n", [], "run.yaml:2: train.steps = 'three': expected a valid integer"),
     ("train:\n  steps: 2.0\n", [], "train.steps = 2.0: expected a valid integer"),
-    ("train:\n  steps: true\n", [], "train.steps = True: expected a valid integer"),
     ("train:\n  steps: 3\n  speeds: [1, fast]\n", [], "train.speeds.1 = 'fast': expected a valid number"),
-    ("train:\n  steps: 3\n  speeds: 1\n", [], "train.speeds = 1: expected a valid array"),
     ("train:\n  steps: 3\n  learning_rate: .inf\n", [], "train.learning_rate = inf: expected a finite number"),
-    ("train:\n  steps: 3\n  learning_rate: .nan\n", [], "train.learning_rate = nan: expected a finite number"),
     ("train:\n  steps: 3\n  limit: 4\n", [], "run.yaml:1: train: limit 4 is over steps 3"),
     ("train:\n  learning_rate: 1\n", [], "run.yaml:1: train.steps is missing; add it"),
     ("train: no\n", [], "train = 'no': expected a section"),
-    ("train:\n", [], "train = None: expected a section"),
     ("", [], "run.yaml: train is missing; add it"),
     ("train: {steps: 3}\nmodel:\n  type: attnetion\n", [], "run.yaml:3: model.type = 'attnetion': expected one of 'recurrent', 'attention'"),
     ("train: {steps: 3}\nmodel:\n  heads: 3\n", [], "run.yaml:2: model.type is missing; add it"),
@@ -108,21 +100,15 @@ FAULTS = [
     ("train:\n  steps: 3\n  steps: 4\n", [], "run.yaml:3: train.steps is given twice (first on line 2)"),
     ("train: &anchor\n  steps: 3\n", [], "run.yaml:1: anchors and aliases are not allowed"),
     ("train: [1\n", [], "run.yaml:2: not valid YAML"),
-    ("train:\n\t- 1\n", [], "run.yaml:2: not valid YAML"),
     ("- 1\n", [], "expected `key: value` lines, found seq"),
-    ("word", [], "expected `key: value` lines, found str"),
     ("? [1, 2]\n: 3\n", [], "run.yaml:1: expected a plain word as a key, found a list"),
-    ("1: 2\n", [], "run.yaml:1: expected a plain word as a key, found 1"),
     ("train: !!python/object/apply:os.system ['true']\n", [], "run.yaml:1: tags such as tag:yaml.org,2002:python/object/apply:os.system are not allowed"),
-    ("train: !!binary AAAA\n", [], "tags such as"),
     ("--- {train: {steps: 1}}\n--- {train: {steps: 1}}\n", [], "not valid YAML"),
     ("[" * 500_000, [], "run.yaml: nested more than 20 deep"),
     ("train: {steps: 3}\n", ["train.step=5"], "override of {path}: unknown key train.step (value 5); did you mean train.steps?"),
-    ("train: {steps: 3}\n", ["train.steps"], "override 'train.steps': expected key=value, for example train.learning_rate=0.001"),
-    ("train: {steps: 3}\n", ["=5"], "override '=5': expected key=value"),
+    ("train: {steps: 3}\n", ["train.steps"], "override 'train.steps': expected key=value"),
     ("train: {steps: 3}\n", ["train..steps=5"], "expected key=value"),
     ("train: {steps: 3}\n", ["train.steps.deep=5"], "train.steps is 3, not a section"),
-    ("train: {steps: 3}\n", ["train.speeds=[1"], "override 'train.speeds=[1'"),
     ("train: {steps: 3}\n", ["model={type:"], "in a shell, put quotes around it: 'model={type: ...'"),
     ("train: {steps: 3}\n", ["train.steps=1\nmodel: 2"], "the value must be one YAML value"),
 ]  # fmt: skip
@@ -142,15 +128,15 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot read this config"):
+    with pytest.raises(UserError, match="cannot read it"):
         load_config(Run, tmp_path / "absent.yaml")
-    with pytest.raises(UserError, match="cannot read this config"):
+    with pytest.raises(UserError, match="cannot read it"):
         load_config(Run, tmp_path)
     (tmp_path / "latin.yaml").write_bytes("train: é".encode("latin-1"))
     with pytest.raises(UserError, match="not UTF-8"):
         load_config(Run, tmp_path / "latin.yaml")
     (tmp_path / "huge.yaml").write_bytes(b"# \n" * 400_000)
-    with pytest.raises(UserError, match="at most"):
+    with pytest.raises(UserError, match="too large for a config"):
         load_config(Run, tmp_path / "huge.yaml")
 
 
@@ -162,10 +148,8 @@ def test_describe_prints_every_key_with_its_documentation() -> None:
     ]  # fmt: skip
 
 
-def test_choices_are_words_kinds_or_null() -> None:
+def test_choices_are_words() -> None:
     assert describe_choices(Run) == {
-        "train.limit": ["a whole number", "null"],
-        "model": ["type: recurrent", "type: attention"],
         "model.type": ["recurrent", "attention"],
     }
 
@@ -230,26 +214,9 @@ def test_a_suggestion_is_in_the_same_section(key: str) -> None:
     assert "mean" not in str(caught.value) and "decoding" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "settings", [RunConfig, TranscriptionSettings, EvaluationSettings, ReadyEvaluationSettings]
-)
-def test_the_example_in_an_error_is_a_setting(settings: type) -> None:
-    def load(overrides: list[str]) -> object:
-        return RunConfig.load(CONF, overrides) if settings is RunConfig else build_config(settings, overrides)
-
-    with pytest.raises(UserError, match="for example") as caught:
-        load(["what"])
-    example = str(caught.value).rpartition("for example ")[2]
-    load([example])
-
-
 def test_info_knows_the_choices_of_every_choice() -> None:
     choices = describe_choices(RunConfig)
     assert choices["optim.schedule"] == ["inverse_sqrt", "cosine", "constant"]
     assert choices["model.encoder.type"][:3] == ["transformer", "conformer", "lstm"]
     assert {"type: transformer", "type: mask_ctc", "null"} <= set(choices["model.decoder"])
-    assert (
-        choices["model.guided_attention"][0].startswith("a section of loss")
-        and "null" in choices["model.guided_attention"]
-    )
     assert "nfkc" in choices["text.training"] and "labels" in choices["tokenizer.type"]

@@ -140,7 +140,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "huge header": (claim_much, "not a whole safetensors file"),
     "empty": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "not a whole safetensors file"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no such file"),
-    "no config": (lambda folder: (folder / "config.yaml").unlink(), "cannot read this config"),
+    "no config": (lambda folder: (folder / "config.yaml").unlink(), "config.yaml: cannot read it"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json: cannot read it"),
     "missing weight": (change_tensors(lambda tensors: tensors.pop(HEAD)), "weight ctc_head.bias is missing"),
     "unknown weight": (change_tensors(lambda tensors: tensors.update({"model.x": torch.ones(1)})), "weight x is unknown"),
