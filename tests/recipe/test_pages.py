@@ -84,9 +84,9 @@ def claim_guide() -> Iterator[Claim]:
     yield page, "free it has {} %", [f"{table}#free.attention"]
     yield page, "greedily, {}, {} and {} %", [f"{run}.ctc_greedy" for run in runs]
     rows = {
-        "pre-trained Conformer: joint": "pretrained.joint",
+        "pretrained Conformer: joint": "pretrained.joint",
         "the same: joint, guided in decoding alone": "pretrained.guided",
-        "guide and windows in training: joint": "guide_windows.joint",
+        "CTC-guided window in training, local attention: joint": "guide_windows.joint",
         "the same: decoder alone": "guide_windows.attention",
     }
     for row, name in rows.items():
@@ -284,8 +284,8 @@ def test_pages_say_what_the_hypotheses_hold(page: str) -> None:
 @pytest.mark.parametrize(
     ("study", "heading", "dev"),
     [
-        ("attention_guide", "## The guide in training", ()),
-        ("attention_clock", "## A clock of its own", ("clock", "clock_windows")),
+        ("attention_guide", "## CTC-guided window", ()),
+        ("attention_clock", "## Learned monotonic window", ("clock", "clock_windows")),
     ],
 )
 def test_the_page_of_attention_says_how_wer_grows_with_length(
