@@ -38,13 +38,6 @@ CERTAIN = -1e-6  # log-probability of a blank that is certain; what the rest cou
 NO_TOKEN = -1
 
 
-def decode_by_attention(
-    encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None
-) -> NBest:
-    """Search under the decoder alone."""
-    return search_beams(encoded, config, language_model)
-
-
 def decode_jointly(
     encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None
 ) -> NBest:
@@ -73,15 +66,6 @@ def decode_by_rescoring(
 # --- token by token -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Weights of the parts of a score."""
-
-    decoder: float
-    ctc: float
-    language_model: float
-
-
 @dataclass
 class Choices:
     """Next tokens of every beam, and its end, with their log-probabilities so far under each part."""
@@ -102,15 +86,19 @@ class Beams:
     def __init__(
         self,
         encoded: EncodedAudio,
-        weights: Weights,
+        config: DecodingConfig,
+        ctc_weight: float,
         language_model: FusionModel | None,
-        num_candidates: int,
-        guide_width: float | None,
     ) -> None:
+        self.decoder_weight, self.ctc_weight = 1 - ctc_weight, ctc_weight
+        self.language_weight = config.language_model_weight
+        factor = PRESELECTION if ctc_weight > 0 or self.language_weight > 0 else 1.0
+        self.num_candidates = math.ceil(factor * config.beam)
+        guide_width = find_guide_width(encoded.model, config)
         model, encoded_BTD, lengths_B = encoded.model, encoded.encoded_BTD, encoded.lengths_B
         batch, device = len(encoded_BTD), encoded_BTD.device
         self.decoder: Decoder | None = None  # not run where its weight is 0
-        if weights.decoder > 0:
+        if self.decoder_weight > 0:
             assert isinstance(model.decoder, Decoder)
             self.decoder = model.decoder
             self.state: DecoderState = model.decoder.start(encoded_BTD, lengths_B)
@@ -119,14 +107,12 @@ class Beams:
         if self.decoder is not None and guide_width is not None:
             self.guide = AttentionGuide(guide_width, encoded_BTD.size(1), device)
         self.prefixes: CTCPrefixes | None = None
-        if weights.ctc > 0 or self.guide is not None:
+        if ctc_weight > 0 or self.guide is not None:
             self.vocab_size = encoded.ctc_BTV.size(2)
             self.prefixes = CTCPrefixes(encoded.ctc_BTV, lengths_B)
         self.fusion: FusionState | None = None
-        if language_model is not None and weights.language_model > 0:
+        if language_model is not None and self.language_weight > 0:
             self.fusion = language_model.start(batch, device)
-        self.weights = weights
-        self.num_candidates = num_candidates
         self.steps_T = torch.arange(encoded_BTD.size(1), device=device, dtype=torch.float32)
         self.tokens_BWU = torch.full((batch, 1, 1), SOS_ID, device=device)
         self.attended_BWU = torch.zeros((batch, 1, 0), dtype=torch.float64, device=device)
@@ -144,8 +130,8 @@ class Beams:
             fused_RV = self.prefixes.all_scores().flatten(0, 1)
         if self.fusion is not None:
             language_RV = self.fusion.score(self.tokens_BWU[..., -1].flatten()).float()
-            spoken_weight = self.weights.ctc if self.decoder is None else self.weights.decoder
-            fused_RV = spoken_weight * fused_RV + self.weights.language_model * language_RV
+            spoken_weight = self.ctc_weight if self.decoder is None else self.decoder_weight
+            fused_RV = spoken_weight * fused_RV + self.language_weight * language_RV
         # Of the special tokens only the end, apart, and the unknown token may be chosen.
         count = min(self.num_candidates, fused_RV.size(1) - UNK_ID)
         likeliest_RC = fused_RV[:, UNK_ID:].topk(count)
@@ -158,19 +144,18 @@ class Beams:
             end_BW = scores_RV[:, EOS_ID].view(shape)
             return before_BW[..., None] + candidates_BWC, before_BW + end_BW
 
-        weights = self.weights
         decoder_BWC, end_decoder_BW = so_far(self.decoder_BW, decoder_RV)
-        scores_BWC = weights.decoder * decoder_BWC + self.dead_mask_BW[..., None]
-        end_BW = weights.decoder * end_decoder_BW + self.dead_mask_BW
+        scores_BWC = self.decoder_weight * decoder_BWC + self.dead_mask_BW[..., None]
+        end_BW = self.decoder_weight * end_decoder_BW + self.dead_mask_BW
         language_BWC, end_ctc_BW = scores_BWC, torch.full_like(end_BW, math.nan)
         if language_RV is not None:
             language_BWC, end_language_BW = so_far(self.language_BW, language_RV)
-            scores_BWC = scores_BWC + weights.language_model * language_BWC
-            end_BW = end_BW + weights.language_model * end_language_BW
-        if self.prefixes is not None and weights.ctc > 0:
+            scores_BWC = scores_BWC + self.language_weight * language_BWC
+            end_BW = end_BW + self.language_weight * end_language_BW
+        if self.prefixes is not None and self.ctc_weight > 0:
             end_ctc_BW = self.prefixes.end_scores()
-            scores_BWC = scores_BWC + weights.ctc * self.prefixes.candidate_scores(tokens_BWC)
-            end_BW = end_BW + weights.ctc * end_ctc_BW
+            scores_BWC = scores_BWC + self.ctc_weight * self.prefixes.candidate_scores(tokens_BWC)
+            end_BW = end_BW + self.ctc_weight * end_ctc_BW
         return Choices(
             tokens_BWC, scores_BWC, decoder_BWC, language_BWC, end_BW, end_decoder_BW, end_ctc_BW, end_gap_BW
         )
@@ -264,8 +249,8 @@ class Ends:
                         Hypothesis(
                             tuple(tokens[1:length]),
                             score,
-                            by_decoder if beams.weights.decoder else math.nan,
-                            by_ctc if beams.weights.ctc else math.nan,
+                            by_decoder if beams.decoder_weight else math.nan,
+                            by_ctc if beams.ctc_weight else math.nan,
                             tuple(attended[:length]) if beams.attends else (),
                         )
                     )
@@ -300,10 +285,7 @@ def search_beams(
     have ended that no running one can overtake, the utterance is done. Log-probabilities only fall, so what
     a running hypothesis can still reach is known: its score now, and the length bonus of the tokens left.
     """
-    weights = Weights(1 - ctc_weight, ctc_weight, config.language_model_weight)
-    factor = PRESELECTION if ctc_weight > 0 or weights.language_model > 0 else 1.0
-    num_candidates = math.ceil(factor * config.beam)
-    beams = Beams(encoded, weights, language_model, num_candidates, find_guide_width(encoded.model, config))
+    beams = Beams(encoded, config, ctc_weight, language_model)
     lengths_B = encoded.lengths_B
     limits_B = encoded.model.limit_tokens(lengths_B, config.max_tokens)
     if ctc_weight > 0:

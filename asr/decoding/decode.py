@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.audio.reading import change_speed
-from asr.decoding.beam import decode_by_attention, decode_by_ctc_beam, decode_by_rescoring, decode_jointly
+from asr.decoding.beam import decode_by_ctc_beam, decode_by_rescoring, decode_jointly, search_beams
 from asr.decoding.checks import ChecksConfig, CtcText, Evidence, find_faults, is_agreed, is_speech
 from asr.decoding.hypothesis import (
     DecodingConfig,
@@ -90,12 +90,12 @@ class DecodingMethod:
     fuses_language_model: bool = True
 
 
-# The cheapest first. A new method is a function, a line here, and its name in `str`.
+# The cheapest first.
 METHODS: dict[str, DecodingMethod] = {
     "ctc_greedy": DecodingMethod(decode_by_ctc, needs_ctc=True, fuses_language_model=False),
     "parallel": DecodingMethod(decode_in_parallel, False, "non-autoregressive", fuses_language_model=False),
     "ctc_beam": DecodingMethod(decode_by_ctc_beam, needs_ctc=True),
-    "attention": DecodingMethod(decode_by_attention, False, "autoregressive"),
+    "attention": DecodingMethod(search_beams, False, "autoregressive"),
     "rescoring": DecodingMethod(decode_by_rescoring, True, "autoregressive"),
     "joint": DecodingMethod(decode_jointly, True, "autoregressive"),
 }
@@ -117,10 +117,7 @@ def resolve_method(model: SpeechModel, method: str) -> str:
     if method not in METHODS:
         raise UserError(f"decoding method {method}: expected one of auto, {', '.join(METHODS)}")
     if missing := _find_missing(model, method):
-        raise UserError(
-            f"decoding method {method} needs {missing}, and this model has none; "
-            f"use {resolve_method(model, 'auto')}"
-        )
+        raise UserError(f"decoding method {method} needs {missing}; use {resolve_method(model, 'auto')}")
     return method
 
 
@@ -139,11 +136,10 @@ def check_decoding(model: SpeechModel, config: DecodingConfig, language_model: F
     """Return the method that is meant; raise a UserError if this model cannot be decoded so."""
     name = resolve_method(model, config.method)
     if (language_model is None) != (config.language_model_weight == 0):
+        mismatch = "there is no language model" if language_model is None else "a language model was given"
         raise UserError(
-            f"decoding.language_model_weight = {config.language_model_weight}, but "
-            + ("there is no language model; name one, or set the weight to 0" if language_model is None else
-               "a language model was given; set the weight above 0 (0.3, say), or leave the model out")
-        )  # fmt: skip
+            f"decoding.language_model_weight = {config.language_model_weight}, but {mismatch}; change either"
+        )
     if language_model is not None and not METHODS[name].fuses_language_model:
         instead = "use ctc_beam" if model.ctc_head is not None else "leave it out"
         raise UserError(f"decoding method {name} has no use for a language model; {instead}")

@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.text_lines import read_lines
 from asr.decoding.beam import score_texts
-from asr.decoding.hypothesis import FusionModel, FusionState
+from asr.decoding.hypothesis import FusionState
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.text.tokenizer import Tokenizer
@@ -244,24 +245,19 @@ class RowState:
 
 
 class ShallowFusion:
-    """Several models as one: their log-probabilities are added up."""
+    """Several models as one, or their states in a search: log-probabilities are added up."""
 
-    def __init__(self, models: Sequence[FusionModel]) -> None:
-        self._models = models
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self._parts = parts
 
     def start(self, num_rows: int, device: torch.device) -> FusionState:
-        return _ShallowFusionState([model.start(num_rows, device) for model in self._models])
-
-
-class _ShallowFusionState:
-    def __init__(self, states: Sequence[FusionState]) -> None:
-        self._states = states
+        return ShallowFusion([model.start(num_rows, device) for model in self._parts])
 
     def score(self, tokens_R: Tensor) -> Tensor:
-        return torch.stack([state.score(tokens_R) for state in self._states]).sum(0)
+        return torch.stack([state.score(tokens_R) for state in self._parts]).sum(0)
 
     def select(self, rows: Tensor) -> None:
-        for state in self._states:
+        for state in self._parts:
             state.select(rows)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +22,6 @@ from asr.text.normalization import TextConfig, normalize_for_scoring
 from asr.transcription.transcribe import WINDOW, Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript
 from asr.transcripts.writers import format_transcript
-
-logger = logging.getLogger(__name__)
 
 Normalizer = Callable[[str, str | None], str]
 """Text and its language, None where that is unknown, to the text that is scored."""
