@@ -55,7 +55,6 @@ from .significance import (
 )
 from .tables import (
     align_lines as align_lines,
-    html_table as html_table,
     markdown_table as markdown_table,
     percent as percent,
     show_interval as show_interval,

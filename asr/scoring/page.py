@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 from collections import Counter
@@ -18,24 +17,12 @@ from asr.files import replace_file
 from asr.scoring.result import RATE_NAMES, Score, UtteranceScore, most_common, tabulate
 from asr.scoring.scored_files import ScoredFile
 from asr.scoring.significance import Comparison
-from asr.scoring.tables import html_table, percent, show_interval
+from asr.scoring.tables import percent, show_interval
 from asr.transcripts.readers import Entry, TranscriptFile
 
 MAX_UTTERANCES = 5000  # in the page; a browser searches so many without a pause
 HEAT_MAP_UNITS = 20
 PLAYABLE = (".wav", ".mp3", ".flac", ".ogg", ".oga", ".opus", ".m4a", ".mp4", ".webm", ".aac")
-
-# The script of the page fills this table from the records, which follow one by one.
-UTTERANCES = """\
-<p><input id="search" type="search" placeholder="search in ids, speakers, texts" size="40">
-<label><input id="wrong" type="checkbox"> with errors only</label> <span id="found"></span></p>
-<p class="quiet">A click on a word plays it, where the file of hypotheses tells its time; else the
-utterance. <span class="sub">substituted</span> <span class="case">other case only</span>
-<span class="del">deleted</span> <span class="ins">inserted</span></p>
-<p><audio id="player" controls></audio></p>
-<table><thead><tr><th data-key="0">id</th><th data-key="1">speaker</th><th data-key="2">errors</th>
-<th data-key="3">length</th><th>alignment</th></tr></thead><tbody id="utterances"></tbody></table>
-"""
 
 
 @dataclass(frozen=True)
@@ -59,117 +46,89 @@ def write_report(path: str, report: Report) -> None:
 
 
 def build_page(report: Report, folder: str) -> Iterator[str]:
-    """The parts of the page, which will lie in `folder`."""
-    title = _text(f"{report.reference.path}: {', '.join(system.name for system in report.systems)}")
-    yield '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-    yield '<meta name="viewport" content="width=device-width">\n'
-    yield f"<title>{title}</title>\n<style>\n{_read_part('css')}</style></head>\n<body>\n<h1>{title}</h1>\n"
-    settings = ", ".join(f"{name}: {value}" for name, value in report.settings.items())
-    yield f'<p class="quiet">{_text(settings)}</p>\n'
-    notes = "".join(f"<li>{_text(note)}</li>" for note in report.notes)
-    yield f'<ul class="notes">{notes}</ul>\n' if notes else ""
-    scores = [((system.name,), system.score) for system in report.systems]
-    yield "<h2>Summary</h2>\n" + html_table(tabulate(("system",), scores))
-    for comparison in report.comparisons:
-        yield f'<p class="verdict">{_text(str(comparison))}</p>\n'
-    yield _draw_intervals(report.systems)
-    for field, groups in report.by.items():
-        rows = [
-            ((system.name, value), score)
-            for system, own in zip(report.systems, groups, strict=True)
-            for value, score in own.items()
-        ]
-        yield f"<h2>By {_text(field)}</h2>\n" + html_table(tabulate(("system", field), rows))
-    for system in report.systems:
-        yield _draw_heat_map(system)
-    yield from _draw_utterances(report, folder)
-    yield "</body></html>\n"
-
-
-def _text(text: str) -> str:
-    return html.escape(text)
-
-
-def _read_part(suffix: str) -> str:
-    """Style and script, which stand beside this file."""
-    return Path(__file__).with_suffix(f".{suffix}").read_text(encoding="utf-8")
-
-
-def _draw_intervals(systems: Sequence[ScoredFile]) -> str:
-    """A bar from low to high for each system, and a dot for what was measured, on one scale."""
-    scores = [system.score for system in systems]
-    intervals = [score.interval for score in scores if score.interval is not None]
-    if len(intervals) < len(scores):
-        return ""
-    ends = [*(score.error_rate for score in scores), *(interval.high for interval in intervals)]
-    top = max([end for end in ends if end < float("inf")], default=0) or 0.01
-    rows = []
-    for system, interval in zip(systems, intervals, strict=True):
-        low, high, dot = (
-            100 * min(x, top) / top for x in (interval.low, interval.high, system.score.error_rate)
-        )
-        label = f"{percent(system.score.error_rate)} {show_interval(interval, '[{}, {}]')}"
-        rows.append(
-            f'<tr><td>{_text(system.name)}</td><td class="scale" title="{label}">'
-            f'<i style="left: {low:.2f}%; right: {100 - high:.2f}%"></i>'
-            f'<b style="left: {dot:.2f}%"></b></td></tr>\n'
-        )
-    name, first = RATE_NAMES[scores[0].unit], scores[0]
-    title = f"{name} from 0 to {percent(top)} %, with its {100 * first.confidence:g} % interval"
-    title += f" by {first.resampled_by}"
-    return f'<h2>{title}</h2>\n<table id="intervals">{"".join(rows)}</table>\n'
-
-
-def _draw_heat_map(system: ScoredFile) -> str:
-    """The units that are confused most often; a darker cell is a more frequent one."""
-    confusions = system.score.error_counts["confusions"]
-    if not confusions:
-        return ""
-    substituted, predicted = Counter[str](), Counter[str]()
-    for (first, _), count in confusions.items():
-        substituted[first] += count
-    rows = [unit for unit, _ in most_common(substituted, HEAT_MAP_UNITS)]
-    shown = Counter({pair: count for pair, count in confusions.items() if pair[0] in set(rows)})
-    for (_, second), count in shown.items():
-        predicted[second] += count
-    columns = [unit for unit, _ in most_common(predicted, HEAT_MAP_UNITS)]
-    head = "".join(f"<th><span>{_name_unit(unit)}</span></th>" for unit in columns)
-    lines = [f"<tr><th>reference \\ hypothesis</th>{head}</tr>"]
-    for row in rows:
-        cells = []
-        for column in columns:
-            # Light enough for black numbers: contrast of 7 and more.
-            shade = (
-                f' style="background: rgb(190 30 45 / {0.5 * shown[row, column] / max(shown.values()):.2f})"'
-            )
-            count = shown[row, column]
-            cells.append(f"<td{shade if count else ''}>{count or ''}</td>")
-        lines.append(f"<tr><th>{_name_unit(row)}</th>{''.join(cells)}</tr>")
-    title = f"{_text(system.name)}: confusions, {len(rows)} of {len(substituted):,} substituted units"
-    return f'<h2>{title}</h2>\n<table class="heat">{"".join(lines)}</table>\n'
-
-
-def _name_unit(unit: str) -> str:
-    return f"<bdi>{_text(unit) if unit.strip() else '(space)'}</bdi>"
-
-
-def _draw_utterances(report: Report, folder: str) -> Iterator[str]:
+    """The parts of the page, which will lie in `folder`: page.html, whose script draws the records in it."""
+    template = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
+    head, rest = template.split("@report@")
+    between, end = rest.split("@records@")
     total = len(report.systems[0].score)
     errors = np.sum([system.score.errors_P for system in report.systems], axis=0)
     order = sorted(range(total), key=lambda number: (-int(errors[number]), number))[:MAX_UTTERANCES]
-    shown = "" if total <= MAX_UTTERANCES else f", the {MAX_UTTERANCES:,} with most errors"
-    yield f"<h2>Utterances: {total:,}{shown}</h2>\n{UTTERANCES}"
-    names = _to_script([system.name for system in report.systems])
-    yield f'<script type="application/json" id="names">{names}</script>\n'
-    yield '<script type="application/json" id="records">['
+    yield head + _to_script(_describe(report)) + between + "["
     for place, number in enumerate(order):
         yield (",\n" if place else "\n") + _to_script(_build_record(report, number, folder))
-    yield f"\n]</script>\n<script>\n{_read_part('js')}</script>\n"
+    yield "\n]" + end
 
 
 def _to_script(value: Any) -> str:
     dumped = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return dumped.replace("<", "\\u003c")  # no </script>, nor <!--, may stand inside a script
+
+
+def _describe(report: Report) -> dict[str, Any]:
+    """All that stands above the utterances: texts, and tables as rows of cells."""
+    names = [system.name for system in report.systems]
+    total = len(report.systems[0].score)
+    shown = "" if total <= MAX_UTTERANCES else f", the {MAX_UTTERANCES:,} with most errors"
+    groups = []
+    for field, by_system in report.by.items():
+        pairs = zip(names, by_system, strict=True)
+        scores = [((name, value), score) for name, own in pairs for value, score in own.items()]
+        groups.append([f"By {field}", tabulate(("system", field), scores)])
+    return {
+        "title": f"{report.reference.path}: {', '.join(names)}",
+        "names": names,
+        "settings": ", ".join(f"{name}: {value}" for name, value in report.settings.items()),
+        "notes": report.notes,
+        "summary": tabulate(("system",), [((system.name,), system.score) for system in report.systems]),
+        "verdicts": [str(comparison) for comparison in report.comparisons],
+        "intervals": _place_intervals(report.systems),
+        "groups": groups,
+        "confusions": [
+            _describe_confusions(system)
+            for system in report.systems
+            if system.score.error_counts["confusions"]
+        ],
+        "utterances": f"Utterances: {total:,}{shown}",
+    }
+
+
+def _place_intervals(systems: Sequence[ScoredFile]) -> dict[str, Any] | None:
+    """[name, label, low, high, rate] of each system, the last three in percent of a common scale."""
+    found = [
+        (system, system.score.error_rate, interval)
+        for system in systems
+        if (interval := system.score.interval)
+    ]
+    if len(found) < len(systems):
+        return None
+    ends = [end for _, rate, interval in found for end in (rate, interval.high) if end < float("inf")]
+    top = max(ends, default=0) or 0.01
+    rows = []
+    for system, rate, interval in found:
+        places = (round(100 * min(x, top) / top, 2) for x in (interval.low, interval.high, rate))
+        rows.append([system.name, f"{percent(rate)} {show_interval(interval, '[{}, {}]')}", *places])
+    first = systems[0].score
+    by = f"{100 * first.confidence:g} % interval by {first.resampled_by}"
+    return {"title": f"{RATE_NAMES[first.unit]} from 0 to {percent(top)} %, with its {by}", "rows": rows}
+
+
+def _describe_confusions(system: ScoredFile) -> dict[str, Any]:
+    """The units that are confused most often, and how often with each of the most frequent other ones."""
+    confusions = system.score.error_counts["confusions"]
+    substituted, predicted = Counter[str](), Counter[str]()
+    for (reference, _), count in confusions.items():
+        substituted[reference] += count
+    rows = [unit for unit, _ in most_common(substituted, HEAT_MAP_UNITS)]
+    for (reference, hypothesis), count in confusions.items():
+        predicted[hypothesis] += count * (reference in rows)
+    columns = [unit for unit, count in most_common(predicted, HEAT_MAP_UNITS) if count]
+    return {
+        "title": f"{system.name}: confusions, {len(rows)} of {len(substituted):,} substituted units",
+        "columns": [unit if unit.strip() else "(space)" for unit in columns],
+        "rows": [
+            [row if row.strip() else "(space)", *(confusions[row, own] for own in columns)] for row in rows
+        ],
+    }
 
 
 def _build_record(report: Report, number: int, folder: str) -> list[Any]:
@@ -178,16 +137,10 @@ def _build_record(report: Report, number: int, folder: str) -> list[Any]:
     first = utterances[0]
     entry = report.reference.entries[first.id]
     entries = [system.entries.get(first.id) for system in report.systems]
-    audio = None
-    for own in (entry, *entries):
-        if (
-            audio is None
-            and own
-            and own.audio
-            and own.audio.lower().endswith(PLAYABLE)
-            and os.path.isfile(own.audio)
-        ):
-            audio = quote(os.path.relpath(own.audio, folder).replace(os.sep, "/"))
+    paths = [own.audio for own in (entry, *entries) if own is not None and own.audio is not None]
+    found = (path for path in paths if path.lower().endswith(PLAYABLE) and os.path.isfile(path))
+    path = next(found, None)
+    audio = None if path is None else quote(os.path.relpath(path, folder).replace(os.sep, "/"))
     end = None if entry.start is None or entry.duration is None else entry.start + entry.duration
     alignments = [_build_alignment(*pair) for pair in zip(utterances, entries, strict=True)]
     errors, length = sum(own.counts.errors for own in utterances), first.counts.reference_length

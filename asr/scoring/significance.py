@@ -31,37 +31,6 @@ MIN_NORMAL = 50
 
 
 @dataclass(frozen=True)
-class MatchedPairs:
-    """MAPSSWE: do the errors of two systems differ over the spans where either has any?"""
-
-    segments: int
-    mean_difference: float
-    """Errors of the first less those of the second, for each segment."""
-    z: float
-    p: float
-
-
-@dataclass(frozen=True)
-class McNemar:
-    """Exact McNemar test: is one system more often the only one to have a sentence right?"""
-
-    only_first_right: int
-    only_second_right: int
-    p: float
-
-
-@dataclass(frozen=True)
-class SignedRanks:
-    """Wilcoxon: has one system the lower rate for most speakers, and by more? Ties share their ranks."""
-
-    speakers: int
-    """Speakers with a difference."""
-    first_better: int
-    second_better: int
-    p: float
-
-
-@dataclass(frozen=True)
 class PairedBootstrap:
     """Both systems on the same resampled utterances or speakers."""
 
@@ -81,10 +50,13 @@ class Comparison:
     error_rates: tuple[float, float]
     rate_name: str
     confidence: float
-    matched_pairs: MatchedPairs
-    mcnemar: McNemar
-    signed_ranks: SignedRanks | None
-    """None where fewer than two speakers are known."""
+    matched_pairs: dict[str, float]
+    """MAPSSWE: segments, mean_difference (errors of the first less those of the second in each), z and p."""
+    mcnemar: dict[str, float]
+    """Exact McNemar test of sentences: only_first_right, only_second_right and p."""
+    signed_ranks: dict[str, float] | None
+    """Wilcoxon test of the rates of speakers: speakers with a difference, first_better, second_better and p.
+    None where fewer than two speakers are known."""
     bootstrap: PairedBootstrap | None
     """None with resamples=0; then no system with known speakers is called better."""
 
@@ -96,7 +68,7 @@ class Comparison:
     @property
     def p(self) -> float:
         """p of the matched pairs: the test that sees every error."""
-        return self.matched_pairs.p
+        return self.matched_pairs["p"]
 
     @property
     def verdict(self) -> Literal["better", "worse", "undecided"]:
@@ -214,7 +186,7 @@ def count_segment_errors(
     return errors_M[0], errors_M[1]
 
 
-def compute_matched_pairs(first_M: np.ndarray, second_M: np.ndarray) -> MatchedPairs:
+def compute_matched_pairs(first_M: np.ndarray, second_M: np.ndarray) -> dict[str, float]:
     """Test the errors of both systems in each segment, two-sided.
 
     By the normal distribution, as NIST sc_stats; below MIN_NORMAL segments, where it promises too much, or
@@ -230,7 +202,7 @@ def compute_matched_pairs(first_M: np.ndarray, second_M: np.ndarray) -> MatchedP
         z = mean / spread * math.sqrt(num_segments)
     is_normal = num_segments >= MIN_NORMAL and spread
     p = math.erfc(abs(z) / math.sqrt(2)) if is_normal else compute_sign_flip_p(difference_M)
-    return MatchedPairs(num_segments, mean, z, p)
+    return {"segments": num_segments, "mean_difference": mean, "z": z, "p": p}
 
 
 def compute_sign_flip_p(values: np.ndarray) -> float:
@@ -248,7 +220,7 @@ def compute_sign_flip_p(values: np.ndarray) -> float:
     return min(1.0, 2 * float(chances[: min(below, total - below) + 1].sum()))
 
 
-def compute_mcnemar(first_right_P: np.ndarray, second_right_P: np.ndarray) -> McNemar:
+def compute_mcnemar(first_right_P: np.ndarray, second_right_P: np.ndarray) -> dict[str, float]:
     """Test which sentences each system has wholly right; binomial, two-sided."""
     only_first = int(np.count_nonzero(first_right_P & ~second_right_P))
     only_second = int(np.count_nonzero(second_right_P & ~first_right_P))
@@ -256,11 +228,11 @@ def compute_mcnemar(first_right_P: np.ndarray, second_right_P: np.ndarray) -> Mc
 
     number = only_first + only_second
     p = min(1.0, 2 * float(bdtr(min(only_first, only_second), number, 0.5))) if number else 1.0
-    return McNemar(only_first, only_second, p)
+    return {"only_first_right": only_first, "only_second_right": only_second, "p": p}
 
 
-def compute_signed_ranks(difference_G: np.ndarray) -> SignedRanks:
-    """Test differences in error rate, first less second, one for each speaker; two-sided."""
+def compute_signed_ranks(difference_G: np.ndarray) -> dict[str, float]:
+    """Test differences in error rate, first less second, one for each speaker; two-sided. Ties share ranks."""
     # Differences that only rounding tells apart are the same.
     difference_G = np.round(difference_G, 12)
     difference_G = difference_G[difference_G != 0]
@@ -274,7 +246,8 @@ def compute_signed_ranks(difference_G: np.ndarray) -> SignedRanks:
     else:
         p = math.erfc(abs(float(values_G.sum())) / math.sqrt(2 * float((values_G**2).sum())))
     first_better = int(np.count_nonzero(difference_G < 0))
-    return SignedRanks(number, first_better, number - first_better, p)
+    better = {"first_better": first_better, "second_better": number - first_better}
+    return {"speakers": number, **better, "p": p}
 
 
 def _bootstrap(first: Score, differences_P: np.ndarray) -> PairedBootstrap:

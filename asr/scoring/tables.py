@@ -1,8 +1,7 @@
-"""Results as plain text, Markdown and HTML: tables, alignments, rates and their intervals in percent."""
+"""Results as plain text and Markdown: tables, alignments, rates and their intervals in percent."""
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterable, Sequence
 
@@ -43,13 +42,6 @@ def text_table(rows: Rows) -> list[str]:
 def markdown_table(rows: Rows) -> str:
     lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows]
     return "".join([lines[0], "|" + "---|" * len(rows[0]) + "\n", *lines[1:]])
-
-
-def html_table(rows: Rows) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in rows[0])
-    body = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows[1:]]
-    lines = "".join(f"<tr>{cells}</tr>\n" for cells in body)
-    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{lines}</tbody></table>\n"
 
 
 def align_lines(operations: Iterable[Operation]) -> list[str]:

@@ -168,5 +168,5 @@ def test_systems_that_chose_other_alternatives_are_compared() -> None:
     )
     comparison = compare(first, second)
     # Each utterance is one segment: their words have other places.
-    assert comparison.matched_pairs.segments == 18
+    assert comparison.matched_pairs["segments"] == 18
     assert (first.counts.errors, second.counts.errors) == (9, 9)

@@ -109,9 +109,9 @@ def test_verdicts_on_pairs_of_systems_are_sc_stats(tmp_path: Path, seed: int) ->
     for first, second, segments, mean, z, differ in results:
         comparison = compare(scores[first], scores[second], (first, second))
         pairs = comparison.matched_pairs
-        assert pairs.segments == int(segments)
-        assert pairs.mean_difference == pytest.approx(float(mean), abs=6e-4)
-        assert pairs.z == pytest.approx(float(z), abs=6e-4)
+        assert pairs["segments"] == int(segments)
+        assert pairs["mean_difference"] == pytest.approx(float(mean), abs=6e-4)
+        assert pairs["z"] == pytest.approx(float(z), abs=6e-4)
         assert (comparison.verdict != "undecided") == (differ == "Yes")
         verdicts.add(differ)
     assert verdicts == {"Yes", "No"}

@@ -181,7 +181,7 @@ def test_files_are_written(folder: Path) -> None:
     assert run("ref.jsonl", "one.trn", "--html", "page.html", "--write", "x.pra", "--write", "y/z.sgml") == 0
     assert "REF:  the cat sat" in (folder / "x.pra").read_text()
     assert '<SYSTEM title="one"' in (folder / "y/z.sgml").read_text()
-    assert "<h2>Summary</h2>" in (folder / "page.html").read_text()
+    assert "By length" in (folder / "page.html").read_text()
     assert run("ref.jsonl", "one.trn", "two.txt", "--write", "{}.dtl") == 0
     assert "FOR THE SYSTEM: two" in (folder / "two.dtl").read_text()
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import html.parser
 import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,86 +47,48 @@ EXAMPLE = build_report(
 )
 
 
-class Outline(html.parser.HTMLParser):
-    """Tags that are open, what is inside scripts, and every address that the page names."""
-
-    VOID = ("meta", "input")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.addresses: list[str] = []
-        self.scripts: list[str] = []
-        self.cells: list[str] = []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.addresses += [value or "" for name, value in attributes if name in ("src", "href", "data")]
-        if tag not in self.VOID:
-            self.open.append(tag)
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
-        self.open.pop()
-
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        pass
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] == "script":
-            self.scripts[-1] += data
-        elif self.open and self.open[-1] == "td":
-            self.cells.append(data)
-
-
-def parse(report: Report, folder: str = "/") -> Outline:
-    outline = Outline()
-    outline.feed("".join(build_page(report, folder)))
-    assert outline.open == []
-    return outline
+def parse(report: Report, folder: str = "/") -> tuple[dict[str, Any], list[Any]]:
+    """What the page gives to its script: the report and the records of utterances."""
+    scripts = re.findall(r"<script[^>]*>(.*?)</script>", "".join(build_page(report, folder)), re.DOTALL)
+    assert len(scripts) == 3
+    return json.loads(scripts[0]), json.loads(scripts[1])
 
 
 def test_the_page_is_whole_and_needs_no_other_file() -> None:
-    outline = parse(EXAMPLE)
-    assert outline.addresses == []
-    assert not re.search(r"innerHTML|\beval\b|document\.write", outline.scripts[2])
     page = "".join(build_page(EXAMPLE, "/"))
-    assert "@import" not in page and "url(" not in page and "http" not in page.replace("http-equiv", "")
-    assert "one is better than two" in page and "a note" in page
+    assert not re.search(r"@import|url\(|http|\b(src|href)=", page)
+    assert not re.search(r"innerHTML|\beval\b|document\.write", page)
 
 
 def test_the_numbers_are_those_of_the_score() -> None:
-    cells = parse(EXAMPLE).cells
-    for system in EXAMPLE.systems:
-        row = cells[cells.index(system.name) :]
-        counts = system.score.counts
-        assert row[1:7] == [
-            str(n) for n in (3, 7, counts.correct, counts.substitutions, counts.deletions, counts.insertions)
-        ]
-        assert row[7] == f"{100 * system.score.error_rate:.2f}"
-        interval = system.score.interval
-        assert interval is not None and row[8] == f"{100 * interval.low:.2f} to {100 * interval.high:.2f}"
-        assert row[10] == f"{100 * system.score.sentence_error_rate:.2f}"
-
-
-def test_bars_and_dots_stand_on_one_scale() -> None:
-    page = "".join(build_page(EXAMPLE, "/"))
-    top = float(re.findall("WER from 0 to (.*?) %", page)[0]) / 100
-    chart = page[page.index('id="intervals"') :].split("</table>")[0]
-    places = re.findall(r'left: (.*?)%; right: (.*?)%"></i><b style="left: (.*?)%', chart)
-    for system, (left, right, dot) in zip(EXAMPLE.systems, places, strict=True):
-        interval = system.score.interval
+    report, _ = parse(EXAMPLE)
+    titles, *rows = report["summary"]
+    counted = ["words", "correct", "sub", "del", "ins", "WER %", "95 % interval", "CER %", "SER %"]
+    assert titles == ["system", "utterances", *counted]
+    for row, bar, system in zip(rows, report["intervals"]["rows"], EXAMPLE.systems, strict=True):
+        own, interval, counts = system.score, system.score.interval, system.score.counts
         assert interval is not None
-        expected = (interval.low, interval.high, system.score.error_rate)
-        shown = float(left), 100 - float(right), float(dot)
-        assert shown == pytest.approx([100 * value / top for value in expected], abs=0.1)
+        numbers = (3, 7, counts.correct, counts.substitutions, counts.deletions, counts.insertions)
+        assert row[:7] == [system.name, *map(str, numbers)]
+        assert row[7:9] == [
+            f"{100 * own.error_rate:.2f}",
+            f"{100 * interval.low:.2f} to {100 * interval.high:.2f}",
+        ]
+        top = float(re.findall("WER from 0 to (.*?) %", report["intervals"]["title"])[0])
+        shown = [100 * 100 * end / top for end in (interval.low, interval.high, own.error_rate)]
+        assert bar[0] == system.name and bar[2:] == pytest.approx(shown, abs=0.1)
+    assert (report["verdicts"], report["notes"]) == (["one is better than two"], ["a note"])
+    assert [row[:2] for row in report["groups"][0][1][1:]] == [["one", "1-5"], ["two", "1-5"]]
+    by_characters = score({"u1": "the cat"}, {"u1": "the hat"}, unit="characters", resamples=0)
+    system = ScoredFile("s", "s.trn", "trn", by_characters, {})
+    plain, _ = parse(dataclasses.replace(EXAMPLE, systems=(system,), by={}))
+    assert plain["summary"][0][-3:] == ["CER %", "95 % interval", "SER %"] and plain["intervals"] is None
 
 
 def test_records_hold_the_alignments_of_every_system() -> None:
-    names, records, _ = parse(EXAMPLE).scripts
-    assert json.loads(names) == ["one", "two"]
-    found = {record[0]: record for record in json.loads(records)}
+    report, records = parse(EXAMPLE)
+    assert report["names"] == ["one", "two"]
+    found = {record[0]: record for record in records}
     assert list(found) == ["u3", "u1", "u2"]  # most errors first
     id, speaker, errors, length, audio, span, alignments = found["u1"]
     assert (id, speaker, errors, length, audio, span) == ("u1", "s1", 2, 3, None, [0, None])
@@ -139,14 +101,9 @@ def test_records_hold_the_alignments_of_every_system() -> None:
 
 
 def test_no_text_is_taken_for_markup() -> None:
-    report = build_report(
-        {NASTY: Entry(NASTY, speaker=NASTY)},
-        {NASTY: {NASTY: Entry(NASTY.replace("alert", "<!--"))}},
-        (NASTY,),
-    )
-    outline = parse(report)
-    assert len(outline.scripts) == 3
-    assert json.loads(outline.scripts[1])[0][0] == NASTY
+    entries = {NASTY: {NASTY: Entry(NASTY.replace("alert", "<!--"))}}
+    report, records = parse(build_report({NASTY: Entry(NASTY, speaker=NASTY)}, entries, (NASTY,)))
+    assert records[0][0] == report["verdicts"][0] == NASTY
 
 
 def test_audio_is_named_as_seen_from_the_page_and_words_have_times(tmp_path: Path) -> None:
@@ -163,9 +120,8 @@ def test_audio_is_named_as_seen_from_the_page_and_words_have_times(tmp_path: Pat
     report = build_report(references, {"one": {"u1": heard, "u2": Entry("x"), "u3": Entry("x")}})
     target = tmp_path / "out" / "report.html"
     write_report(str(target), report)
-    text = target.read_text(encoding="utf-8")
-    records = json.loads(text.split('id="records">')[1].split("</script>")[0])
-    found = {record[0]: record for record in records}
+    assert target.read_text(encoding="utf-8") == "".join(build_page(report, str(target.parent)))
+    found = {record[0]: record for record in parse(report, str(target.parent))[1]}
     assert found["u1"][4:6] == ["../a%20dir/u%201.wav", [1.0, 3.5]]
     assert found["u1"][6] == [[["c", "the", "the", 1.25], ["s", "cat", "hat", 1.5]]]
     assert found["u2"][4] is None and found["u3"][4] is None
@@ -175,14 +131,16 @@ def test_audio_is_named_as_seen_from_the_page_and_words_have_times(tmp_path: Pat
 
 def test_long_corpora_are_cut_and_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asr.scoring.page.MAX_UTTERANCES", 2)
-    page = "".join(build_page(EXAMPLE, "/"))
-    assert "Utterances: 3, the 2 with most errors" in page
-    assert [record[0] for record in json.loads(parse(EXAMPLE).scripts[1])] == ["u3", "u1"]
+    report, records = parse(EXAMPLE)
+    assert report["utterances"] == "Utterances: 3, the 2 with most errors"
+    assert [record[0] for record in records] == ["u3", "u1"]
 
 
-def test_no_errors_and_no_words() -> None:
-    perfect = build_report({"u1": Entry("a")}, {"one": {"u1": Entry("a")}})
-    assert "confusions" not in "".join(build_page(perfect, "/"))
+def test_confusions() -> None:
+    spaced = build_report({"u1": Entry("a b c d d")}, {"one": {"u1": Entry("a x c y y")}})
+    (heat,) = parse(spaced)[0]["confusions"]
+    assert heat["columns"] == ["y", "x"] and heat["rows"] == [["d", 2, 0], ["b", 0, 1]]
+    assert parse(build_report({"u1": Entry("a")}, {"one": {"u1": Entry("a")}}))[0]["confusions"] == []
     parse(build_report({"u1": Entry("")}, {"one": {"u1": Entry("a b")}}))  # an infinite rate
 
 
@@ -205,11 +163,12 @@ globalThis.document = {
   getElementById: id => byId[id] ??= new Element(id), createElement: tag => new Element(tag),
   querySelectorAll: () => heads,
 };
-document.getElementById("names").textContent = NAMES;
+document.getElementById("report").textContent = REPORT;
 document.getElementById("records").textContent = RECORDS;
 """
 SCENE = """
 const rows = () => body.children.map(row => row.children[0].textContent).join();
+log.push(["summary", byId.summary.textContent, document.title]);
 log.push(["all", rows(), body.children[0].children[4].textContent]);
 search.value = "HALLO"; search.listeners.input(); log.push(["search", rows(), byId.found.textContent]);
 search.value = ""; wrong.checked = true; search.listeners.input(); log.push(["wrong", rows()]);
@@ -225,38 +184,26 @@ console.log(JSON.stringify(log));
 @pytest.mark.skipif(
     shutil.which("node") is None, reason="node, which runs the script of the page, is missing"
 )
-def test_the_script_searches_sorts_and_plays(tmp_path: Path) -> None:
-    names, records, script = parse(EXAMPLE).scripts
-    listed = json.loads(records)
+def test_the_script_draws_searches_sorts_and_plays(tmp_path: Path) -> None:
+    report, listed = parse(EXAMPLE)
     second = next(record for record in listed if record[0] == "u2")
     second[4:6] = ["audio/u2.wav", [1.0, 3.5]]
     second[6][0][-1][3] = 2.25
-    given = DOCUMENT.replace("NAMES", json.dumps(names)).replace("RECORDS", json.dumps(json.dumps(listed)))
+    given = DOCUMENT.replace("REPORT", json.dumps(json.dumps(report)))
+    given = given.replace("RECORDS", json.dumps(json.dumps(listed)))
+    script = "".join(build_page(EXAMPLE, "/")).rpartition("<script>")[2].partition("</script>")[0]
     (tmp_path / "page.js").write_text(given + script.replace('"use strict";', "") + SCENE)
     answer = subprocess.run(["node", tmp_path / "page.js"], capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0, answer.stderr
-    log = json.loads(answer.stdout)
+    (_, summary, title), *log = json.loads(answer.stdout)
+    assert title == "ref.trn: one, two"
+    cells = [cell for row in report["summary"] for cell in row]
+    cells += [cell for _, rows in report["groups"] for row in rows for cell in row]
+    for text in (title, "a note", "one is better than two", report["intervals"]["title"], *cells):
+        assert text in summary
     assert log[0][:2] == ["all", "u3,u1,u2"]
     assert log[0][2].split() == ["one:", "שלום", "עולם", "two:", "שלום", "עולם"]
     assert log[1] == ["search", "u2", "1 found"]
     assert log[2] == ["wrong", "u3,u1,u2"]
     assert log[3:5] == [["by id", "u1,u2,u3"], ["by id, down", "u3,u2,u1"]]
     assert log[5:] == [["play", "file:///x/audio/u2.wav", 2.25], ["pause"]]
-
-
-def test_groups_have_a_table_each() -> None:
-    by = {"speaker": [{"ann": system.score, "bob <b>": system.score} for system in EXAMPLE.systems]}
-    page = "".join(build_page(dataclasses.replace(EXAMPLE, by={**EXAMPLE.by, **by}), "."))
-    table = page[page.index("<h2>By speaker</h2>") :].split("</table>")[0]
-    assert table.count("<td>ann</td>") == len(EXAMPLE.systems) == 2 and "bob &lt;b&gt;" in table
-    assert "<h2>By length</h2>" in page
-
-
-def test_confusions_have_a_cell_each() -> None:
-    report = build_report({"u1": Entry("a b c d d")}, {"one": {"u1": Entry("a x c y y")}})
-    table = re.findall(r'<table class="heat">(.*?)</table>', "".join(build_page(report, "/")))[0]
-    rows = [
-        re.findall(r"<th>.*?<bdi>(.*?)</bdi>|<td[^>]*>(\d*)</td>", row) for row in table.split("<tr>")[2:]
-    ]
-    assert re.findall(r"<span><bdi>(.*?)</bdi>", table) == ["y", "x"]
-    assert [[unit or count for unit, count in row] for row in rows] == [["d", "2", ""], ["b", "", "1"]]
