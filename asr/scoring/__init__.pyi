@@ -35,7 +35,6 @@ from .result import (
     tabulate as tabulate,
 )
 from .scored_files import (
-    Matched as Matched,
     ScoredFile as ScoredFile,
     assign_texts as assign_texts,
     count_style_errors as count_style_errors,

@@ -44,17 +44,6 @@ class ScoredFile:
     """Hypotheses by the ids of the references."""
 
 
-@dataclass(frozen=True)
-class Matched:
-    """Hypotheses by the ids of the references."""
-
-    entries: dict[str, Entry]
-    """In the order of the references; what is missing there was not in the file, or had no text."""
-    missing: tuple[str, ...]
-    notes: tuple[str, ...]
-    """What a person should know, such as which ids are missing or unknown."""
-
-
 def score_files(
     reference_path: str,
     hypothesis_paths: Sequence[str],
@@ -112,19 +101,19 @@ def score_files(
         )
     alternatives: dict[str, list[str]] = defaultdict(list)
     for file in others:
-        matched = match_transcripts(reference, file, "have no text; their other references count")
-        for id, entry in matched.entries.items():
+        matched, told = match_transcripts(reference, file, "have no text; their other references count")
+        for id, entry in matched.items():
             alternatives[id].append(entry.text or "")
-        notes += [f"{file.path}: {note}" for note in (*file.notes, *matched.notes)]
+        notes += [f"{file.path}: {note}" for note in (*file.notes, *told)]
     systems = []
     for name, file in zip(names, files, strict=True):
-        matched = match_transcripts(reference, file)
-        hypotheses = {id: entry.text or "" for id, entry in matched.entries.items()}
+        matched, told = match_transcripts(reference, file)
+        hypotheses = {id: entry.text or "" for id, entry in matched.items()}
         found = score(
             texts, hypotheses, speakers=speakers, alternatives=alternatives, normalize=normalize, **options
         )
-        systems.append(ScoredFile(name, file.path, file.format, found, matched.entries))
-        notes += [f"{file.path}: {note}" for note in (*file.notes, *matched.notes)]
+        systems.append(ScoredFile(name, file.path, file.format, found, matched))
+        notes += [f"{file.path}: {note}" for note in (*file.notes, *told)]
         errors, vanishing = count_style_errors(zip(found.references, found.hypotheses, strict=True))
         if vanishing:
             notes.append(
@@ -183,26 +172,28 @@ def find_ids(
     """
     files = [reference, *hypotheses]
     known = {id for file in files if file.format != "plain" for id in file.entries}
-    words_of = {file.path: words for file in files if file.is_guess and (words := _find_first_words(file))}
-    with_ids = {path for path, words in words_of.items() if len(words.keys() & known) > len(words) / 2}
+    words_of = {file.path: _find_first_words(file) for file in files if file.is_guess}
     # What is said to be plain text has no ids, so that nothing else needs any.
-    if not any(file.format == "plain" and not file.is_guess for file in files):
-        ours = words_of.get(reference.path, {})
-        for path, words in words_of.items():
-            if path not in with_ids and _may_be_ids(words, ours, bool(known)):
-                raise UserError(
-                    f"{path}: each line begins with another word, as {list_examples(list(words))}; if these "
-                    "are ids, put kaldi: before the path, and if they belong to the texts, plain:"
-                )
-    files = [_split_ids(file) if file.path in with_ids else file for file in files]
+    needs_none = any(file.format == "plain" and not file.is_guess for file in files)
+    for number, file in enumerate(files):
+        words = words_of.get(file.path, {})
+        if len(words.keys() & known) > len(words) / 2:
+            split = ((entry.text or "").split(maxsplit=1) for entry in file.entries.values())
+            entries = {parts[0]: Entry("".join(parts[1:])) for parts in split if parts}
+            files[number] = TranscriptFile(file.path, "kaldi", entries)
+        elif not needs_none and _may_be_ids(words, words_of.get(reference.path, {}), bool(known)):
+            raise UserError(
+                f"{file.path}: each line begins with another word, as {list_examples(list(words))}; if these "
+                "are ids, put kaldi: before the path, and if they belong to the texts, plain:"
+            )
     return files[0], files[1:]
 
 
-def _find_first_words(file: TranscriptFile) -> dict[str, None] | None:
-    """List the first words in their order; None if a word is there twice, which no id is."""
+def _find_first_words(file: TranscriptFile) -> dict[str, None]:
+    """List the first words in their order; none if a word is there twice, which no id is."""
     words = [text.split(maxsplit=1)[0] for entry in file.entries.values() if (text := entry.text)]
     found = dict.fromkeys(words)
-    return found if words and len(found) == len(words) else None
+    return found if len(found) == len(words) else {}
 
 
 def _may_be_ids(words: dict[str, None], ours: dict[str, None], are_others_known: bool) -> bool:
@@ -215,13 +206,6 @@ def _may_be_ids(words: dict[str, None], ours: dict[str, None], are_others_known:
     return len(words) > 2 and words.keys() == ours.keys() and list(words) != list(ours)
 
 
-def _split_ids(file: TranscriptFile) -> TranscriptFile:
-    """Read plain text as the Kaldi text that it turned out to be."""
-    split = ((entry.text or "").split(maxsplit=1) for entry in file.entries.values())
-    entries = {words[0]: Entry("".join(words[1:])) for words in split if words}
-    return TranscriptFile(file.path, "kaldi", entries)
-
-
 # --- matching -----------------------------------------------------------------------------------
 
 
@@ -229,8 +213,9 @@ def match_transcripts(
     reference: TranscriptFile,
     hypothesis: TranscriptFile,
     if_missing: str = "have no hypothesis; all their words count as deletions",
-) -> Matched:
-    """The hypotheses of the utterances that have a reference; an error if they are of another corpus.
+) -> tuple[dict[str, Entry], list[str]]:
+    """The hypotheses of the utterances that have a reference, by their ids and in their order; and notes,
+    such as which ids are missing or unknown. An error if they are of another corpus.
 
     They may be other references or systems too; `if_missing` says in the notes what becomes of those that
     are missing.
@@ -239,12 +224,10 @@ def match_transcripts(
     found = hypothesis.entries
     if "plain" in (reference.format, hypothesis.format):
         if len(reference.entries) != len(found):
-            sizes = [
-                f"{file.path} has {len(file.entries):,} ({file.format})" for file in (hypothesis, reference)
-            ]
             raise UserError(
-                f"{', '.join(sizes)}; without ids on both sides, line N is compared with line N: add ids, or "
-                "the missing lines"
+                f"{hypothesis.path} has {len(found):,} utterances, {reference.path} "
+                f"{len(reference.entries):,}; without ids on both sides, line N is compared with line N: add "
+                "ids, or the missing lines"
             )
         if reference.format != hypothesis.format:
             notes.append("only one of the two files has ids: utterance N is compared with utterance N")
@@ -259,15 +242,18 @@ def match_transcripts(
     scored = scored_ids(reference)
     entries = {id: found[id] for id in scored if id in found and found[id].text is not None}
     if not entries:
-        raise UserError(_explain_unmatched(reference, hypothesis))
-    missing = tuple(id for id in scored if id not in entries)
-    if missing:
+        ours, theirs = (list_examples(list(file.entries)) for file in (reference, hypothesis))
+        raise UserError(
+            f"{hypothesis.path} has no utterance of {reference.path}; its first ids are {theirs} (read as "
+            f"{hypothesis.format}), and there {ours} (read as {reference.format}); is it of another corpus, "
+            "written in another case, or read as the wrong format? (a prefix such as kaldi: says the format)"
+        )
+    if missing := [id for id in scored if id not in entries]:
         notes.append(f"{len(missing):,} of {len(scored):,} utterances {if_missing}: {list_examples(missing)}")
     if unknown := [id for id in found if id not in reference.entries]:
-        notes.append(
-            f"{len(unknown):,} ids are not in {reference.path} and are left out: {list_examples(unknown)}"
-        )
-    return Matched(entries, missing, tuple(notes))
+        left_out = f"{len(unknown):,} ids are not in {reference.path} and are left out"
+        notes.append(f"{left_out}: {list_examples(unknown)}")
+    return entries, notes
 
 
 def scored_ids(reference: TranscriptFile) -> list[str]:
@@ -279,18 +265,15 @@ def describe_reference(reference: TranscriptFile) -> list[str]:
     """Note the utterances of a reference without a text."""
     texts = {id: entry.text for id, entry in reference.entries.items()}
     unwritten = [id for id, text in texts.items() if text is None]
+    empty = [id for id, text in texts.items() if text is not None and not text.split()]
     if len(unwritten) == len(texts):
         raise UserError(f"{reference.path}: no utterance has a text; expected what is said, to compare with")
     notes = []
-    if unwritten:
-        notes.append(
-            f"{len(unwritten):,} utterances have no text and are not scored: {list_examples(unwritten)}"
-        )
-    if empty := [id for id, text in texts.items() if text is not None and not text.split()]:
-        notes.append(
-            f"{len(empty):,} references are empty; whatever was recognized there counts as insertions: "
-            f"{list_examples(empty)}"
-        )
+    for ids, problem in (
+        (unwritten, "utterances have no text and are not scored"),
+        (empty, "references are empty; whatever was recognized there counts as insertions"),
+    ):
+        notes += [f"{len(ids):,} {problem}: {list_examples(ids)}"] * bool(ids)
     return notes
 
 
@@ -298,17 +281,6 @@ def list_examples(ids: Sequence[str]) -> str:
     """The first few, for a message."""
     shown = ", ".join(shorten(id)[1:-1] for id in ids[:MAX_EXAMPLES])
     return shown + (", ..." if len(ids) > MAX_EXAMPLES else "")
-
-
-def _explain_unmatched(reference: TranscriptFile, hypothesis: TranscriptFile) -> str:
-    firsts = [
-        f"{list_examples(list(file.entries))} (read as {file.format})" for file in (hypothesis, reference)
-    ]
-    return (
-        f"{hypothesis.path} has no utterance of {reference.path}; its first ids are {firsts[0]}, and there "
-        f"{firsts[1]}; is it of another corpus, written in another case, with paths for ids, or read as the "
-        "wrong format? (a prefix such as kaldi: says the format)"
-    )
 
 
 # --- by time ------------------------------------------------------------------------------------
@@ -328,9 +300,10 @@ def _match_by_time(
     for id, entry in reference.entries.items():
         if entry.recording is not None and entry.start is not None and entry.duration is not None:
             part = (entry.start + entry.duration, entry.start, id)
-            bisect.insort(segments[entry.recording, entry.channel], part)
+            segments[entry.recording, entry.channel].append(part)
     by_recording: dict[str, list[_Key]] = defaultdict(list)
-    for key in segments:
+    for key, parts in segments.items():
+        parts.sort()
         by_recording[key[0]].append(key)
     words: dict[str, list[Word]] = defaultdict(list)
     covered: set[str] = set()

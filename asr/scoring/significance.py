@@ -232,7 +232,7 @@ def compute_mcnemar(first_right_P: np.ndarray, second_right_P: np.ndarray) -> di
 
 
 def compute_signed_ranks(difference_G: np.ndarray) -> dict[str, float]:
-    """Test differences in error rate, first less second, one for each speaker; two-sided. Ties share ranks."""
+    """Test differences in error rate, first less second, by speaker; two-sided. Ties share ranks."""
     # Differences that only rounding tells apart are the same.
     difference_G = np.round(difference_G, 12)
     difference_G = difference_G[difference_G != 0]

@@ -47,9 +47,9 @@ def combine_files(paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     votes = {id: [entry.text] for id, entry in first.entries.items() if entry.text is not None}
     notes = [f"{first.path}: {note}" for note in first.notes]
     for file in others:
-        matched = match_transcripts(first, file, "are missing and have a vote less")
-        notes += [f"{file.path}: {note}" for note in (*file.notes, *matched.notes)]
-        found = {id: entry.text or "" for id, entry in matched.entries.items()}
+        matched, told = match_transcripts(first, file, "are missing and have a vote less")
+        notes += [f"{file.path}: {note}" for note in (*file.notes, *told)]
+        found = {id: entry.text or "" for id, entry in matched.items()}
         errors, vanishing = count_style_errors((votes[id][0], text) for id, text in found.items())
         if vanishing > errors / 2:
             notes.append(
