@@ -1,15 +1,35 @@
-"""Dropout, feed-forward blocks and masks against what they promise and against formulas in float64."""
+"""Layers: dropout, feed-forward, attention and positions against formulas in float64 and PyTorch's own."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from asr.models import Dropout, FeedForward, drop_out, length_mask
+from asr.errors import UserError
+from asr.models import (
+    CrossAttention,
+    Dropout,
+    FeedForward,
+    KeyValueCache,
+    PositionConfig,
+    Positions,
+    Rotary,
+    SelfAttention,
+    Window,
+    attend,
+    attention_weights,
+    drop_out,
+    layers,
+    length_mask,
+)
 
 
 def test_length_mask() -> None:
@@ -102,3 +122,388 @@ def test_feed_forward_equals_its_formula(activation: Any, formula: Any) -> None:
     expected = hidden @ block.contract.weight.T + block.contract.bias
     torch.testing.assert_close(block.eval()(x), expected, rtol=0, atol=1e-12)
     assert not torch.equal(block.train()(x), block(x))
+
+
+# B batch, T query steps, S key steps, H heads, K head dimension, D model dimension
+
+DIM, HEADS = 24, 4
+LENGTHS = torch.tensor([9, 5, 1])
+
+
+def build_self_attention(**options: Any) -> SelfAttention:
+    torch.manual_seed(0)
+    return SelfAttention(DIM, HEADS, **options).double().eval()
+
+
+def plain_attention(queries: Tensor, keys: Tensor, values: Tensor, may_see: Tensor) -> Tensor:
+    """The formula, for each head of (B, H, T, K)."""
+    scores = queries @ keys.transpose(-1, -2) / queries.size(-1) ** 0.5
+    exponents = scores.exp() * may_see
+    return exponents / exponents.sum(-1, keepdim=True) @ values
+
+
+def random_heads(num_steps: int, *, batch: int = 2, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """Queries, keys and values, (B, H, T, K)."""
+    random = torch.Generator().manual_seed(0)
+    return [torch.randn(batch, HEADS, num_steps, 6, generator=random, dtype=dtype) for _ in range(3)]
+
+
+# --- against others -----------------------------------------------------------------------------
+
+
+def as_torch_attention(ours: SelfAttention) -> nn.MultiheadAttention:
+    theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True).double()
+    theirs.in_proj_weight.data = ours.project_in.weight.data
+    theirs.in_proj_bias.data = ours.project_in.bias.data
+    theirs.out_proj.load_state_dict(ours.project_out.state_dict())
+    return theirs.eval()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_self_attention_equals_torch(causal: bool) -> None:
+    ours = build_self_attention()
+    x_BTD = torch.randn(3, 9, DIM, dtype=torch.float64)
+    mask_BT = length_mask(LENGTHS, 9)
+    is_future = torch.ones(9, 9, dtype=torch.bool).triu(1) if causal else None
+    theirs = as_torch_attention(ours)
+    expected, _ = theirs(x_BTD, x_BTD, x_BTD, key_padding_mask=~mask_BT, attn_mask=is_future)
+    torch.testing.assert_close(ours(x_BTD, mask_BT, causal=causal), expected, rtol=0, atol=1e-12)
+
+
+def test_cross_attention_and_its_weights_equal_torch() -> None:
+    torch.manual_seed(0)
+    ours = CrossAttention(DIM, HEADS, memory_dim=10).double().eval()
+    theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True, kdim=10, vdim=10).double().eval()
+    theirs.q_proj_weight.data = ours.project_queries.weight.data
+    theirs.k_proj_weight.data, theirs.v_proj_weight.data = ours.project_memory.weight.data.chunk(2)
+    theirs.in_proj_bias.data = torch.cat([ours.project_queries.bias.data, ours.project_memory.bias.data])
+    theirs.out_proj.load_state_dict(ours.project_out.state_dict())
+    x_BTD = torch.randn(3, 4, DIM, dtype=torch.float64)
+    encoded_BSD = torch.randn(3, 9, 10, dtype=torch.float64)
+    mask_BS = length_mask(LENGTHS, 9)
+    expected, weights_BHTS = theirs(
+        x_BTD, encoded_BSD, encoded_BSD, key_padding_mask=~mask_BS, average_attn_weights=False
+    )
+    attended, weights = ours(x_BTD, ours.remember(encoded_BSD, mask_BS), weights_of=(3, 1))
+    torch.testing.assert_close(attended, expected, rtol=0, atol=1e-12)
+    assert weights is not None
+    torch.testing.assert_close(weights, weights_BHTS[:, [3, 1]].float(), rtol=0, atol=1e-6)
+    assert (weights.masked_select(~mask_BS[:, None, None]) == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("is_training", [False, True])
+def test_attend_equals_the_formula(dtype: torch.dtype, is_training: bool) -> None:
+    """On a CPU, another path is taken where gradients are wanted in half precision."""
+    mask = length_mask(torch.tensor([7, 3]), 7)[:, None, None]
+    heads = random_heads(7)
+    exact = [part.clone().requires_grad_() for part in heads]
+    expected = plain_attention(*exact, mask)
+    expected.sin().sum().backward()
+    ours = [part.to(dtype).requires_grad_() for part in heads]
+    tolerance = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 0.05}[dtype]
+    with torch.set_grad_enabled(is_training):
+        attended = attend(*ours, mask)
+    assert attended.dtype == dtype
+    torch.testing.assert_close(attended.double(), expected, rtol=0, atol=tolerance)
+    if is_training:
+        attended.sin().sum().backward()
+        for part, exact_part in zip(ours, exact, strict=True):
+            assert part.grad is not None
+            torch.testing.assert_close(part.grad.double(), exact_part.grad, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("block_scores", [1, 60, 10**6])
+def test_attend_in_blocks_of_queries(
+    monkeypatch: pytest.MonkeyPatch, causal: bool, block_scores: int
+) -> None:
+    """As in bfloat16 on a CPU: of one query, a few, or all at once."""
+    monkeypatch.setattr(layers, "BLOCK_SCORES", block_scores)
+    mask = length_mask(torch.tensor([7, 3]), 7)[:, None, None]
+    mask = mask & torch.ones(7, 7, dtype=torch.bool).tril() if causal else mask
+    heads = random_heads(7)
+    with torch.no_grad():
+        attended = attend(*(part.bfloat16() for part in heads), mask)
+    assert attended.dtype == torch.bfloat16
+    torch.testing.assert_close(attended.double(), plain_attention(*heads, mask), rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("num_queries", [1, 7])
+@pytest.mark.parametrize("first", [0, 4, 7])
+def test_attend_with_a_bias_of_the_last_keys(first: int, num_queries: int) -> None:
+    """In bfloat16 on a CPU, where scores without a bias are left as they are."""
+    queries, keys, values = (part.bfloat16() for part in random_heads(7))
+    bias_B11S = torch.zeros(len(keys), 1, 1, 7)
+    bias_B11S[1, ..., first:] = 2.0
+    with torch.no_grad():
+        attended = attend(queries[:, :, :num_queries], keys, values, bias_B11S)
+    scores = queries[:, :, :num_queries].double() @ keys.double().mT / keys.size(-1) ** 0.5
+    expected = (scores + bias_B11S).softmax(-1) @ values.double()
+    torch.testing.assert_close(attended.double(), expected, rtol=0, atol=0.05)
+
+
+def test_a_step_with_a_cache_attends_to_what_is_in_it() -> None:
+    """In bfloat16 on a CPU: the room behind the keys, whatever it holds, is as if it were not there."""
+    torch.manual_seed(0)
+    room = torch.full((2, 3, HEADS, 40, 6), torch.nan, dtype=torch.bfloat16)
+    with torch.no_grad():
+        for length in range(1, 40):
+            room[:, :, :, length - 1] = torch.randn(2, 3, HEADS, 6)
+            queries, (keys, values) = torch.randn(3, HEADS, 1, 6).bfloat16(), room[:, :, :, :length]
+            exact = (part.double() for part in (queries, keys, values))
+            expected = plain_attention(*exact, torch.ones(length))
+            attended = attend(queries, keys, values, None)
+            torch.testing.assert_close(attended.double(), expected, rtol=0, atol=0.05)
+
+
+class ProductShapes(TorchDispatchMode):
+    """Notes the shapes of the products of matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: set[tuple[torch.Size, ...]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.bmm.default:
+            self.shapes.add(tuple(part.shape for part in args))
+        return func(*args, **(kwargs or {}))
+
+
+def test_steps_have_no_products_of_many_shapes() -> None:
+    """In bfloat16 on a CPU, where PyTorch compiles and keeps a kernel for each shape."""
+    cache = KeyValueCache()
+    with torch.no_grad(), ProductShapes() as products:
+        for _ in range(64):
+            new = torch.randn(2, HEADS, 1, 6).bfloat16()
+            attend(new, *cache.append(new, new), None)
+    assert not products.shapes
+
+
+# --- masks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [None, Window(2, 1), Window(20, 20)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_changes_nothing(window: Window | None, causal: bool) -> None:
+    layer = build_self_attention(window=window, rotary=True)
+    x_BTD = torch.randn(3, 9, DIM, dtype=torch.float64)
+    mask_BT = length_mask(LENGTHS, 9)
+    batched = layer(x_BTD.masked_fill(~mask_BT[..., None], 1e3), mask_BT, causal=causal)
+    assert batched.isfinite().all()
+    for row, length in enumerate(LENGTHS.tolist()):
+        alone = layer(x_BTD[row : row + 1, :length], causal=causal)
+        torch.testing.assert_close(batched[row, :length], alone[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("window", [None, Window(2, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_are_finite_with_much_padding(window: Window | None, dtype: torch.dtype) -> None:
+    """Whole blocks of padding, on each path of `attend`."""
+    layer = SelfAttention(DIM, HEADS, window=window).to(dtype).train()
+    x_BTD = torch.randn(3, 90, DIM, dtype=layer.project_in.weight.dtype, requires_grad=True)
+    attended_BTD = layer(x_BTD, length_mask(torch.tensor([90, 40, 1]), 90))
+    attended_BTD.sum().backward()
+    assert attended_BTD.isfinite().all()
+    assert x_BTD.grad is not None
+    assert x_BTD.grad.isfinite().all()
+
+
+@given(step=st.integers(0, 29), windowed=st.booleans(), rotary=st.booleans())
+@settings(max_examples=30)
+def test_causal_attention_never_sees_the_future(step: int, windowed: bool, rotary: bool) -> None:
+    layer = build_self_attention(window=Window(40, 40) if windowed else None, rotary=rotary)
+    x_BTD = torch.randn(1, 30, DIM, dtype=torch.float64)
+    changed_BTD = x_BTD.clone()
+    changed_BTD[:, step] += 1
+    difference_T = (layer(x_BTD, causal=True) - layer(changed_BTD, causal=True)).abs().sum((0, 2))
+    assert (difference_T[:step] < 1e-12).all()
+    assert (difference_T[step:] > 1e-9).all()
+
+
+@given(
+    length=st.integers(1, 90),
+    left=st.integers(0, 40),
+    right=st.integers(0, 40),
+    shortest=st.integers(1, 90),
+    data=st.data(),
+)
+@settings(max_examples=40)
+def test_window_attention_equals_a_band_mask(
+    length: int, left: int, right: int, shortest: int, data: st.DataObject
+) -> None:
+    queries, keys, values = random_heads(length)
+    mask_BT = length_mask(torch.tensor([length, min(shortest, length)]), length)
+    distance_TS = torch.arange(length) - torch.arange(length)[:, None]
+    band_TS = (distance_TS >= -left) & (distance_TS <= right)
+    may_see = band_TS & mask_BT[:, None, None, :]
+    is_real_BT = mask_BT & may_see.any(-1)[:, 0]
+    windowed = layers.attend_in_window(queries, keys, values, Window(left, right), mask_BT)
+    expected = plain_attention(queries, keys, values, may_see)
+    assert windowed.isfinite().all()
+    torch.testing.assert_close(
+        windowed.transpose(1, 2)[is_real_BT], expected.transpose(1, 2)[is_real_BT], rtol=0, atol=1e-12
+    )
+    # What lies outside the window of a step never reaches it, be it ever so large.
+    step = data.draw(st.integers(0, length - 1))
+    keys[:, :, ~band_TS[step]] = 1e6
+    values[:, :, ~band_TS[step]] = 1e6
+    again = layers.attend_in_window(queries, keys, values, Window(left, right), mask_BT)
+    torch.testing.assert_close(
+        again[:, :, step][is_real_BT[:, step]], windowed[:, :, step][is_real_BT[:, step]], rtol=0, atol=1e-12
+    )
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the size of the largest tensor that any operation makes."""
+
+    num_elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, Tensor):
+                self.num_elements = max(self.num_elements, tensor.untyped_storage().size() // tensor.itemsize)
+        return result
+
+
+def test_window_attention_needs_memory_linear_in_the_length() -> None:
+    def count_elements(length: int) -> int:
+        layer = SelfAttention(DIM, HEADS, window=Window(8, 8)).train()
+        x_BTD, mask_BT = torch.randn(2, length, DIM), torch.ones(2, length, dtype=torch.bool)
+        with LargestTensor() as largest:
+            layer(x_BTD, mask_BT).sum().backward()
+        return largest.num_elements
+
+    assert count_elements(4 * 512) <= 4.1 * count_elements(512)
+
+
+# --- weights ------------------------------------------------------------------------------------
+
+
+def test_weights_are_in_float32_under_autocast() -> None:
+    queries, keys, _ = random_heads(50, dtype=torch.float32)
+    exact = attention_weights(queries, keys, None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        weights = attention_weights(queries, keys, None)
+    assert weights.dtype == torch.float32
+    assert torch.equal(weights, exact)
+
+
+TYPES = ["sinusoid", "fourier", "learned", "rotary", "none"]
+CODED = [(kind, combine) for kind in TYPES[:3] for combine in ("add", "concatenate")]
+
+
+def build_positions(kind: str, combine: str = "add", dim: int = 8, span: int = 64) -> Positions:
+    torch.manual_seed(0)
+    return Positions(PositionConfig(type=kind, combine=combine, span=span), dim)
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "frequencies"),
+    [
+        ("sinusoid", [10000 ** (-2 * i / 6) for i in range(3)]),
+        ("fourier", [math.pi * k / 500 for k in (1, 2, 3)]),
+    ],
+)
+def test_codes_equal_their_formula_far_from_the_start_too(kind: str, frequencies: list[float]) -> None:
+    """Angles in float32 would be off by a thousandth at 20,000. A shift is a rotation."""
+    codes_TD = build_positions(kind, dim=6, span=500).codes(20_001, torch.device("cpu")).numpy()
+    for step in (0, 1, 700, 20_000):
+        expected = [wave(frequency * step) for frequency in frequencies for wave in (math.sin, math.cos)]
+        np.testing.assert_allclose(codes_TD[step], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "combine"), CODED)
+def test_codes_are_added_or_put_beside(kind: str, combine: str) -> None:
+    positions = build_positions(kind, combine)
+    x_BTD = torch.randn(2, 5, 8)
+    codes_TD = positions.codes(5, x_BTD.device)
+    if combine == "add":
+        expected = x_BTD + codes_TD
+    else:
+        assert positions.combine is not None
+        left, right = positions.combine.weight.chunk(2, dim=1)  # of the inputs, of their codes
+        expected = x_BTD @ left.T + codes_TD @ right.T + positions.combine.bias
+    torch.testing.assert_close(positions(x_BTD), expected)
+
+
+@pytest.mark.parametrize("kind", ["rotary", "none"])
+def test_rotary_and_none_leave_the_input_alone(kind: str) -> None:
+    x = torch.randn(1, 3, 8)
+    assert build_positions(kind)(x) is x
+
+
+@pytest.mark.parametrize(("kind", "length"), [("sinusoid", 4000), ("fourier", 2 * 2048), ("learned", 500)])
+def test_no_two_steps_share_a_code(kind: str, length: int) -> None:
+    span = length if kind == "learned" else 2048
+    codes_TD = build_positions(kind, dim=32, span=span).codes(length, torch.device("cpu")).detach()
+    distances = torch.cdist(codes_TD, codes_TD, compute_mode="donot_use_mm_for_euclid_dist")
+    distances.fill_diagonal_(torch.inf)
+    assert distances.min() > 1e-3
+
+
+# --- rotary -------------------------------------------------------------------------------------
+
+
+def test_rotary_equals_a_complex_product() -> None:
+    x_BHTK = torch.randn(2, 3, 50, 8)
+    turned = Rotary(8)(x_BHTK, start=1000).double()
+    pairs = torch.complex(*x_BHTK.double().chunk(2, dim=-1))
+    angles = torch.arange(1000, 1050)[:, None] * 10000.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
+    expected = pairs * torch.polar(torch.ones_like(angles), angles)
+    torch.testing.assert_close(turned, torch.cat([expected.real, expected.imag], -1), rtol=0, atol=1e-5)
+
+
+@given(distance=st.integers(0, 300), start=st.integers(0, 20_000), seed=st.integers(0, 99))
+@settings(max_examples=40)
+def test_rotary_scores_depend_on_the_distance_alone(distance: int, start: int, seed: int) -> None:
+    query, key = torch.randn(2, 1, 1, 1, 16, generator=torch.Generator().manual_seed(seed))
+    rotary = Rotary(16)
+    at_zero = (rotary(query, start=0) * rotary(key, start=distance)).sum()
+    moved = (rotary(query, start=start) * rotary(key, start=start + distance)).sum()
+    torch.testing.assert_close(moved, at_zero, rtol=0, atol=2e-5)
+    if distance:
+        assert not torch.isclose(moved, (query * key).sum(), rtol=0, atol=1e-6)
+
+
+# --- lengths ------------------------------------------------------------------------------------
+
+
+@given(first=st.integers(1, 30), second=st.integers(1, 30), length=st.integers(1, 30))
+@settings(max_examples=30)
+@pytest.mark.parametrize(("kind", "combine"), CODED)
+def test_a_start_continues_a_sequence(kind: str, combine: str, first: int, second: int, length: int) -> None:
+    """Also after the tables had to grow, and after they were longer than needed."""
+    positions = build_positions(kind, combine)
+    positions(torch.zeros(1, length, 8))
+    x_BTD = torch.randn(2, first + second, 8)
+    parts = [positions(x_BTD[:, :first]), positions(x_BTD[:, first:], start=first)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), build_positions(kind, combine)(x_BTD))
+
+
+def test_learned_positions_end_with_advice() -> None:
+    positions = build_positions("learned", span=64)
+    positions(torch.zeros(1, 64, 8))
+    with pytest.raises(UserError, match="65 steps, but learned positions end at span = 64"):
+        positions(torch.zeros(1, 1, 8), start=64)
+
+
+@pytest.mark.parametrize("make", [lambda: build_positions("sinusoid"), lambda: Rotary(8)])
+def test_tables_made_while_decoding_serve_training_and_are_not_saved(make: Any) -> None:
+    tables = make()
+    with torch.inference_mode():
+        tables(torch.zeros(1, 1, 20, 8) if isinstance(tables, Rotary) else torch.zeros(1, 20, 8))
+    x = torch.randn(1, 20, 8, requires_grad=True)
+    tables(x[:, None] if isinstance(tables, Rotary) else x).square().sum().backward()
+    assert x.grad is not None and not tables.state_dict()
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_dtype_of_the_input_stays(kind: str) -> None:
+    x = torch.zeros(1, 3, 8, dtype=torch.bfloat16)
+    assert build_positions(kind).bfloat16()(x).dtype == torch.bfloat16
+    assert Rotary(8)(x[:, None]).dtype == torch.bfloat16
