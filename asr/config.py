@@ -15,6 +15,7 @@ import yaml
 from pydantic_core import PydanticKnownError
 
 from asr.errors import UserError, shorten, suggest
+from asr.families import describe_missing
 from asr.files import read_limited
 
 if TYPE_CHECKING:
@@ -345,7 +346,7 @@ def explain_fault(fault: Any, key: str, known: Collection[str] = ()) -> str:
     if fault["type"] == "union_tag_invalid":
         tag, expected = fault["ctx"]["tag"], fault["ctx"]["expected_tags"]
         near = suggest(tag, re.findall("'([^']*)'", expected), "")
-        return f"{key} = {tag!r}: expected one of {expected}{near and f'; {near}'}"
+        return f"{key} = {tag!r}: expected one of {expected}{near and f'; {near}'}{describe_missing()}"
     if fault["type"] == "model_type":
         return f"{key} = {given}: expected a section, that is, indented `key: value` lines"
     problem = fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected")

@@ -33,3 +33,9 @@ def find_family(source: str | Path, *, as_run: bool = False) -> Family:
     A run that fine-tuned a model of a family is of that family too, unless it is asked for `as_run`.
     """
     return next((family for family in find_families() if family.matches(source, as_run)), None)
+
+
+def describe_missing() -> str:
+    """Name the folders of models that are not there, for the message about an unknown one; "" if all are."""
+    missing = [f"asr.{name}" for name in (*FAMILIES, "research") if find_spec(f"asr.{name}") is None]
+    return f"; {' and '.join(missing)}, which may have it, is not installed" if missing else ""

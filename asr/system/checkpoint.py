@@ -33,7 +33,7 @@ from typing_extensions import TypeVar
 from asr import __version__
 from asr.config import describe_config, dump_config
 from asr.errors import UserError, suggest
-from asr.families import find_families
+from asr.families import describe_missing, find_families
 from asr.features.front_end import FrontEnd
 from asr.files import read_limited, require_local, usual_mode
 from asr.models import Model, SpeechModel, build_model
@@ -268,7 +268,7 @@ def find_model(path: str | Path) -> Path:
         for family in find_families():
             expected += f", or the name of a {family.name} model: {', '.join(family.model_names)}"
             expected = suggest(str(path), family.model_names, expected)
-    raise UserError(f"{path}: no model here; {expected}")
+    raise UserError(f"{path}: no model here; {expected}{describe_missing()}")
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,61 @@
+"""Capabilities are folders that can be deleted: what is left transcribes and trains, and names what is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import soundfile
+from hostile_audio import make_speechlike
+from system_examples import save_talker
+from tone_examples import TINY_RUN
+
+PACKAGE = Path(__file__).resolve().parent.parent / "asr"
+RUN = "import sys, asr.cli; print([asr.cli.main(words.split()) for words in sys.argv[1:]])"
+ASKED = {  # a command that cannot do without the folder
+    "whisper": "transcribe a.wav --model tiny",
+    "serve": "transcribe --stream --model model",
+    "shards": "manifest pack tones.jsonl packed",
+    "scale": "transcribe a.wav --model model --output-dir out",
+    "scoring/nist": "score train.trn train.trn --align sclite",
+    "research": "train run.yaml model.decoder.type=recurrent",
+    "recipe": "recipe list",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package, a model, a recording, and the config of a run of one update."""
+    folder = tmp_path_factory.mktemp("deletion")
+    shutil.copytree(PACKAGE, folder / "asr", ignore=shutil.ignore_patterns("__pycache__"))
+    save_talker(folder / "model", "model.encoder.type=conformer")
+    soundfile.write(folder / "a.wav", make_speechlike(1.0), 16_000)
+    (folder / "run.yaml").write_text(TINY_RUN.format(folder=folder, tones=tones))
+    (folder / "train.trn").write_text("one (a)\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "scale" else pytest.param(name, marks=pytest.mark.slow) for name in ASKED]
+)
+def test_what_is_left_transcribes_and_trains(name: str, folder: Path, tmp_path: Path) -> None:
+    shutil.move(folder / "asr" / name, tmp_path / "gone")
+    train = f"train run.yaml train.steps=1 output_dir={tmp_path}/run"
+    command = [sys.executable, "-c", RUN, "transcribe a.wav --model model --set checks=off", train]
+    environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            [*command, ASKED[name]],
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+    finally:
+        shutil.move(tmp_path / "gone", folder / "asr" / name)
+    text, *_, statuses = done.stdout.splitlines()
+    assert text and statuses == "[0, 0, 2]", done.stderr
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+    message = done.stderr.splitlines()[-1].replace("/", ".")
+    assert message.startswith("asr: ") and f"asr.{name.replace('/', '.')}" in message
