@@ -47,16 +47,16 @@ from asr.serve.api import (
 from asr.serve.realtime import run_session
 from asr.serve.scheduler import Client, WithdrawnError
 from asr.serve.service import (
-    Job,
     Keys,
     ServeConfig,
     Service,
     Upload,
     end_tasks,
     shutting_down,
+    transcribe_upload,
 )
 from asr.transcription.transcribe import Transcriber
-from asr.transcripts.transcript import Transcript
+from asr.transcripts.transcript import Segment, Transcript
 
 logger = logging.getLogger(__name__)
 
@@ -95,20 +95,18 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
                 segmentation = form.chunking_strategy.apply(model.transcriber.segmentation)
         asked = model.make_request(**given)
         upload = await run_in_threadpool(Upload, file.file, file.filename or "the file")
-        stack.callback(upload.content.close)
         limit = service.config.max_audio_seconds
         if upload.likely_seconds > limit and upload.seconds is not None:
             raise too_long(limit)
         client.expected_seconds = min(upload.likely_seconds, limit)
         stack.enter_context(service.admission.admit_client(client, model.scheduler.speed))
         request.state.log |= {"model": model.name, "file_bytes": upload.num_bytes}
-        job = Job(model, client, upload, asked, segmentation, limit)
-        stack.callback(job.cancel)
+        events = transcribe_upload(model, client, upload, asked, segmentation, limit)
         started = time.monotonic()
         if is_stream:
-            return EventResponse(_stream(service, request, job, form, started), stack.pop_all())
+            return EventResponse(_stream(service, request, events, form, started), stack.pop_all())
         try:
-            transcript = await _unless_disconnected(request, job)
+            transcript = await _unless_disconnected(request, events)
         except Exception as error:
             raise as_api_error(error) from error
         request.state.log["audio_seconds"] = round(transcript.duration, 3)
@@ -137,14 +135,23 @@ async def _read_form(
     return form, file
 
 
-async def _unless_disconnected(request: Request, job: Job) -> Transcript:
-    """The transcript; cancels the job where the client leaves before."""
+Events = AsyncGenerator[tuple[Segment | Transcript, str]]
+
+
+async def _unless_disconnected(request: Request, events: Events) -> Transcript:
+    """The transcript; cancels its making where the client leaves before."""
+
+    async def finish() -> Transcript:
+        async with contextlib.aclosing(events):
+            *_, (last, _) = [event async for event in events]
+        assert isinstance(last, Transcript)
+        return last
 
     async def leave() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    work, leaving = asyncio.create_task(job.transcript()), asyncio.create_task(leave())
+    work, leaving = asyncio.create_task(finish()), asyncio.create_task(leave())
     try:
         await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
@@ -167,13 +174,13 @@ class EventResponse(StreamingResponse):
 
 
 async def _stream(
-    service: Service, request: Request, job: Job, form: TranscriptionForm, started: float
+    service: Service, request: Request, events: Events, form: TranscriptionForm, started: float
 ) -> AsyncGenerator[str]:
     """The events of one transcription: deltas join to the text."""
     number, has_text = 0, False
-    async with contextlib.aclosing(job.events()) as events:
+    async with contextlib.aclosing(events):
         try:
-            async for event in events:
+            async for event, separator in events:
                 if number == 0:
                     service.metrics.first_words.observe(time.monotonic() - started)
                 if isinstance(event, Transcript):
@@ -184,7 +191,7 @@ async def _stream(
                     yield format_event(done) + LAST_EVENT
                     return
                 if event.text:
-                    delta = (job.separator if has_text else "") + event.text
+                    delta = (separator if has_text else "") + event.text
                     has_text = True
                     yield format_event({"type": "transcript.text.delta", "delta": delta})
                 if form.include:

@@ -12,7 +12,6 @@ import logging
 import math
 import os
 import re
-import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
+from anyio import CapacityLimiter, to_thread
 
 from asr.audio.reading import read_info
 from asr.audio.segmentation import SegmentationConfig
@@ -37,6 +37,7 @@ from asr.transcripts.transcript import Segment, Transcript
 
 STUCK_SECONDS = 120.0  # after which a batch counts as stuck, and the server as not ready
 USUAL_BYTES_PER_SECOND = 4_000  # of compressed speech; to guess a length that no header tells
+_THREADS = CapacityLimiter(math.inf)  # as many as max_requests lets in
 WAITS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)  # seconds, of histograms
 
 
@@ -356,75 +357,47 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
             task.exception()  # or asyncio would complain that nobody has looked at it
 
 
-class Job:
-    """A file that is being transcribed: read and joined in a thread of its own, recognized in turn."""
+async def transcribe_upload(
+    model: ServedModel,
+    client: Client,
+    upload: Upload,
+    request: Request,
+    segmentation: SegmentationConfig | None,
+    max_seconds: float,
+) -> AsyncGenerator[tuple[Segment | Transcript, str]]:
+    """Segments as they become final, each with what separates it from the text before; then the transcript.
 
-    def __init__(
-        self,
-        model: ServedModel,
-        client: Client,
-        upload: Upload,
-        request: Request,
-        segmentation: SegmentationConfig | None = None,
-        max_seconds: float = math.inf,
-    ) -> None:
-        """Made and awaited on the event loop."""
-        self.client = client
-        self.separator = model.transcriber.separator
-        """Between the texts of two segments, in the language of the newest one."""
-        self._model, self._upload, self._request = model, upload, request
-        self._segmentation, self._max_seconds = segmentation, max_seconds
-        self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[Segment | Transcript | Exception] = asyncio.Queue()
-        threading.Thread(target=self._work, name="file", daemon=True).start()
+    They are read and joined in threads, and recognized in turn with those of others. Raises what went wrong.
+    """
 
-    async def events(self) -> AsyncGenerator[Segment | Transcript]:
-        """Segments as they become final, then the transcript. Raises what went wrong; cancels when left."""
-        try:
-            while True:
-                event = await self._events.get()
-                if isinstance(event, Exception):
-                    raise event
-                yield event
-                if isinstance(event, Transcript):
-                    return
-        finally:
-            self.cancel()
-
-    async def transcript(self) -> Transcript:
-        async with contextlib.aclosing(self.events()) as events:
-            *_, last = [event async for event in events]
-        assert isinstance(last, Transcript)
-        return last
-
-    def cancel(self) -> None:
-        self._model.scheduler.cancel(self.client)
-
-    # --- in the thread ----------------------------------------------------------------------------
-
-    def _work(self) -> None:
-        with self._upload.content as content:
-            try:
-                transcriber = self._model.scheduler.transcriber_for(self.client)
-                if self._segmentation is not None:
-                    transcriber.segmentation = self._segmentation
-                name = self._upload.name
-                recording = Recording(name, Path(name).stem, content=content, on_read=self._count)
-                for _, result in transcriber.transcribe_events([recording], self._request):
-                    if isinstance(result, Segment):
-                        self.separator = transcriber.separator_in(result.language)
-                    self._put(result)
-            except Exception as error:
-                self._put(error)
-
-    def _count(self, seconds: float) -> None:
+    def count(seconds: float) -> None:
         """Count a block, in the reading thread."""
-        if self.client.is_cancelled:
+        if client.is_cancelled:
             raise WithdrawnError
-        if seconds > self._max_seconds:
-            raise too_long(self._max_seconds)
-        self.client.expected_seconds = max(self.client.expected_seconds, seconds)
+        if seconds > max_seconds:
+            raise too_long(max_seconds)
+        client.expected_seconds = max(client.expected_seconds, seconds)
 
-    def _put(self, event: Segment | Transcript | Exception) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+    def work() -> Iterator[Segment | Transcript | UserError]:
+        with upload.content as content:
+            recording = Recording(upload.name, Path(upload.name).stem, content=content, on_read=count)
+            for _, result in transcriber.transcribe_events([recording], request):
+                yield result
+
+    transcriber = model.scheduler.transcriber_for(client)
+    if segmentation is not None:
+        transcriber.segmentation = segmentation
+    results, separator = work(), transcriber.separator
+    # Whoever leaves does not wait for a batch; the thread ends when the scheduler lets it go.
+    take = functools.partial(
+        to_thread.run_sync, next, results, None, abandon_on_cancel=True, limiter=_THREADS
+    )
+    try:
+        while (result := await take()) is not None:
+            if isinstance(result, UserError):
+                raise result
+            if isinstance(result, Segment):
+                separator = transcriber.separator_in(result.language)
+            yield result, separator
+    finally:
+        model.scheduler.cancel(client)
