@@ -55,18 +55,8 @@ def test_models_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_the_process_serves_and_ends_by_sigterm(tmp_path: Path) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "asr",
-        "serve",
-        "--model",
-        f"an4={PRETRAINED}",
-        "--device",
-        "cpu",
-        "--port",
-        "0",
-    ]
+    options = ["--model", f"an4={PRETRAINED}", "--device", "cpu", "--port", "0"]
+    words = [sys.executable, "-m", "asr", "serve", *options]
     with (
         open(tmp_path / "log", "w") as log,
         subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log) as process,
@@ -87,36 +77,22 @@ def test_the_process_serves_and_ends_by_sigterm(tmp_path: Path) -> None:
 # --- deployment -----------------------------------------------------------------------------------
 
 
-def read_command(name: str) -> list[str]:
-    """The words after `asr serve` in a file that deploys it."""
-    text = (DEPLOY / name).read_text(encoding="utf-8")
-    if name == "Dockerfile":
-        entry, command = (
-            json.loads(re.search(rf"^{kind} (\[.*\])$", text, re.M)[1]) for kind in ("ENTRYPOINT", "CMD")
-        )  # type: ignore[index]
-        return [*entry[2:], *command]
-    if name == "compose.yaml":
-        return list(yaml.safe_load(text)["services"]["asr"]["command"])
-    return shlex.split(re.search(r"^ExecStart=\S+ serve (.*)$", text, re.M)[1])  # type: ignore[index]
-
-
-@pytest.mark.parametrize("name", ["Dockerfile", "compose.yaml", "asr.service"])
-def test_deployed_commands_are_understood(name: str) -> None:
-    assert parse(read_command(name)).model == ["base"]
-
-
-def test_deployment_leaves_time_to_finish_and_room_for_uploads() -> None:
-    config = build_config(ServeConfig, [])
-    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
-    assert int(compose["services"]["asr"]["stop_grace_period"].rstrip("s")) > config.drain_seconds
-    unit = (DEPLOY / "asr.service").read_text(encoding="utf-8")
-    assert int(re.search(r"TimeoutStopSec=(\d+)", unit)[1]) > config.drain_seconds  # type: ignore[index]
-    proxy = (DEPLOY / "Caddyfile").read_text(encoding="utf-8")
-    assert int(re.search(r"max_size (\d+)MB", proxy)[1]) > config.max_upload_mb  # type: ignore[index]
-
-
-def test_the_image_has_the_versions_of_the_package() -> None:
+def test_deployed_commands_are_understood_and_leave_time_and_room() -> None:
     image = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]["asr"]
+    unit = (DEPLOY / "asr.service").read_text(encoding="utf-8")
+    proxy = (DEPLOY / "Caddyfile").read_text(encoding="utf-8")
+
+    def find(pattern: str, text: str) -> str:
+        (found,) = re.findall(pattern, text, re.MULTILINE)
+        return str(found)
+
+    entry = json.loads(find(r"^ENTRYPOINT (\[.*\])$", image)) + json.loads(find(r"^CMD (\[.*\])$", image))
+    for words in (entry[2:], compose["command"], shlex.split(find(r"^ExecStart=\S+ serve (.*)$", unit))):
+        assert parse(words).model == ["base"]
+    config = build_config(ServeConfig, [])
+    assert int(compose["stop_grace_period"].rstrip("s")) > config.drain_seconds
+    assert int(find(r"TimeoutStopSec=(\d+)", unit)) > config.drain_seconds
+    assert int(find(r"max_size (\d+)MB", proxy)) > config.max_upload_mb
     packaging = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    (torch_versions,) = re.findall(r"torch>=[^'\"]+", packaging)
-    assert torch_versions in image
+    assert find(r"torch>=[^'\"]+", packaging) in image

@@ -17,12 +17,13 @@ from serve_examples import RATE, at_a_port, encode, make_app, speak, wait_until
 from starlette.testclient import TestClient
 
 from asr.serve import Session
+from asr.serve.api import ServerVad
+from asr.serve.realtime import InputOptions, Pcm, SessionOptions, SessionTranscription
 from asr.serve.scheduler import Client
 
 URL = "/v1/audio/transcriptions"
 TYPE = {"content-type": "multipart/form-data; boundary=b"}
 AUDIO = encode(speak(1.0))
-MANY = settings(max_examples=10_000, suppress_health_check=list(HealthCheck))
 FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 
 
@@ -66,23 +67,12 @@ def broken_bodies(draw: st.DrawFn) -> bytes:
     return body
 
 
-def check_body(client: TestClient, body: bytes) -> None:
-    answer = client.post(URL, content=body, headers=TYPE)
-    assert answer.status_code in (200, 400, 404, 413), answer.text
-    assert answer.status_code == 200 or answer.json()["error"]["message"]
-
-
 @FEW
 @given(body=broken_bodies() | st.binary(max_size=300))
 def test_broken_bodies_are_answered(client: TestClient, body: bytes) -> None:
-    check_body(client, body)
-
-
-@pytest.mark.slow
-@MANY
-@given(body=broken_bodies() | st.binary(max_size=300))
-def test_ten_thousand_broken_bodies_are_answered(client: TestClient, body: bytes) -> None:
-    check_body(client, body)
+    answer = client.post(URL, content=body, headers=TYPE)
+    assert answer.status_code in (200, 400, 404, 413), answer.text
+    assert answer.status_code == 200 or answer.json()["error"]["message"]
 
 
 FIELDS = st.dictionaries(
@@ -110,27 +100,8 @@ LEAVES: st.SearchStrategy[Any] = st.none() | st.booleans() | st.integers() | st.
 LEAVES |= st.sampled_from(
     ["audio/pcm", "audio/pcmu", "server_vad", "transcription", "tiny", "de", 24000, 500, "AAAA"]
 )
-KEYS = st.sampled_from(
-    [
-        "type",
-        "session",
-        "audio",
-        "input",
-        "format",
-        "rate",
-        "transcription",
-        "model",
-        "language",
-        "turn_detection",
-        "threshold",
-        "include",
-        "event_id",
-        "prefix_padding_ms",
-        "silence_duration_ms",
-        "noise_reduction",
-        "prompt",
-    ]
-)
+OPTIONS = (SessionOptions, InputOptions, Pcm, ServerVad, SessionTranscription)
+KEYS = st.sampled_from(["session", "event_id", *(name for one in OPTIONS for name in one.model_fields)])
 TREES = st.recursive(
     LEAVES,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
@@ -150,17 +121,17 @@ FRAMES = (
 )
 
 
-def check_frames(app: Any, frames: list[str]) -> None:
+@FEW
+@given(frames=st.lists(FRAMES, max_size=8))
+def test_any_frames_are_answered(app: Any, frames: list[str]) -> None:
     """Whatever comes, the session goes on to its end, and every answer is an event that can be sent."""
     service, sent = app.state.service, []
     over = threading.Event()
 
     def send(event: Any) -> None:
-        sent.append(event)
+        sent.append(json.loads(json.dumps(event)))
         if event is None:
             over.set()
-        else:
-            json.dumps(event)
 
     session = Session(service.models, service.models["tiny"], Client(is_live=True), send)
     for frame in frames:
@@ -168,19 +139,6 @@ def check_frames(app: Any, frames: list[str]) -> None:
     session.finish()
     assert over.wait(20), frames
     assert sent[0]["type"] == "session.created" and all(event["event_id"] for event in sent[:-1])
-
-
-@FEW
-@given(frames=st.lists(FRAMES, max_size=8))
-def test_any_frames_are_answered(app: Any, frames: list[str]) -> None:
-    check_frames(app, frames)
-
-
-@pytest.mark.slow
-@MANY
-@given(frames=st.lists(FRAMES, max_size=4))
-def test_ten_thousand_lists_of_frames_are_answered(app: Any, frames: list[str]) -> None:
-    check_frames(app, frames)
 
 
 @FEW
@@ -227,27 +185,15 @@ def test_slow_clients_hold_up_nobody(address: str, app: Any) -> None:
 
 # --- names, and files that name others --------------------------------------------------------------
 
-NAMES = [
-    "../../etc/passwd",
-    "/etc/passwd",
-    "..\\a.wav",
-    "a\u202egpj.wav",
-    "x" * 2000,
-    "a.wav;.m3u8",
-    "a\0b.wav",
-    "-i",
-    "",
-]
+NAMES = ["../../etc/passwd", "..\\a.wav", "a\u202egpj.wav", "x" * 2000, "a.wav;.m3u8", "a\0b.wav", "-i", ""]
 
 
-@pytest.mark.parametrize("name", NAMES, ids=lambda name: repr(name)[:20])
-def test_names_are_only_shown(
-    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_names_are_only_shown(client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    answer = client.post(URL, content=make_body({"model": "tiny"}, name.replace('"', "")), headers=TYPE)
-    assert answer.status_code in (200, 400)
-    assert not list(tmp_path.iterdir())
+    for name in NAMES:
+        answer = client.post(URL, content=make_body({"model": "tiny"}, name), headers=TYPE)
+        assert answer.status_code in (200, 400)
+        assert not list(tmp_path.iterdir())
 
 
 def test_paths_of_the_page_stay_in_its_folder(address: str) -> None:
@@ -259,23 +205,12 @@ def test_paths_of_the_page_stay_in_its_folder(address: str) -> None:
 
 
 def playlists(secret: Path, url: str) -> dict[str, bytes]:
-    """Files that make FFmpeg open others where it may."""
+    """Files that make FFmpeg open others where it may; tests/audio has more of them."""
     hls = "#EXTM3U\n#EXT-X-MEDIA-SEQUENCE:0\n#EXTINF:10.0,\n{}\n#EXT-X-ENDLIST\n"
-    sdp = "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio {} RTP/AVP 0\n"
-    port = url.rpartition(":")[2].strip("/")
-    mpd = '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"><Period><AdaptationSet '
-    mpd += f'mimeType="audio/mp4"><Representation id="1"><BaseURL>{url}</BaseURL></Representation></AdaptationSet></Period></MPD>'
     return {
         "hls-file": hls.format(secret).encode(),
-        "hls-url": hls.format(url).encode(),
         "hls-in-riff": b"RIFF\0\0\0\0" + hls.format(url).encode(),
-        "concat": f"ffconcat version 1.0\nfile {secret}\n".encode(),
         "concat-url": f"ffconcat version 1.0\nfile '{url}'\n".encode(),
-        "dash": mpd.encode(),
-        "sdp": sdp.format(port).encode(),
-        "image": f"{secret}".encode(),
-        "asx": f'<asx version="3.0"><entry><ref href="{url}"/></entry></asx>'.encode(),
-        "pls": f"[playlist]\nFile1={url}\nNumberOfEntries=1\n".encode(),
         "mov-alias": make_mov_alias(url),
     }
 
@@ -312,7 +247,6 @@ def test_files_that_name_others_open_nothing(client: TestClient, tmp_path: Path)
         for name, content in playlists(secret, url).items():
             answer = client.post(URL, files={"file": (f"{name}.wav", content)}, data={"model": "tiny"})
             assert answer.status_code == 400 or answer.json()["text"] == "", (name, answer.text)
-            assert "asr-" not in answer.text
         with pytest.raises(TimeoutError):
             called.append(canary.accept())
     assert not called

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import logging
+import select
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hostile_audio import encode_media
 from serve_examples import RATE, at_a_port, encode, load_tiny, make_app, speak, wait_until
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
@@ -106,31 +108,18 @@ def test_pages_of_other_hosts_are_refused_unless_named() -> None:
         assert post(client, headers={"origin": "http://testserver"}).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "", "["]
-)
-def test_rebound_names_are_refused(host: str) -> None:
+def test_names_that_are_not_ours_are_refused_without_keys() -> None:
+    """A web page can rebind its name to this machine."""
     with TestClient(make_app(hosts=("asr.example",))) as client:
-        headers = {"host": host, "origin": f"http://{host}"}
-        assert client.get("/v1/models", headers=headers).status_code == 403
-        with (
-            pytest.raises(WebSocketDisconnect),
-            client.websocket_connect("/v1/realtime", headers=headers) as link,
-        ):
-            link.receive_json()
-
-
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1:8000", "LOCALHOST", "[::1]:8000", "192.168.0.7", "asr.example:80"]
-)
-def test_own_names_are_served(host: str) -> None:
-    with TestClient(make_app(hosts=("asr.example",))) as client:
-        assert client.get("/v1/models", headers={"host": host}).status_code == 200
-
-
-def test_keys_serve_any_host() -> None:
+        for host in ("evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "", "["):
+            headers = {"host": host, "origin": f"http://{host}"}
+            assert client.get("/v1/models", headers=headers).status_code == 403
+            with pytest.raises(WebSocketDisconnect), client.websocket_connect(URL, headers=headers) as link:
+                link.receive_json()
+        for host in ("127.0.0.1:8000", "LOCALHOST", "[::1]:8000", "192.168.0.7", "asr.example:80"):
+            assert client.get("/v1/models", headers={"host": host}).status_code == 200
     with TestClient(make_app(KEYS)) as client:
-        headers = {"host": "asr.example", "authorization": "Bearer open sesame"}
+        headers = {"host": "any.example", "authorization": "Bearer open sesame"}
         assert client.get("/v1/models", headers=headers).status_code == 200
 
 
@@ -147,19 +136,11 @@ def test_too_many_bytes_are_refused_as_they_come() -> None:
     """An endless body without a length, over a real socket: the answer comes while it is being sent."""
     with at_a_port(make_app(max_upload_mb=0.1)) as address, connect(address) as link:
         send_head(link, "transfer-encoding: chunked")
-        sent = 0
-        link.settimeout(0.0005)
-        answer = b""
-        while not answer and sent < 20_000_000:
-            link.settimeout(5)
-            try:
-                link.sendall(b"1000\r\n" + b"x" * 4096 + b"\r\n")
-                sent += 4096
-                link.settimeout(0.0005)
-                answer = link.recv(4096)
-            except TimeoutError:
-                pass
-        assert answer.startswith(b"HTTP/1.1 413") and sent < 5_000_000
+        for _ in range(1000):
+            link.sendall(b"1000\r\n" + b"x" * 4096 + b"\r\n")
+            if select.select([link], [], [], 0.0005)[0]:
+                break
+        assert link.recv(4096).startswith(b"HTTP/1.1 413")
 
 
 def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,20 +163,13 @@ def send_head(link: socket.socket, header: str) -> None:
     link.sendall(b"%x\r\n%s\r\n" % (len(part), part) if "chunked" in header else part)
 
 
-def test_a_long_file_is_refused_by_its_header() -> None:
-    with TestClient(make_app(max_audio_seconds=3.0)) as client:
-        answer = post(client)
-        assert answer.status_code == 413 and "3 s of audio" in answer.json()["error"]["message"]
-
-
-def test_a_long_file_without_a_length_is_refused_as_it_is_read() -> None:
+def test_a_long_file_is_refused_by_its_header_or_as_it_is_read() -> None:
     """Raw MP3 frames: nothing but decoding tells how long they are."""
-    from hostile_audio import encode_media
-
     silent = encode_media(np.zeros(60 * RATE, np.float32), RATE, "mp3", "libmp3lame", write_xing="0")
-    with TestClient(make_app(max_audio_seconds=30.0)) as client:
-        answer = post(client, silent)
-        assert answer.status_code == 413, answer.text
+    with TestClient(make_app(max_audio_seconds=3.0)) as client:
+        for content in (AUDIO, silent):
+            answer = post(client, content)
+            assert answer.status_code == 413 and "3 s of audio" in answer.json()["error"]["message"]
 
 
 def test_large_text_fields_are_refused() -> None:

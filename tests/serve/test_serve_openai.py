@@ -49,21 +49,26 @@ def test_json(client: openai.OpenAI, expected: Any) -> None:
     assert answer.text == expected.text and answer.usage.seconds == 6 and answer._request_id
 
 
-def test_subtitles(client: openai.OpenAI, expected: Any) -> None:
-    assert ask(client, response_format="srt") == format_transcript("srt", expected)
+@pytest.mark.parametrize("name", ["text", "srt", "vtt"])
+def test_texts(client: openai.OpenAI, expected: Any, name: str) -> None:
+    wanted = expected.text + "\n" if name == "text" else format_transcript(name, expected)
+    assert ask(client, response_format=name) == wanted
 
 
-def test_verbose_json(client: openai.OpenAI, expected: Any) -> None:
-    answer = ask(client, response_format="verbose_json", timestamp_granularities=["word", "segment"])
-    assert answer.text == expected.text and answer.duration == 6.0
-    assert [word.word for word in answer.words] == [word.text for word in expected.words]
-    assert [segment.text for segment in answer.segments] == [one.text for one in expected.segments]
+@pytest.mark.parametrize("given", [[], ["word"], ["word", "segment"]], ids=str)
+def test_verbose_json(client: openai.OpenAI, expected: Any, given: list[Any]) -> None:
+    answer = ask(client, response_format="verbose_json", timestamp_granularities=given)
+    assert answer.text == expected.text and answer.duration == 6.0 and answer.language.islower()
+    words = [word.text for word in expected.words] if "word" in given else None
+    segments = [one.text for one in expected.segments] if given != ["word"] else None
+    assert (answer.words and [word.word for word in answer.words]) == words
+    assert (answer.segments and [segment.text for segment in answer.segments]) == segments
     type(answer).model_validate(answer.model_dump())  # every field is there, of its type
-    assert ask(client, response_format="verbose_json").words is None
 
 
 def test_streaming(client: openai.OpenAI, expected: Any) -> None:
     events = list(ask(client, stream=True))
+    assert len(events) == len(expected.segments) + 1 > 2
     assert "".join(event.delta for event in events[:-1]) == events[-1].text == expected.text
     assert events[-1].type == "transcript.text.done" and events[-1].usage.seconds == 6
 

@@ -6,12 +6,12 @@ import platform
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from serve_examples import wait_until
 
 from asr.audio import AudioSegment
 from asr.serve import Client, Scheduler, WithdrawnError, scheduler as scheduler_module
@@ -26,9 +26,11 @@ class Fake:
 
     separator = " "
 
-    def __init__(self, is_gated: bool = True) -> None:
+    def __init__(self, seconds_each: float = 0.0) -> None:
         self.batches: list[list[float]] = []
-        self.gate = threading.Semaphore(0 if is_gated else 1_000_000)
+        self.gate = threading.Semaphore(0)
+        self.time = [0.0]  # in a list: the scheduler works with a copy
+        self.seconds_each = seconds_each
         self.fault: Callable[[Sequence[AudioSegment]], None] = lambda segments: None
 
     def padded_length(self, num_samples: int, request: Request) -> int:
@@ -37,6 +39,7 @@ class Fake:
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
         self.batches.append([segment.start for segment in segments])
         self.gate.acquire()
+        self.time[0] += self.seconds_each * len(segments)
         self.fault(segments)
         return [make_segment(one, f"{one.start:g}", (), "fake", ()) for one in segments]
 
@@ -64,27 +67,28 @@ class Asking(threading.Thread):
 
 
 def make(fake: Fake, batch_size: int = 2, **options: Any) -> Scheduler:
-    return Scheduler(fake, batch_size, max_batch_seconds=1000.0, **options)  # type: ignore[arg-type]
+    options = {"max_batch_seconds": 1000.0, "clock": lambda: fake.time[0]} | options
+    return Scheduler(fake, batch_size, **options)  # type: ignore[arg-type]
 
 
-def wait_for(is_true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 5
-    while not is_true():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.001)
+def start(batch_size: int = 2, fault: Any = lambda _: None) -> tuple[Fake, Scheduler, Asking]:
+    """With a first segment, 0, in the midst of its batch."""
+    fake = Fake()
+    fake.fault = fault
+    scheduler = make(fake, batch_size)
+    first = Asking(scheduler, Client(), [0.0])
+    wait_until(lambda: fake.batches)
+    return fake, scheduler, first
 
 
-def num_waiting(scheduler: Scheduler) -> int:
-    return len(scheduler._waiting)
+def wait_for(scheduler: Scheduler, num_waiting: int) -> None:
+    wait_until(lambda: len(scheduler._waiting) == num_waiting)
 
 
 def test_segments_of_several_clients_share_a_batch_and_each_gets_its_own() -> None:
-    fake = Fake()
-    scheduler = make(fake, batch_size=4)
-    first = Asking(scheduler, Client(), [0.0])
-    wait_for(lambda: fake.batches)
+    fake, scheduler, first = start(batch_size=4)
     others = [Asking(scheduler, Client(), [10.0 * number]) for number in (1, 2, 3)]
-    wait_for(lambda: num_waiting(scheduler) == 3)
+    wait_for(scheduler, 3)
     fake.gate.release(2)
     for one in (first, *others):
         one.join(5)
@@ -93,15 +97,12 @@ def test_segments_of_several_clients_share_a_batch_and_each_gets_its_own() -> No
 
 
 def test_segments_of_other_lengths_are_never_in_one_batch() -> None:
-    fake = Fake()
-    scheduler = make(fake, batch_size=8)
-    Asking(scheduler, Client(), [0.0])
-    wait_for(lambda: fake.batches)
+    fake, scheduler, _ = start(batch_size=8)
     Asking(scheduler, Client(), [1.0, 2.0])
     Asking(scheduler, Client(), [3.0], seconds=2.0)
-    wait_for(lambda: num_waiting(scheduler) == 3)
+    wait_for(scheduler, 3)
     fake.gate.release(3)
-    wait_for(lambda: len(fake.batches) == 3)
+    wait_until(lambda: len(fake.batches) == 3)
     assert sorted(map(sorted, fake.batches[1:])) == [[1.0, 2.0], [3.0]]
 
 
@@ -109,55 +110,44 @@ def test_a_short_clip_passes_a_long_file_after_one_batch() -> None:
     fake = Fake()
     scheduler = make(fake)
     Asking(scheduler, Client(), [float(number) for number in range(20)])
-    wait_for(lambda: fake.batches)
+    wait_until(lambda: fake.batches)
     clip = Asking(scheduler, Client(), [100.0])
-    wait_for(lambda: num_waiting(scheduler) == 19)
+    wait_for(scheduler, 19)
     fake.gate.release(2)
     clip.join(5)
     assert clip.texts == ["100"] and len(fake.batches) <= 3
 
 
 def test_live_sessions_come_before_files() -> None:
-    fake = Fake()
-    scheduler = make(fake, batch_size=1)
-    Asking(scheduler, Client(), [0.0])
-    wait_for(lambda: fake.batches)
+    fake, scheduler, _ = start(batch_size=1)
     Asking(scheduler, Client(), [1.0])
-    wait_for(lambda: num_waiting(scheduler) == 1)
-    busy = Client(is_live=True, served_seconds=1e6)
-    Asking(scheduler, busy, [2.0])
-    wait_for(lambda: num_waiting(scheduler) == 2)
+    wait_for(scheduler, 1)
+    Asking(scheduler, Client(is_live=True, served_seconds=1e6), [2.0])
+    wait_for(scheduler, 2)
     fake.gate.release(3)
-    wait_for(lambda: len(fake.batches) == 3)
+    wait_until(lambda: len(fake.batches) == 3)
     assert fake.batches == [[0.0], [2.0], [1.0]]
 
 
 def test_who_was_served_much_is_not_passed_for_ever() -> None:
-    fake, now = Fake(), [0.0]
-    scheduler = make(fake, batch_size=1, clock=lambda: now[0])
-    Asking(scheduler, Client(), [0.0])
-    wait_for(lambda: fake.batches)
+    fake, scheduler, _ = start(batch_size=1)
     Asking(scheduler, Client(served_seconds=600.0), [1.0])
-    wait_for(lambda: num_waiting(scheduler) == 1)
-    now[0] = 61.0
+    wait_for(scheduler, 1)
+    fake.time[0] = 61.0
     Asking(scheduler, Client(), [2.0])
-    wait_for(lambda: num_waiting(scheduler) == 2)
+    wait_for(scheduler, 2)
     fake.gate.release(2)
-    wait_for(lambda: len(fake.batches) == 3)
+    wait_until(lambda: len(fake.batches) == 3)
     assert fake.batches[1] == [1.0]
 
 
 def test_batches_are_as_large_as_the_time_allows() -> None:
-    fake, now = Fake(is_gated=False), [0.0]
-
-    def take_time(segments: Sequence[AudioSegment]) -> None:
-        now[0] += 0.4 * len(segments)
-
-    fake.fault = take_time
+    fake = Fake(seconds_each=0.4)
+    fake.gate.release(100)
     reports: list[tuple[float, ...]] = []
-    scheduler = Scheduler(fake, 8, lambda *batch: reports.append(batch), lambda: now[0])  # type: ignore[arg-type]
+    scheduler = make(fake, 8, report=lambda *batch: reports.append(batch), max_batch_seconds=1.0)
     Asking(scheduler, Client(), [0.0]).join(5)
-    wait_for(lambda: reports)
+    wait_until(lambda: reports)
     Asking(scheduler, Client(), [float(number) for number in range(10)]).join(5)
     assert {len(batch) for batch in fake.batches[1:]} == {2}
     assert scheduler.speed == pytest.approx(2.5)
@@ -167,27 +157,22 @@ def test_batches_are_as_large_as_the_time_allows() -> None:
 def test_clients_share_a_batch_that_is_too_large_for_one_unless_somebody_speaks(
     is_live: bool, sizes: set[int]
 ) -> None:
-    fake, now = Fake(), [0.0]
-
-    def take_time(segments: Sequence[AudioSegment]) -> None:
-        now[0] += 0.4 * len(segments)
-
-    fake.fault = take_time
-    scheduler = Scheduler(fake, 8, clock=lambda: now[0])  # type: ignore[arg-type]
+    fake = Fake(seconds_each=0.4)
+    scheduler = make(fake, 8, max_batch_seconds=1.0)
     fake.gate.release()
     Asking(scheduler, Client(is_live=is_live), [0.0]).join(5)
     Asking(scheduler, Client(), [1.0])
-    wait_for(lambda: len(fake.batches) == 2)
-    for number in (2, 4):
-        Asking(scheduler, Client(), [float(number), number + 1.0, number + 2.0, number + 3.0])
-    wait_for(lambda: num_waiting(scheduler) == 8)
+    wait_until(lambda: len(fake.batches) == 2)
+    for number in (2.0, 4.0):
+        Asking(scheduler, Client(), [number, number + 1.0, number + 2.0, number + 3.0])
+    wait_for(scheduler, 8)
     fake.gate.release(20)
-    wait_for(lambda: num_waiting(scheduler) == 0)
+    wait_for(scheduler, 0)
     assert {len(batch) for batch in fake.batches[2:]} == sizes
 
 
 def test_live_sessions_pass_a_file_where_it_gives_way() -> None:
-    fake, reports = Fake(), list[tuple[float, ...]]()
+    fake = Fake()
 
     def try_again(segments: Sequence[AudioSegment]) -> None:
         if segments[0].start == 0.0:
@@ -196,34 +181,29 @@ def test_live_sessions_pass_a_file_where_it_gives_way() -> None:
             fake.gate.acquire()
 
     fake.fault = try_again
-    scheduler = make(fake, batch_size=1, report=lambda *batch: reports.append(batch))
+    scheduler = make(fake, batch_size=1)
     file = Asking(scheduler, Client(), [0.0])
-    wait_for(lambda: fake.batches)
+    wait_until(lambda: fake.batches)
     Asking(scheduler, Client(), [1.0])
     live = Asking(scheduler, Client(is_live=True), [2.0])
-    wait_for(lambda: num_waiting(scheduler) == 2)
+    wait_for(scheduler, 2)
     fake.gate.release(2)
     live.join(5)
     assert live.texts == ["2"] and not file.texts
     fake.gate.release(2)
     file.join(5)
-    wait_for(lambda: len(reports) == 3)
+    wait_until(lambda: len(fake.batches) == 4)
     assert fake.batches == [[0.0], [2.0], [0.0], [1.0]]
 
 
 def test_only_the_guilty_segment_fails() -> None:
-    fake = Fake()
-
     def refuse(segments: Sequence[AudioSegment]) -> None:
         if any(segment.start == 2.0 for segment in segments):
             raise RuntimeError("too loud")
 
-    fake.fault = refuse
-    scheduler = make(fake, batch_size=4)
-    Asking(scheduler, Client(), [0.0])
-    wait_for(lambda: fake.batches)
+    fake, scheduler, _ = start(batch_size=4, fault=refuse)
     asking = [Asking(scheduler, Client(), [float(number)]) for number in (1, 2, 3, 4)]
-    wait_for(lambda: num_waiting(scheduler) == 4)
+    wait_for(scheduler, 4)
     fake.gate.release(20)
     for one in asking:
         one.join(5)
@@ -232,27 +212,19 @@ def test_only_the_guilty_segment_fails() -> None:
 
 
 def test_withdrawn_segments_are_not_recognized() -> None:
-    fake = Fake()
-    scheduler = make(fake)
-    Asking(scheduler, Client(), [0.0])
-    wait_for(lambda: fake.batches)
+    _, scheduler, _ = start()
     leaving = Asking(scheduler, Client(), [5.0, 6.0])
-    wait_for(lambda: num_waiting(scheduler) == 2)
+    wait_for(scheduler, 2)
     scheduler.cancel(leaving.client)
-    leaving.join(5)
-    assert isinstance(leaving.error, WithdrawnError) and num_waiting(scheduler) == 0
-    late = Asking(scheduler, leaving.client, [7.0])
-    late.join(5)
-    assert isinstance(late.error, WithdrawnError)
+    for one in (leaving, Asking(scheduler, leaving.client, [7.0])):
+        one.join(5)
+        assert isinstance(one.error, WithdrawnError) and not scheduler._waiting
 
 
 def test_closing_frees_everybody() -> None:
-    fake = Fake()
-    scheduler = make(fake)
-    Asking(scheduler, Client(), [0.0])
-    wait_for(lambda: fake.batches)
+    fake, scheduler, _ = start()
     waiting = Asking(scheduler, Client(), [1.0])
-    wait_for(lambda: num_waiting(scheduler) == 1)
+    wait_for(scheduler, 1)
     scheduler.close()
     waiting.join(5)
     assert isinstance(waiting.error, WithdrawnError)
@@ -262,22 +234,19 @@ def test_closing_frees_everybody() -> None:
 
 
 def test_a_batch_that_does_not_end_is_noticed() -> None:
-    fake, now = Fake(), [0.0]
-    scheduler = make(fake, clock=lambda: now[0])
-    assert scheduler.stuck_seconds() == 0
-    Asking(scheduler, Client(), [0.0])
-    wait_for(lambda: fake.batches)
-    now[0] = 50.0
+    fake, scheduler, _ = start()
+    fake.time[0] = 50.0
     assert scheduler.stuck_seconds() == 50
     fake.gate.release()
-    wait_for(lambda: scheduler.stuck_seconds() == 0)
+    wait_until(lambda: scheduler.stuck_seconds() == 0)
 
 
 def test_freed_memory_goes_back_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake, now, trims = Fake(is_gated=False), [0.0], list[float]()
-    monkeypatch.setattr(scheduler_module, "trim_memory", lambda: trims.append(now[0]))
-    scheduler = make(fake, clock=lambda: now[0])
-    now[0] = 61.0
+    fake, trims = Fake(), list[float]()
+    monkeypatch.setattr(scheduler_module, "trim_memory", lambda: trims.append(fake.time[0]))
+    fake.gate.release(3)
+    scheduler = make(fake)
+    fake.time[0] = 61.0
     for _ in range(3):
         Asking(scheduler, Client(), [0.0]).join()
     scheduler.close()
@@ -298,7 +267,8 @@ def test_memory_that_was_freed_in_pieces_goes_back() -> None:
 
 
 def test_a_client_knows_what_is_left_of_its_audio() -> None:
-    scheduler = make(Fake(is_gated=False))
+    fake = Fake()
+    fake.gate.release()
     client = Client(expected_seconds=10.0)
-    Asking(scheduler, client, [3.0]).join(5)
+    Asking(make(fake), client, [3.0]).join(5)
     assert client.position == 4.0 and client.waiting_seconds == 6.0 and client.served_seconds == 1.0
