@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Options of systems that decode, and what they are unless given.
-ONLY_RUNS = {
-    **{"decoding": None, "beam": None, "language_model": None, "lexicon": None, "threads": None},
-    **{"set": [], "batch_size": 8, "device": "auto"},
-}
+# Options of systems that decode a manifest.
+ONLY_RUNS = ("decoding", "beam", "language_model", "lexicon", "threads", "set")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,9 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.manifest is None:
-        if given := [name for name, usual in ONLY_RUNS.items() if getattr(args, name) != usual]:
-            option = f"--{given[0].replace('_', '-')}"
-            raise UserError(f"{option} is for systems that decode a --manifest; to vote on texts, remove it")
+        if given := [f"--{name.replace('_', '-')}" for name in ONLY_RUNS if getattr(args, name)]:
+            raise UserError(f"{given[0]} is for systems that decode a --manifest; to vote on texts, remove it")
         return _vote(args)
     limit_threads(args.threads)
     return _decode(args)
