@@ -61,7 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.manifest is None:
         if given := [f"--{name.replace('_', '-')}" for name in ONLY_RUNS if getattr(args, name)]:
-            raise UserError(f"{given[0]} is for systems that decode a --manifest; to vote on texts, remove it")
+            raise UserError(
+                f"{given[0]} is for systems that decode a --manifest; to vote on texts, remove it"
+            )
         return _vote(args)
     limit_threads(args.threads)
     return _decode(args)

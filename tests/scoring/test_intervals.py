@@ -28,33 +28,23 @@ def measure_coverage(num_groups: int, rate: float, spread: float, words: float, 
 
 
 @pytest.mark.parametrize(
-    ("num_groups", "rate", "spread", "words"),
+    ("num_groups", "rate", "spread", "words", "trials"),
     [
-        pytest.param(3, 0.1, 0.4, 200, id="3 speakers"),
-        pytest.param(10, 0.1, 0.5, 300, id="10 speakers"),
+        (3, 0.1, 0.4, 200, 500),
+        (10, 0.1, 0.5, 300, 500),
+        *(
+            pytest.param(*setting, 2000, marks=pytest.mark.slow)
+            for setting in (
+                *((2, 0.1, 0.4, 200), (5, 0.1, 0.4, 200), (10, 0.1, 0.5, 300), (20, 0.1, 0.5, 300)),
+                *((40, 0.05, 0.7, 200), (130, 0.07, 1.0, 6), (130, 0.02, 1.0, 6), (1000, 0.02, 1.0, 10)),
+            )
+        ),
     ],
 )
-def test_interval_holds_the_true_rate(num_groups, rate, spread, words) -> None:
+def test_interval_holds_the_true_rate(num_groups, rate, spread, words, trials) -> None:
     """With 500 trials the measured share is within 2.9 points of the true one in 99.7 % of such tests."""
-    assert 0.92 <= measure_coverage(num_groups, rate, spread, words, trials=500) <= 0.98
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("num_groups", "rate", "spread", "words"),
-    [
-        (2, 0.1, 0.4, 200),
-        (5, 0.1, 0.4, 200),
-        (10, 0.1, 0.5, 300),
-        (20, 0.1, 0.5, 300),
-        (40, 0.05, 0.7, 200),
-        (130, 0.07, 1.0, 6),
-        (130, 0.02, 1.0, 6),
-        (1000, 0.02, 1.0, 10),
-    ],
-)
-def test_interval_holds_the_true_rate_93_to_97_times_in_100(num_groups, rate, spread, words) -> None:
-    assert 0.93 <= measure_coverage(num_groups, rate, spread, words, trials=2000) <= 0.97
+    reach = 0.03 if trials == 500 else 0.02
+    assert abs(measure_coverage(num_groups, rate, spread, words, trials) - 0.95) <= reach
 
 
 def test_no_error_leaves_a_limit_by_the_number_of_words() -> None:
@@ -111,12 +101,6 @@ def test_seed_decides() -> None:
     assert find_rate_interval(sums_G2, 500, 0.95, 3) == first
     assert find_rate_interval(sums_G2, 500, 0.95, 4) != first
     assert find_rate_interval(sums_G2[::-1], 500, 0.95, 3) == first  # the order of speakers is of no matter
-
-
-def test_difference_may_be_on_either_side_of_zero() -> None:
-    sums_G2 = np.array([[number % 5 - 2, 20] for number in range(50)])
-    interval = find_ratio_interval(sums_G2, 1000, 0.95, 0)
-    assert interval.low < 0 < interval.high
 
 
 def test_one_group_or_no_words_say_nothing() -> None:

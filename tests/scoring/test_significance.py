@@ -295,9 +295,3 @@ def test_a_difference_that_depends_on_the_speakers_is_said_to() -> None:
     assert compare(one, other).verdict == "worse"
     nameless = [score(each.references, each.hypotheses) for each in (one, other)]
     assert compare(*nameless).verdict == "worse"
-
-
-def test_the_asked_confidence_decides() -> None:
-    one, other = simulate(10, 0.15, np.random.default_rng(3))
-    strict, usual = (compare(replace(one, confidence=confidence), other) for confidence in (0.999999, 0.95))
-    assert usual.verdict == "worse" and strict.verdict == "undecided"

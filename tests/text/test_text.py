@@ -6,13 +6,11 @@ import functools
 import sys
 import unicodedata
 from itertools import combinations
-from pathlib import Path
 
 import pydantic
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from asr.config import load_config
 from asr.errors import UserError
 from asr.text import (
     MAX_MARKS,
@@ -30,18 +28,13 @@ from asr.text import (
 CASES: list[tuple[str, Rule, str, str]] = [
     # form
     ("latin", "nfc", "cafe\u0301", "café"),
-    ("korean jamo", "nfc", "\u1112\u1161\u11ab", "한"),
     ("hindi", "nfc", "हिन्दी", "हिन्दी"),
-    ("hindi nukta", "nfc", "क\u093c", "क\u093c"),
     ("angstrom sign", "nfc", "\u212b", "Å"),
-    ("ligature stays", "nfc", "ﬁ", "ﬁ"),
     ("full width", "nfkc", "ＡＢＣ１（）", "ABC1()"),
     ("half-width katakana", "nfkc", "ｶﾞ", "ガ"),
     ("ligature and powers", "nfkc", "ﬁ x² ™", "fi x2 TM"),
-    ("fraction", "nfkc", "½", "1\u20442"),
     ("ideographic and no-break space", "nfkc", "a\u3000b\u00a0c", "a b c"),
     ("thai sara am comes apart", "nfkc", "น\u0e33", "น\u0e4d\u0e32"),
-    ("arabic presentation form", "nfkc", "\ufefb", "لا"),
     # invisible
     ("soft hyphen", "strip_invisible", "Zu\u00adcker", "Zucker"),
     ("zero width space and byte order mark", "strip_invisible", "\ufeffa\u200bb", "ab"),
@@ -49,31 +42,22 @@ CASES: list[tuple[str, Rule, str, str]] = [
     ("controls", "strip_invisible", "a\0b\x07c\x7fd\x9fe", "abcde"),
     ("white space stays", "strip_invisible", "a\tb\nc\r\x0b\x0c\x1c\x1f\x85d\u2028", "a\tb\nc\r\x0b\x0c\x1c\x1f\x85d\u2028"),
     ("persian non-joiner stays", "strip_invisible", "می\u200cخواهم", "می\u200cخواهم"),
-    ("hindi joiner stays", "strip_invisible", "क्\u200dष", "क्\u200dष"),
     ("emoji family stays, its selector goes", "strip_invisible", "👩\u200d❤\ufe0f\u200d👩", "👩\u200d❤\u200d👩"),
-    ("arabic number sign stays", "strip_invisible", "\u0600١", "\u0600١"),
-    ("mongolian vowel separator stays", "strip_invisible", "ᠠ\u180eᠠ", "ᠠ\u180eᠠ"),
     # diacritics
     ("latin", "strip_diacritics", "Crème brûlée, Škoda, Việt", "Creme brulee, Skoda, Viet"),
     ("letters of their own", "strip_diacritics", "øłđıß", "øłđıß"),
-    ("greek", "strip_diacritics", "άνθρωπος ΐ", "ανθρωπος ι"),
-    ("cyrillic", "strip_diacritics", "ёлка й", "елка и"),
     ("turkish capital", "strip_diacritics", "İ ı", "I ı"),
     ("arabic harakat and tatweel", "strip_diacritics", "مُحَمَّد الـــله", "محمد الله"),
     ("arabic hamza and madda", "strip_diacritics", "أب آب", "أب آب"),
     ("hebrew points", "strip_diacritics", "שָׁלוֹם", "שלום"),
     ("hindi vowel signs stay", "strip_diacritics", "हिन्दी में", "हिन्दी में"),
     ("thai vowels and tones stay", "strip_diacritics", "ที่นี่", "ที่นี่"),
-    ("tamil", "strip_diacritics", "தமிழ்", "தமிழ்"),
     ("japanese voicing", "strip_diacritics", "がぱ か\u3099", "がぱ が"),
-    ("korean", "strip_diacritics", "한국어", "한국어"),
     # brackets
     ("tags", "strip_brackets", "well[noise]then <unk> (laughs)", "well then    "),
     ("nested", "strip_brackets", "a [b [c] (d)] e", "a   e"),
     ("mixed", "strip_brackets", "a (b [c) d] e", "a (b   e"),
-    ("mixed with words", "strip_brackets", "(a <b) c>", "(a  "),
     ("without partner", "strip_brackets", "a) (b ]] [[", "a) (b ]] [["),
-    ("empty", "strip_brackets", "a()b", "a b"),
     ("full width is for nfkc", "strip_brackets", "（笑）", "（笑）"),
     ("between characters without spaces", "strip_brackets", "你[笑]<x>好 <x>吗[x]a", "你好  吗 a"),
     ("round ones stay", "strip_tags", "a (b) [noise] <unk>你[laughter]好", "a (b)    你好"),
@@ -82,10 +66,8 @@ CASES: list[tuple[str, Rule, str, str]] = [
     ("greek final sigma", "lowercase", "ΟΔΟΣ ΣΟΦΟΣ", "οδος σοφος"),
     ("turkish is not for it", "lowercase", "Iİ", "ii\u0307"),
     ("composed", "lowercase", "J\u030c", "ǰ"),
-    ("cyrillic, georgian, chinese", "lowercase", "ЖЁ ა 中", "жё ა 中"),
     ("german", "uppercase", "straße", "STRASSE"),
     ("turkish is not for it", "uppercase", "iı", "II"),
-    ("greek", "uppercase", "σς", "ΣΣ"),
     ("composed", "uppercase", "ΐ", "\u03aa\u0301"),
     # apostrophes
     ("all kinds", "plain_apostrophes", "don’t don‘t donʼt don＇t don't", "don't " * 4 + "don't"),
@@ -95,24 +77,18 @@ CASES: list[tuple[str, Rule, str, str]] = [
     ("punctuation stays", "strip_symbols", "50% & @ #1", "50% & @ #1"),
     ("emoji", "strip_symbols", "a👩\u200d❤\ufe0f\u200d👩b🇩🇪👍🏽", "a   b    "),
     ("joiner in a word stays", "strip_symbols", "क्\u200dष", "क्\u200dष"),
-    ("musical note", "strip_symbols", "♪ la ♪", "  la  "),
     # punctuation
     ("sentence", "strip_punctuation", "Hello, world! (No?)", "Hello  world   No  "),
     ("inside words", "strip_punctuation", "don't don’t mother-in-law col·lecció", "don't don’t mother-in-law col·lecció"),
     ("at the edges", "strip_punctuation", "'tis the dogs' -- a- -b rock 'n' roll", " tis the dogs     a   b rock  n  roll"),
-    ("several in a row", "strip_punctuation", "a--b a-'b", "a  b a  b"),
     ("numbers", "strip_punctuation", "3.5 1,000 50% 1-2", "3 5 1 000 50  1-2"),
-    ("initials", "strip_punctuation", "U.S.", "U S "),
-    ("underscore", "strip_punctuation", "a_b", "a b"),
     ("symbols stay", "strip_punctuation", "$5 + 3°", "$5 + 3°"),
     ("chinese", "strip_punctuation", "你好，世界。", "你好 世界 "),
     ("arabic", "strip_punctuation", "مرحبا، كيف؟", "مرحبا  كيف "),
     ("hindi: a vowel sign is in the word", "strip_punctuation", "हिन्दी-भाषा।", "हिन्दी-भाषा "),
     ("hebrew maqaf, gershayim", "strip_punctuation", "בית־ספר צה״ל", "בית־ספר צה״ל"),
-    ("spanish", "strip_punctuation", "¿Qué? ¡Sí!", " Qué   Sí "),
     # spaces
     ("every kind", "collapse_spaces", " a\tb\r\nc\u00a0d\u3000e\u2028f\x1fg  ", "a b c d e f g"),
-    ("zero width space is none", "collapse_spaces", "a\u200bb", "a\u200bb"),
     ("nothing but spaces", "collapse_spaces", " \n ", ""),
 ]  # fmt: skip
 
@@ -172,31 +148,20 @@ def test_config_chooses_rules_for_training_and_scoring() -> None:
 def test_check_rules(rules: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         check_rules(rules)
-    with pytest.raises(pydantic.ValidationError):
+    with pytest.raises(pydantic.ValidationError, match="training"):
         TextConfig.model_validate({"training": tuple(rules)})
-
-
-def test_config_error_names_key_and_order(tmp_path: Path) -> None:
-    path = tmp_path / "run.yaml"
-    path.write_text("scoring: [strip_punctuation, lowercase]\n")
-    with pytest.raises(UserError, match=r"run.yaml:1: scoring = .*order: lowercase, strip_punctuation"):
-        load_config(TextConfig, path)
 
 
 # --- a second time changes nothing --------------------------------------------------------------
 
 
-def valid_lists() -> list[tuple[str, ...]]:
-    """Every list of rules that a config may hold: subsets in the order of RULES without the two conflicts."""
-    lists = [rules for size in range(1, len(RULES)) for rules in combinations(RULES, size)]
-    return [
-        rules
-        for rules in lists
-        if not {"nfc", "nfkc"} <= {*rules} and not {"lowercase", "uppercase"} <= {*rules}
-    ]
-
-
-LISTS = valid_lists()
+# Every list of rules that a config may hold: subsets in the order of RULES without the two conflicts.
+LISTS = [
+    rules
+    for size in range(1, len(RULES))
+    for rules in combinations(RULES, size)
+    if not {"nfc", "nfkc"} <= {*rules} and not {"lowercase", "uppercase"} <= {*rules}
+]
 
 # What meets badly: letters that change length with case, marks, halves of compositions, joiners, brackets.
 AWKWARD = (

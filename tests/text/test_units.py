@@ -175,10 +175,10 @@ def test_what_is_no_character_is_refused() -> None:
 
 
 @pytest.mark.parametrize("type", TYPES)
-@pytest.mark.parametrize("texts", [[], ["", ""]])
-def test_no_text_is_refused(type: TokenizerType, texts: list[str]) -> None:
-    with pytest.raises(UserError, match="texts, but there are none"):
-        train(type, texts)
+def test_no_text_is_refused(type: TokenizerType) -> None:
+    for texts in ([], ["", ""]):
+        with pytest.raises(UserError, match="texts, but there are none"):
+            train(type, texts)
 
 
 # --- training -----------------------------------------------------------------------------------
@@ -194,25 +194,20 @@ def test_training_is_deterministic_and_takes_an_iterator(type: TokenizerType, tm
 
 
 @pytest.mark.parametrize("type", TYPES)
-@pytest.mark.parametrize("error", [UserError("manifest.jsonl: line 7"), KeyboardInterrupt()])
-def test_an_error_of_the_texts_comes_through(type: TokenizerType, error: BaseException) -> None:
+def test_an_error_of_the_texts_comes_through(type: TokenizerType) -> None:
     def texts() -> Iterator[str]:
         yield "a b"
-        raise error
+        raise KeyboardInterrupt
 
     config = TokenizerConfig(type=type, vocab_size=20 if type in PIECE_TYPES else None)
-    with pytest.raises(BaseException) as raised:
+    with pytest.raises(KeyboardInterrupt):
         Tokenizer.train(config, texts())
-    assert raised.value is error
 
 
 @pytest.mark.parametrize("type", PIECE_TYPES)
 def test_no_text_is_too_long_and_no_character_too_rare(type: TokenizerType) -> None:
-    texts = [
-        "ab " * 3_000 + "ω",
-        *["ab ba"] * 20_000,
-        "ж",
-    ]  # its own limits: 4,192 bytes; 99.95 % of the characters
+    # Limits of sentencepiece itself: 4,192 bytes, 99.95 % of the characters.
+    texts = ["ab " * 3_000 + "ω", *["ab ba"] * 20_000, "ж"]
     tokenizer = train(type, texts)
     assert not tokenizer.find_unknown("".join(texts))
     assert tokenizer.decode(tokenizer.encode(texts[0])) == texts[0]

@@ -91,7 +91,7 @@ def test_jsonl_is_one_line() -> None:
 def test_no_confidence_is_null() -> None:
     segment = Segment(0, 1, "a", (Word("a", 0, 1, float("nan")),), float("nan"))
     transcript = Transcript("a", "a.wav", 1.0, (segment,))
-    (described,) = json.loads(format_transcript("json", transcript))["segments"]
+    (described,) = transcript.to_dict()["segments"]
     assert described["confidence"] is None and described["words"][0]["confidence"] is None
     assert format_transcript("ctm", transcript) == "a 1 0.000 1.000 a\n"
     assert format_transcript("tsv", transcript).splitlines()[1] == "a\t0.000\t1.000\t\t\ta"
@@ -218,23 +218,13 @@ def test_lyrics_are_read_by_ffmpeg(transcript: Transcript) -> None:
     assert [plain(text) for _, _, text in cues] == [plain(text) for _, _, text in expected]
 
 
-def write_as_whisper(transcript: Transcript) -> str:
-    """WriteTSV of openai-whisper 20240930, of results whose texts have no other white space than spaces."""
-    file = io.StringIO()
-    print("start", "end", "text", sep="\t", file=file)
-    for segment in transcript.segments:
-        print(round(1000 * segment.start), file=file, end="\t")
-        print(round(1000 * segment.end), file=file, end="\t")
-        print(segment.text.strip().replace("\t", " "), file=file, flush=True)
-    return file.getvalue()
-
-
 @given(st.lists(st.tuples(st.integers(0, 10**8), st.text("aé z", max_size=9)), max_size=4))
 def test_whisper_tsv_is_that_of_whisper(stretches: list[tuple[int, str]]) -> None:
+    """WriteTSV of openai-whisper 20240930: whole milliseconds, and the text."""
     texts = [(start, " ".join(text.split()) or "x") for start, text in stretches]
     segments = tuple(Segment(start / 1000, start / 1000 + 1.5, text) for start, text in texts)
-    transcript = Transcript("a", "a.wav", 1e6, segments)
-    assert format_transcript("whisper.tsv", transcript) == write_as_whisper(transcript)
+    expected = "start\tend\ttext\n" + "".join(f"{start}\t{start + 1500}\t{text}\n" for start, text in texts)
+    assert format_transcript("whisper.tsv", Transcript("a", "a.wav", 1e6, segments)) == expected
 
 
 @given(transcript=transcripts())
