@@ -33,6 +33,8 @@ def test_a_slow_resource_is_the_bottleneck() -> None:
         ({"storage": 1e6}, "bandwidth of the storage"),
         ({"network": 1e3}, "network of the nodes"),
         ({"gpu_training": 0.01}, "GPUs"),
+        ({"plan": 1e-3}, "planning, a share in each process"),
+        ({"interconnect": 1e3}, "gradients between the nodes"),
         ({"read": 0.01}, "cores: read and compute features"),
         ({"prefixes": 0.001}, "requests, a file each"),
     ]:

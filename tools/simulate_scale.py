@@ -23,6 +23,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,11 @@ MEASURED = {
     "headers": ("files/s", "length of a file by its header, files in memory already"),
     "outputs": ("files/s", "outputs of one format into an output folder, journal included"),
     "disk": ("bytes/s", "written in one file and flushed, as a checkpoint is"),
-    "utterance_bytes": ("bytes", "memory of an utterance in a list of them"),
+    "plan": (
+        "utterances/s",
+        "read, normalized and counted, to be dealt into batches; seconds of the processor",
+    ),
+    "utterance_bytes": ("bytes", "most memory of an utterance of a manifest while an epoch is planned"),
 }
 GIVEN = {
     "gpu_training": Figure(393, "s of audio/s", "P", "a V100: 28,800 h in 9 h 10 min on 8, icefall PR 675"),
@@ -67,13 +72,15 @@ GIVEN = {
     "gpus": Figure(1_000, "", "A", "of the cluster"),
     "gpus_per_node": Figure(8, "", "A", ""),
     "cores_per_node": Figure(64, "", "A", "as quick as a core of this machine"),
-    "memory_per_node": Figure(1e12, "bytes", "A", "of which a tenth may hold lists of utterances"),
+    "memory_per_node": Figure(1e12, "bytes", "A", "of which a tenth may hold what is known of utterances"),
+    "interconnect": Figure(50e9, "bytes/s", "A", "of a GPU, to those of other nodes"),
+    "update": Figure(160, "s of audio", "A", "of each GPU in an update, after which gradients are exchanged"),
     "storage": Figure(50e9, "bytes/s", "A", "of the whole storage"),
     "network": Figure(5e9, "bytes/s", "A", "of a node, to the storage"),
     "utterance": Figure(12, "s", "A", "mean length in training"),
     "range": Figure(1e6, "bytes", "A", "mean length of what is read at once from shards"),
     "recording": Figure(300, "s", "A", "mean length of what is transcribed"),
-    "parameters": Figure(600e6, "", "A", "of the model; its checkpoint has 12 bytes for each"),
+    "parameters": Figure(600e6, "", "A", "of the model; 12 bytes for each in a checkpoint, 4 in a gradient"),
     "checkpoint_rate": Figure(2e9, "bytes/s", "A", "at which training waits for a checkpoint"),
     "restart": Figure(300, "s", "A", "from a failure to the next step"),
 }  # fmt: skip
@@ -159,7 +166,6 @@ def measure_processes(kind: str, folder: Path, count: int, seconds: float) -> fl
 def measure_files(folder: Path) -> dict[str, float]:
     """What the process does that hands out the units."""
     from asr.audio import Recording, read_info
-    from asr.data import Utterance
     from asr.scale import OutputFolder
 
     files = sorted(folder.glob("*.flac"))
@@ -180,16 +186,35 @@ def measure_files(folder: Path) -> dict[str, float]:
         file.flush()
         os.fsync(file.fileno())
     rates["disk"] = len(content) / (time.perf_counter() - began)
+    return rates | measure_planning(folder)
+
+
+def measure_planning(folder: Path, count: int = 50_000) -> dict[str, float]:
+    """Planning an epoch of a manifest."""
+    from asr.batches import AugmentConfig, BatchConfig, BatchLoader, Inputs
+    from asr.data import Manifest, Utterance, write_manifest
+    from asr.features import FeaturesConfig, FrontEnd
+    from asr.models import subsampled_lengths
+    from asr.text import TextConfig, Tokenizer, TokenizerConfig
+
+    tokenizer = Tokenizer.train(TokenizerConfig(), [TEXT])
+    lengths = partial(subsampled_lengths, factor=4)
+    front_end = FrontEnd(FeaturesConfig())
+    inputs = Inputs(front_end, tokenizer, TextConfig(), AugmentConfig(), lengths, has_ctc=True)
+    utterances = (
+        Utterance(id=f"a-{n:08}", audio=f"/data/a/{n:08}.flac", duration=8 + n % 9, text=TEXT, speaker="a")
+        for n in range(count)
+    )
+    write_manifest(folder / "all.jsonl", utterances)
+    began = time.process_time()
+    BatchLoader(Manifest.open(folder / "all.jsonl"), inputs, BatchConfig()).plan_epoch(0)
+    rate = count / (time.process_time() - began)
     tracemalloc.start()
-    kept = [
-        Utterance(
-            id=f"a-{n:08}", audio=f"/data/audio/a/{n:08}.flac", duration=n + 1.0, text=TEXT, speaker="a"
-        )
-        for n in range(20_000)
-    ]
-    rates["utterance_bytes"] = tracemalloc.get_traced_memory()[0] / len(kept)
+    loader = BatchLoader(Manifest.open(folder / "all.jsonl"), inputs, BatchConfig())
+    kept = [batch.tolist() for batch in loader.plan_epoch(0)]
+    most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    return rates
+    return {"plan": rate, "utterance_bytes": most / sum(map(len, kept))}
 
 
 def measure(seconds: float) -> dict[str, Any]:
@@ -223,7 +248,8 @@ def list_training_limits(f: Mapping[str, float]) -> dict[str, float]:
     return {
         "GPUs": f["gpus"] * f["gpu_training"] * f["gpu_speedup"],
         "cores: read and compute features": nodes * f["cores_per_node"] / (1 / f["read"] + 1 / f["features"]),
-        "cores: read; features on the GPUs": nodes * f["cores_per_node"] * f["read"],
+        "planning, a share in each process": f["gpus"] * f["plan"] * f["utterance"],
+        "gradients between the nodes": f["gpus"] * f["update"] * f["interconnect"] / (8 * f["parameters"]),
         "bandwidth of the storage": f["storage"] / f["audio_bytes"],
         "network of the nodes": nodes * f["network"] / f["audio_bytes"],
         "requests, a file each": f["prefixes"] * f["requests"] * f["utterance"],
@@ -307,14 +333,13 @@ def show_sizes(f: Mapping[str, float]) -> None:
     """What grows with the hours, for a training and for a transcription."""
     nodes = math.ceil(f["gpus"] / f["gpus_per_node"])
     training, transcription = list_training_limits(f), list_transcription_limits(f)
-    without = {"cores: read and compute features", "requests, a file each"}
-    rate = min(limit for name, limit in training.items() if name not in without)
-    offered = f["memory_per_node"] / 10 / f["gpus_per_node"]  # for the list of one training process
+    rate = min(limit for name, limit in training.items() if name != "requests, a file each")
+    offered = f["memory_per_node"] / 10 / f["gpus_per_node"]  # for one training process
     rows: list[tuple[str, Callable[[float], str]]] = [
         ("audio, TB of FLAC", lambda hours: f"{hours * 3600 * f['audio_bytes'] / 1e12:,.1f}"),
         ("utterances, millions", lambda hours: f"{hours * 3600 / f['utterance'] / 1e6:,.0f}"),
         (
-            f"list of them in each process, GB (there are {offered / 1e9:,.1f})",
+            f"planning a manifest of them, GB in each process (there are {offered / 1e9:,.1f})",
             lambda hours: f"{hours * 3600 / f['utterance'] * f['utterance_bytes'] / 1e9:,.1f}",
         ),
         ("an epoch, hours", lambda hours: f"{hours * 3600 / rate / 3600:,.1f}"),
@@ -337,9 +362,9 @@ def show_sizes(f: Mapping[str, float]) -> None:
         ("  units", lambda hours: f"{hours * 3600 / max(1800, f['recording']):,.0f}"),
     ]
     print(f"\nWhat grows with the hours of audio, on {f['gpus']:,.0f} GPUs in {nodes:,} nodes\n")
-    print(f"{'':54}" + "".join(f"{f'{hours:,.0f} h':>16}" for hours in HOURS))
+    print(f"{'':68}" + "".join(f"{f'{hours:,.0f} h':>16}" for hours in HOURS))
     for name, show in rows:
-        print(f"{name:54}" + "".join(f"{show(hours):>16}" for hours in HOURS))
+        print(f"{name:68}" + "".join(f"{show(hours):>16}" for hours in HOURS))
 
 
 def show_failures(f: Mapping[str, float]) -> None:

@@ -133,7 +133,7 @@ class TarShard:
 
 
 class ShardFolder:
-    """The shards of a folder, here or at an address: some 500 bytes of memory for each."""
+    """The shards of a folder, here or at an address: some 2 KB of memory for each."""
 
     def __init__(self, address: str, shards: Sequence[TarShard]) -> None:
         self.address = address

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
 from asr.cli import main
+from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
 from asr.system import RunConfig, find_checkpoints, load_state
 from asr.train import (
@@ -35,6 +36,7 @@ from asr.train import (
 )
 
 TinyRun = Callable[..., RunConfig]
+ROOT = Path(__file__).resolve().parents[2]
 TWO = Process(0, 2, torch.device("cpu"))
 
 
@@ -227,9 +229,9 @@ def test_another_number_of_processes_learns_from_the_same_batches(
         assert updates(now, done * (asked or first)) == expected[done:]
 
 
-def run_two_processes(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def run_two_processes(arguments: Sequence[str], *program: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["-m", "asr", "train", *arguments, "train.threads=1"]
+    command += [*(program or ("-m", "asr")), "train", *arguments, "train.threads=1"]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
@@ -263,6 +265,65 @@ def test_two_processes_equal_one(tiny_run: TinyRun, tmp_path: Path) -> None:
         )
         for name in ours:
             torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=1e-4)
+
+
+COUNTER = """
+import json, os, sys
+from asr.batches import loader
+from asr.cli import main
+from asr.train import preparation
+counts = {}
+def count(module, name, size):
+    original = getattr(module, name)
+    def counted(*arguments):
+        result = original(*arguments)
+        counts[name] = counts.get(name, 0) + size(result)
+        return result
+    setattr(module, name, counted)
+count(preparation, "load_or_train_tokenizer", lambda tokenizer: 1)
+count(preparation, "_build_front_end", lambda front_end: 1)
+count(loader, "measure_utterances", lambda columns: len(columns[0]))
+status = main(sys.argv[1:])
+with open(f"counts{os.environ['RANK']}.json", "w") as file:
+    json.dump(counts, file)
+sys.exit(status)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_broken", [5, 6])
+def test_two_processes_share_preparation_and_count_broken_files_together(
+    tiny_run: TinyRun, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_broken: int
+) -> None:
+    """Of 48 utterances 5 may be broken, whichever of the processes meets them."""
+    utterances = [
+        item.model_copy(update={"audio": f"{tmp_path}/none.wav"})
+        if number % 8 == 0 and number < 8 * num_broken
+        else item
+        for number, item in enumerate(read_manifest(tones / "train.jsonl"))
+    ]
+    write_manifest(tmp_path / "train.jsonl", utterances)
+    tiny_run()
+    (tmp_path / "counter.py").write_text(COUNTER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    settings = (
+        "features.cmvn=global",
+        "batches.max_utterances=1",
+        "train.steps=24",
+        "train.validate_every=24",
+    )
+    done = run_two_processes(["run.yaml", "data.train=train.jsonl", *settings], "counter.py")
+    assert (done.returncode == 0) == (num_broken == 5), done.stderr
+    assert ("6 of 48 utterances cannot be used" in done.stderr) == (num_broken == 6)
+    if num_broken == 5:
+        skipped = [
+            json.loads(line)["id"] for line in (tmp_path / "run/skipped.jsonl").read_text().splitlines()
+        ]
+        assert sorted(skipped) == sorted(item.id for item in utterances if "none.wav" in item.audio)
+    first, second = (json.loads((tmp_path / f"counts{rank}.json").read_text()) for rank in (0, 1))
+    assert first == {"load_or_train_tokenizer": 1, "_build_front_end": 1, "measure_utterances": 24}
+    assert second == {"measure_utterances": 24}
 
 
 @pytest.mark.slow
