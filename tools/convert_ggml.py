@@ -22,7 +22,7 @@ from torch import Tensor
 
 from asr.errors import UserError
 from asr.features import compute_whisper_filters
-from asr.whisper import Checkpoint, build_sizes, rename_weights, write_huggingface
+from asr.whisper import Checkpoint, build_sizes, rename_weights, write_model
 
 MAGIC = b"lmgg"
 SIZES = (
@@ -191,7 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="where to write the model; a new folder")
     args = parser.parse_args(arguments)
     try:
-        write_huggingface(args.folder, read_ggml(args.file))
+        write_model(args.folder, read_ggml(args.file), args.file)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -148,7 +148,6 @@ def prepare_family(args: argparse.Namespace, family: Family) -> Evaluation:
             )
     settings = load_settings(ReadyEvaluationSettings, {f"{family.section}.beam": args.beam}, args.set)
     options = find_options(settings, family)
-    family.check(args.model, options)
     utterances = read_references(args.manifest)
     transcriber = family.load(
         args.model, args.device, settings.precision, settings.segmentation, settings.checks

@@ -249,13 +249,11 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     own |= {"decoding.method": args.decoding, "channels": args.channels}
     settings = load_settings(TranscriptionSettings, own, args.set, resources)
     options = find_options(settings, family)
-    if family is not None:
-        family.check(model, options)
-        if resources.files:
-            raise UserError(
-                "--language-model and --lexicon are for native models; tell a Whisper model words that are "
-                "likely by --prompt or --hotwords"
-            )
+    if family is not None and resources.files:
+        raise UserError(
+            "--language-model and --lexicon are for native models; tell a Whisper model words that are "
+            "likely by --prompt or --hotwords"
+        )
     return TranscriptionJob(model, args.device, args.batch_size, settings, options, resources)
 
 

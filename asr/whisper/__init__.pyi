@@ -40,7 +40,6 @@ from .loading import (
     Checkpoint as Checkpoint,
     build_sizes as build_sizes,
     build_tokenizer as build_tokenizer,
-    check as check,
     convert as convert,
     describe as describe,
     find_files as find_files,
@@ -53,7 +52,7 @@ from .loading import (
     split_weights as split_weights,
     take_over as take_over,
     take_over_tokenizer as take_over_tokenizer,
-    write_huggingface as write_huggingface,
+    write_model as write_model,
 )
 from .whisper_recognizer import WhisperRecognizer as WhisperRecognizer, load as load
 from .whisper_tokenizer import (

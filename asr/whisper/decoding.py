@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -143,7 +144,7 @@ def build_prompts(
 ) -> list[list[int]]:
     """Build the prompt of each window: the text before, if any, then language and task."""
     context = encode_context(tokenizer, config, max_tokens)
-    left = _room(max_tokens) - len(context)
+    left = max_tokens // 2 - 1 - len(context)
     earlier = [*context, *(windows.previous[-left:] if left else ())]
     start = [tokenizer.start_of_previous, *earlier] if earlier else []
     return [
@@ -153,36 +154,27 @@ def build_prompts(
 
 
 def encode_context(tokenizer: WhisperTokenizer, config: WhisperDecodingConfig, max_tokens: int) -> list[int]:
-    """Hotwords and prompt, refused where the model cannot read them all."""
-    texts = (", ".join(config.hotwords), config.prompt)
+    """Hotwords and prompt, refused where the model cannot read them all: the other half is for the text."""
+    texts, room = (", ".join(config.hotwords), config.prompt), max_tokens // 2 - 1
     words, prompt = (tokenizer.encode(f" {text.strip()}") if text else [] for text in texts)
-    if len(words) + len(prompt) > _room(max_tokens):
+    if len(words) + len(prompt) > room:
         raise UserError(
             f"whisper.hotwords have {len(words)} tokens and whisper.prompt has {len(prompt)}, but this model "
-            f"reads {_room(max_tokens)} in all; shorten them"
+            f"reads {room} in all; shorten them"
         )
     return words + prompt
-
-
-def _room(max_tokens: int) -> int:
-    """Tokens before the text, as Whisper has it: the other half is for the text."""
-    return max_tokens // 2 - 1
 
 
 # --- search: ids out, never text ---------------------------------------------------------------------
 
 
-@dataclass
-class Beginning:
-    """A batch after its prompt, with one hypothesis of each utterance."""
+class Beginning(NamedTuple):
+    """A batch after its prompt: scores of the first token, probability of no speech, and longest text."""
 
     state: TransformerDecoderState
     scores_BV: Tensor
-    """Of the first token."""
     no_speech_B: Tensor
-    """Probability that nobody speaks, as the model was trained to tell it."""
     max_tokens: int
-    """Longest text."""
 
 
 @torch.inference_mode()
@@ -262,7 +254,7 @@ def sample(
     Of several `samples` the likeliest is taken. What is drawn for an utterance depends on the seed alone, not
     on its company: all utterances share the numbers that draw.
     """
-    state, scores_RV, max_tokens = beginning.state, beginning.scores_BV, beginning.max_tokens
+    state, scores_RV, _, max_tokens = beginning
     num_utterances, device = len(scores_RV), scores_RV.device
     if samples > 1:
         scores_RV = scores_RV.repeat_interleave(samples, 0)
@@ -329,7 +321,7 @@ def search(model: Whisper, rules: Rules, beginning: Beginning, beam: int) -> lis
 
     Of those that ended, the one with the likeliest token on average wins.
     """
-    state, scores_RV, max_tokens = beginning.state, beginning.scores_BV, beginning.max_tokens
+    state, scores_RV, _, max_tokens = beginning
     num_utterances, device = len(scores_RV), scores_RV.device
     utterances_B = torch.arange(num_utterances, device=device)
     tokens_BWL = torch.full((num_utterances, 1, max_tokens), rules.end, device=device)

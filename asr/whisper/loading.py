@@ -5,6 +5,7 @@ Whatever the form, the weights get our names, which join projections that go tog
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import pickletools
@@ -29,7 +30,6 @@ from asr.whisper.encoder_decoder import Whisper, WhisperSystem
 from asr.whisper.family import (
     NAMES,
     WhisperDecoderConfig,
-    WhisperDecodingConfig,
     WhisperEncoderConfig,
     WhisperSizes,
     find_hub_name,
@@ -44,7 +44,6 @@ from asr.whisper.whisper_tokenizer import (
     read_json,
     read_names,
     read_ranks,
-    require_english,
     write_huggingface_vocabulary,
     write_ranks,
 )
@@ -122,47 +121,31 @@ class Checkpoint:
     """Of the texts that a run trained it on."""
 
 
-def load_whisper(source: str | Path, *, dtype: torch.dtype | None = torch.float32) -> WhisperSystem:
-    """Load a model in evaluation mode, on the CPU. Weights that are in `dtype` stay mapped.
-
-    Without a `dtype`, each weight is in that of the file, for a recognizer that rounds them.
-    """
+def load_whisper(source: str | Path) -> WhisperSystem:
+    """Load a model in evaluation mode, on the CPU; weights stay mapped from the file, in its precision."""
     checkpoint = read_checkpoint(source)
-    sizes, weights = checkpoint.sizes, checkpoint.weights
-    tokenizer = build_tokenizer(checkpoint, str(source))
+    tokenizer, sizes = build_tokenizer(checkpoint, source), checkpoint.sizes
     front_end = FrontEnd(FeaturesConfig(convention="whisper", num_mels=sizes.num_mels))
-    if dtype is not None:
-        for name, weight in weights.items():
-            weights[name] = weight.to(dtype)  # in place, so that there are never two of all
-    model = Whisper.of(sizes, weights)
+    model = Whisper.of(sizes, checkpoint.weights)
     return WhisperSystem(sizes, tokenizer, front_end, model, checkpoint.is_fine_tuned, checkpoint.language)
 
 
-def read_checkpoint(source: str | Path, vocabulary: str | None = None) -> Checkpoint:
-    """Read the files of a model, whatever their form. `vocabulary`: a file or folder to take it from."""
+def read_checkpoint(source: str | Path) -> Checkpoint:
+    """Read the files of a model, whatever their form."""
     path = find_files(source)
-    try:
-        if path.is_file():
-            checkpoint = read_openai(path)
-        elif (path / "config.json").is_file():
-            checkpoint = read_huggingface(path)
-        elif (folder := find_run(path)) is not None:
-            checkpoint = _read_run(folder)
-        else:
-            raise UserError(
-                f"{path}: no Whisper model in this folder; expected one of Hugging Face (config.json, "
-                "model.safetensors), or the run directory of a fine-tuned one"
-            )
-        if vocabulary is None:
-            return checkpoint
-        given = Path(vocabulary)
-        found = read_huggingface_vocabulary(given) if given.is_dir() else read_ranks(given)
-        return replace(checkpoint, vocabulary=found)
-    except OSError as error:
-        raise UserError(f"{error.filename or path}: cannot read it ({error.strerror})") from None
+    if path.is_file():
+        return read_openai(path)
+    if (path / "config.json").is_file():
+        return read_huggingface(path)
+    if (folder := find_run(path)) is not None:
+        return _read_run(folder)
+    raise UserError(
+        f"{path}: no Whisper model in this folder; expected one of Hugging Face (config.json, "
+        "model.safetensors), or the run directory of a fine-tuned one"
+    )
 
 
-def build_tokenizer(checkpoint: Checkpoint, source: str) -> WhisperTokenizer:
+def build_tokenizer(checkpoint: Checkpoint, source: str | Path) -> WhisperTokenizer:
     if checkpoint.vocabulary is None:
         raise UserError(
             f"{source}: there is no vocabulary in or beside this model. Put "
@@ -179,23 +162,15 @@ def build_tokenizer(checkpoint: Checkpoint, source: str) -> WhisperTokenizer:
 # --- what the core asks of a family -----------------------------------------------------------------
 
 
-def check(source: str | Path, options: WhisperDecodingConfig) -> None:
-    """Refuse what an English-only model does not support, before its weights are fetched or loaded."""
-    if options.language in (None, "en") and options.task == "transcribe":
-        return
-    is_file = Path(source).exists()
-    if not (read_checkpoint(source).sizes.is_multilingual if is_file else not str(source).endswith(".en")):
-        require_english(options.language, options.task)
-
-
 def describe(source: str) -> dict[str, Any]:
     """Describe a model and its sizes."""
     checkpoint = read_checkpoint(source)
+    weights, vocabulary = checkpoint.weights, checkpoint.vocabulary
     counts = {
-        part: sum(weight.numel() for name, weight in checkpoint.weights.items() if name.startswith(part))
+        part: sum(weight.numel() for name, weight in weights.items() if name.startswith(part))
         for part in ("encoder", "decoder")
     }
-    dtypes = {str(weight.dtype).removeprefix("torch.") for weight in checkpoint.weights.values()}
+    dtypes = {str(weight.dtype).removeprefix("torch.") for weight in weights.values()}
     return {
         "files": str(find_files(source)),
         "form": checkpoint.form,
@@ -203,7 +178,7 @@ def describe(source: str) -> dict[str, Any]:
         "parameters of": counts,
         "precision": ", ".join(sorted(dtypes)),
         "languages": "many" if checkpoint.sizes.is_multilingual else "English",
-        "text tokens": "none in these files" if (known := checkpoint.vocabulary) is None else len(known),
+        "text tokens": "none in these files" if vocabulary is None else len(vocabulary),
         **checkpoint.sizes.model_dump(),
     }
 
@@ -212,11 +187,23 @@ def convert(source: str, target: Path, dtype: torch.dtype | None, vocabulary: st
     """Write a model as a file of OpenAI if the target ends in .pt, else as a folder of Hugging Face."""
     from asr.system.shipping import round_weights
 
-    checkpoint = read_checkpoint(source, vocabulary)
+    checkpoint = read_checkpoint(source)
+    if vocabulary is not None:
+        path = Path(vocabulary)
+        found = read_huggingface_vocabulary(path) if path.is_dir() else read_ranks(path)
+        checkpoint = replace(checkpoint, vocabulary=found)
     if dtype is not None:
         checkpoint = replace(checkpoint, weights=round_weights(checkpoint.weights, dtype))
-    write = write_openai if target.suffix == ".pt" else write_huggingface
-    write(target, checkpoint)
+    write_model(target, checkpoint, source)
+
+
+def write_model(target: Path, checkpoint: Checkpoint, source: str | Path) -> None:
+    """Write a file of OpenAI, or a folder of Hugging Face; `source` is named where there is no vocabulary."""
+    write = _write_openai if target.suffix == ".pt" else _write_huggingface
+    try:
+        write(target, checkpoint, build_tokenizer(checkpoint, source))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{target}: cannot write a model there ({error})") from None
 
 
 def find_text(source: str | Path) -> TextConfig | None:
@@ -232,57 +219,50 @@ def find_weights(source: str | Path) -> Path:
     path = find_files(source)
     if path.is_file():
         return path
-    is_run = not (path / "config.json").exists()
-    path = (is_run and find_run(path)) or path
-    return next(iter(_find_weights(path)), path / "config.json")
+    run = None if (path / "config.json").exists() else find_run(path)
+    return next(iter(_find_weights(run or path)), path / "config.json")
 
 
-# --- names on the hub -------------------------------------------------------------------------------
+# --- the hub ----------------------------------------------------------------------------------------
 
 
 def find_files(source: str | Path) -> Path:
     """The file or folder of a model; for a name on the hub, its folder in the cache, fetched if need be."""
     if Path(source).exists():
         return Path(source)
-    hub_name = find_hub_name(str(source))
-    folder = None if hub_name is None else _fetch(hub_name)
-    if folder is None:
+    name = find_hub_name(str(source))
+    if name is None:
         raise UserError(
             f"{source}: no such file or folder, and no name of a Whisper model; give the path of one, its "
             f"name on the hub, such as openai/whisper-base, or one of {', '.join(NAMES)}"
         )
-    return folder
-
-
-def _fetch(name: str) -> Path | None:
-    """Fetch a model from the hub, unless it is in the cache; None for what is no name there."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
     try:
-        folder = Path(snapshot_download(name, allow_patterns=[*PATTERNS, PICKLED], local_files_only=True))
-        if (folder / "config.json").is_file() and _find_weights(folder):
-            return folder
-    except HFValidationError:  # such as ../whisper, which is a path
-        return None
-    except LocalEntryNotFoundError:
-        pass
-    log.info("%s is not in the cache of Hugging Face yet; fetching it", name)
-    try:
-        folder = Path(snapshot_download(name, allow_patterns=PATTERNS))
-        if not _find_weights(folder):
-            folder = Path(snapshot_download(name, allow_patterns=[*PATTERNS, PICKLED]))
+        return _fetch(name)
     except Exception as error:  # network, hub and disk fail in many ways
         reason = str(error).split("\n")[0][:200]
-        advice = f"With a network run the command again, or `hf download {name}` where there is one."
-        if name not in NAMES.values() and (near := suggest(name, NAMES.values(), "")):
-            advice = near[0].upper() + near[1:]
+        near = "" if name in NAMES.values() else suggest(name, NAMES.values(), "")
         raise UserError(
-            f"{name}: not in the cache, and the hub does not have it ({type(error).__name__}: {reason}). "
-            f"{advice} Without a network give the path of a Whisper model, a .pt file or a folder, instead "
-            "of the name (`asr transcribe` takes it from --model, or from ASR_MODEL in the environment)"
+            f"{name}: no such file or folder, nor in the cache, and the hub does not have it "
+            f"({type(error).__name__}: {reason}){near and '; '}{near}. With a network run the command "
+            f"again, or `hf download {name}` where there is one; else give the path of a Whisper model, a "
+            ".pt file or a folder (`asr transcribe` takes it from --model, or from ASR_MODEL in the "
+            "environment)"
         ) from None
-    return folder
+
+
+def _fetch(name: str) -> Path:
+    """Fetch a model from the hub, unless it is in the cache."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    everything = [*PATTERNS, PICKLED]
+    with contextlib.suppress(LocalEntryNotFoundError):
+        folder = Path(snapshot_download(name, allow_patterns=everything, local_files_only=True))
+        if (folder / "config.json").is_file() and _find_weights(folder):
+            return folder
+    log.info("%s is not in the cache of Hugging Face yet; fetching it", name)
+    folder = Path(snapshot_download(name, allow_patterns=PATTERNS))
+    return folder if _find_weights(folder) else Path(snapshot_download(name, allow_patterns=everything))
 
 
 # --- sizes and names of weights ---------------------------------------------------------------------
@@ -378,9 +358,9 @@ def read_huggingface(folder: Path) -> Checkpoint:
     return Checkpoint("Hugging Face", sizes, read_huggingface_vocabulary(folder), weights)
 
 
-def write_huggingface(folder: Path, checkpoint: Checkpoint) -> None:
+def _write_huggingface(folder: Path, checkpoint: Checkpoint, tokenizer: WhisperTokenizer) -> None:
     """Write a folder that transformers reads too. The config comes last: a folder with one is complete."""
-    sizes, tokenizer = checkpoint.sizes, build_tokenizer(checkpoint, str(folder))
+    sizes = checkpoint.sizes
     ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.end)
     ids["decoder_start_token_id"] = tokenizer.start
     generation: dict[str, Any] = {**ids, "alignment_heads": sizes.alignment_heads, "return_timestamps": False}
@@ -389,30 +369,24 @@ def write_huggingface(folder: Path, checkpoint: Checkpoint) -> None:
         generation["lang_to_id"] = {f"<|{code}|>": id for code, id in tokenizer.languages.items()}
         generation["task_to_id"] = tokenizer.tasks
     special = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), "<|endoftext|>")
-    config = {**_name_constants(sizes), "architectures": ["WhisperForConditionalGeneration"], **ids}
+    processor = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": sizes.num_mels}
+    config = {"architectures": ["WhisperForConditionalGeneration"], **ids, **_name_constants(sizes)}
     trees = {
-        "preprocessor_config.json": {
-            "feature_extractor_type": "WhisperFeatureExtractor",
-            "feature_size": sizes.num_mels,
-        },
+        "preprocessor_config.json": processor,
         "tokenizer_config.json": {"tokenizer_class": "WhisperTokenizer", **special},
         "generation_config.json": generation,
         "config.json": config | name_sizes(sizes, "Hugging Face"),
     }
     make_folder(folder)
-    try:
-        if any(folder.iterdir()):
-            raise UserError(f"{folder}: is not empty; give a new folder")
-        weights = split_weights(checkpoint.weights, "Hugging Face")
-        weights = {f"model.{name}": weight for name, weight in weights.items()}
-        with usual_mode(folder / "model.safetensors"):
-            save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        write_huggingface_vocabulary(folder, tokenizer)
-        for file, tree in trees.items():
-            (folder / file).write_text(json.dumps(tree, indent=2), encoding="utf-8")
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{folder}: cannot write a model there ({reason})") from None
+    if any(folder.iterdir()):
+        raise UserError(f"{folder}: is not empty; give a new folder")
+    weights = split_weights(checkpoint.weights, "Hugging Face")
+    weights = {f"model.{name}": weight for name, weight in weights.items()}
+    with usual_mode(folder / "model.safetensors"):
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    write_huggingface_vocabulary(folder, tokenizer)
+    for file, tree in trees.items():
+        (folder / file).write_text(json.dumps(tree, indent=2), encoding="utf-8")
 
 
 def _name_constants(sizes: WhisperSizes) -> dict[str, Any]:
@@ -448,7 +422,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt") as opened:
             return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a mapping)
-    except SafetensorError as error:
+    except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: not a complete safetensors file ({error}); download it again") from None
 
 
@@ -477,20 +451,16 @@ def read_openai(path: Path) -> Checkpoint:
     return Checkpoint("OpenAI", sizes, vocabulary, rename_weights(sizes, theirs, str(path)))
 
 
-def write_openai(path: Path, checkpoint: Checkpoint) -> None:
+def _write_openai(path: Path, checkpoint: Checkpoint, tokenizer: WhisperTokenizer) -> None:
     """Write a .pt file, and the vocabulary beside it."""
-    sizes, tokenizer = checkpoint.sizes, build_tokenizer(checkpoint, str(path))
-    ranks = path.parent / RANKS[sizes.is_multilingual]
     make_folder(path.parent)
     if path.exists():
         raise UserError(f"{path}: exists already; give a new file")
-    weights = split_weights(checkpoint.weights)
-    try:
-        if not ranks.exists():
-            write_ranks(ranks, tokenizer.vocabulary)
-        torch.save({"dims": name_sizes(sizes, "OpenAI"), "model_state_dict": weights}, path)
-    except (OSError, RuntimeError) as error:
-        raise UserError(f"{path}: cannot write a model there ({error})") from None
+    ranks = path.parent / RANKS[checkpoint.sizes.is_multilingual]
+    if not ranks.exists():
+        write_ranks(ranks, tokenizer.vocabulary)
+    dims, weights = name_sizes(checkpoint.sizes, "OpenAI"), split_weights(checkpoint.weights)
+    torch.save({"dims": dims, "model_state_dict": weights}, path)
 
 
 def read_pickled(path: Path) -> dict[str, Any]:

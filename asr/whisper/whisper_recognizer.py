@@ -39,7 +39,7 @@ from asr.whisper.words import WITHOUT_SPACES, align_tokens, split_spans, split_w
 # B segments, S samples, W samples of a window, T encoded steps, D dimension
 
 OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is detected
-# Each segment costs as much as 30 s, so it should hold as much speech as fits in.
+# Each segment costs as much as 30 s, so it should hold as much speech as fits in, unless lengths are set.
 LENGTHS: dict[str, float] = {"max_seconds": 28.0, "min_seconds": 15.0}
 MAX_PAUSE_SECONDS = 3.0
 SLACK = 0.3  # seconds, by which the time of a word may be wrong
@@ -74,29 +74,19 @@ class DecodedWindow:
 DECODED_WINDOW: pydantic.TypeAdapter[DecodedWindow] = pydantic.TypeAdapter(DecodedWindow)
 
 
-def load(
-    source: str | Path,
-    device: str,
-    precision: Precision,
-    segmentation: SegmentationConfig | None,
-    checks: ChecksConfig | None,
-) -> WhisperRecognizer:
-    """Load a model, ready to transcribe."""
-    return WhisperRecognizer(load_whisper(source, dtype=None), device, precision, segmentation, checks)
-
-
 class WhisperRecognizer(Transcriber):
     """A Whisper model."""
 
     def __init__(
         self,
-        system: WhisperSystem,
+        source: str | Path | WhisperSystem,
         device: str = "auto",
         precision: Precision = "float32",
         segmentation: SegmentationConfig | None = None,
         checks: ChecksConfig | None = None,
     ) -> None:
         super().__init__(device, precision, prefers_int8=True)
+        system = source if isinstance(source, WhisperSystem) else load_whisper(source)
         self.system, self.tokenizer = system, system.tokenizer
         self.language = system.language if self.tokenizer.is_multilingual else "en"
         self.model = system.model.eval()
@@ -111,7 +101,10 @@ class WhisperRecognizer(Transcriber):
         self.sample_rate = system.front_end.config.sample_rate
         self.separator = " "
         self.whole_seconds = system.whole_samples / self.sample_rate
-        self.segmentation = fill_windows(segmentation or SegmentationConfig()).limited(self.whole_seconds)
+        segmentation = segmentation or SegmentationConfig()
+        lengths = {} if LENGTHS.keys() & segmentation.model_fields_set else LENGTHS
+        segmentation = segmentation.with_rules(max_pause_seconds=MAX_PAUSE_SECONDS, **lengths)
+        self.segmentation = segmentation.limited(self.whole_seconds)
 
     def check(self, request: Request) -> None:
         if request.language_model is not None or request.decoding != DecodingConfig():
@@ -387,14 +380,10 @@ def join_parts(segment: AudioSegment, parts: Sequence[Segment], separator: str) 
     return replace_words(joined, text, words)
 
 
-def fill_windows(config: SegmentationConfig) -> SegmentationConfig:
-    """The same with long segments, as far as nothing else was set."""
-    lengths = {} if LENGTHS.keys() & config.model_fields_set else LENGTHS
-    return config.with_rules(max_pause_seconds=MAX_PAUSE_SECONDS, **lengths)
+load = WhisperRecognizer
 
 
 def _options(request: Request) -> WhisperDecodingConfig:
     options = request.options or WhisperDecodingConfig()
-    if not isinstance(options, WhisperDecodingConfig):
-        raise UserError(f"{type(options).__name__} is not for Whisper models; give a WhisperDecodingConfig")
+    assert isinstance(options, WhisperDecodingConfig), f"expected a WhisperDecodingConfig, not {options}"
     return options

@@ -9,7 +9,6 @@ import base64
 import functools
 import itertools
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import tiktoken
 from asr.data.text_lines import parse_json
 from asr.errors import UserError
 from asr.files import read_limited
+from asr.text.units import Units
 from asr.whisper.family import FIRST_MULTILINGUAL, Task, WhisperSizes, find_language, languages
 
 Vocabulary = tuple[bytes, ...]
@@ -71,7 +71,11 @@ class SpecialTokens:
         """Tokens that the decoder begins with. English-only models take neither a language nor a task."""
         end = [] if times else [self.no_times]
         if not self.is_multilingual:
-            require_english(language, task)
+            if task != "transcribe" or find_language(language or "en") != "en":
+                raise UserError(
+                    f"language {language}, task {task}: this model transcribes English only; take one "
+                    "without .en in its name"
+                )
             return [self.start, *end]
         if language is None:
             raise UserError("this model is multilingual; give the language that is spoken, such as en")
@@ -79,15 +83,6 @@ class SpecialTokens:
         if code not in self.languages:
             raise UserError(f"language {code} has no token in this model; take large-v3 or turbo")
         return [self.start, self.languages[code], self.tasks[task], *end]
-
-
-def require_english(language: str | None, task: Task) -> None:
-    """Refuse other languages and tasks for an English-only model."""
-    if (language is not None and find_language(language) != "en") or task != "transcribe":
-        raise UserError(
-            f"language {language}, task {task}: this model transcribes English only; take one without .en in "
-            "its name"
-        )
 
 
 class WhisperTokenizer(SpecialTokens):
@@ -107,9 +102,7 @@ class WhisperTokenizer(SpecialTokens):
                 "that of another model (one off: English-only or not)"
             )
         if missing := set(range(256)) - {token[0] for token in vocabulary if len(token) == 1}:
-            raise UserError(
-                f"a vocabulary without the byte {min(missing)}; expected all 256, is it Whisper's?"
-            )
+            raise UserError(f"a vocabulary without byte {min(missing)}; expected all 256, is it Whisper's?")
         return cls(vocabulary, len(special.languages), special.is_multilingual)
 
     @functools.cached_property
@@ -191,11 +184,8 @@ def read_names(tokens: Sequence[str]) -> WhisperTokenizer:
     return WhisperTokenizer.of(vocabulary, len(tokens))
 
 
-class TokenizerUnits:
+class TokenizerUnits(Units):
     """Units of a tokenizer of type whisper; as Whisper, it puts a space before each text."""
-
-    token_pattern = re.compile("(?s:.*)")  # the multilingual vocabulary has an empty token
-    has_model = False
 
     def __init__(self, tokens: tuple[str, ...], model: bytes):
         self._whisper = read_names(tokens)

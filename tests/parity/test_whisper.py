@@ -94,7 +94,9 @@ def load_both(their_whisper: Any, path: Path) -> tuple[WhisperSystem, Any]:
     sizes, weights = read_ggml_plainly(path)
     theirs = their_whisper.model.Whisper(their_whisper.model.ModelDimensions(**sizes)).eval()
     theirs.load_state_dict(weights)
-    return load_whisper(convert(path)), theirs
+    ours = load_whisper(convert(path))
+    ours.model.float()
+    return ours, theirs
 
 
 SENTENCES = (

@@ -78,7 +78,7 @@ def test_half_precision_takes_half_the_room_and_says_the_same(
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
-def test_others_can_read_the_files_as_far_as_the_umask_lets_them(
+def test_the_default_keeps_every_bit_and_the_umask(
     umask: int, mode: int, talker: Path, tmp_path: Path
 ) -> None:
     before = os.umask(umask)
@@ -87,12 +87,8 @@ def test_others_can_read_the_files_as_far_as_the_umask_lets_them(
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {mode}
-
-
-def test_the_default_keeps_every_bit(talker: Path, tmp_path: Path) -> None:
-    folder = convert(talker, tmp_path / "copy")
-    before, after = (load_file(path / "model.safetensors") for path in (talker / "model", folder))
-    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    given, after = (load_file(path / "model.safetensors") for path in (talker / "model", folder))
+    assert given.keys() == after.keys() and all(torch.equal(given[name], after[name]) for name in given)
 
 
 def test_nothing_of_the_training_and_of_the_machine_is_passed_on(talker: Path, tmp_path: Path) -> None:
@@ -109,44 +105,30 @@ def test_nothing_of_the_training_and_of_the_machine_is_passed_on(talker: Path, t
     assert "output_dir: run\n" in text and "train: train.jsonl\n" in text and "/home" not in text
 
 
-def test_weights_too_large_for_half_precision(
-    talker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_whisper_in_half_precision(tmp_path: Path) -> None:
+    source = write_huggingface(tmp_path / "tiny.en", make_weights())
+    half = convert(source, tmp_path / "half", "--dtype", "float16")
+    assert {t.dtype for t in load_file(half / "model.safetensors").values()} == {torch.float16}
+    small, large = load_whisper(half).model.state_dict(), load_whisper(source).model.state_dict()
+    for name, tensor in large.items():
+        torch.testing.assert_close(small[name].float(), tensor, rtol=2**-11, atol=2**-24)
+
+
+def test_what_cannot_be_converted(talker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = talker / "model" / "model.safetensors"
     tensors = load_file(path)
     tensors["model.ctc_head.bias"][2] = 1e6
     save_file(tensors, path)
-    assert main(["convert", str(talker), str(tmp_path / "small"), "--dtype", "float16"]) == 2
-    assert "ctc_head.bias: has weights that torch.float16 cannot hold" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-def test_whisper_in_half_precision(tmp_path: Path) -> None:
-    source = write_huggingface(tmp_path / "tiny.en", make_weights())
-    whole = convert(source, tmp_path / "whole", "--dtype", "float32")
-    half = convert(whole, tmp_path / "half", "--dtype", "float16")
-    assert {t.dtype for t in load_file(half / "model.safetensors").values()} == {torch.float16}
-    small, large = load_whisper(half).model.state_dict(), load_whisper(source).model.state_dict()
-    for name, tensor in large.items():
-        torch.testing.assert_close(small[name], tensor, rtol=2**-11, atol=2**-24)
-
-
-@pytest.mark.parametrize(
-    ("source", "folder", "options", "message"),
-    [
-        ("run", "run", [], "run: is not empty; give a new folder"),
-        ("run", "run/model/config.yaml", [], "config.yaml: is not empty; give a new folder"),
+    for source, folder, options, message in (
+        ("run", "run", [], "run: is not empty"),
+        ("run", "run/model/config.yaml", [], "config.yaml: is not empty"),
         (".", "new", [], "no model here"),
-        ("run", "new", ["--vocabulary", "x"], "--vocabulary is for Whisper models"),
-    ],
-)
-def test_what_cannot_be_converted(
-    talker: Path, tmp_path: Path, source: str, folder: str, options: list[str], message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    assert main(["convert", str(tmp_path / source), str(tmp_path / folder), *options]) == 2
-    assert message in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+        ("run", "new", ["--vocabulary", "x"], "--vocabulary"),
+        ("run", "new", ["--dtype", "float16"], "ctc_head.bias"),
+    ):
+        assert main(["convert", str(tmp_path / source), str(tmp_path / folder), *options]) == 2
+        assert message in capsys.readouterr().err
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 # --- the decoding that dev chose ----------------------------------------------------------------
@@ -221,18 +203,19 @@ def hear_plainly(folder: Path, audio: np.ndarray, method: str) -> str:
     return load_model(folder, "cpu", checks=BELIEVE).transcribe(audio, RATE, decoding=decoding).text
 
 
-def test_a_folder_of_a_folder_has_its_decoding(chosen: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_decoding_is_passed_on(chosen: Callable[..., Path], tmp_path: Path) -> None:
     first = convert(chosen("joint+ngrams", method="joint", language_model_weight=0.3), tmp_path / "one")
     second = convert(first, tmp_path / "two", "--dtype", "float16")
     for name in ("decoding.yaml", "lexicon.txt", "ngrams.arpa"):
         assert (second / name).read_bytes() == (first / name).read_bytes()
-
-
-def test_without_knowledge_only_the_method_is_noted(chosen: Callable[..., Path], tmp_path: Path) -> None:
-    folder = convert(chosen("rescoring", method="rescoring"), tmp_path / "small")
+    run = chosen("rescoring", method="rescoring")
+    folder = convert(run, tmp_path / "small")
     noted = yaml.safe_load((folder / "decoding.yaml").read_text())
     assert noted["decoding"]["method"] == "rescoring" and noted["language_model"] is noted["lexicon"] is None
     assert not (folder / "lexicon.txt").exists()
+    path = run / "evaluation" / "summary.json"
+    write_record(path, {**json.loads(path.read_text()), "inputs": {"the model": "another"}})
+    assert not (convert(run, tmp_path / "other") / "decoding.yaml").exists()
 
 
 def test_a_language_model_comes_along(chosen: Callable[..., Path], tmp_path: Path, audio: np.ndarray) -> None:
@@ -248,13 +231,6 @@ def test_a_language_model_comes_along(chosen: Callable[..., Path], tmp_path: Pat
     assert {t.dtype for name, t in stored.items() if name.startswith("model.")} == {torch.float16}
     text = hear(folder, audio)
     assert text and set(text.split()) <= set(WORDS[:5])
-
-
-def test_an_evaluation_of_another_model_does_not_count(chosen: Callable[..., Path], tmp_path: Path) -> None:
-    run = chosen("rescoring", method="rescoring")
-    path = run / "evaluation" / "summary.json"
-    write_record(path, {**json.loads(path.read_text()), "inputs": {"the model": "another"}})
-    assert not (convert(run, tmp_path / "small") / "decoding.yaml").exists()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,7 +47,7 @@ def start(
     before = [tokenizer.start_of_previous, *tokenizer.encode(earlier)] if earlier else []
     prompts = [[*before, *tokenizer.prompt("en", times=times)]] * len(encoded_BTD)
     audio = EncodedSteps(encoded_BTD, torch.full((len(encoded_BTD),), encoded_BTD.size(1)))
-    beginning = replace(begin(system.model, tokenizer, audio, prompts), max_tokens=limit)
+    beginning = begin(system.model, tokenizer, audio, prompts)._replace(max_tokens=limit)
     return system.model, Rules(tokenizer, times, torch.device("cpu")), beginning
 
 

@@ -31,8 +31,6 @@ from asr.cli import main
 from asr.errors import UserError
 from asr.families import find_family
 from asr.whisper import (
-    WhisperDecodingConfig,
-    check,
     find_files,
     load_whisper,
     read_checkpoint,
@@ -101,7 +99,8 @@ def test_rounded_as_they_are_read(tmp_path: Path) -> None:
     """Weights of a file in half precision in 8 bits, with none of them in float32 before: the same scores."""
     halves = {name: weight.half() for name, weight in WEIGHTS.items()}
     path = write_huggingface(tmp_path / "hf", halves)
-    models = [load_whisper(path, dtype=dtype).model for dtype in (torch.float32, None)]
+    models = [load_whisper(path).model for _ in range(2)]
+    models[0].float()
     assert {weight.dtype for weight in models[1].state_dict().values()} == {torch.float16}
     scores = []
     for model in models:
@@ -188,19 +187,6 @@ def test_names_as_in_other_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert not find_family("tiny") and find_files("tiny") == Path("tiny")
 
 
-def test_english_only_models_refuse_other_languages_before_loading(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("asr.whisper.loading._fetch", lambda name: pytest.fail(f"{name} was fetched"))
-    english = write_openai(tmp_path / "tiny.pt", WEIGHTS)
-    for model in ("base.en", "distil-small.en", "openai/whisper-tiny.en", english):
-        for wrong in ({"language": "de"}, {"task": "translate"}):
-            with pytest.raises(UserError, match="English only"):
-                check(model, WhisperDecodingConfig(**wrong))
-        check(model, WhisperDecodingConfig(language="en"))
-    check("large-v3", WhisperDecodingConfig(language="de", task="translate"))
-
-
 def test_what_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
@@ -220,21 +206,17 @@ def test_what_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             load_whisper(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "advice"),
-    [
-        ("whisper-bas", "Did you mean openai/whisper-base? Without a network"),
-        ("base", "or `hf download openai/whisper-base` where there is one. Without a network"),
-    ],
-)
-def test_a_name_that_the_hub_lacks(name: str, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_the_hub_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, local_files_only: bool = False, **__: object) -> None:
         raise LocalEntryNotFoundError("nothing") if local_files_only else OSError("no network")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    with pytest.raises(UserError) as caught:
-        find_files(name)
-    assert advice in str(caught.value)
+    for name, advice in (
+        ("whisper-bas", "did you mean openai/whisper-base?"),
+        ("base", r"no network\).*`hf download openai/whisper-base`"),
+    ):
+        with pytest.raises(UserError, match=advice):
+            find_files(name)
 
 
 # --- hostile and damaged files ----------------------------------------------------------------------
@@ -301,6 +283,7 @@ def test_archives_that_ask_for_memory(tmp_path: Path) -> None:
         ({"n_audio_state": 10**12, "n_text_state": 10**12}, "dim = 1000000000000"),
         ({"n_audio_layer": 10**9}, "encoder_layers = 1000000000"),
         ({"n_audio_state": 64}, "'n_audio_state': 64"),
+        ({"n_audio_head": 5}, "no multiple of encoder_heads"),
         ({"n_mels": "80"}, "num_mels"),
         ({"n_text_ctx": 10**500}, "max_tokens"),
         ({"n_text_ctx": 10**5000}, "a damaged one"),

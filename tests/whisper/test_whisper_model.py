@@ -239,45 +239,29 @@ def test_limits() -> None:
     encoded = MODEL.encode(features_BTF, lengths_B)[:2]
     with pytest.raises(UserError, match="a sequence of 449 steps"):
         MODEL.decoder(torch.zeros(1, 449, dtype=torch.int64), *encoded)
-    with pytest.raises(
-        UserError, match="3001 frames of 10 ms at once, but this model hears no more than 3000"
-    ):
+    with pytest.raises(UserError, match="3001 frames"):
         MODEL.encode(torch.zeros(1, 3001, 80), torch.tensor([3001]))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"dim": 33}, "no multiple of encoder_heads"),
-        ({"alignment_heads": ((3, 0),)}, "no head 0 of layer 3"),
-        ({"num_mels": 81}, "num_mels"),
-        ({"dim": 10**9}, "dim"),
-    ],
-)
-def test_sizes_that_cannot_be(change: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        WhisperSizes(**(CONFIG.model_dump() | change))
 
 
 # Of OpenAI's model card: layers of the encoder and decoder, width, heads, millions of parameters (of tiny 39
 # with the fixed positions of the encoder, which are no parameters here).
-CARD = {
-    "tiny": (4, 4, 384, 6, 37.2),
-    "base": (6, 6, 512, 8, 74),
-    "small": (12, 12, 768, 12, 244),
-    "medium": (24, 24, 1024, 16, 769),
-    "large-v3": (32, 32, 1280, 20, 1550),
-    "turbo": (32, 4, 1280, 20, 809),
-}
-
-
-@pytest.mark.parametrize("name", CARD)
-def test_parameters_of_every_size(name: str) -> None:
-    encoder_layers, decoder_layers, dim, heads, millions = CARD[name]
-    is_third = name in ("large-v3", "turbo")
-    config = WhisperSizes(
-        num_mels=128 if is_third else 80,
-        vocab_size=51_866 if is_third else 51_865,
+@pytest.mark.parametrize(
+    ("encoder_layers", "decoder_layers", "dim", "heads", "vocab_size", "millions"),
+    [
+        (4, 4, 384, 6, 51_865, 37.2),  # tiny
+        (6, 6, 512, 8, 51_865, 74),  # base
+        (12, 12, 768, 12, 51_865, 244),  # small
+        (24, 24, 1024, 16, 51_865, 769),  # medium
+        (32, 32, 1280, 20, 51_866, 1550),  # large-v3
+        (32, 4, 1280, 20, 51_866, 809),  # turbo
+    ],
+)
+def test_parameters_of_every_size(
+    encoder_layers: int, decoder_layers: int, dim: int, heads: int, vocab_size: int, millions: float
+) -> None:
+    sizes = WhisperSizes(
+        num_mels=128 if vocab_size == 51_866 else 80,
+        vocab_size=vocab_size,
         dim=dim,
         encoder_layers=encoder_layers,
         encoder_heads=heads,
@@ -285,6 +269,5 @@ def test_parameters_of_every_size(name: str) -> None:
         decoder_heads=heads,
     )
     with torch.device("meta"):
-        model = Whisper(config)
-    count = sum(parameter.numel() for parameter in model.parameters())
+        count = sum(parameter.numel() for parameter in Whisper(sizes).parameters())
     assert count / 1e6 == pytest.approx(millions, rel=0.04)

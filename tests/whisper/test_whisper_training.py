@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ train: {{steps: 4, precision: float32, device: cpu, validate_every: 4, save_ever
 """
 PROCESS = Process(0, 1, torch.device("cpu"))
 BuildRun = Callable[..., RunConfig]
+LORA = ("model.lora={rank: 16}", "model.frozen=[encoder, decoder]")
 
 
 @pytest.fixture
@@ -113,18 +115,17 @@ def score_both(model: SpeechModel, tokenizer: Tokenizer, whisper: WhisperSystem)
 def test_the_same_scores_as_the_source(run: BuildRun, tmp_path: Path) -> None:
     """Of the next token after a prompt and some text, for each token that Whisper has, whole and in steps."""
     model, tokenizer = prepare(run())
-    model.eval()
     whisper = load_whisper(tmp_path / "tiny")
     assert sorted(theirs_of(tokenizer, whisper)) == list(range(len(whisper.tokenizer)))
-    scores_BNV, expected_BNV = score_both(model, tokenizer, whisper)
+    scores_BNV, expected_BNV = score_both(model.eval(), tokenizer, whisper)
     torch.testing.assert_close(scores_BNV, expected_BNV)
     features_BTF, lengths_B, tokens_BU, _ = make_batch(tokenizer, 60, 31)
     inputs_BN = torch.nn.functional.pad(tokens_BU[:, :4], (1, 0), value=SOS_ID)
     encoded = model.encode(features_BTF, lengths_B)
     _, weights = model.decoder(inputs_BN, *encoded, {2: (0, 1)})
     state = model.decoder.start(*encoded)
-    for place in range(inputs_BN.size(1)):
-        step_B1V, step_weights = model.decoder.step(inputs_BN[:, place : place + 1], state, {2: (0, 1)})
+    for place, inputs_B1 in enumerate(inputs_BN.split(1, dim=1)):
+        step_B1V, step_weights = model.decoder.step(inputs_B1, state, {2: (0, 1)})
         torch.testing.assert_close(step_B1V[:, 0], scores_BNV[:, place], atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(step_weights[2][:, :, 0], weights[2][:, :, place], atol=1e-5, rtol=1e-4)
 
@@ -172,18 +173,13 @@ def test_the_loss_of_transformers(run: BuildRun, tmp_path: Path) -> None:
 
 def test_padding_changes_nothing(run: BuildRun) -> None:
     model, tokenizer = prepare(run("model.guided_attention={loss: {}}", "model.ctc_weight=0.3"))
-    batch = make_batch(tokenizer, 80, 47, 30)
-    noise_BTF, lengths_B, tokens_BU, counts_B = batch
+    noise_BTF, lengths_B, tokens_BU, counts_B = batch = make_batch(tokenizer, 80, 47, 30)
     whole = model.eval()(*batch)
-    alone = [
-        model(
-            noise_BTF[row : row + 1, : lengths_B[row]],
-            lengths_B[row : row + 1],
-            tokens_BU[row : row + 1, : counts_B[row]],
-            counts_B[row : row + 1],
-        )
-        for row in range(3)
-    ]
+    alone = []
+    for row in range(3):
+        own = slice(row, row + 1)
+        length, count = lengths_B[row], counts_B[row]
+        alone.append(model(noise_BTF[own, :length], lengths_B[own], tokens_BU[own, :count], counts_B[own]))
     for name in ("cross_entropy", "ctc", "correct", "attention_distance"):
         expected = torch.stack([losses.parts[name].double() for losses in alone]).sum()
         torch.testing.assert_close(whole.parts[name].double(), expected, atol=1e-4, rtol=1e-4)
@@ -232,21 +228,8 @@ def learn(model: SpeechModel, config: RunConfig, tokenizer: Tokenizer, steps: in
     return [outcome.sums["total"] / outcome.num_tokens for outcome in outcomes]
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        pytest.param((), marks=pytest.mark.slow),
-        pytest.param(("model.frozen=[encoder]",), marks=pytest.mark.slow),
-        pytest.param(
-            (
-                "model.frozen=[encoder, decoder]",
-                "model.lora={rank: 16, alpha: 64}",
-            ),
-            marks=pytest.mark.slow,
-        ),
-    ],
-    ids=["all", "decoder", "lora"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [(), ("model.frozen=[encoder]",), (*LORA, "model.lora.alpha=64")])
 def test_overfits_and_says_it(run: BuildRun, overrides: Sequence[str]) -> None:
     """By greedy and by beam search: what training put before the text stands there in decoding too."""
     config = run("model.label_smoothing=0.0", "optim.learning_rate=1e-2", *overrides)
@@ -264,61 +247,45 @@ def test_overfits_and_says_it(run: BuildRun, overrides: Sequence[str]) -> None:
 @pytest.mark.parametrize(
     ("overrides", "learned"),
     [
-        (("model.frozen=[encoder]",), lambda name: name.startswith("decoder.")),
+        (("model.frozen=[encoder]",), "decoder."),
         (
             ("model.frozen=[encoder, decoder.embedding]", "model.ctc_weight=0.3"),
-            lambda name: name.startswith("ctc_head.") or name.startswith("decoder.layers.0.feed"),
+            "ctc_head.|decoder.layers.0.feed",
         ),
-        (
-            (
-                "model.frozen=[encoder, decoder]",
-                "model.lora={rank: 2}",
-            ),
-            lambda name: "project_" in name and name.endswith(("KR", "RD")),
-        ),
+        (LORA, ".*project_.*(KR|RD)$"),
     ],
     ids=["encoder", "embedding", "lora"],
 )
-def test_what_is_frozen_stays(
-    run: BuildRun, overrides: Sequence[str], learned: Callable[[str], bool]
-) -> None:
+def test_what_is_frozen_stays(run: BuildRun, overrides: Sequence[str], learned: str) -> None:
     config = run(*overrides, "optim.warmup_steps=0")
     model, tokenizer = prepare(config)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     learn(model, config, tokenizer, 2)
     changed = {name for name, weight in model.state_dict().items() if not torch.equal(weight, before[name])}
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    assert not changed & frozen and "encoder.positions_TD" not in changed
-    assert {name for name in before if learned(name)} <= changed
-    if "lora" in str(overrides):
-        assert all(learned(name) for name in changed)
+    assert not changed & {*frozen, "encoder.positions_TD"}
+    expected = {name for name in before if re.match(learned, name)}
+    assert expected <= changed and (overrides != LORA or changed == expected)
     if "decoder.embedding" in str(overrides):
         assert not changed & {"decoder.embedding.weight", "decoder.output.weight"}
 
 
 def test_merged_is_the_same(run: BuildRun, tmp_path: Path) -> None:
     """A trained model with changes of low rank: as it was trained, and as it is loaded for use."""
-    folder = train(run("model.lora={rank: 3, alpha: 12}", "model.frozen=[encoder, decoder]"))
+    folder = train(run(*LORA))
     trained, merged = load_any_system(folder, to_train=True), load_system(folder)
     assert any(isinstance(module, LowRankLinear) for module in trained.model.modules())
     assert not any(isinstance(module, LowRankLinear) for module in merged.model.modules())
-    original = load_whisper(tmp_path / "tiny").model.encoder.state_dict()
     name = "layers.0.attention.project_in.weight"
-    assert torch.equal(trained.model.encoder.state_dict()[name], original[name])
-    assert not torch.equal(merged.model.encoder.state_dict()[name], original[name])
+    original = load_whisper(tmp_path / "tiny").model.encoder.state_dict()[name]
+    assert torch.equal(trained.model.encoder.state_dict()[name], original)
+    assert not torch.equal(merged.model.encoder.state_dict()[name], original)
     batch = make_batch(merged.tokenizer, 60, 40)
     ours, theirs = merged.model(*batch), trained.model(*batch)
     torch.testing.assert_close(ours.total, theirs.total, atol=1e-3, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        (),
-        ("model.lora={rank: 2}", "model.frozen=[encoder, decoder]", "train.average_decay=0.9"),
-    ],
-    ids=["all", "lora"],
-)
+@pytest.mark.parametrize("overrides", [(), (*LORA, "train.average_decay=0.9")], ids=["all", "lora"])
 @pytest.mark.slow
 def test_resumes_exactly_and_without_the_source(
     run: BuildRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: Sequence[str]
@@ -334,21 +301,16 @@ def test_resumes_exactly_and_without_the_source(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Learner, "update", update)
         train(run(*overrides))
-    assert len(find_checkpoints(tmp_path / "run")) == 1
+    (checkpoint,) = find_checkpoints(tmp_path / "run")
     shutil.rmtree(tmp_path / "tiny")
     for file in (tmp_path / "run" / "tokenizer.json", tmp_path / "run.yaml"):
         file.unlink()
-    config = RunConfig.load(find_checkpoints(tmp_path / "run")[-1] / "config.yaml")
-    resumed = train(config)
+    resumed = train(RunConfig.load(checkpoint / "config.yaml"))
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (whole, resumed))
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        assert torch.equal(ours[name], theirs[name]), name
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-@pytest.mark.parametrize(
-    "overrides", [(), ("model.lora={rank: 2}", "model.frozen=[encoder, decoder]")], ids=["all", "lora"]
-)
+@pytest.mark.parametrize("overrides", [(), LORA], ids=["all", "lora"])
 def test_a_fine_tuned_whisper_is_a_whisper(
     run: BuildRun, tones: Path, tmp_path: Path, overrides: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -365,20 +327,12 @@ def test_a_fine_tuned_whisper_is_a_whisper(
     torch.testing.assert_close(scores_BNV, expected_BNV)
 
     recording = str(tones / json.loads((tones / "dev.jsonl").read_text().splitlines()[0])["audio"])
-    options = [
-        "--language",
-        "en",
-        "--hotwords",
-        "the rain, six",
-        "--format",
-        "json",
-        "--set",
-        "whisper.samples=1",
-    ]
+    command = ["transcribe", recording, "--model", config.output_dir, "--format", "json"]
     capsys.readouterr()
-    assert main(["transcribe", recording, "--model", config.output_dir, *options]) == 0
+    options = ["--language", "en", "--hotwords", "the rain, six", "--set", "whisper.samples=1"]
+    assert main([*command, *options]) == 0
     assert json.loads(capsys.readouterr().out)[0]["language"] == "en"
-    assert main(["transcribe", recording, "--model", config.output_dir, "--language", "de"]) == 2
+    assert main([*command, "--language", "de"]) == 2
     weights = system.model.state_dict()
     for target in ("new", "new.pt"):
         assert main(["convert", config.output_dir, str(tmp_path / target)]) == 0
@@ -396,17 +350,13 @@ def test_a_fine_tuned_whisper_is_a_whisper(
 def test_a_run_is_a_model_as_any_other(
     run: BuildRun, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """evaluate, transcribe and info read it, and another run starts from it; the source is gone by then."""
+    """evaluate and info read it, and another run starts from it; the source is gone by then."""
     first = run(f"output_dir={tmp_path}/first", "train.steps=2")
     folder = train(first)
     shutil.rmtree(tmp_path / "tiny")
-    system = load_system(folder)
-    assert system.config.model.encoder.sizes.dim == 32
     capsys.readouterr()
     assert main(["evaluate", first.output_dir, str(tones / "dev.jsonl"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)
-    recording = json.loads((tones / "dev.jsonl").read_text().splitlines()[0])["audio"]
-    assert main(["transcribe", str(tones / recording), "--model", first.output_dir]) == 0
     assert main(["info", first.output_dir]) == 0
     second = run(f"start_from={tmp_path}/first", "optim.learning_rate=1e-12", "train.steps=1")
     ours = load_file(train(second) / "model.safetensors")
@@ -471,27 +421,17 @@ def test_a_text_without_end_stops_where_positions_do(run: BuildRun) -> None:
         (("augment.speed=[0.9]",), "set it to 27"),
         (("model.exposure.replace=0.1",), "scheduled_sampling works"),
         (("tokenizer.vocab_size=500",), "takes no vocab_size"),
-        (("model.lora={rank: 0}",), "greater than 0"),
-    ],
-)  # fmt: skip
-def test_settings_that_do_not_fit(run: BuildRun, overrides: Sequence[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        run(*overrides)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
         (("features.num_mels=128",), "num_mels: 80"),
         (("model.decoder.language=de",), "model.decoder.language: .*English only"),
         (("model.decoder.language=elvish",), "model.decoder.language: .*elvish"),
-        (("model.frozen=[encodre]",), "no part 'encodre' in this model; it has encoder"),
+        (("model.frozen=[encodre]",), "encodre"),
         (("model.encoder={type: lstm}", "model.decoder={dim: 32}"), "neither model.encoder nor model.decoder"),
+        (("model.encoder={type: lstm, dim: 8}",), "cross_attention.*encoder of the same model"),
         (("model.encoder.sizes={num_mels: 80, vocab_size: 1924, dim: 32, encoder_layers: 3, encoder_heads: 4, "
           "decoder_layers: 3, decoder_heads: 2}",), r"encoder.layers.2.* is missing there"),
-        (("keep_tokenizer=false",), "keep_tokenizer = false is for a start_from that was trained here"),
+        (("keep_tokenizer=false",), "keep_tokenizer = false"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_the_source(run: BuildRun, overrides: Sequence[str], message: str) -> None:
+def test_what_does_not_fit(run: BuildRun, overrides: Sequence[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         prepare(run(*overrides))
