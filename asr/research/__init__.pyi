@@ -2,6 +2,9 @@ from .attention_clock import ClockedDecoder as ClockedDecoder
 from .classification import (
     Classification as Classification,
     LabelledSplit as LabelledSplit,
+    LabelScore as LabelScore,
+    format_label_table as format_label_table,
+    score_labels as score_labels,
     score_split as score_split,
 )
 from .classifiers import (

@@ -6,11 +6,6 @@ from .alignments import (
     find_edits as find_edits,
     split_units as split_units,
 )
-from .confusion import (
-    LabelScore as LabelScore,
-    format_label_table as format_label_table,
-    score_labels as score_labels,
-)
 from .counting import (
     count_character_errors as count_character_errors,
     count_word_errors as count_word_errors,
