@@ -33,14 +33,8 @@ BY_ROVER = [
         ("i see the sea", "i see sea the", "eye see the sea", "i sea the sea", "i see the see"),
         "i see the sea",
     ),
-    (
-        ("rub out a b c", "rub out b c", "rub out a b", "rub out a b c d", "rubout a b c"),
-        "rub out a b c",
-    ),
-    (
-        ("zero zero one", "zero one", "zero zero one", "zero zero zero one", "zero one one"),
-        "zero zero one",
-    ),
+    (("rub out a b c", "rub out b c", "rub out a b", "rub out a b c d", "rubout a b c"), "rub out a b c"),
+    (("zero zero one", "zero one", "zero zero one", "zero zero zero one", "zero one one"), "zero zero one"),
     # Ties: an inserted word against no word, slots without words, the order of moves, rounding.
     (("d", "d a", "b"), "d a"),
     (("b", "d d", "d"), "d"),

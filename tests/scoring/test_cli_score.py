@@ -113,16 +113,6 @@ def test_errors_and_worst_utterances_are_shown(folder: Path, capsys: pytest.Capt
     assert "confusions" not in (run("ref.jsonl", "one.trn", "--show", "0"), capsys.readouterr().out)[1]
 
 
-def test_unit_and_align_change_the_counts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    characters = run_json(capsys, "ref.jsonl", "one.trn", "--unit", "characters")["systems"][0]
-    assert characters["reference_length"] == sum(len(str(item["text"])) for item in REFERENCE)
-    (folder / "r.trn").write_text("a b c (u1)\n")
-    (folder / "h.trn").write_text("b d e (u1)\n")
-    (sclite,) = run_json(capsys, "r.trn", "h.trn", "--align", "sclite")["systems"]
-    # sclite: b stays, at the price of a deletion and an insertion more; both ways have three errors.
-    assert [sclite[name] for name in ("correct", "substitutions", "deletions", "insertions")] == [1, 1, 1, 1]
-
-
 def test_optional_words_may_be_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The words in brackets of an stm, such as that of Switchboard's test set."""
     (folder / "ref.stm").write_text("sw_4999 A sw_4999_A 1.00 2.00 <O,sw> YEAH I (WE-) LIKE IT\n")
@@ -132,23 +122,6 @@ def test_optional_words_may_be_missing(folder: Path, capsys: pytest.CaptureFixtu
         assert found["systems"][0]["errors"] == errors and found["systems"][0]["reference_length"] == 5
     with pytest.raises(UserError, match="expected align sclite, unit words and no normalization"):
         run("ref.stm", "hyp.stm", "--align", "sclite-D", "--normalize", "basic")
-
-
-def test_normalization_is_printed_and_never_silent(
-    folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    (folder / "r.trn").write_text("IT IS TWENTY FIVE DOLLARS [NOISE] (u1)\nTHE COLOUR IS FINE (u2)\n")
-    (folder / "h.trn").write_text("It's $25. (u1)\nThe color is fine. (u2)\n")
-    rates = {}
-    for name in ("none", "basic", "english"):
-        caplog.clear()
-        record = run_json(capsys, "r.trn", "h.trn", "--normalize", name)
-        rates[name] = record["systems"][0]["error_rate"]
-        assert ("--normalize basic ignores these" in caplog.text) == (name == "none")
-        assert record["normalize"] == name
-    assert rates["none"] == 1.0 and rates["english"] == 0.0 and 0 < rates["basic"] < 1
-    run("r.trn", "h.trn", "--normalize", "basic")
-    assert "normalize: basic," in capsys.readouterr().out
 
 
 def test_what_is_odd_is_said(
@@ -202,14 +175,6 @@ def test_rates_at_the_ends(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     (folder / "h.txt").write_text("".join(f"u_{number}\n" for number in range(30)))
     system = run_json(capsys, "r.txt", "h.txt")["systems"][0]
     assert (system["error_rate"], system["deletions"], system["interval"]) == (1.0, 60, [1.0, 1.0])
-
-
-def test_ctm_against_stm(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "r.stm").write_text("rec 1 ann 0 2 <f> hello world\nrec 1 bob 3 5 <m> good morning\n")
-    (folder / "h.ctm").write_text("rec 1 0.1 0.3 hello\nrec 1 0.9 0.3 word\nrec 1 3.1 0.3 good\n")
-    record = run_json(capsys, "r.stm", "h.ctm", "--by", "speaker", "--by", "label")["systems"][0]
-    assert (record["correct"], record["substitutions"], record["deletions"]) == (2, 1, 1)
-    assert set(record["by"]["label"]) == {"f", "m"}
 
 
 def test_wrong_use_ends_with_a_message_and_without_a_traceback(folder: Path, caplog: Any) -> None:

@@ -53,6 +53,8 @@ def test_normalize_from_python_is_that_of_the_command_line(
         system = json.loads(capsys.readouterr().out)["systems"][0]
         described = json.loads(json.dumps(found.to_dict(3), allow_nan=False))
         assert {**system, **described} == system and described["worst"] == system["worst"]
+        assert main(["score", "ref.trn", "hyp.trn", "--normalize", name]) == 0
+        assert f"normalize: {name}," in capsys.readouterr().out
     assert asr.score(["a-b"], ["a b"], normalize=lambda text: text.replace("-", " ")).counts.errors == 0
     with pytest.raises(UserError, match="'klingon'; expected one of none, basic, english, or a function"):
         asr.score(["a"], ["a"], normalize="klingon")  # type: ignore[arg-type]

@@ -138,21 +138,6 @@ def test_differences_of_writing_are_counted() -> None:
     assert count_style_errors([("a" + "\u0301\u0323" * 99, "b")]) == (1, 0), "marks that no rule can read"
 
 
-def build(count: int, folder: Path, name: str, order: list[int], text: str) -> TranscriptFile:
-    (folder / name).write_text("".join(f"spk-{n:07d} {text} {n}\n" for n in order))
-    return read_transcripts(folder / name)
-
-
-@pytest.mark.slow
-def test_a_million_ids_in_another_order(tmp_path: Path) -> None:
-    order = list(range(1_000_000))
-    reference = build(len(order), tmp_path, "ref", order, "one two")
-    random.Random(0).shuffle(order)
-    matched = match_transcripts(reference, build(len(order), tmp_path, "hyp", order, "one too"))
-    assert matched[1] == [] and len(matched[0]) == len(order)
-    assert matched[0]["spk-0123456"].text == "one too 123456"
-
-
 def find(folder: Path, *contents: str) -> list[TranscriptFile]:
     """The files after their ids were looked for; the first is the reference. A prefix stands before |."""
     files = []

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from asr.decoding import Lexicon, WordNgramModel, estimate_ngrams, score_texts, split_words
+from asr.decoding import WordNgramModel, estimate_ngrams, score_texts, split_words
 from asr.errors import UserError
 from asr.text import (
     EOS_ID,
@@ -87,12 +87,6 @@ def test_each_text_of_the_dictionarys_words_comes_back(
     assert len(spelled) == len({word for text in texts for word in text.split()})
 
 
-@given(st.lists(st.integers(UNK_ID, 14), max_size=12))
-def test_any_tokens_have_a_text(digits: Tokenizer, ids: list[int]) -> None:
-    groups = [list(group) for space, group in itertools.groupby(ids, lambda id: id == 5) if not space]
-    assert len(digits.decode(ids).split()) == len(groups), "one word for all phones between two spaces"
-
-
 def test_what_is_no_word(digits: Tokenizer) -> None:
     ids = [digits.tokens.index(phone) for phone in ("N", "AO", " ", "T", "UW", " ", " ", "#1")]
     assert digits.decode(ids) == "/N-AO/ TWO /#1/"
@@ -160,17 +154,6 @@ def test_a_file_whose_dictionary_was_cut_out_is_refused(digits: Tokenizer) -> No
 
 
 # --- searches -----------------------------------------------------------------------------------
-
-
-def test_a_lexicon_allows_its_words_and_no_others(digits: Tokenizer) -> None:
-    lexicon = Lexicon(digits, ["TWO", "TOO", "ONE"])
-
-    def accepts(text: str) -> bool:
-        ids = digits.encode(text)
-        return float(score_texts(lexicon, torch.tensor([ids]), torch.tensor([len(ids)]), SOS_ID, EOS_ID)) == 0
-
-    assert accepts("TWO ONE TOO TWO") and accepts("TOO")
-    assert not accepts("TO") and not accepts("WON TWO") and not accepts("FOUR")
 
 
 def test_ngrams_tell_words_apart_that_sound_alike(digits: Tokenizer) -> None:
