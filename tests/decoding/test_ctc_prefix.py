@@ -90,45 +90,6 @@ def test_long_utterances_stay_exact(scale: float) -> None:
     assert score_prefix(scores_TV, prefix)[1] == pytest.approx(expected, abs=1e-6 * abs(expected))
 
 
-def test_all_beams_and_utterances_at_once() -> None:
-    """Two rounds of extension by different parents, in a padded batch, each against its prefix alone."""
-    lengths = [9, 4, 1, 6]
-    scores_BTV = random_scores(4, 9, 6, 1)
-    prefixes = CTCPrefixes(scores_BTV, torch.tensor(lengths))
-    all_tokens = [[1, 3], [5, 5], [3, 1], [1, 5]]
-    parents = [[1, 0, 1], [0, 0, 1], [1, 1, 0], [0, 1, 0]]
-    next_tokens = [[3, 1, 1], [5, 2, 5], [4, 3, 3], [1, 5, 5]]
-    prefixes.advance(torch.zeros(4, 2, dtype=torch.long), torch.tensor(all_tokens))
-    begins_BWC = prefixes.candidate_scores(torch.tensor(all_tokens)[:, None].expand(-1, 2, -1))
-    prefixes.advance(torch.tensor(parents), torch.tensor(next_tokens))
-    ends_BW = prefixes.end_scores()
-    for row, length in enumerate(lengths):
-        scores_TV = scores_BTV[row, :length]
-        for beam, column in itertools.product(range(2), range(2)):
-            prefix = [all_tokens[row][beam], all_tokens[row][column]]
-            expected = max(-9e3, score_prefix(scores_TV, prefix)[0])  # -inf: too few steps
-            assert max(-9e3, begins_BWC[row, beam, column].item()) == pytest.approx(expected, abs=1e-5)
-        for beam in range(3):
-            prefix = [all_tokens[row][parents[row][beam]], next_tokens[row][beam]]
-            expected = max(-9e3, score_prefix(scores_TV, prefix)[1])
-            assert max(-9e3, ends_BW[row, beam].item()) == pytest.approx(expected, abs=1e-5)
-
-
-def test_selected_utterances_go_on_as_before() -> None:
-    scores_BTV, lengths_B = random_scores(3, 8, 6, 2), torch.tensor([8, 5, 7])
-    kept = torch.tensor([2, 0])
-    whole, part = CTCPrefixes(scores_BTV, lengths_B), CTCPrefixes(scores_BTV, lengths_B)
-    parents, tokens = torch.zeros(3, 2, dtype=torch.long), torch.tensor([[1, 2], [3, 4], [5, 1]])
-    whole.advance(parents, tokens)
-    part.advance(parents, tokens)
-    part.select_utterances(kept)
-    again = torch.tensor([[[1, 2, 3], [2, 5, 4]]]).expand(3, -1, -1)
-    torch.testing.assert_close(part.candidate_scores(again[kept]), whole.candidate_scores(again)[kept])
-    whole.advance(parents, tokens)
-    part.advance(parents[kept], tokens[kept])
-    torch.testing.assert_close(part.end_scores(), whole.end_scores()[kept])
-
-
 def test_probabilities_of_nothing_do_no_harm() -> None:
     """A head may rule tokens out: log-probabilities of -inf."""
     scores_TV = random_scores(1, 5, VOCABULARY, 3)[0]

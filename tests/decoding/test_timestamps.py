@@ -16,7 +16,6 @@ from asr.decoding import (
     TokenTime,
     align_by_attention,
     align_by_ctc,
-    find_boundary,
     find_ends,
     has_spaces,
     split_words,
@@ -103,33 +102,23 @@ def test_ctc_tells_step_and_probability() -> None:
     assert align_by_ctc(scores_BTV, torch.tensor([6, 4]), [[], [a]])[0] == []
 
 
+@torch.inference_mode()
 def test_attention_gives_each_token_a_step_in_order_whatever_the_company() -> None:
+    """And the probability that it has after those before."""
     model = build_example("transformer-attention")
     utterances = make_utterances([80, 48], [6, 3])
     encoded_BTD, lengths_B = model.encode(utterances.features_BTF, utterances.feature_lengths_B)
     tokens = utterances.references()
-    found = align_by_attention(model, encoded_BTD, lengths_B, tokens)
-    for row, times in enumerate(found):
+    for row, times in enumerate(align_by_attention(model, encoded_BTD, lengths_B, tokens)):
         steps = [time.first for time in times]
         assert steps == sorted(steps) and max(steps) < lengths_B[row] and len(times) == len(tokens[row])
-        assert all(0 < time.probability < 1 for time in times)
-        alone = align_by_attention(
-            model, encoded_BTD[row : row + 1, : lengths_B[row]], lengths_B[row : row + 1], [tokens[row]]
-        )
-        assert [time.first for time in alone[0]] == steps
-
-
-@torch.inference_mode()
-def test_attention_tells_the_probability_of_each_token_after_those_before() -> None:
-    model = build_example("transformer-attention")
-    utterances = make_utterances([80], [6])
-    encoded = model.encode(utterances.features_BTF, utterances.feature_lengths_B)
-    (tokens,) = utterances.references()
-    (times,) = align_by_attention(model, *encoded, [tokens])
-    state = model.decoder.start(*encoded)
-    for before, token, time in zip([SOS_ID, *tokens[:-1]], tokens, times, strict=True):
-        scores_BNV = model.decoder.step(torch.tensor([[before]]), state)[0]
-        assert time.probability == pytest.approx(float(scores_BNV[0, -1].softmax(-1)[token]), rel=1e-4)
+        alone = encoded_BTD[row : row + 1, : lengths_B[row]], lengths_B[row : row + 1]
+        (again,) = align_by_attention(model, *alone, [tokens[row]])
+        assert [time.first for time in again] == steps
+        state = model.decoder.start(*alone)
+        for before, token, time in zip([SOS_ID, *tokens[row][:-1]], tokens[row], times, strict=True):
+            scores_BNV = model.decoder.step(torch.tensor([[before]]), state)[0]
+            assert time.probability == pytest.approx(float(scores_BNV[0, -1].softmax(-1)[token]), rel=1e-4)
 
 
 # --- words --------------------------------------------------------------------------------------
@@ -187,14 +176,6 @@ def test_scripts_without_spaces_have_a_word_for_each_character() -> None:
     tokenizer = Tokenizer.train(TokenizerConfig(type="characters"), ["你好世界"])
     assert not has_spaces(tokenizer)
     assert [span.text for span in split_words(tokenizer, tokenizer.encode("世界好"))] == ["世", "界", "好"]
-
-
-def test_boundary_without_a_pause_is_the_quietest_moment() -> None:
-    energies_T = -20 - 20 * np.exp(-(((np.arange(200) - 110) / 3.0) ** 2))
-    energies_T[105:116] = -40 + np.abs(np.arange(105, 116) - 110) * 5.0
-    begin, end = find_boundary(energies_T, 0.5, 1.5)
-    assert begin == end == pytest.approx(1.1, abs=0.01)
-    assert find_boundary(energies_T, 0.5, 0.5) == (0.5, 0.5)
 
 
 def test_words_take_their_edges_from_the_sound() -> None:
