@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-from asr.research.classifiers import (
-    FrameLabelsConfig,
-    FrameLabelsModel,
-    RecordingLabelConfig,
-    RecordingLabelModel,
-)
-from asr.research.convolutional import ConvolutionalEncoder, ConvolutionalEncoderConfig
-from asr.research.intra_attention import IntraAttentionEncoder, IntraAttentionEncoderConfig
-from asr.research.multi_speaker import MultiSpeakerConfig, MultiSpeakerModel
-from asr.research.non_autoregressive import (
-    EndDecoder,
-    EndDecoderConfig,
-    LengthDecoder,
-    LengthDecoderConfig,
-    MaskDecoder,
-    MaskDecoderConfig,
-)
-from asr.research.recurrent_decoder import (
-    AttentionDecoder,
-    AttentionDecoderConfig,
-    IntraAttentionDecoderConfig,
-    SingleSummaryDecoder,
-    SingleSummaryDecoderConfig,
+from asr.research import (
+    classifiers,
+    convolutional,
+    intra_attention,
+    multi_speaker,
+    non_autoregressive,
+    recurrent_decoder,
 )
 
 # From the section of a config to its class, as the tables of asr/models have it.
 ENCODERS = {
-    IntraAttentionEncoderConfig: IntraAttentionEncoder,
-    ConvolutionalEncoderConfig: ConvolutionalEncoder,
+    intra_attention.IntraAttentionEncoderConfig: intra_attention.IntraAttentionEncoder,
+    convolutional.ConvolutionalEncoderConfig: convolutional.ConvolutionalEncoder,
 }
 DECODERS = {
-    AttentionDecoderConfig: AttentionDecoder,
-    IntraAttentionDecoderConfig: AttentionDecoder,
-    SingleSummaryDecoderConfig: SingleSummaryDecoder,
-    LengthDecoderConfig: LengthDecoder,
-    EndDecoderConfig: EndDecoder,
-    MaskDecoderConfig: MaskDecoder,
+    recurrent_decoder.AttentionDecoderConfig: recurrent_decoder.AttentionDecoder,
+    recurrent_decoder.IntraAttentionDecoderConfig: recurrent_decoder.AttentionDecoder,
+    recurrent_decoder.SingleSummaryDecoderConfig: recurrent_decoder.SingleSummaryDecoder,
+    non_autoregressive.LengthDecoderConfig: non_autoregressive.LengthDecoder,
+    non_autoregressive.EndDecoderConfig: non_autoregressive.EndDecoder,
+    non_autoregressive.MaskDecoderConfig: non_autoregressive.MaskDecoder,
 }
 MODELS = {
-    RecordingLabelConfig: RecordingLabelModel,
-    FrameLabelsConfig: FrameLabelsModel,
-    MultiSpeakerConfig: MultiSpeakerModel,
+    classifiers.RecordingLabelConfig: classifiers.RecordingLabelModel,
+    classifiers.FrameLabelsConfig: classifiers.FrameLabelsModel,
+    multi_speaker.MultiSpeakerConfig: multi_speaker.MultiSpeakerModel,
 }

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 import torch
@@ -23,13 +22,8 @@ from asr.models.encoders import CELLS, Cell
 from asr.models.layers import Dropout, Kernel, length_mask
 from asr.research.intra_attention import IntraAttentionCell, Tape
 
-# B utterances, R rows (the beams of all utterances, those of one side by side), T encoded steps, E their
-# dimension, U tokens, D dimension of the decoder, C of a context, V vocabulary
-
-
-# B utterances, W beams of each, R = B x W rows, T encoded steps, E their dimension, S of the decoder's state,
-# A of the attention, C channels
-
+# B utterances, W beams of each, R = B x W rows, T encoded steps, E their dimension, U tokens, D dimension of
+# the decoder and its state, A of query and key, C of a context, V vocabulary
 
 ATTENTION_DIM = 256  # of query and key
 LOCATION_CHANNELS = 16
@@ -46,16 +40,7 @@ class RecurrentAttentionConfig(Config):
     stood; null: there is none."""
 
 
-@dataclass(frozen=True)
-class RecurrentMemory:
-    """Encoded steps and their keys, a row for each utterance. The keys are computed once."""
-
-    keys_BTA: Tensor
-    encoded_BTE: Tensor
-    mask_BT: Tensor
-
-    def select(self, rows_B: Tensor) -> RecurrentMemory:
-        return RecurrentMemory(self.keys_BTA[rows_B], self.encoded_BTE[rows_B], self.mask_BT[rows_B])
+Memory = tuple[Tensor, Tensor, Tensor]  # keys_BTA, computed once for each utterance, encoded_BTE, mask_BT
 
 
 class RecurrentAttention(nn.Module):
@@ -77,29 +62,20 @@ class RecurrentAttention(nn.Module):
             )
             self.project_location = nn.Linear(LOCATION_CHANNELS, ATTENTION_DIM, bias=False)
 
-    def remember(self, encoded_BTE: Tensor, mask_BT: Tensor) -> RecurrentMemory:
+    def remember(self, encoded_BTE: Tensor, mask_BT: Tensor) -> Memory:
         keys_BTA = self.project_keys(encoded_BTE)
-        return RecurrentMemory(keys_BTA if self.location else self._scale(keys_BTA), encoded_BTE, mask_BT)
+        return keys_BTA if self.location else self._scale(keys_BTA), encoded_BTE, mask_BT
 
     def _scale(self, queries_or_keys: Tensor) -> Tensor:
         return F.normalize(queries_or_keys, dim=-1) if self.score == "cosine" else queries_or_keys
 
-    @staticmethod
-    def begin(memory: RecurrentMemory) -> Tensor:
-        """(B, T) weights before the first token: all on the first step. In float32 at least, as all after."""
-        weights_BT = torch.zeros_like(
-            memory.mask_BT, dtype=torch.promote_types(memory.encoded_BTE.dtype, torch.float32)
-        )
-        weights_BT[:, 0] = 1
-        return weights_BT
-
     def forward(
-        self, state_RS: Tensor, memory: RecurrentMemory, last_RT: Tensor, bias_RT: Tensor | None = None
+        self, state_RD: Tensor, memory: Memory, last_RT: Tensor, bias_RT: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Contexts (R, E) and weights (R, T). `last_RT` are the weights of the token before; see `begin`."""
-        batch = len(memory.keys_BTA)
-        query_BWA = self._scale(self.project_query(state_RS)).unflatten(0, (batch, -1))
-        keys = memory.keys_BTA[:, None]
+        """Contexts (R, E) and weights (R, T). `last_RT` are the weights of the token before."""
+        keys_BTA, encoded_BTE, mask_BT = memory
+        batch, keys = len(keys_BTA), keys_BTA[:, None]
+        query_BWA = self._scale(self.project_query(state_RD)).unflatten(0, (batch, -1))
         if self.location is not None:
             # Now each beam of an utterance has keys of its own.
             located_RTA = self.project_location(self.location(last_RT[:, None]).mT)
@@ -107,8 +83,8 @@ class RecurrentAttention(nn.Module):
         scores_BWT = self._compare(query_BWA, keys).to(last_RT.dtype)
         if bias_RT is not None:
             scores_BWT = scores_BWT + bias_RT.unflatten(0, (batch, -1))
-        weights_BWT = scores_BWT.masked_fill(~memory.mask_BT[:, None], -torch.inf).softmax(dim=-1)
-        context_BWE = weights_BWT.to(memory.encoded_BTE.dtype) @ memory.encoded_BTE
+        weights_BWT = scores_BWT.masked_fill(~mask_BT[:, None], -torch.inf).softmax(dim=-1)
+        context_BWE = weights_BWT.to(encoded_BTE.dtype) @ encoded_BTE
         return context_BWE.flatten(0, 1), weights_BWT.flatten(0, 1)
 
     def _compare(self, query_BWA: Tensor, keys: Tensor) -> Tensor:
@@ -129,11 +105,11 @@ class RecurrentDecoderConfig(DecoderConfig):
     """A recurrent network over the tokens so far."""
 
     dim: int = pydantic.Field(default=256, gt=0)
-    """Of the states, of the embeddings, of the layer before the output, and of a single summary."""
+    """Width of the states, of the embeddings, of the layer before the output, and of a single summary."""
     num_layers: int = pydantic.Field(default=1, gt=0)
     """The highest asks and looks at the encoded steps, the lowest gets what was seen."""
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Of the embeddings, between the layers and before the output."""
+    """Dropout of the embeddings, between the layers and before the output."""
 
 
 class LookingDecoderConfig(RecurrentDecoderConfig):
@@ -203,14 +179,25 @@ class RecurrentCell(nn.Module):
 
 
 class RecurrentState(DecoderState):
-    """States of the layers of each beam, and the last output of the highest."""
+    """States of the layers of each beam, the last output of the highest, and what it looked at."""
 
-    def __init__(self, hidden_RD: Tensor, layers: Sequence[CellState | Tape]) -> None:
+    def __init__(
+        self,
+        hidden_RD: Tensor,
+        layers: Sequence[CellState | Tape],
+        look_RX: Tensor,
+        memory: Memory | tuple[()] = (),
+    ) -> None:
         self.hidden_RD = hidden_RD
         self.layers = layers
+        self.look_RX = look_RX  # weights (R, T) of the last token, or the summary (R, D)
+        self.memory: Any = memory
+
+    def select_utterances(self, utterances_B: Tensor) -> None:
+        self.memory = tuple(part[utterances_B] for part in self.memory)
 
     def select_beams(self, rows_R: Tensor) -> None:
-        self.hidden_RD = self.hidden_RD[rows_R]
+        self.hidden_RD, self.look_RX = self.hidden_RD[rows_R], self.look_RX[rows_R]
         for layer in self.layers:
             layer.select(rows_R)
 
@@ -266,34 +253,9 @@ class RecurrentDecoder(Decoder):
         return scores_RUV, {layer: weights_RHUT[:, heads] for layer, heads in asked.items()}
 
 
-def widths(input_dim: int, dim: int, num_layers: int) -> list[int]:
+def widths(input_dim: int, config: RecurrentDecoderConfig) -> list[int]:
     """Input dimension of each layer."""
-    return [input_dim] + [dim] * (num_layers - 1)
-
-
-# --- attention ----------------------------------------------------------------------------------
-
-
-class AttentionState(RecurrentState):
-    """Recurrent state, the memory of each utterance, and where each beam looked for its last token."""
-
-    def __init__(
-        self,
-        hidden_RD: Tensor,
-        layers: Sequence[CellState | Tape],
-        memory: RecurrentMemory,
-        weights_RT: Tensor,
-    ) -> None:
-        super().__init__(hidden_RD, layers)
-        self.memory = memory
-        self.weights_RT = weights_RT
-
-    def select_utterances(self, utterances_B: Tensor) -> None:
-        self.memory = self.memory.select(utterances_B)
-
-    def select_beams(self, rows_R: Tensor) -> None:
-        super().select_beams(rows_R)
-        self.weights_RT = self.weights_RT[rows_R]
+    return [input_dim] + [config.dim] * (config.num_layers - 1)
 
 
 class AttentionDecoder(RecurrentDecoder):
@@ -307,49 +269,31 @@ class AttentionDecoder(RecurrentDecoder):
     def __init__(
         self, config: AttentionDecoderConfig | IntraAttentionDecoderConfig, memory_dim: int, vocab_size: int
     ) -> None:
-        read = widths(config.dim + memory_dim, config.dim, config.num_layers)
-        cells = [self.make_cell(config, width) for width in read]
+        cells = [
+            IntraAttentionCell(width, config.dim)
+            if isinstance(config, IntraAttentionDecoderConfig)
+            else RecurrentCell(config.cell, width, config.dim)
+            for width in widths(config.dim + memory_dim, config)
+        ]
         super().__init__(config.dim, cells, config.dropout, memory_dim, vocab_size)
         self.attention = RecurrentAttention(config.attention, config.dim, memory_dim)
 
-    @staticmethod
-    def make_cell(config: AttentionDecoderConfig | IntraAttentionDecoderConfig, width: int) -> nn.Module:
-        if isinstance(config, IntraAttentionDecoderConfig):
-            return IntraAttentionCell(width, config.dim)
-        return RecurrentCell(config.cell, width, config.dim)
-
-    def start(self, encoded_BTE: Tensor, encoded_lengths_B: Tensor) -> AttentionState:
+    def start(self, encoded_BTE: Tensor, encoded_lengths_B: Tensor) -> RecurrentState:
         mask_BT = length_mask(encoded_lengths_B.clamp(min=1), encoded_BTE.size(1))
-        memory = self.attention.remember(encoded_BTE, mask_BT)
         hidden_BD = encoded_BTE.new_zeros(len(encoded_BTE), self.output.in_features)
         layers = [
             Tape() if isinstance(cell, IntraAttentionCell) else CellState(hidden_BD) for cell in self.cells
         ]
-        return AttentionState(hidden_BD, layers, memory, self.attention.begin(memory))
+        # In float32 at least, as all weights after these.
+        weights_BT = mask_BT.new_zeros(
+            mask_BT.shape, dtype=torch.promote_types(encoded_BTE.dtype, torch.float32)
+        )
+        weights_BT[:, 0] = 1
+        return RecurrentState(hidden_BD, layers, weights_BT, self.attention.remember(encoded_BTE, mask_BT))
 
     def look(self, state: RecurrentState, bias_RT: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        assert isinstance(state, AttentionState)
-        attended = self.attention(state.hidden_RD, state.memory, state.weights_RT, bias_RT)
-        context_RC, state.weights_RT = attended
-        return context_RC, state.weights_RT
-
-
-# --- a single summary ---------------------------------------------------------------------------
-
-
-class SummaryState(RecurrentState):
-    """Recurrent state and the summary, with a copy for each beam."""
-
-    def __init__(self, hidden_RD: Tensor, layers: Sequence[CellState], summary_RC: Tensor) -> None:
-        super().__init__(hidden_RD, layers)
-        self.summary_RC = summary_RC
-
-    def select_utterances(self, utterances_B: Tensor) -> None:
-        """Return the state itself: nothing is kept for an utterance alone."""
-
-    def select_beams(self, rows_R: Tensor) -> None:
-        super().select_beams(rows_R)
-        self.summary_RC = self.summary_RC[rows_R]
+        context_RC, state.look_RX = self.attention(state.hidden_RD, state.memory, state.look_RX, bias_RT)
+        return context_RC, state.look_RX
 
 
 class SingleSummaryDecoder(RecurrentDecoder):
@@ -363,18 +307,17 @@ class SingleSummaryDecoder(RecurrentDecoder):
 
     def __init__(self, config: SingleSummaryDecoderConfig, memory_dim: int, vocab_size: int) -> None:
         dim = config.dim
-        cells = [RecurrentCell(config.cell, width, dim) for width in widths(2 * dim, dim, config.num_layers)]
+        cells = [RecurrentCell(config.cell, width, dim) for width in widths(2 * dim, config)]
         super().__init__(dim, cells, config.dropout, dim, vocab_size)
         self.summarize = nn.Linear(2 * memory_dim, dim)
         self.begin = nn.Linear(dim, config.num_layers * dim)
 
-    def start(self, encoded_BTE: Tensor, encoded_lengths_B: Tensor) -> SummaryState:
+    def start(self, encoded_BTE: Tensor, encoded_lengths_B: Tensor) -> RecurrentState:
         rows_B = torch.arange(len(encoded_BTE), device=encoded_BTE.device)
         last_BE = encoded_BTE[rows_B, (encoded_lengths_B - 1).clamp(min=0)]
         summary_BD = torch.tanh(self.summarize(torch.cat([encoded_BTE[:, 0], last_BE], dim=-1)))
         hidden = torch.tanh(self.begin(summary_BD)).chunk(len(self.cells), dim=-1)
-        return SummaryState(hidden[-1], [CellState(hidden_BD) for hidden_BD in hidden], summary_BD)
+        return RecurrentState(hidden[-1], [CellState(hidden_BD) for hidden_BD in hidden], summary_BD)
 
     def look(self, state: RecurrentState, bias_RT: Tensor | None = None) -> tuple[Tensor, None]:
-        assert isinstance(state, SummaryState)
-        return state.summary_RC, None
+        return state.look_RX, None
