@@ -158,7 +158,6 @@ _SMOKE_CAPS = {
 _SMOKE_REPLACED: dict[str, Any] = {
     "data.max_unknown": 1.0,  # few texts do not have every character, in Chinese not even most
     "train.precision": "float32",  # no trial of what is quicker
-    "train.compile": False,
 }
 
 

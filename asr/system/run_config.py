@@ -105,8 +105,6 @@ class TrainConfig(Config):
     their gradients and moments (FSDP). The encoder's layers are gathered one by one as they are needed."""
     average_decay: float | None = pydantic.Field(default=None, gt=0, lt=1)
     """Use a moving average of the weights (0.999, say) to validate and as the result; null: the weights."""
-    compile: bool = False
-    """Compile the model with torch.compile, on a GPU only; takes minutes at the start."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
     threads: int | None = pydantic.Field(default=None, gt=0)

@@ -4,6 +4,7 @@ from .distributed import (
     agree_on_name as agree_on_name,
     one_voice as one_voice,
     shard_model as shard_model,
+    share_from_main as share_from_main,
 )
 from .learner import (
     Learner as Learner,

@@ -233,10 +233,8 @@ LAYERS = ("encoder.layers", "layers")  # whose elements are only used by calling
 
 def shard_model(model: nn.Module, config: TrainConfig, reduce_dtype: torch.dtype) -> None:
     """Leave each process its part of the weights, which move to its device."""
-    if config.compile or config.precision == "fp16":
-        raise UserError(
-            "train.sharded goes with neither train.compile nor train.precision=fp16; leave it out"
-        )
+    if config.precision == "fp16":
+        raise UserError("train.sharded does not go with train.precision=fp16; leave one out")
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)

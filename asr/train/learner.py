@@ -81,12 +81,6 @@ class Learner:
         self.average = None if decay is None else MovingAverage(model, decay)
         self.scaler = torch.amp.GradScaler(process.device.type, enabled=precision == "fp16")
         self.scaler.scale(torch.zeros((), device=process.device))  # it begins with the first tensor it sees
-        if config.train.compile and process.device.type == "cpu":
-            raise UserError(
-                "train.compile = true: PyTorch's compiler fails on these models on a CPU; "
-                "set train.compile=false, or train on a GPU"
-            )
-        self._forward = torch.compile(model, dynamic=True) if config.train.compile else model
 
     def update(self, batches: Sequence[Batch], step: int) -> Outcome:
         """Change the weights by the gradient of the mean loss per token, over all processes."""
@@ -96,9 +90,10 @@ class Learner:
         rate = learning_rate_at(step, config.optim, config.train.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        counts = [sum(map(self._count_targets, batches)), sum(batch.audio_seconds for batch in batches)]
+        num_tokens: float = sum(self.model.count_targets(batch.token_lengths_B) for batch in batches)
+        audio_seconds = sum(batch.audio_seconds for batch in batches)
         num_tokens, audio_seconds, num_utterances = sum_over_processes(
-            [*counts, sum(map(len, batches))], self.process
+            [num_tokens, audio_seconds, sum(map(len, batches))], self.process
         )
         if not num_utterances:  # all files of all processes were broken: there is no gradient
             return Outcome(True, {}, 0.0, 0.0, 0.0, rate)
@@ -126,7 +121,8 @@ class Learner:
         """
         started = time.monotonic()
         self._nothing = replace(batch.take([0]), ids=())
-        self._accumulate_gradients([batch], float(max(self._count_targets(batch), 1)), 0, sends=False)
+        num_tokens = max(float(self.model.count_targets(batch.token_lengths_B)), 1.0)
+        self._accumulate_gradients([batch], num_tokens, 0, sends=False)
         self.optimizer.zero_grad(set_to_none=True)
         return time.monotonic() - started
 
@@ -149,14 +145,6 @@ class Learner:
     def _take(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         own = self.model.state_dict()
         self.model.load_state_dict({name: split_like(tensor, own[name]) for name, tensor in weights})
-
-    def autocast(self) -> contextlib.AbstractContextManager[None]:
-        return torch.autocast(
-            self.process.device.type, dtype=DTYPES[self.precision], enabled=self.precision != "float32"
-        )
-
-    def _count_targets(self, batch: Batch) -> int:
-        return self.model.count_targets(batch.token_lengths_B)
 
     def _accumulate_gradients(
         self, batches: list[Batch], num_tokens: float, step: int, *, sends: bool = True
@@ -189,10 +177,11 @@ class Learner:
     ) -> dict[str, float]:
         self.model.train()
         sums: dict[str, Tensor] = {}
+        dtype = DTYPES[self.precision]
         for index, batch in enumerate(batches, start=1):
             batch = batch.to(self.process.device)
-            with self.autocast():
-                losses: Losses = self._forward(
+            with torch.autocast(self.process.device.type, dtype, enabled=dtype != torch.float32):
+                losses: Losses = self.model(
                     batch.features_BTF,
                     batch.feature_lengths_B,
                     batch.tokens_BU,
@@ -267,20 +256,9 @@ def choose_precision(wanted: Precision | Literal["auto"], process: Process) -> P
     if wanted != "auto":
         return wanted
     (num_fast,) = sum_over_processes([float(is_fast("bf16", process.device))], process)
-    chosen: Precision = "bf16" if num_fast == process.world_size else "float32"
-    reason = "has" if chosen == "bf16" else "lacks"
-    logger.info(
-        "train.precision = auto: %s, since the %s %s fast bf16", chosen, process.device.type.upper(), reason
-    )
-    return chosen
-
-
-def set_up(config: RunConfig, process: Process) -> None:
-    """Set what holds for the whole of a process that trains."""
-    if config.train.threads is not None:
-        torch.set_num_threads(config.train.threads)
-    if process.device.type == "cpu":
-        keep_freed_memory()
+    is_bf16 = num_fast == process.world_size
+    logger.info("train.precision = auto: %s", "bf16" if is_bf16 else "float32, for want of fast bf16")
+    return "bf16" if is_bf16 else "float32"
 
 
 def keep_freed_memory() -> None:

@@ -50,7 +50,7 @@ from asr.train.distributed import (
     sum_over_processes,
     wait_for_all,
 )
-from asr.train.learner import Learner, Outcome, Precision, choose_precision, set_up
+from asr.train.learner import Learner, Outcome, Precision, choose_precision, keep_freed_memory
 from asr.train.monitor import Averages, Callback, Monitor, draw_log, show_progress
 from asr.train.optim import learning_rate_at, warn_of_short_training
 from asr.train.preparation import TrainingData, find_last_checkpoint, hash_data, prepare_system
@@ -114,7 +114,10 @@ def train(config: RunConfig, callback: Callback | None = None) -> Path:
     find_commit()  # of now, whatever becomes of the checkout
     process = start_process(config.train.device)
     try:
-        set_up(config, process)
+        if config.train.threads is not None:
+            torch.set_num_threads(config.train.threads)
+        if process.device.type == "cpu":
+            keep_freed_memory()
         with one_voice(process), contextlib.ExitStack() as stack:
             if process.is_main:
                 stack.enter_context(claim_folder(config.output_dir))
@@ -189,8 +192,8 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
                     save(output_dir, system, learner, state, writer)
                 if is_asked:
                     wait_for_checkpoint(writer, process)
-                    monitor.say(
-                        f"stopped and saved at update {state.step}; the same command goes on from there"
+                    logger.info(
+                        "stopped and saved at update %d; the same command goes on from there", state.step
                     )
                     raise KeyboardInterrupt if stop.number == signal.SIGINT else SystemExit(143)
                 if is_last or (validates and has_stalled(state, settings.patience)):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from asr.errors import UserError
 from asr.evaluation.plots import draw_learning_curve
@@ -72,13 +73,18 @@ class Monitor:
         self._bar = tqdm(
             total=config.train.steps, initial=start_step, unit=" updates", dynamic_ncols=True, disable=None
         )
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Monitor:
+        if self._bar is not None and not self._bar.disable:
+            loggers = [one for one in (logging.root, logging.getLogger("asr")) if one.handlers]
+            self._stack.enter_context(logging_redirect_tqdm(loggers))  # lines do not break the bar
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.close()
+            self._stack.close()
 
     def advance(self) -> None:
         """Count one update."""
@@ -93,7 +99,7 @@ class Monitor:
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
         shown = ", ".join(f"{name} {_format(name, value)}" for name, value in values.items())
-        self.say(f"{kind} {step}: {shown}")
+        logger.info("%s %d: %s", kind, step, shown)
         numbers = {f"{kind}/{k}": float(v) for k, v in values.items() if isinstance(v, (int, float))}
         for callback in list(self._callbacks):
             try:
@@ -104,14 +110,6 @@ class Monitor:
                     "%s failed (%s: %s); training goes on without it, log.jsonl has everything",
                     getattr(callback, "__qualname__", callback), type(error).__name__, error,
                 )  # fmt: skip
-
-    def say(self, message: str) -> None:
-        """Write a line to standard error without breaking the bar."""
-        if self._bar is not None and not self._bar.disable:
-            record = logging.LogRecord(__name__, logging.INFO, "", 0, message, None, None)
-            self._bar.write(LINES.format(record), file=self._bar.fp)
-        elif self.is_main:
-            logger.info("%s", message)
 
 
 class Averages:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from asr.batches import BatchConfig, ProcessShare, group_by_length, plan_epoch, random_stream
+from asr.batches import (
+    BatchConfig,
+    ProcessShare,
+    choose,
+    group_by_length,
+    hash_names,
+    plan_epoch,
+    random_stream,
+)
 from asr.batches.order import MAX_PADDING
 from asr.errors import UserError
 
@@ -85,12 +95,6 @@ def test_batches_keep_the_limit_of_tokens_beside_that_of_seconds(
         assert len(batch) == 1 or len(batch) * seconds_N[batch].max() <= config.max_seconds
 
 
-def test_without_a_limit_tokens_change_nothing() -> None:
-    seconds_N, tokens_N = draw_seconds(300), np.arange(300)
-    plain, counted = (plan_epoch(seconds_N, CONFIG, 0, 1, 1, tokens) for tokens in (None, tokens_N))
-    assert [batch.tolist() for batch in plain] == [batch.tolist() for batch in counted]
-
-
 def test_what_exceeds_a_batch_is_one_of_its_own() -> None:
     """Training leaves it out, evaluation must not."""
     groups = group_by_length(np.array([100.0, 1.0, 1.0, 200.0]), CONFIG, None)
@@ -146,3 +150,37 @@ def test_a_million_utterances_are_planned_in_seconds() -> None:
     )
     assert time.perf_counter() - started < 10  # under 2 s on an idle core
     assert sum(map(len, plan)) > 999_000
+
+
+# --- random numbers by names ---------------------------------------------------------------------
+
+
+def test_choices_are_the_same_in_another_process() -> None:
+    script = "import asr.batches.order as s; print(s.random_stream(1, 2, 'noise', 'é').integers(10**9), *s.choose(s.hash_names('abc'), 5, 1))"
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed},
+        )
+        for seed in ("1", "2")
+    ]
+    expected = [random_stream(1, 2, "noise", "é").integers(10**9), *choose(hash_names("abc"), 5, 1)]
+    assert [run.stdout.split() for run in runs] == [[str(number) for number in expected]] * 2
+
+
+@pytest.mark.parametrize("num_choices", [1, 2, 3, 7])
+def test_choices_are_even_and_independent(num_choices: int) -> None:
+    """Of each other from key to key: they agree as often as chance has it, also with neighbouring seeds."""
+    hashes = hash_names(f"utterance-{number}" for number in range(30_000))
+    first, second = (choose(hashes, num_choices, 0, epoch, "speed") for epoch in (0, 1))
+    assert np.allclose(np.bincount(first) / len(first), 1 / num_choices, atol=0.015)
+    assert np.mean(first == second) == pytest.approx(1 / num_choices, abs=0.015)
+
+
+def test_choice_of_a_name_does_not_depend_on_the_others() -> None:
+    names = [str(number) for number in range(100)]
+    together = choose(hash_names(names), 5, 1, 2)
+    assert together.tolist() == [choose(hash_names([name]), 5, 1, 2)[0] for name in names]

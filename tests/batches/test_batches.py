@@ -6,8 +6,10 @@ import json
 import logging
 import multiprocessing
 import os
+import pickle
 import signal
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,15 @@ import torch
 from asr.audio import reading as audio_files
 from asr.batches import (
     AugmentConfig,
+    Augmenter,
     Batch,
+    BatchBuilder,
     BatchConfig,
     BatchLoader,
     Inputs,
     NoiseConfig,
     ProcessShare,
     SpecAugmentConfig,
-    count_allowed,
     explain_dead_workers,
     needed_frames,
 )
@@ -121,12 +124,11 @@ def break_files(manifest: Manifest, *positions: int) -> None:
 
 
 def test_batch_holds_the_utterances_it_names(manifest: Manifest) -> None:
-    inputs = build_inputs(AugmentConfig())
-    seen = []
+    inputs, seen = build_inputs(AugmentConfig()), []
     for batch in build(manifest, inputs).epoch_batches(0):
-        assert len(batch) == len(batch.ids) == len(batch.texts) > 0
         assert batch.features_BTF.shape == (len(batch), batch.feature_lengths_B.max(), 20)
         assert batch.tokens_BU.shape == (len(batch), batch.token_lengths_B.max())
+        assert batch.tokens_BU.dtype == batch.token_lengths_B.dtype == torch.int64
         total = 0.0
         for row, name in enumerate(batch.ids):
             utterance = manifest[int(name[1:])]
@@ -254,28 +256,29 @@ def test_the_global_random_numbers_are_left_alone(manifest: Manifest) -> None:
 
 def test_limits_hold_for_the_changed_durations(manifest: Manifest) -> None:
     """At half the speed, twice the seconds: planned as such, and so it comes."""
-    inputs = build_inputs(AugmentConfig(speed=(0.5,)))
-    for batch in build(manifest, inputs).epoch_batches(0):
+    for batch in build(manifest, build_inputs(AugmentConfig(speed=(0.5,)))).epoch_batches(0):
         assert len(batch) * batch.feature_lengths_B.max() * 0.01 <= CONFIG.max_seconds
-        assert batch.audio_seconds == pytest.approx(
-            2 * sum(manifest[int(name[1:])].duration for name in batch.ids), abs=0.01
-        )
+        seconds = sum(manifest[int(name[1:])].duration for name in batch.ids)
+        assert batch.audio_seconds == pytest.approx(2 * seconds, abs=0.01)
 
 
 # --- evaluation ---------------------------------------------------------------------------------
 
 
 def test_evaluation_has_each_utterance_once_and_unchanged(manifest: Manifest) -> None:
-    plain = build(manifest, build_inputs(AugmentConfig()))
-    expected = {name: batch.features_BTF[row, : batch.feature_lengths_B[row]] for batch in plain.epoch_batches(0) for row, name in enumerate(batch.ids)}  # fmt: skip
-    ranks = [
-        list(build(manifest, share=ProcessShare(rank, 2), min_seconds=0.5).evaluation_batches())
-        for rank in (0, 1)
-    ]
-    found = [(name, batch, row) for rank in ranks for batch in rank for row, name in enumerate(batch.ids)]
-    assert sorted(name for name, _, _ in found) == sorted(expected)
-    for name, batch, row in found:
-        assert torch.equal(batch.features_BTF[row, : batch.feature_lengths_B[row]], expected[name])
+    def by_id(batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
+        return {
+            name: batch.features_BTF[row, : batch.feature_lengths_B[row]]
+            for batch in batches
+            for row, name in enumerate(batch.ids)
+        }
+
+    expected = by_id(build(manifest, build_inputs(AugmentConfig())).epoch_batches(0))
+    shares = [ProcessShare(rank, 2) for rank in (0, 1)]
+    ranks = [list(build(manifest, share=share, min_seconds=0.5).evaluation_batches()) for share in shares]
+    found = by_id(batch for rank in ranks for batch in rank)
+    assert found.keys() == expected.keys() and sum(len(batch) for rank in ranks for batch in rank) == 40
+    assert all(torch.equal(features, expected[name]) for name, features in found.items())
     for rank in ranks:
         longest = [int(batch.feature_lengths_B.max()) for batch in rank]
         assert longest == sorted(longest, reverse=True)
@@ -287,13 +290,9 @@ def test_evaluation_has_each_utterance_once_and_unchanged(manifest: Manifest) ->
 @pytest.mark.parametrize(
     ("config", "others", "message"),
     [
-        ({"min_seconds": 0.5}, {}, "shorter than batches.min_seconds = 0.5"),
-        ({"max_utterance_seconds": 0.8}, {}, "longer than batches.max_utterance_seconds = 0.8"),
-        (
-            {},
-            {"num_encoded_frames": lambda lengths: lengths // 10},
-            "fewer frames behind the encoder than their tokens need",
-        ),
+        ({"min_seconds": 0.5}, {}, "batches.min_seconds"),
+        ({"max_utterance_seconds": 0.8}, {}, "batches.max_utterance_seconds"),
+        ({}, {"num_encoded_frames": lambda lengths: lengths // 10}, "fewer frames"),
     ],
 )
 def test_what_cannot_be_trained_on_is_left_out_and_said(
@@ -304,20 +303,15 @@ def test_what_cannot_be_trained_on_is_left_out_and_said(
     def is_out(utterance: Utterance) -> bool:
         tokens = inputs.tokenizer.encode(utterance.text or "")
         frames = int(inputs.num_encoded_frames(torch.tensor(round((utterance.duration - 0.025) / 0.01 + 1))))
-        return (
-            utterance.duration < config.get("min_seconds", 0)
-            or utterance.duration > config.get("max_utterance_seconds", 9)
-            or frames < needed_frames(tokens)
-        )
+        is_long = utterance.duration > config.get("max_utterance_seconds", 9)
+        return is_long or utterance.duration < config.get("min_seconds", 0) or frames < needed_frames(tokens)
 
     out = [utterance.id for utterance in manifest if is_out(utterance)]
     assert 5 < len(out) < 35
-    batches = list(build(manifest, inputs, **config).epoch_batches(0))
-    assert not {name for batch in batches for name in batch.ids} & set(out)
-    assert sum(map(len, batches)) == 40 - len(out)
-    shown = f"{len(out)} of 40 utterances are left out of training ({message}"
+    used = [name for batch in build(manifest, inputs, **config).epoch_batches(0) for name in batch.ids]
+    assert sorted(used) == sorted({utterance.id for utterance in manifest} - set(out))
     [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert shown in warning and warning.endswith(f"{', '.join(out[:5])}, ...")
+    assert message in warning and f"{len(out)} of 40" in warning and ", ".join(out[:5]) in warning
 
 
 def test_without_ctc_no_text_is_too_long(manifest: Manifest, caplog: pytest.LogCaptureFixture) -> None:
@@ -345,13 +339,6 @@ def test_nothing_left_to_train_on(manifest: Manifest) -> None:
         next(build(manifest, min_seconds=1.4).epoch_batches(0))
 
 
-def test_utterance_without_text(tmp_path: Path) -> None:
-    manifest = write_corpus(tmp_path, 3)
-    write_manifest(manifest.paths[0], [utterance.model_copy(update={"text": None}) for utterance in manifest])
-    with pytest.raises(UserError, match="u000 has no text"):
-        next(build(Manifest.open(manifest.paths[0])).epoch_batches(0))
-
-
 def test_incomplete_last_step_is_said(manifest: Manifest, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     world_size = len(list(build(manifest).epoch_batches(0))) - 1
@@ -377,16 +364,14 @@ def test_a_broken_file_costs_one_utterance(large_manifest: Manifest, num_workers
     assert [json.loads(line) for line in lines] == [skipped._asdict()]
 
 
-def test_an_utterance_with_fewer_frames_than_planned_is_skipped(tmp_path: Path) -> None:
+def test_an_utterance_with_fewer_frames_than_planned_is_skipped(large_manifest: Manifest) -> None:
     """The file may be somewhat shorter than the manifest says; here the last frame is missing, and needed."""
-    manifest = write_corpus(tmp_path, 120, seconds=(0.2, 0.3))
-    utterances = list(manifest)
-    utterances[3] = utterances[3].model_copy(
-        update={"duration": 0.215, "text": "ONE" * 6 + "TW"}
-    )  # 20 frames
-    write_manifest(manifest.paths[0], utterances)
+    path, utterances = large_manifest.paths[0], list(large_manifest)
+    text = "ONE" * 6 + "TW"  # 20 frames
+    utterances[3] = utterances[3].model_copy(update={"duration": 0.215, "text": text})
+    write_manifest(path, utterances)
     soundfile.write(utterances[3].audio, np.random.default_rng(0).uniform(-0.1, 0.1, int(0.21 * RATE)), RATE)
-    loader = build(Manifest.open(manifest.paths[0]), build_inputs(AugmentConfig()))
+    loader = build(Manifest.open(path), build_inputs(AugmentConfig()))
     [skipped] = [item for batch in loader.epoch_batches(0) for item in batch.skipped]
     assert skipped.id == "u003" and "give 19 frames behind the encoder, but 20 are needed" in skipped.message
 
@@ -408,13 +393,6 @@ def test_too_many_broken_files_stop_the_run(large_manifest: Manifest, mode: str)
     with pytest.raises(UserError, match=r"6 of 120 utterances cannot be used, more than 5.*skipped\.jsonl"):
         list(getattr(build(large_manifest), mode)(*arguments))
     assert len(large_manifest.paths[0].with_name("skipped.jsonl").read_text().splitlines()) == 6
-
-
-@pytest.mark.parametrize(
-    ("num_utterances", "allowed"), [(1, 0), (2, 1), (8, 4), (60, 5), (500, 5), (10_000, 100)]
-)
-def test_a_few_broken_files_of_a_small_set_are_left_out(num_utterances: int, allowed: int) -> None:
-    assert count_allowed(num_utterances) == allowed
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -471,3 +449,27 @@ def test_utterances_that_speed_makes_too_long_for_a_batch(manifest: Manifest) ->
         UserError, match=r"max_utterance_seconds = 1.5.*augment\.speed, 0.5.*max_seconds = 2.0"
     ):
         build(manifest, build_inputs(AugmentConfig(speed=(0.5, 1.0))), max_seconds=2.0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "frames"), [([], 1), ([5], 1), ([5, 6, 5], 3), ([5, 5], 3), ([5, 5, 5, 6, 6], 8)]
+)
+def test_frames_that_ctc_needs(tokens: list[int], frames: int) -> None:
+    assert needed_frames(tokens) == frames
+    if tokens:  # PyTorch's CTC agrees: finite with so many frames, infinite with one less
+        for length, is_finite in [(frames, True), (frames - 1, False)]:
+            losses = torch.nn.functional.ctc_loss(
+                torch.zeros(frames, 1, 10).log_softmax(2), torch.tensor([tokens]), [length], [len(tokens)]
+            )
+            assert bool(torch.isfinite(losses)) == is_finite
+
+
+def test_builder_can_be_sent_to_another_process(manifest: Manifest) -> None:
+    """Not every system forks."""
+    inputs = build_inputs(
+        AugmentConfig(speed=(0.9, 1.1)), num_encoded_frames=partial(torch.floor_divide, other=2)
+    )
+    builder = BatchBuilder(manifest, inputs, Augmenter(inputs.augment, 0, RATE, 20))
+    batch, other = (built[0, np.array([0])] for built in (builder, pickle.loads(pickle.dumps(builder))))
+    assert isinstance(batch, Batch) and isinstance(other, Batch)
+    assert batch.ids == ("u000",) and torch.equal(batch.features_BTF, other.features_BTF)

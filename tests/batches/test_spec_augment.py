@@ -45,11 +45,6 @@ def expected_share(num_masks: int, max_width: int, size: int) -> float:
     return float(np.mean(1 - (1 - covered) ** num_masks))
 
 
-def test_by_hand() -> None:
-    mask = build_mask([np.array([[1, 2], [2, 2]]), np.array([[0, 0]]), np.zeros((0, 2), dtype=np.int64)], 5)
-    assert mask.int().tolist() == [[0, 1, 1, 1, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]]
-
-
 @pytest.mark.parametrize(
     ("num_masks", "max_width", "size"), [(1, 27, 80), (2, 27, 80), (10, 15, 300), (3, 5, 5)]
 )

@@ -32,6 +32,7 @@ from asr.train import (
     distributed,
     one_voice,
     prepare_system,
+    share_from_main,
     train,
 )
 
@@ -169,6 +170,22 @@ def test_one_process_sends_nothing(sent: Sent) -> None:
     assert all(
         torch.equal(a, b) for a, b in zip(found, expected, strict=True) if a is not None and b is not None
     )
+
+
+def test_an_error_of_the_main_process_reaches_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[list[Any]] = []
+
+    def fail() -> None:
+        raise UserError("no texts")
+
+    def receive(found: list[Any], **_: object) -> None:
+        found[:] = sent[0]
+
+    group: Any = object()
+    for rank, broadcast in ((0, lambda found, **_: sent.append(found)), (1, receive)):
+        monkeypatch.setattr(distributed.dist, "broadcast_object_list", broadcast)
+        with pytest.raises(UserError, match="no texts"):
+            share_from_main(fail, Process(rank, 2, torch.device("cpu"), group))
 
 
 def test_those_that_start_together_agree_on_a_name_that_no_one_had_before() -> None:

@@ -56,14 +56,6 @@ def test_learning_rate_has_no_jumps(schedule: Any) -> None:
     assert max(abs(after - before) for before, after in itertools.pairwise(rates)) < 0.011
 
 
-@pytest.mark.parametrize("schedule", ["inverse_sqrt", "cosine"])
-def test_a_run_that_ends_in_the_warmup_has_a_rate(schedule: Any) -> None:
-    config = OptimConfig(learning_rate=1.0, schedule=schedule, warmup_steps=100)
-    assert [learning_rate_at(step, config, max_steps=1) for step in (0, 100, 101)] == pytest.approx(
-        [1 / 101, 1.0, learning_rate_at(101, config, max_steps=1)]
-    )
-
-
 def test_a_warmup_that_is_cut_off_is_said(caplog: pytest.LogCaptureFixture) -> None:
     warn_of_short_training(OptimConfig(learning_rate=2.0, warmup_steps=99), 100)
     assert not caplog.text

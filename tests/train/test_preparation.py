@@ -13,10 +13,9 @@ import pytest
 import torch
 from training_examples import assert_equal_bits, run_until_killed
 
-from asr.data import Manifest, read_manifest, read_sentences, write_manifest
+from asr.data import read_manifest, read_sentences, write_manifest
 from asr.errors import UserError
 from asr.system import RunConfig, load_system, save_checkpoint
-from asr.text import Tokenizer
 from asr.train import (
     Process,
     TrainingData,
@@ -38,12 +37,6 @@ def rewrite(source: Path, target: Path, change: Callable[[str], str | None]) -> 
 
 
 # --- a tokenizer that an earlier run left -------------------------------------------------------
-
-
-def test_no_texts_to_learn_a_tokenizer_from(tiny_run: TinyRun, tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(UserError, match=r"empty\.jsonl: a tokenizer learns from texts, but there are none"):
-        load_or_train_tokenizer(tiny_run(f"data.train={tmp_path}/empty.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -73,10 +66,8 @@ def test_the_same_texts_and_settings_take_the_tokenizer_that_is_there(
     tiny_run: TinyRun, tones: Path, tmp_path: Path
 ) -> None:
     first = load_or_train_tokenizer(tiny_run())
-    before = (tmp_path / "run" / "tokenizer.json").stat().st_mtime_ns
     copied = rewrite(tones / "train.jsonl", tmp_path / "train.jsonl", str)
     assert load_or_train_tokenizer(tiny_run(copied)) == first
-    assert (tmp_path / "run" / "tokenizer.json").stat().st_mtime_ns == before
     added = rewrite(tones / "train.jsonl", tmp_path / "train.jsonl", lambda text: text.replace("ONE", "TEN"))
     with pytest.raises(UserError, match="learnt from other texts"):
         load_or_train_tokenizer(tiny_run(added))
@@ -145,20 +136,15 @@ def test_a_run_of_phones_has_the_words_of_its_own_dictionary(
 def test_unknown_shares_are_reported(
     tiny_run: TinyRun, tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def spoil(text: str) -> str:
-        return text + "Q" if text == first else text
-
     first = next(iter(read_manifest(tones / "dev.jsonl"))).text or ""
-    dev = rewrite(tones / "dev.jsonl", tmp_path / "dev.jsonl", spoil)
-    texts = [item.text or "" for item in read_manifest(tmp_path / "dev.jsonl")]
-    share = "".join(texts).count("Q") / len("".join(texts))
-    assert 0.005 < share < 0.2
+    dev = rewrite(
+        tones / "dev.jsonl", tmp_path / "dev.jsonl", lambda text: text + "Q" if text == first else text
+    )
+    texts = "".join(item.text or "" for item in read_manifest(tmp_path / "dev.jsonl"))
     with caplog.at_level(logging.INFO):
         load_or_train_tokenizer(tiny_run(dev))
-    train_line, dev_line = (r for r in caplog.records if "are unknown" in r.getMessage())
-    assert train_line.levelno == logging.INFO and "train.jsonl: 0.0% of the tokens" in train_line.getMessage()
-    assert f"dev.jsonl: {share:.1%} of the tokens are unknown" in dev_line.getMessage()
-    assert dev_line.levelno == (logging.WARNING if share > 0.01 else logging.INFO)
+    assert "train.jsonl: 0.0% of the tokens" in caplog.text
+    assert f"dev.jsonl: {texts.count('Q') / len(texts):.1%} of the tokens are unknown" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -198,11 +184,6 @@ def test_a_resumed_training_reports_and_refuses_too(tiny_run: TinyRun, tmp_path:
         prepare_system(tiny_run(f"data.dev={tmp_path}/dev.jsonl"), PROCESS)
 
 
-def test_a_fingerprint_is_of_texts_and_settings(tiny_run: TinyRun, tmp_path: Path) -> None:
-    one, other = load_or_train_tokenizer(tiny_run()), Tokenizer.load(tmp_path / "run" / "tokenizer.json")
-    assert one.fingerprint == other.fingerprint != ""
-
-
 # --- several manifests --------------------------------------------------------------------------
 
 
@@ -212,38 +193,24 @@ def test_a_training_set_in_several_files(tiny_run: TinyRun, tones: Path, tmp_pat
     write_manifest(tmp_path / "one" / "train.jsonl", whole[:5])
     write_manifest(tmp_path / "two" / "train.jsonl", whole[5:])
     parts = f"data.train=[{tmp_path}/one/train.jsonl, {tmp_path}/two/train.jsonl]"
-    manifest = Manifest.open(*tiny_run(parts).data.train_paths)
-    assert list(manifest) == [manifest[index] for index in range(len(manifest))] == whole
-    for folder, overrides in (("parts", [parts]), ("whole", [])):
-        train(tiny_run(f"output_dir={tmp_path}/{folder}", "train.steps=2", *overrides))
     weights = [
-        (tmp_path / folder / "model" / "model.safetensors").read_bytes() for folder in ("parts", "whole")
+        (
+            train(tiny_run(f"output_dir={tmp_path}/{number}", "train.steps=2", *overrides))
+            / "model.safetensors"
+        )
+        for number, overrides in enumerate(([parts], []))
     ]
-    assert weights[0] == weights[1]
-
+    assert weights[0].read_bytes() == weights[1].read_bytes()
     with pytest.raises(UserError, match=r"data.train = .*three.jsonl: not found"):
         train(tiny_run(f"data.train=[{tmp_path}/one/train.jsonl, three.jsonl]"))
-    with pytest.raises(UserError, match="expected the path of a manifest, or a list of one or more"):
+    with pytest.raises(UserError, match="expected the path of a manifest"):
         tiny_run("data.train=[]")
-    (tmp_path / "two" / "train.jsonl").write_text("")
-    with pytest.raises(UserError, match=r"two/train.jsonl: the manifest has changed"):
-        manifest[5]
 
 
 def test_a_gpu_that_is_not_there_is_said(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match=r"train\.device = cuda: PyTorch finds no GPU"):
         train(tiny_run("train.device=cuda"))
-
-
-def test_other_features_are_no_matter_of_the_tokenizer(tiny_run: TinyRun, tmp_path: Path) -> None:
-    save_checkpoint(tmp_path / "first", prepare_system(tiny_run(), PROCESS), {})
-    with pytest.raises(UserError, match="num_mels = 20 there, 30 here") as caught:
-        prepare_system(
-            tiny_run(f"output_dir={tmp_path}/b", f"start_from={tmp_path}/first", "features.num_mels=30"),
-            PROCESS,
-        )
-    assert "keep_tokenizer" not in str(caught.value)
 
 
 def test_rules_that_make_every_word_wrong_are_refused(tiny_run: TinyRun) -> None:
@@ -335,7 +302,7 @@ def test_what_a_training_cannot_start_from(tiny_run: TinyRun, tmp_path: Path) ->
     with pytest.raises(UserError, match="no model here"):
         train(tiny_run(f"output_dir={tmp_path}/none", f"start_from={tmp_path}"))
     for settings, message in (
-        (["features.num_mels=23"], r"config.yaml: features.num_mels = 20 there, 23 here. Make that the same"),
+        (["features.num_mels=23"], r"features.num_mels = 20 there, 23 here. Make that the same$"),
         (
             ["tokenizer={type: bpe, vocab_size: 20}"],
             r"tokenizer.type = characters there, bpe here; .*keep_token",

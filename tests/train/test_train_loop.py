@@ -49,11 +49,6 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     ("killed_at", "overrides"),
     [
         (4, ("train.steps=6",)),  # in the first epoch, a checkpoint behind
-        pytest.param(  # while it widens
-            4,
-            ("train.steps=6", "model.guided_attention.prior={keep_updates: 2, end_updates: 5}"),
-            marks=pytest.mark.slow,
-        ),
         # In the second epoch, with averaged weights.
         pytest.param(8, ("train.steps=9", "train.average_decay=0.9"), marks=pytest.mark.slow),
         pytest.param(
