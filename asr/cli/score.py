@@ -207,8 +207,7 @@ def _print_tables(report: Report, show: int, with_bleu: bool) -> None:
 
 
 def _print_errors(head: str, score: Score, limit: int) -> None:
-    from asr.scoring.result import most_common
-    from asr.scoring.tables import align_lines
+    from asr.scoring.result import align_lines, most_common
 
     for name, counter in score.error_counts.items():
         if counter:

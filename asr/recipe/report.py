@@ -54,9 +54,9 @@ from asr.recipe.experiment import (
 )
 from asr.scoring.counting import describe_choice
 from asr.scoring.page import Report, write_report
+from asr.scoring.result import Rows, markdown_table, percent, show_interval
 from asr.scoring.scored_files import score_files
 from asr.scoring.significance import compare
-from asr.scoring.tables import Rows, markdown_table, percent, show_interval
 from asr.system.checkpoint import System, find_model, load_state, load_system
 from asr.system.run_config import RunConfig
 from asr.train.dev_scores import compute_dev_scores

@@ -24,10 +24,15 @@ from .result import (
     NUM_COUNTS as NUM_COUNTS,
     Counts as Counts,
     Score as Score,
+    align_lines as align_lines,
     compute_bleu as compute_bleu,
     count_bleu as count_bleu,
     format_table as format_table,
+    markdown_table as markdown_table,
+    percent as percent,
+    show_interval as show_interval,
     tabulate as tabulate,
+    text_table as text_table,
 )
 from .scored_files import (
     ScoredFile as ScoredFile,
@@ -46,11 +51,4 @@ from .significance import (
     compute_sign_flip_p as compute_sign_flip_p,
     compute_signed_ranks as compute_signed_ranks,
     count_segment_errors as count_segment_errors,
-)
-from .tables import (
-    align_lines as align_lines,
-    markdown_table as markdown_table,
-    percent as percent,
-    show_interval as show_interval,
-    text_table as text_table,
 )

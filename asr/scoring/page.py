@@ -14,10 +14,17 @@ from urllib.parse import quote
 import numpy as np
 
 from asr.files import replace_file
-from asr.scoring.result import RATE_NAMES, Score, UtteranceScore, most_common, tabulate
+from asr.scoring.result import (
+    RATE_NAMES,
+    Score,
+    UtteranceScore,
+    most_common,
+    percent,
+    show_interval,
+    tabulate,
+)
 from asr.scoring.scored_files import ScoredFile
 from asr.scoring.significance import Comparison
-from asr.scoring.tables import percent, show_interval
 from asr.transcripts.readers import Entry, TranscriptFile
 
 MAX_UTTERANCES = 5000  # in the page; a browser searches so many without a pause

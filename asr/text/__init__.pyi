@@ -11,8 +11,11 @@ from .normalization import (
     normalize_for_scoring as normalize_for_scoring,
     normalize_for_training as normalize_for_training,
 )
-from .phones import read_dictionary as read_dictionary
-from .tokenizer import Tokenizer as Tokenizer, compute_fingerprint as compute_fingerprint
+from .tokenizer import (
+    Tokenizer as Tokenizer,
+    compute_fingerprint as compute_fingerprint,
+    read_dictionary as read_dictionary,
+)
 from .units import (
     BLANK_ID as BLANK_ID,
     EOS_ID as EOS_ID,

@@ -23,7 +23,7 @@ from asr.models.lora_int8 import Precision
 from asr.system.checkpoint import find_model
 from asr.system.decoding_resources import DecodingResources
 from asr.text.normalization import Rule, check_rules, join_letters, normalize, normalize_english
-from asr.transcripts.subtitles import SubtitlesConfig
+from asr.transcripts.writers import SubtitlesConfig
 
 
 class SharedSettings(Config):

@@ -4,12 +4,6 @@ from .readers import (
     read_stm as read_stm,
     read_transcripts as read_transcripts,
 )
-from .subtitles import (
-    Cue as Cue,
-    SubtitlesConfig as SubtitlesConfig,
-    build_cues as build_cues,
-    measure_width as measure_width,
-)
 from .transcript import (
     Segment as Segment,
     Transcript as Transcript,
@@ -22,6 +16,10 @@ from .transcript import (
 )
 from .writers import (
     WRITERS as WRITERS,
+    Cue as Cue,
+    SubtitlesConfig as SubtitlesConfig,
     TranscriptStream as TranscriptStream,
+    build_cues as build_cues,
     format_transcript as format_transcript,
+    measure_width as measure_width,
 )

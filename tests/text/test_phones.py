@@ -1,4 +1,4 @@
-"""asr/text/phones.py: words as phones and back, dictionaries of others, and what a search makes of them."""
+"""Words as phones and back, dictionaries of others, and what a search makes of them."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_files_that_are_no_dictionaries(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "latin").write_bytes("ÜBER y b ER".encode("latin-1"))
     with pytest.raises(UserError, match=r"latin: not UTF-8 \(byte 1\)"):
         read_dictionary(str(tmp_path / "latin"))
-    monkeypatch.setattr("asr.text.phones.MAX_DICTIONARY_BYTES", 10)
+    monkeypatch.setattr("asr.text.tokenizer.MAX_DICTIONARY_BYTES", 10)
     with pytest.raises(UserError, match="over 10 bytes"):
         Tokenizer.train(write(tmp_path), TEXTS)
 

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from asr.scoring.alignments import Operation
-from asr.scoring.result import Score, UtteranceScore, most_common
-from asr.scoring.tables import LETTERS, align_lines
+from asr.scoring.result import LETTERS, Score, UtteranceScore, align_lines, most_common
 
 PRA_HEAD = "\n\n\t\tDUMP OF SYSTEM ALIGNMENT STRUCTURE\n\nSystem name:   {}\n\nSpeakers: "
 
