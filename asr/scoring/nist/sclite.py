@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,8 @@ class _Network(NamedTuple):
     """For each word, the indices of the words that may stand before it."""
     last: list[int]
     """The words that may end the text."""
+    optional: set[int]
+    """The words that may be missing on the other side."""
 
 
 def read_as_sclite(
@@ -55,29 +57,16 @@ def read_as_sclite(
     has_fragments = has_fragments and _FRAGMENT.search(both) is not None
     if not (_MARKS.search(both) or has_fragments or (has_optional_words and "(" in both)):
         return reference, hypothesis
-    said, heard = _build_network(reference), _build_network(hypothesis)
-    optional_said, optional_heard = (
-        _find_optional(network.words) if has_optional_words else set() for network in (said, heard)
-    )
-    is_same = _is_same_by_fragments if has_fragments else operator.eq
-    first, second = _choose_words(said, heard, optional_said, optional_heard, is_same)
+    said, heard = (_build_network(text, has_optional_words) for text in (reference, hypothesis))
+    first, second = _choose_words(said, heard, _is_same_by_fragments if has_fragments else operator.eq)
     return " ".join(first), " ".join(second)
 
 
-def _find_optional(words: list[str]) -> set[int]:
-    """Find the words in brackets, and take these off, but for those around nothing, which count as a word."""
-    found = {index for index, word in enumerate(words) if _OPTIONAL.fullmatch(word)}
-    for index in found:
-        words[index] = words[index][1:-1] or words[index]
-    return found
-
-
-def _build_network(text: str) -> _Network:
-    network = _Network([""], [[]], [0])
+def _build_network(text: str, has_optional_words: bool) -> _Network:
+    network = _Network([""], [[]], [0], set())
     ends = network.last  # of all that stands before the next word
-    open_braces: list[
-        tuple[list[int], list[int]]
-    ] = []  # what stands before one, and the ends of its alternatives
+    # What stands before each open brace, and the ends of its alternatives.
+    open_braces: list[tuple[list[int], list[int]]] = []
     position, text = 0, text.rstrip()
     while position < len(text):
         match = (_TOKEN_IN_BRACES if open_braces else _TOKEN).match(text, position)
@@ -88,9 +77,13 @@ def _build_network(text: str) -> _Network:
         elif token in "{}" and not open_braces:
             raise _bad_braces(text)
         elif token not in "{}/" or not open_braces:
-            network.words.append(_strip_marks(token))
+            word, place = _strip_marks(token), len(network.words)
+            if has_optional_words and _OPTIONAL.fullmatch(word):
+                network.optional.add(place)
+                word = word[1:-1] or word  # brackets around nothing count as a word
+            network.words.append(word)
             network.previous.append(ends)
-            ends = [len(network.words) - 1]
+            ends = [place]
         else:
             start, alternatives = open_braces[-1]
             if ends is not start:  # sclite passes over an alternative of nothing at all
@@ -119,23 +112,16 @@ def _bad_braces(text: str) -> UserError:
 
 
 def _choose_words(
-    reference: _Network,
-    hypothesis: _Network,
-    optional_said: Set[int],
-    optional_heard: Set[int],
-    is_same: Callable[[str, str], bool],
+    reference: _Network, hypothesis: _Network, is_same: Callable[[str, str], bool]
 ) -> tuple[list[str], list[str]]:
     """The words on the cheapest path through both; of equal ones sclite's: pairs first, then insertions.
 
     An optional word that has none beside it is put into the other side too, so that it counts as correct.
     """
-    both = (reference, hypothesis)
-    if (
-        is_same is operator.eq
-        and not (optional_said or optional_heard)
-        and all(network.previous[1:] == [[n] for n in range(len(network.words) - 1)] for network in both)
-    ):
-        first, second = ([word for word in network.words[1:] if word != NULL] for network in both)
+    if is_same is operator.eq and all(map(_is_plain, (reference, hypothesis))):
+        first, second = (
+            [word for word in network.words[1:] if word != NULL] for network in (reference, hypothesis)
+        )
         return first, second
     if sum(map(len, reference.previous)) * sum(map(len, hypothesis.previous)) > MAX_CELLS:
         raise UserError(
@@ -147,7 +133,7 @@ def _choose_words(
     for i, said in enumerate(reference.words):
         costs.append([])
         steps.append([])
-        deletion_cost = _gap_cost(said, i in optional_said)
+        deletion_cost = _gap_cost(said, i in reference.optional)
         for j, heard in enumerate(hypothesis.words):
             # min takes the first of equal ones.
             options = []
@@ -157,7 +143,7 @@ def _choose_words(
                 cells = [(a, b) for a in reference.previous[i] for b in hypothesis.previous[j]]
                 options.append(min((costs[a][b] + pair_cost, (a, b)) for a, b in cells))
             if j:
-                gap = _gap_cost(heard, j in optional_heard)
+                gap = _gap_cost(heard, j in hypothesis.optional)
                 options.append(min((costs[i][b] + gap, (i, b)) for b in hypothesis.previous[j]))
             if i:
                 options.append(min((costs[a][j] + deletion_cost, (a, j)) for a in reference.previous[i]))
@@ -168,20 +154,23 @@ def _choose_words(
     said_words, heard_words = [], []
     while i or j:
         a, b = steps[i][j]
-        if (b == j and i in optional_said) or (a == i and j in optional_heard):
+        if (b == j and i in reference.optional) or (a == i and j in hypothesis.optional):
             word = f"({reference.words[i] if b == j else hypothesis.words[j]})"
             said_words.append(word)
             heard_words.append(word)
         else:
-            if a != i and reference.words[i] != NULL:
-                said_words.append(reference.words[i])
-            if b != j and hypothesis.words[j] != NULL:
-                is_pair = (
-                    a != i and reference.words[i] != NULL and is_same(reference.words[i], hypothesis.words[j])
-                )
-                heard_words.append((reference if is_pair else hypothesis).words[i if is_pair else j])
+            said = reference.words[i] if a != i else NULL
+            heard = hypothesis.words[j] if b != j else NULL
+            said_words += [said] * (said != NULL)
+            is_pair = NULL not in (said, heard) and is_same(said, heard)
+            heard_words += [said if is_pair else heard] * (heard != NULL)
         i, j = a, b
     return said_words[::-1], heard_words[::-1]
+
+
+def _is_plain(network: _Network) -> bool:
+    is_chain = network.previous[1:] == [[n] for n in range(len(network.words) - 1)]
+    return is_chain and not network.optional
 
 
 def _is_same_by_fragments(said: str, heard: str) -> bool:
