@@ -58,9 +58,6 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--text-rules", metavar="RULE", nargs="+", help="text.training of the run, if not the default"
     )
-    parser.add_argument(
-        "--frame-ms", metavar="MS", type=float, help="check that CTC has enough encoder frames of this"
-    )
     audio = parser.add_mutually_exclusive_group()
     audio.add_argument("--no-audio", action="store_true", help="do not look at the audio files")
     audio.add_argument("--decode", action="store_true", help="decode all audio, not only the headers")
@@ -83,7 +80,7 @@ def _validate(args: argparse.Namespace) -> int:
     from collections import Counter
     from dataclasses import asdict
 
-    from asr.data.manifest_checks import CheckAudio, TextChecks, count_records, validate
+    from asr.data.manifest_checks import CheckAudio, count_records, validate
     from asr.data.packed import INDEX_NAME
     from asr.text.normalization import SAFE_RULES, check_rules
     from asr.text.tokenizer import Tokenizer
@@ -94,16 +91,18 @@ def _validate(args: argparse.Namespace) -> int:
             f"{args.manifest}: a table or folder, not a manifest; make one of it by "
             f"`asr manifest convert {args.manifest} OUT.jsonl`"
         )
-    text_checks = None
-    if args.tokenizer is not None:
-        rules = tuple(args.text_rules or SAFE_RULES)
-        check_rules(rules)
-        text_checks = TextChecks(Tokenizer.load(args.tokenizer), rules, args.frame_ms)
-    elif args.text_rules is not None or args.frame_ms is not None:
-        raise UserError("--text-rules and --frame-ms are about tokens: give --tokenizer as well")
+    if args.text_rules is not None and args.tokenizer is None:
+        raise UserError("--text-rules are about tokens: give --tokenizer as well")
+    rules = tuple(args.text_rules or SAFE_RULES)
+    check_rules(rules)
     extent: CheckAudio = "no" if args.no_audio else "decode" if args.decode else "header"
     found = validate(
-        args.manifest, text_checks=text_checks, check_audio=extent, root=args.root, progress=True
+        args.manifest,
+        tokenizer=Tokenizer.load(args.tokenizer) if args.tokenizer else None,
+        rules=rules,
+        check_audio=extent,
+        root=args.root,
+        progress=True,
     )
     faults = sorted(found, key=lambda fault: fault.line)
     counts = dict(Counter(fault.kind for fault in faults).most_common())

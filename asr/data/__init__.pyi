@@ -15,7 +15,6 @@ from .manifest import (
     write_manifest as write_manifest,
 )
 from .manifest_checks import (
-    TextChecks as TextChecks,
     compute_statistics as compute_statistics,
     count_records as count_records,
     validate as validate,

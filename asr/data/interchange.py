@@ -10,20 +10,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from asr.audio.reading import AUDIO_SUFFIXES, measure_seconds
+from asr.audio.reading import AUDIO_SUFFIXES
 from asr.data.kaldi_folder import read_kaldi, write_kaldi
 from asr.data.manifest import (
     Utterance,
-    build_utterance,
     read_manifest,
     relative_audio,
     require_line_fits,
@@ -37,24 +35,20 @@ from asr.data.records import (
     SOURCES_ONLY,
     Kind,
     LeaveOut,
+    Records,
     SourceKind,
-    UniqueNames,
     build_id,
     describe_columns,
     find_split,
     keep_scalars,
-    name_fields,
     raise_error,
     read_objects,
     read_rows,
-    require_no_control_characters,
     warn_of_losses,
 )
 from asr.data.text_lines import open_lines, parse_json, read_id_texts, read_text_lines
 from asr.errors import UserError, shorten
 from asr.files import replace_file
-
-logger = logging.getLogger(__name__)
 
 TRANS = ".trans.txt"
 METADATA = ("metadata.csv", "metadata.jsonl")
@@ -78,13 +72,13 @@ def read_utterances(
     """
     if kind == "jsonl":
         return read_manifest(path)
-    if kind == "kaldi":
-        return read_kaldi(path, allow_pipes, leave_out)
     if kind == "lhotse":
         from asr.data.lhotse_manifests import read_lhotse
 
         return read_lhotse(path)
     records = Records(path, text_column, leave_out)
+    if kind == "kaldi":
+        return records.read(read_kaldi(path, allow_pipes, records))
     if kind == "parquet":
         if audio_dir is None:
             raise UserError(f"{path}: holds audio; make a manifest of it first, by `asr manifest convert`")
@@ -139,90 +133,6 @@ def guess_target_kind(path: str | Path) -> Kind:
     if kind is None:
         raise UserError(f"{path}: cannot tell the kind of this target; name it: {', '.join(KINDS)}")
     return kind
-
-
-# --- records of any kind ------------------------------------------------------------------------
-
-
-class Records:
-    """Utterances of the records of one source, and warnings about the source as a whole."""
-
-    def __init__(
-        self, path: str | Path, text_column: str | None = None, leave_out: LeaveOut = raise_error
-    ) -> None:
-        self.leave_out = leave_out
-        self.losses: Counter[str] = Counter()
-        """How many utterances lose what, by reason."""
-        self.ids = UniqueNames()
-        self._path, self._text_column = path, text_column
-        self.columns = COLUMNS if text_column is None else {**COLUMNS, "text": (text_column.lower(),)}
-        self._count = self._texts = 0
-        self._names: list[str] = []
-
-    def check_names(self, names: Iterable[str]) -> None:
-        """Check, once, that one column has the texts; `names` are those of a header or of a first record."""
-        if self._names:
-            return
-        self._names = list(names)
-        own_names = {name.lower(): name for name in self._names}
-        texts = [own_names[name] for name in self.columns["text"] if name in own_names]
-        if self._text_column is not None and not texts:
-            raise UserError(
-                f"{self._path}: no column {shorten(self._text_column)} among {self._list_names()}"
-            )
-        if len(texts) > 1:
-            logger.warning(
-                "%s: the text is %s, and %s goes into the extras; choose another by --text-column",
-                *(self._path, texts[0], ", ".join(texts[1:])),
-            )
-
-    def _list_names(self) -> str:
-        return ", ".join(map(shorten, self._names[:20])) or "nothing"
-
-    def build(
-        self, source: str, record: Mapping[str, Any], folder: str | Path, split: str | None = None
-    ) -> Iterator[Utterance]:
-        """The utterance of a record, none if it is left out. Relative audio starts at `folder`."""
-        self.check_names(record)
-        try:
-            named = name_fields(record, self.columns)
-        except UserError as error:
-            raise UserError(f"{source}: {error}") from None
-        fields: dict[str, Any] = {"start": 0.0, **named.values, "extras": named.rest}
-        for name in ("id", "speaker", "language"):  # often written as numbers
-            if isinstance(fields.get(name), int):
-                fields[name] = str(fields[name])
-        if not fields.get("audio"):
-            raise UserError(f"{source}: the path of the audio file is missing")
-        if isinstance(fields["audio"], str):
-            fields["audio"] = os.path.join(os.path.abspath(folder), fields["audio"])
-            if "duration" not in fields:
-                try:
-                    fields["duration"] = measure_seconds(fields["audio"]) - fields["start"]
-                except UserError as error:
-                    self.leave_out(UserError(f"{source}: the duration is not given, and {error}"))
-                    return
-        channel = named.rest.get("channel")
-        if isinstance(channel, int | str) and str(channel).isdecimal():  # others have names for it: left
-            fields["channel"] = int(named.rest.pop("channel"))
-        if split is not None:
-            named.rest.setdefault("split", split)
-        if "id" not in fields:
-            fields["id"] = self.ids.add(build_id(fields["audio"], fields["start"], fields.get("duration")))
-        utterance = build_utterance(source, fields)
-        self._count += 1
-        self._texts += bool(utterance.text)
-        yield utterance
-
-    def read(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
-        """Pass on the utterances, then warn of what the source as a whole lacks."""
-        yield from utterances
-        warn_of_losses(self._path, self.losses)
-        if self._count and not self._texts:
-            logger.warning(
-                "%s: no utterance has a text; if its column is one of %s, name it by --text-column",
-                *(self._path, self._list_names()),
-            )
 
 
 # --- NeMo ---------------------------------------------------------------------------------------
@@ -419,21 +329,16 @@ def _write_table(path: str | Path, utterances: Iterable[Utterance], separator: s
 
 def _format_row(id: str, cells: list[str], separator: str) -> bytes:
     """A row as `read_rows` reads it: with quotes between commas, without any between tabs."""
+    buffer = io.StringIO()
+    plain: Any = {"quoting": csv.QUOTE_NONE, "quotechar": None, "lineterminator": "\n"}
     try:
-        if separator == "\t":
-            for cell in cells:
-                require_no_control_characters(shorten(cell), cell)
-            row = "\t".join(cells) + "\n"
-        else:
-            if any("\0" in cell or len(cell) > csv.field_size_limit() for cell in cells):
-                raise UserError(f"a cell has at most {csv.field_size_limit():,} characters, no NUL")
-            buffer = io.StringIO()
-            csv.writer(buffer).writerow(cells)
-            row = buffer.getvalue()
-    except UserError as error:
-        raise UserError(f"utterance {id}: {error}") from None
-    require_line_fits(id, row.encode())
-    return row.encode()
+        limit, marks = csv.field_size_limit(), set("\0\r" if separator == "\t" else "\0")
+        if any(len(cell) > limit or marks & set(cell) for cell in cells):
+            raise csv.Error(f"a cell has at most {limit:,} characters and no control characters")
+        csv.writer(buffer, delimiter=separator, **(plain if separator == "\t" else {})).writerow(cells)
+    except csv.Error as error:  # a tab or the end of a line in a cell
+        raise UserError(f"utterance {id}: cannot be a row of this table ({error})") from None
+    return buffer.getvalue().encode()
 
 
 _read_csv = partial(_read_table, separator=",")

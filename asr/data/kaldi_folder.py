@@ -16,15 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from asr.audio.reading import AudioError, measure_seconds, read_info
-from asr.data.manifest import Utterance, build_utterance, require_line_fits, with_absolute_audio
-from asr.data.records import (
-    LeaveOut,
-    UniqueNames,
-    raise_error,
-    require_no_control_characters,
-    warn_of_losses,
-)
+from asr.audio.reading import AudioError, read_info
+from asr.data.manifest import Utterance, require_line_fits, with_absolute_audio
+from asr.data.records import Records, UniqueNames, warn_of_losses
 from asr.data.text_lines import BLANKS, open_lines, read_id_texts
 from asr.errors import UserError, shorten
 from asr.files import replace_file
@@ -45,30 +39,31 @@ class _Segment(NamedTuple):
 
 
 def read_kaldi(
-    folder: str | Path, allow_pipes: bool = False, leave_out: LeaveOut = raise_error
+    folder: str | Path, allow_pipes: bool = False, records: Records | None = None
 ) -> Iterator[Utterance]:
     """The utterances of a data folder, in the order of `segments`, or of `wav.scp` where that is all.
 
     A command in wav.scp is an error. With `allow_pipes` the plain forms of sph2pipe, flac, sox, ffmpeg and
     cat are replaced by the file that they decode, which can be read without them. A speaker with the name of
-    the utterance is Kaldi's way to say unknown. `leave_out` is called for audio that cannot be read.
+    the utterance is Kaldi's way to say unknown.
     """
-    folder = Path(folder)
+    folder, records = Path(folder), records or Records(folder)
     if not (folder / "wav.scp").is_file():
         raise UserError(
             f"{folder}: not a Kaldi data folder, it has no wav.scp; folders of other kinds have Parquet "
             "tables, metadata.csv or metadata.jsonl, LibriSpeech's .trans.txt, or audio files"
         )
     recordings = _read_table(folder / "wav.scp", lambda value: _find_audio(value, allow_pipes))
-    recording_seconds = _read_table(folder / "reco2dur", _parse_seconds)
     segments = {name: _Segment(name) for name in recordings}
     if in_parts := (folder / "segments").exists():
         segments = _read_table(folder / "segments", _parse_segment)
-    speakers = _read_table(folder / "utt2spk", _parse_word)
     texts = _read_table(folder / "text", str)
-    seconds = _read_table(folder / "utt2dur", _parse_seconds)
-    languages = _read_table(folder / "utt2lang", _parse_word)
-    genders = _read_table(folder / "spk2gender", _parse_word)
+    speakers, languages, genders = (
+        _read_table(folder / name, _parse_word) for name in ("utt2spk", "utt2lang", "spk2gender")
+    )
+    ends = _read_table(folder / "reco2dur", _parse_seconds)
+    if not in_parts:  # else they were made of segments
+        ends |= _read_table(folder / "utt2dur", _parse_seconds)
     for table, lines in (("text", texts), ("utt2spk", speakers)):
         if lines and (missing := [name for name in segments if name not in lines]):
             logger.warning(
@@ -80,31 +75,26 @@ def read_kaldi(
             raise UserError(
                 f"{folder}/segments: {name} is part of {segment.recording}, which wav.scp does not have"
             )
-        path, channel_of_pipe = recordings[segment.recording]
-        duration = None if in_parts else seconds.get(name)
+        path, channel = recordings[segment.recording]
         try:
-            channel = _find_channel(path, f"{folder}: {name}", segment.channel or channel_of_pipe)
-            if duration is None:
-                end = segment.end or recording_seconds.get(segment.recording) or measure_seconds(path)
-                duration = round(end - segment.start, SECONDS_DIGITS)
+            channel_number = _find_channel(path, segment.channel or channel)
         except AudioError as error:
-            where = "relative paths start at the current folder"
-            leave_out(UserError(f"{folder}: {shorten(name)}: {error} ({where})"))
+            records.leave_out(UserError(f"{folder}: {shorten(name)}: {error}"))
             continue
         speaker = speakers.get(name)
-        gender = genders.get(speaker or name)
-        fields = {
+        record = {
             "id": name,
             "audio": path,
             "start": segment.start,
-            "duration": duration,
-            "channel": channel,
+            "end": segment.end or ends.get(segment.recording),
+            "channel": channel_number,
             "text": texts.get(name),
             "speaker": None if speaker == name else speaker,
             "language": languages.get(name),
-            "extras": {} if gender is None else {"gender": gender},
+            "gender": genders.get(speaker or name),
         }
-        yield build_utterance(str(folder), fields)
+        known = {name: value for name, value in record.items() if value is not None}
+        yield from records.build(f"{folder}: {shorten(name)}", known, "")
 
 
 # --- tables -------------------------------------------------------------------------------------
@@ -180,17 +170,13 @@ def _require_plain_path(value: str) -> None:
         raise UserError(f"{shorten(value)} is a place inside an archive; only audio files can be read")
 
 
-def _find_channel(path: str, where: str, channel: str | None) -> int | None:
+def _find_channel(path: str, channel: str | None) -> int | None:
     """Find the channel, counted from 1; Kaldi counts from 0. None for the only one, whatever its name."""
-    if channel is None:
-        return None
-    channels = read_info(path).num_channels
-    if channels == 1:
+    channels = 1 if channel is None else read_info(path).num_channels
+    if channel is None or channels == 1:
         return None
     if not channel.isdecimal() or int(channel) >= channels:
-        raise UserError(
-            f"{where}: asks for channel {channel} of {path}, counted from 0; expected 0 to {channels - 1}"
-        )
+        raise UserError(f"{path}: no channel {channel}, counted from 0; expected 0 to {channels - 1}")
     return int(channel) + 1
 
 
@@ -286,7 +272,8 @@ def _require_storable(record: Utterance) -> None:
             f"channel {record.channel} of {shorten(record.audio)}, but a Kaldi folder is written of whole "
             "files; write each channel to a file of its own first"
         )
-    require_no_control_characters("text", record.text or "")
+    if found := re.search(r"[\x00-\x1f\x7f-\x9f]", record.text or ""):
+        raise UserError(f"text has the control character U+{ord(found[0]):04X}; remove it")
     require_line_fits(record.id, f"{record.id} {record.text}".encode())
     for name, value in (("speaker", record.speaker), ("language", record.language)):
         if " " in (value or ""):

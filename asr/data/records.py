@@ -6,15 +6,19 @@ import csv
 import itertools
 import logging
 import math
+import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from asr.data.text_lines import MAX_TEXT_LINE_BYTES, Lines, parse_json
 from asr.errors import UserError, shorten
+
+if TYPE_CHECKING:
+    from asr.data.manifest import Utterance
 
 logger = logging.getLogger(__name__)
 
@@ -221,14 +225,93 @@ class UniqueNames:
         return name if self._counts[name] == 1 else self.add(f"{name}-{self._counts[name]}")
 
 
+class Records:
+    """Utterances of the records of one source, and warnings about the source as a whole."""
+
+    def __init__(
+        self, path: str | Path, text_column: str | None = None, leave_out: LeaveOut = raise_error
+    ) -> None:
+        self.leave_out = leave_out
+        self.losses: Counter[str] = Counter()
+        """How many utterances lose what, by reason."""
+        self.ids = UniqueNames()
+        self._path, self._text_column = path, text_column
+        self.columns = COLUMNS if text_column is None else {**COLUMNS, "text": (text_column.lower(),)}
+        self._count = self._texts = 0
+        self._names: list[str] = []
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Check, once, that one column has the texts; `names` are those of a header or of a first record."""
+        if self._names:
+            return
+        self._names = list(names)
+        own_names = {name.lower(): name for name in self._names}
+        texts = [own_names[name] for name in self.columns["text"] if name in own_names]
+        if self._text_column is not None and not texts:
+            raise UserError(
+                f"{self._path}: no column {shorten(self._text_column)} among {self._list_names()}"
+            )
+        if len(texts) > 1:
+            logger.warning(
+                "%s: the text is %s, and %s goes into the extras; choose another by --text-column",
+                *(self._path, texts[0], ", ".join(texts[1:])),
+            )
+
+    def _list_names(self) -> str:
+        return ", ".join(map(shorten, self._names[:20])) or "nothing"
+
+    def build(
+        self, source: str, record: Mapping[str, Any], folder: str | Path, split: str | None = None
+    ) -> Iterator[Utterance]:
+        """The utterance of a record, none if it is left out. Relative audio starts at `folder`."""
+        from asr.audio.reading import measure_seconds  # here, since --help lists the names of columns
+        from asr.data.manifest import build_utterance
+
+        self.check_names(record)
+        try:
+            named = name_fields(record, self.columns)
+        except UserError as error:
+            raise UserError(f"{source}: {error}") from None
+        fields: dict[str, Any] = {"start": 0.0, **named.values, "extras": named.rest}
+        for name in ("id", "speaker", "language"):  # often written as numbers
+            if isinstance(fields.get(name), int):
+                fields[name] = str(fields[name])
+        if not fields.get("audio"):
+            raise UserError(f"{source}: the path of the audio file is missing")
+        if isinstance(fields["audio"], str):
+            fields["audio"] = os.path.join(os.path.abspath(folder), fields["audio"])
+            if "duration" not in fields:
+                try:
+                    seconds = measure_seconds(fields["audio"])
+                    fields["duration"] = round(seconds - fields["start"], 9)
+                except UserError as error:
+                    self.leave_out(UserError(f"{source}: the duration is not given, and {error}"))
+                    return
+        channel = named.rest.get("channel")
+        if isinstance(channel, int | str) and str(channel).isdecimal():  # others have names for it: left
+            fields["channel"] = int(named.rest.pop("channel"))
+        if split is not None:
+            named.rest.setdefault("split", split)
+        if "id" not in fields:
+            fields["id"] = self.ids.add(build_id(fields["audio"], fields["start"], fields.get("duration")))
+        utterance = build_utterance(source, fields)
+        self._count += 1
+        self._texts += bool(utterance.text)
+        yield utterance
+
+    def read(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
+        """Pass on the utterances, then warn of what the source as a whole lacks."""
+        yield from utterances
+        warn_of_losses(self._path, self.losses)
+        if self._count and not self._texts:
+            logger.warning(
+                "%s: no utterance has a text; if its column is one of %s, name it by --text-column",
+                *(self._path, self._list_names()),
+            )
+
+
 def warn_of_losses(path: str | Path, losses: Mapping[str, int]) -> None:
     """Say how many utterances lost something on their way to or from another format."""
     for loss, count in losses.items():
         if count:
             logger.warning("%s: %d utterances %s", path, count, loss)
-
-
-def require_no_control_characters(name: str, value: str) -> None:
-    """Formats of one record per line, and of one column per tab, cannot hold them."""
-    if found := re.search(r"[\x00-\x1f\x7f-\x9f]", value):
-        raise UserError(f"{name} has the control character U+{ord(found[0]):04X}; remove it")

@@ -120,8 +120,6 @@ def test_validate_against_a_tokenizer(run: Run, corpus: Path) -> None:
     arguments = ("validate", "all.jsonl", "--tokenizer", "tokenizer.json")
     assert run(*arguments)[0] == 0
     assert "unknown-characters" in run(*arguments, "--text-rules", "uppercase")[1]
-    assert run(*arguments, "--frame-ms", "200")[0] == 0
-    assert "CTC needs 5 frames for 5 tokens, but 1.000 s are 4" in run(*arguments, "--frame-ms", "250")[1]
 
 
 # --- stats --------------------------------------------------------------------------------------
@@ -259,7 +257,7 @@ def test_convert_with_a_column_of_texts(run: Run, corpus: Path) -> None:
     ("words", "message"),
     [
         ("validate no.jsonl", "no.jsonl: cannot read the file"),
-        ("validate all.jsonl --frame-ms 40", "give --tokenizer as well"),
+        ("validate all.jsonl --text-rules nfc", "give --tokenizer as well"),
         ("validate all.jsonl --tokenizer all.jsonl --text-rules x", "unknown rule x"),
         ("validate all.jsonl --tokenizer all.jsonl", "all.jsonl"),
         ("validate audio", "asr manifest convert audio OUT.jsonl"),

@@ -106,7 +106,7 @@ GOOD = {"wav_scp": "a /x/a.wav\nb /x/b.wav\n", "utt2dur": "a 1\nb 2\n"}
         ({"segments": "a-1 a 0 1 0 0\n"}, "expected RECORDING START END"),
         ({"segments": "a-1 c 0 1\n"}, "segments: a-1 is part of c, which wav.scp does not have"),
         ({"wav_scp": f"{'a' * 300} /x/a.wav\n", "utt2dur": f"{'a' * 300} 1\n"}, "id = 'aaa"),
-        ({"utt2dur": "b 1\n"}, "'a': /x/a.wav: cannot read the file"),
+        ({"utt2dur": "b 1\n"}, "'a': the duration is not given, and /x/a.wav: cannot read the file"),
     ],
 )  # fmt: skip
 def test_a_bad_folder_is_named_by_file_and_line(tmp_path: Path, files: dict, message: str) -> None:
@@ -213,7 +213,7 @@ def test_a_channel_can_only_be_chosen_where_there_is_one(tmp_path: Path) -> None
     first, second = read_kaldi(folder)
     assert (first.channel, second.channel) == (2, None)  # Kaldi counts from 0
     write_folder(folder, wav_scp=f"a {stereo}\n", segments="a-1 a 0 1 2\n")
-    with pytest.raises(UserError, match=r"a-1: asks for channel 2 of .*counted from 0; expected 0 to 1"):
+    with pytest.raises(UserError, match=r"stereo.wav: no channel 2, counted from 0; expected 0 to 1"):
         list(read_kaldi(folder))
 
 
