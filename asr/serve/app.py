@@ -17,7 +17,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders, UploadFile
+from starlette.datastructures import FormData, Headers, MutableHeaders, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
@@ -125,9 +125,30 @@ async def _read_form(
     kind = request.headers.get("content-type", "")
     if not kind.lower().startswith("multipart/form-data"):
         raise ApiError(400, f"content type {kind!r:.80}: expected multipart/form-data, as `curl -F` sends it")
-    data = await stack.enter_async_context(
-        request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
-    )
+    most_mb, num_bytes = request.app.state.service.config.max_upload_mb, 0
+    too_large = ApiError(413, f"the request is larger than {most_mb:g} MB", "file", "too_large")
+    if int(request.headers.get("content-length", 0)) > 1e6 * most_mb:
+        raise too_large
+
+    async def receive() -> Message:
+        """Count the bytes of the body as they come, whatever the header says."""
+        nonlocal num_bytes
+        message = await request.receive()
+        num_bytes += len(message.get("body", b""))
+        if num_bytes > 1e6 * most_mb:
+            raise too_large
+        return message
+
+    async def read() -> FormData:
+        limits = {"max_files": 1, "max_fields": MAX_FIELDS, "max_part_size": MAX_FIELD_BYTES}
+        return await Request(request.scope, receive).form(**limits)
+
+    try:
+        data = await asyncio.wait_for(read(), MAX_UPLOAD_SECONDS)
+    except asyncio.TimeoutError:
+        problem = f"the request took longer than {MAX_UPLOAD_SECONDS:g} s to arrive"
+        raise ApiError(408, problem, code="too_slow") from None
+    stack.push_async_callback(data.close)
     fields = [(name, value) for name, value in data.multi_items() if isinstance(value, str)]
     form, file = parse_form(fields, form_class), data.get("file")
     if not isinstance(file, UploadFile):
@@ -284,7 +305,7 @@ def build_app(
 
 
 class Gate:
-    """Key, origin, size and time of each request; its id, its line in the log, its place in the metrics."""
+    """Key and origin of each request; its id, its line in the log, its place in the metrics."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
@@ -311,8 +332,7 @@ class Gate:
 
         try:
             self._check(scope, state)
-            guarded = self._limit(scope, receive) if scope["type"] == "http" else receive
-            await self._app(scope, guarded, send_on)
+            await self._app(scope, receive, send_on)
         except asyncio.CancelledError:  # at the end of the time to drain
             if scope["type"] != "http" or status != 499 or not self._service.admission.is_draining:
                 raise
@@ -345,32 +365,6 @@ class Gate:
             raise ApiError(403, message, code="origin_not_allowed")
         if scope["path"].startswith("/v1/"):
             state["key"] = self._service.keys.identify(_find_key(headers, scope.get("subprotocols", [])))
-
-    def _limit(self, scope: Scope, receive: Receive) -> Receive:
-        """Counts the bytes of the body as they come, whatever the header says."""
-        most_mb, num_bytes, is_whole = self._service.config.max_upload_mb, 0, False
-        deadline = time.monotonic() + MAX_UPLOAD_SECONDS
-        declared = Headers(scope=scope).get("content-length", "")
-        declared_bytes = int(declared) if declared.isdecimal() else 0
-
-        async def receive_counted() -> Message:
-            nonlocal num_bytes, is_whole
-            if is_whole:
-                return await receive()
-            message: Message = {}
-            if declared_bytes <= 1e6 * most_mb:
-                try:
-                    message = await asyncio.wait_for(receive(), max(0.01, deadline - time.monotonic()))
-                except asyncio.TimeoutError:
-                    problem = f"the request took longer than {MAX_UPLOAD_SECONDS:g} s to arrive"
-                    raise ApiError(408, problem, code="too_slow") from None
-            num_bytes += len(message.get("body", b""))
-            is_whole = not message.get("more_body", False)
-            if max(num_bytes, declared_bytes) > 1e6 * most_mb:
-                raise ApiError(413, f"the request is larger than {most_mb:g} MB", "file", "too_large")
-            return message
-
-        return receive_counted
 
 
 def _is_own_host(host: str, hosts: Collection[str]) -> bool:
