@@ -231,6 +231,8 @@ def _link(name: str, target: str) -> Callable[[Path], Path]:
 
 
 _PAGE = "<!DOCTYPE html><html><body>404 — not found</body></html>".encode()
+_CMOV = b"\0\0\0\x10moov\0\0\0\x08cmov"
+_ENDLESS = b"\0\0\0\x10ftypM4A \0\0\0\0\0\0\0\1free"
 _NOT_AUDIO = "not audio"
 _BROKEN = "cannot be decoded"
 HOSTILE_AUDIO: dict[str, HostileAudio] = {
@@ -239,7 +241,6 @@ HOSTILE_AUDIO: dict[str, HostileAudio] = {
     "folder": HostileAudio(_folder, "is a folder"),
     "pipe": HostileAudio(_pipe, "is a pipe, socket or device"),
     "device": HostileAudio(_link("device.wav", "/dev/zero"), "is a pipe, socket or device"),
-    "dangling link": HostileAudio(_link("dangling.wav", "nowhere.wav"), "No such file"),
     "link to itself": HostileAudio(_link("loop.wav", "loop.wav"), "Too many levels of symbolic links"),
     "long name": HostileAudio(lambda folder: folder / ("a" * 300 + ".wav"), "File name too long"),
     "null byte in the name": HostileAudio(lambda folder: folder / "a\0.wav", "is no file name"),
@@ -251,7 +252,6 @@ HOSTILE_AUDIO: dict[str, HostileAudio] = {
     "text": _file("text.wav", lambda: b"Hello, I am a transcript.\n", _NOT_AUDIO),
     "HTML": _file("page.mp3", lambda: _PAGE, _NOT_AUDIO),
     "PNG": _file("image.wav", _noise(0, b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"), _NOT_AUDIO),
-    "JPEG": _file("image.mp3", _noise(1, b"\xff\xd8\xff\xe0\0\x10JFIF\0"), _NOT_AUDIO),
     "WebP": _file("image.webm", _noise(3, b"RIFF\x28\x75\0\0WEBPVP8 "), _BROKEN),
     "PDF": _file("paper.wav", lambda: b"%PDF-1.7\n%\xe2\xe3\n", _NOT_AUDIO),
     "zip": _file("archive.flac", _zip, _NOT_AUDIO),
@@ -263,13 +263,10 @@ HOSTILE_AUDIO: dict[str, HostileAudio] = {
     "random bytes after ID3": _file("id3.mp3", _noise(6, b"ID3\4\0\0\0\0\0\0"), _BROKEN),
     "random bytes as WAV": _file("noise.wav", _noise(7, b"RIFF\0\0\1\0WAVE"), _BROKEN),
     "random bytes as FLAC": _file("noise.flac", _noise(8, b"fLaC"), _BROKEN),
-    "random bytes as Ogg": _file("noise.ogg", _noise(9, b"OggS\0\2"), _BROKEN),
     "random bytes as MP4": _file("noise.m4a", _noise(10, b"\0\0\0\x18ftypM4A "), _BROKEN),
-    "random bytes as WebM": _file("noise.webm", _noise(11, b"\x1aE\xdf\xa3"), _BROKEN),
     # audio without sound
     "video without sound": _file("video.mp4", encode_video, "is a video without a sound track"),
     "WAV header only": _file("header.wav", lambda: make_wav(b""), "no samples"),
-    "WAV without samples": _file("header.wav", lambda: encode_sound(np.empty(0), RATE, "WAV"), "no samples"),
     "WAV without data": _file("nodata.wav", lambda: make_wav()[:36], _BROKEN),
     "WAV with half a header": _file("half.wav", lambda: make_wav()[:20], _BROKEN),
     "FLAC header only": _file("header.flac", lambda: _flac_header(b"\0\0\x3e\x80"), "promises 1.000 s"),
@@ -282,23 +279,11 @@ HOSTILE_AUDIO: dict[str, HostileAudio] = {
     "WAV cut short": _file("cut.wav", _cut(_sound("WAV")), "promises 2.000 s, but the sound ends at 1.4"),
     "ADPCM WAV cut short": _file("cut.wav", _cut(_sound("WAV", "IMA_ADPCM")), "cut short"),
     "WAV with a lying length": _file("lie.wav", lambda: make_wav(data_bytes=0x7000_0000), "cut short"),
-    "RF64 cut short": _file("cut.wav", _cut(_sound("RF64")), "cut short"),
-    "W64 cut short": _file("cut.wav", _cut(_sound("W64")), "cut short"),
-    "RIFX cut short": _file("cut.wav", _cut(_sound("WAV", endian="BIG")), "cut short"),
-    "AIFF cut short": _file("cut.aiff", _cut(_sound("AIFF")), "cut short"),
-    "AU cut short": _file("cut.au", _cut(_sound("AU")), "again"),
-    "CAF cut short": _file("cut.caf", _cut(_sound("CAF")), "the sound ends at 1.36"),
-    "SPHERE cut short": _file("cut.sph", _cut(_sound("NIST")), "cut short"),
     "u-law SPHERE cut short": _file("cut.sph", _cut(_sound("NIST", "ULAW")), "cut short"),
     "SPHERE with a lying length": _file("lie.sph", lambda: make_sphere(bytes(99), 10**15 - 1), "cut short"),
     "FLAC cut short": _file("cut.flac", _cut(_sound("FLAC")), "the sound ends at 1.280 s"),
-    "FLAC cut near its end": _file("cut.flac", _cut(_sound("FLAC"), 0.99), "the sound ends at 1.792 s"),
-    "Vorbis cut short": _file("cut.ogg", _cut(_sound("OGG", "VORBIS")), "cut short"),
     "Opus cut short": _file("cut.opus", _cut(_sound("OGG", "OPUS")), "cut short"),
-    "MP3 cut short": _file("cut.mp3", _cut(_sound("MP3")), "promises 2.000 s"),
     "MP4 without index": _file("cut.m4a", _cut(_media("mp4", "aac")), _BROKEN),
-    "MP4 cut short": _file("cut.m4a", _cut(_media("mp4", "aac", movflags="faststart")), "ends at 1.344 s"),
-    "WebM cut short": _file("cut.webm", _cut(_media("webm", "libopus")), "cut short"),
     "AMR cut short": _file("cut.amr", _cut(_amr), "damaged at its end: the sound ends at 0.7"),
     # damaged or absurd
     "MP4 with a lying table": _file("table.m4a", _crowded_table, _BROKEN),
@@ -306,15 +291,9 @@ HOSTILE_AUDIO: dict[str, HostileAudio] = {
     "MP4 with a fragment of 80 million": _file("claim.m4a", claim_in_a_fragment, "80,000,000 samples"),
     "MP4 with many tracks": _file("claim.m4a", lambda: claim_samples(30, 10**6), "claims 30,000,000 samples"),
     "MOV with endless chunks": _file("claim.mov", _crowded_pcm, "claims 2,097,152,000,000 samples"),
-    "MP4 with a compressed header": _file(
-        "moov.mov", lambda: b"\0\0\0\x10moov\0\0\0\x08cmov" + bytes(99), "claims inf samples"
-    ),
-    "MP4 with an endless box": _file(
-        "box.m4a", lambda: b"\0\0\0\x10ftypM4A \0\0\0\0\0\0\0\1free" + b"\xff" * 99, "cannot be decoded"
-    ),
-    "FLAC with a hole": _file(
-        "hole.flac", _overwrite(_sound("FLAC"), 20_000, bytes(999)), "0.768 to 1.280 s"
-    ),
+    "MP4 with a compressed header": _file("moov.mov", lambda: _CMOV + bytes(99), "claims inf samples"),
+    "MP4 with an endless box": _file("box.m4a", lambda: _ENDLESS + b"\xff" * 99, _BROKEN),
+    "FLAC with a hole": _file("hole.flac", _overwrite(_sound("FLAC"), 20_000, bytes(999)), "0.768 to 1.280"),
     "NaN": _file("nan.wav", _floats(RATE, np.nan), "a sample at 1.000 s is nan"),
     "infinity": _file("infinite.wav", _floats(RATE, -np.inf), "a sample at 1.000 s is -inf"),
     "integers as floats": _file("loud.wav", _floats(RATE, 32_767), "a sample at 1.000 s is 32767"),
