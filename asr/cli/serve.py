@@ -132,15 +132,15 @@ def make_server(settings: Any, service: Any) -> Any:
                     print(f"http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
 
         def handle_exit(self, number: int, frame: Any) -> None:
-            if service.admission.is_draining or not self.started:
+            if service.is_draining or not self.started:
                 super().handle_exit(number, frame)  # the second time: at once
                 return
             self.deadline = time.monotonic() + service.config.drain_seconds
-            service.admission.is_draining = True
+            service.is_draining = True
             logger.info("shutting down by %s", signal.Signals(number).name)
 
         async def on_tick(self, counter: int) -> bool:
-            if service.admission.is_draining and (service.is_idle or time.monotonic() > self.deadline):
+            if service.is_draining and (service.is_idle or time.monotonic() > self.deadline):
                 self.should_exit = True
             return await super().on_tick(counter)
 

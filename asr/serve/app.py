@@ -82,7 +82,7 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
     service: Service = request.app.state.service
     client = Client(request.state.key)
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(service.admission.admit_request(client.key, service.speed))
+        stack.enter_context(service.admit_request(client.key))
         form, file = await _read_form(request, form_class, stack)
         model = service.find_model(form.model)
         given: dict[str, object] = {"task": task, "prompt": form.prompt}
@@ -99,7 +99,7 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
         if upload.likely_seconds > limit and upload.seconds is not None:
             raise too_long(limit)
         client.expected_seconds = min(upload.likely_seconds, limit)
-        stack.enter_context(service.admission.admit_client(client, model.scheduler.speed))
+        stack.enter_context(service.admit_client(client))
         request.state.log |= {"model": model.name, "file_bytes": upload.num_bytes}
         events = transcribe_upload(model, client, upload, asked, segmentation, limit)
         started = time.monotonic()
@@ -238,7 +238,7 @@ async def serve_realtime(websocket: WebSocket) -> None:
     if query.get("intent", "transcription") != "transcription":
         raise refuse("intent", f"{query['intent']!r:.80}: there are transcription sessions alone")
     model = service.find_model(query.get("model") or next(iter(service.models)))
-    with service.admission.admit_client(client):
+    with service.admit_client(client):
         offered = websocket.scope.get("subprotocols", [])
         await websocket.accept(subprotocol="realtime" if "realtime" in offered else None)
         await run_session(websocket, service, model, client)
@@ -334,7 +334,7 @@ class Gate:
             self._check(scope, state)
             await self._app(scope, receive, send_on)
         except asyncio.CancelledError:  # at the end of the time to drain
-            if scope["type"] != "http" or status != 499 or not self._service.admission.is_draining:
+            if scope["type"] != "http" or status != 499 or not self._service.is_draining:
                 raise
             await answer(shutting_down())(scope, receive, send_on)
         except Exception as error:

@@ -425,7 +425,7 @@ async def run_session(websocket: WebSocket, service: Service, model: ServedModel
     async def watch() -> None:
         """Finish where the server shuts down; end at once where nobody reads what is sent."""
         while unread <= MAX_OUTBOX_BYTES:
-            if service.admission.is_draining:
+            if service.is_draining:
                 session.finish()
             await asyncio.sleep(0.2)
 
@@ -435,7 +435,7 @@ async def run_session(websocket: WebSocket, service: Service, model: ServedModel
     finally:
         session.close()
         await end_tasks(*tasks)
-        code = 1012 if service.admission.is_draining else 1013 if unread > MAX_OUTBOX_BYTES else 1000
+        code = 1012 if service.is_draining else 1013 if unread > MAX_OUTBOX_BYTES else 1000
         if websocket.client_state is WebSocketState.CONNECTED:
             with contextlib.suppress(RuntimeError, WebSocketDisconnect, asyncio.TimeoutError):
                 await asyncio.wait_for(websocket.close(code), 1)

@@ -117,69 +117,8 @@ class Keys:
         return found[0] if found else ""
 
 
-class Admission:
-    """Requests that are served or wait, and whether more may come."""
-
-    def __init__(self, config: ServeConfig) -> None:
-        self._config = config
-        self.clients: set[Client] = set()
-        self.num_requests = 0
-        self.is_draining = False
-
-    def waiting_seconds(self, key: str | None = None) -> float:
-        """Seconds of audio that wait, of all keys or of one."""
-        return sum(one.waiting_seconds for one in self.clients if key is None or one.key == key)
-
-    @property
-    def num_sessions(self) -> int:
-        return sum(one.is_live for one in self.clients)
-
-    @contextlib.contextmanager
-    def admit_request(self, key: str, speed: float) -> Iterator[None]:
-        """Admit a request before its upload is read, which would be sent in vain."""
-        if self.is_draining:
-            raise shutting_down()
-        if self.num_requests >= self._config.max_requests:
-            raise busy(503, "too many requests at once", self.waiting_seconds(), speed)
-        self._require_room(key, 0.0, speed)
-        self.num_requests += 1
-        try:
-            yield
-        finally:
-            self.num_requests -= 1
-
-    @contextlib.contextmanager
-    def admit_client(self, client: Client, speed: float = 0.0) -> Iterator[None]:
-        """Admit a file of known length, or a live session. A server with no work takes every file."""
-        if client.is_live and self.is_draining:
-            raise shutting_down()
-        if client.is_live and self.num_sessions >= self._config.max_sessions:
-            raise busy(503, f"{self.num_sessions} live sessions are served, and no more can be", 0, 0)
-        if not client.is_live:
-            self._require_room(client.key, client.expected_seconds, speed)
-        self.clients.add(client)
-        try:
-            yield
-        finally:
-            self.clients.discard(client)
-
-    def _require_room(self, key: str, seconds: float, speed: float) -> None:
-        own, all_waiting = self.waiting_seconds(key), self.waiting_seconds()
-        if key and own and own + seconds > self._config.max_key_seconds:
-            raise busy(429, f"{own:.0f} s of audio of yours wait already", own, speed)
-        if all_waiting and all_waiting + seconds > self._config.max_waiting_seconds:
-            raise busy(503, f"{all_waiting:.0f} s of audio wait already", all_waiting, speed)
-
-
 def shutting_down() -> ApiError:
     return ApiError(503, "the server is shutting down", code="draining", headers={"retry-after": "5"})
-
-
-def busy(status: int, message: str, waiting_seconds: float, speed: float) -> ApiError:
-    """`speed`: seconds of audio recognized in a second."""
-    retry = min(max(math.ceil(waiting_seconds / speed), 1), 60) if speed else 5
-    headers = {"retry-after": str(retry)}
-    return ApiError(status, f"{message}; try again in {retry} s", code="overloaded", headers=headers)
 
 
 # --- models -------------------------------------------------------------------------------------
@@ -232,7 +171,7 @@ def describe_unknown(name: str, models: dict[str, ServedModel]) -> str:
 class Metrics:
     """Counts and times under Prometheus' names."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, service: Service) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
         self.registry = CollectorRegistry()
@@ -250,8 +189,8 @@ class Metrics:
         self.first_words = Histogram(
             "asr_first_word_seconds", "First words of a file after its upload", **waits
         )
-        Gauge("asr_waiting_seconds", "Audio that waits", **options).set_function(admission.waiting_seconds)
-        Gauge("asr_sessions", "Live sessions", **options).set_function(lambda: admission.num_sessions)
+        Gauge("asr_waiting_seconds", "Audio that waits", **options).set_function(service.waiting_seconds)
+        Gauge("asr_sessions", "Live sessions", **options).set_function(lambda: service.num_sessions)
 
     def note_batch(self, model: str, num_segments: int, audio: float, took: float, wait: float) -> None:
         self._batches.labels(model).observe(num_segments)
@@ -284,8 +223,11 @@ class Service:
         self, models: dict[str, tuple[Transcriber, Family | None]], config: ServeConfig, keys: Keys
     ) -> None:
         self.config, self.keys = config, keys
-        self.admission = Admission(config)
-        self.metrics = Metrics(self.admission)
+        self.clients: set[Client] = set()
+        """Files and live sessions that are served or wait."""
+        self.num_requests = 0
+        self.is_draining = False
+        self.metrics = Metrics(self)
         self.created = int(time.time())
         self.models = {name: self._serve(name, *loaded) for name, loaded in models.items()}
 
@@ -303,14 +245,9 @@ class Service:
             raise ApiError(404, message, "model", "model_not_found")
         return self.models[name]
 
-    @property
-    def speed(self) -> float:
-        """Seconds of audio in a second, of the slowest model that has been used."""
-        return min((m.scheduler.speed for m in self.models.values() if m.scheduler.speed), default=0.0)
-
     def find_fault(self) -> str:
         """The reason why no request should be sent here; "" if all is well."""
-        if self.admission.is_draining:
+        if self.is_draining:
             return "shutting down"
         for name, model in self.models.items():
             if not model.scheduler.is_alive:
@@ -319,9 +256,62 @@ class Service:
                 return f"{name} has been at one batch for {seconds:.0f} s"
         return ""
 
+    # --- how much at once -------------------------------------------------------------------------
+
+    @property
+    def num_sessions(self) -> int:
+        return sum(one.is_live for one in self.clients)
+
     @property
     def is_idle(self) -> bool:
-        return not self.admission.num_requests and not self.admission.clients
+        return not self.num_requests and not self.clients
+
+    def waiting_seconds(self, key: str | None = None) -> float:
+        """Seconds of audio that wait, of all keys or of one."""
+        return sum(one.waiting_seconds for one in self.clients if key is None or one.key == key)
+
+    @contextlib.contextmanager
+    def admit_request(self, key: str) -> Iterator[None]:
+        """Admit a request before its upload is read, which would be sent in vain."""
+        if self.is_draining:
+            raise shutting_down()
+        if self.num_requests >= self.config.max_requests:
+            raise self._busy(503, "too many requests at once", self.waiting_seconds())
+        self._require_room(key, 0.0)
+        self.num_requests += 1
+        try:
+            yield
+        finally:
+            self.num_requests -= 1
+
+    @contextlib.contextmanager
+    def admit_client(self, client: Client) -> Iterator[None]:
+        """Admit a file of known length, or a live session. A server with no work takes every file."""
+        if not client.is_live:
+            self._require_room(client.key, client.expected_seconds)
+        elif self.is_draining:
+            raise shutting_down()
+        elif self.num_sessions >= self.config.max_sessions:
+            raise self._busy(503, f"{self.num_sessions} live sessions are served, and no more can be", 0.0)
+        self.clients.add(client)
+        try:
+            yield
+        finally:
+            self.clients.discard(client)
+
+    def _require_room(self, key: str, seconds: float) -> None:
+        own, all_waiting = self.waiting_seconds(key), self.waiting_seconds()
+        if key and own and own + seconds > self.config.max_key_seconds:
+            raise self._busy(429, f"{own:.0f} s of audio of yours wait already", own)
+        if all_waiting and all_waiting + seconds > self.config.max_waiting_seconds:
+            raise self._busy(503, f"{all_waiting:.0f} s of audio wait already", all_waiting)
+
+    def _busy(self, status: int, message: str, waiting_seconds: float) -> ApiError:
+        """Tell when to come back, by the speed of the slowest model that has been used."""
+        speed = min((m.scheduler.speed for m in self.models.values() if m.scheduler.speed), default=0.0)
+        retry = min(max(math.ceil(waiting_seconds / speed), 1), 60) if speed else 5
+        headers = {"retry-after": str(retry)}
+        return ApiError(status, f"{message}; try again in {retry} s", code="overloaded", headers=headers)
 
 
 # --- files --------------------------------------------------------------------------------------

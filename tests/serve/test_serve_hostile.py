@@ -173,7 +173,7 @@ def test_slow_clients_hold_up_nobody(address: str, app: Any) -> None:
         link.sendall(
             head.encode() if number % 2 else f"{head}content-type: {TYPE['content-type']}\r\n\r\n--b".encode()
         )
-    wait_until(lambda: app.state.service.admission.num_requests == 25)
+    wait_until(lambda: app.state.service.num_requests == 25)
     with connect(address) as link:
         link.sendall(f"POST {URL} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(BODY)}\r\n".encode())
         link.sendall(f"content-type: {TYPE['content-type']}\r\n\r\n".encode() + BODY)

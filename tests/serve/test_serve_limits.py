@@ -231,13 +231,13 @@ def make_upload(stream: bool) -> bytes:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_is_forgotten(gated: Gated, stream: bool) -> None:
     app = make_app(recognizer=gated.model)
-    admission = app.state.service.admission
+    service = app.state.service
     with at_a_port(app) as address:
         with connect(address) as link:
             link.sendall(make_upload(stream))
             wait_until(lambda: gated.num_batches)
-            assert admission.num_requests == 1 and admission.waiting_seconds() > 0
-        wait_until(lambda: not admission.num_requests and not admission.clients)
+            assert service.num_requests == 1 and service.waiting_seconds() > 0
+        wait_until(lambda: not service.num_requests and not service.clients)
         gated.gate.release(1000)
         assert gated.num_batches == 1
 
@@ -278,7 +278,7 @@ def test_a_server_that_shuts_down_takes_nothing_new_and_finishes(gated: Gated) -
     with TestClient(app) as client:
         thread, answers = post_later(client)
         wait_until(lambda: gated.num_batches)
-        app.state.service.admission.is_draining = True
+        app.state.service.is_draining = True
         assert client.get("/ready").status_code == 503
         assert post(client).json()["error"]["code"] == "draining"
         gated.gate.release(1000)
@@ -293,7 +293,7 @@ def test_what_is_cut_off_at_the_end_is_told_to_come_back(gated: Gated) -> None:
             link = stack.enter_context(connect(address))
             link.sendall(make_upload(stream=False))
             wait_until(lambda: gated.num_batches)
-            app.state.service.admission.is_draining = True
+            app.state.service.is_draining = True
         answer = b"".join(iter(lambda: link.recv(4096), b"")).decode()
     assert answer.startswith("HTTP/1.1 503") and "x-should-retry: true" in answer and '"draining"' in answer
 

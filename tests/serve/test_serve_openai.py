@@ -105,15 +105,15 @@ def test_errors(client: openai.OpenAI, address: str) -> None:
 def test_a_busy_server_is_asked_again_and_a_wrong_request_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai.OpenAI, "_calculate_retry_timeout", lambda *_: 0.01)  # in place of Retry-After
     app = make_app(recognizer=load_tiny())
-    admission = app.state.service.admission
-    admit, asked = admission.admit_request, []
+    service = app.state.service
+    admit, asked = service.admit_request, []
 
     def refuse_twice(*given: Any) -> Any:
         asked.append(given)
-        admission.is_draining = len(asked) <= 2
+        service.is_draining = len(asked) <= 2
         return admit(*given)
 
-    admission.admit_request = refuse_twice
+    service.admit_request = refuse_twice
     with at_a_port(app) as address:
         client = openai.OpenAI(base_url=f"http://{address}/v1", api_key="none", max_retries=3)
         assert ask(client).text and len(asked) == 3

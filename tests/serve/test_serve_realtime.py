@@ -236,12 +236,12 @@ def test_who_may_not_come_in_is_told_before_the_socket_opens() -> None:
 
 
 def test_a_session_ends_with_its_client(client: TestClient) -> None:
-    admission = client.app.state.service.admission  # type: ignore[attr-defined]
+    service = client.app.state.service  # type: ignore[attr-defined]
     with client.websocket_connect(URL) as socket:
         socket.receive_json()
         append(socket, to_pcm(AUDIO))
-        assert admission.num_sessions == 1
-    wait_until(lambda: admission.num_sessions == 0)
+        assert service.num_sessions == 1
+    wait_until(lambda: service.num_sessions == 0)
     wait_until(lambda: not [one for one in threading.enumerate() if one.name == "live"])
 
 
@@ -249,7 +249,7 @@ def test_a_server_that_shuts_down_gives_the_last_words() -> None:
     app = make_app(recognizer=load_tiny())
     with at_a_port(app) as address, connect(f"ws://{address}{URL}") as link:
         link.recv()
-        wait_until(lambda: app.state.service.admission.num_sessions == 1)
+        wait_until(lambda: app.state.service.num_sessions == 1)
         format_16k = {"audio": {"input": PCM | {"turn_detection": None}}}
         link.send(json.dumps({"type": "session.update", "session": format_16k}))
         link.recv()
@@ -257,7 +257,7 @@ def test_a_server_that_shuts_down_gives_the_last_words() -> None:
         link.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
         link.send(json.dumps({"type": "input_audio_buffer.append", "audio": "?"}))
         link.recv()  # its error: what came before was taken
-        app.state.service.admission.is_draining = True
+        app.state.service.is_draining = True
         events: list[Any] = []
         with pytest.raises(ConnectionClosedError):
             while True:
@@ -290,7 +290,7 @@ def test_a_model_that_fails_fails_its_turn_alone() -> None:
 def test_a_client_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asr.serve.realtime.MAX_OUTBOX_BYTES", 100_000)
     app = make_app(recognizer=load_tiny())
-    admission = app.state.service.admission
+    service = app.state.service
     with at_a_port(app) as address, socket.socket() as link:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         link.connect(("127.0.0.1", int(address.partition(":")[2])))
@@ -298,11 +298,11 @@ def test_a_client_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) ->
         link.sendall(
             f"{head}sec-websocket-version: 13\r\nsec-websocket-key: {16 * 'A'}{6 * 'A'}==\r\n\r\n".encode()
         )
-        wait_until(lambda: admission.num_sessions == 1)
+        wait_until(lambda: service.num_sessions == 1)
         text = json.dumps({"type": "input_audio_buffer.commit", "event_id": "x" * 100_000}).encode()
         frame = b"\x81\xff" + len(text).to_bytes(8, "big") + b"\0\0\0\0" + text  # under a mask of zeros
         threading.Thread(target=send_forever, args=(link, frame), daemon=True).start()
-        wait_until(lambda: admission.num_sessions == 0, 20)
+        wait_until(lambda: service.num_sessions == 0, 20)
 
 
 def send_forever(link: socket.socket, frame: bytes) -> None:
