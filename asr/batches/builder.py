@@ -171,7 +171,7 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             except UserError as error:
                 skipped.append(Skipped(utterance.id, utterance.audio, str(error)))
         audio_seconds = sum(example.seconds for example in examples)
-        features_BTF, feature_lengths_B = self._compute_features(examples, epoch)
+        features_BTF, feature_lengths_B = self._compute_features(examples)
         ids = tuple(example.utterance.id for example in examples)
         spans_B2 = None
         if epoch is not None:
@@ -217,15 +217,11 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             tokens = encode_labels(names, self._inputs.tokenizer)
         return Example(utterance, tokens, audio_S, seconds)
 
-    def _compute_features(self, examples: list[Example], epoch: int | None) -> tuple[Tensor, Tensor]:
+    def _compute_features(self, examples: list[Example]) -> tuple[Tensor, Tensor]:
         front_end = self._inputs.front_end
         signals = [example.audio_S for example in examples]
         audio_BS, audio_lengths_B = pad_rows(signals, np.float32, 0.0)
-        generators = None
-        if epoch is not None and front_end.config.dither:
-            streams = [self._augmenter.stream("dither", example.utterance.id, epoch) for example in examples]
-            generators = [torch.Generator().manual_seed(int(stream.integers(2**63))) for stream in streams]
-        return front_end(audio_BS, audio_lengths_B, generators)
+        return front_end(audio_BS, audio_lengths_B)
 
 
 def pad_rows(rows: Sequence[np.ndarray], dtype: npt.DTypeLike, value: float) -> tuple[Tensor, Tensor]:

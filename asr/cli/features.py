@@ -149,7 +149,7 @@ def _print_row(summary: dict[str, Any], width: int, is_first: bool) -> None:
 
 
 def _plot(output: Path, path: Path, config: FeaturesConfig) -> None:
-    """Draw waveform, log-mel and MFCC on one time axis, before deltas, reduction and CMVN."""
+    """Draw waveform, log-mel and MFCC on one time axis, before deltas and CMVN."""
     import numpy as np
     from matplotlib.figure import Figure
 
@@ -183,10 +183,10 @@ def _plot(output: Path, path: Path, config: FeaturesConfig) -> None:
         axes.imshow(features_TF.T, origin="lower", aspect="auto", extent=extent, **style)
 
     whisper = config.convention == "whisper"
-    kept = config.model_dump(exclude={"type", "num_ceps", "deltas", "dither", "reduction", "cmvn"})
+    kept = config.model_dump(exclude={"type", "num_ceps", "deltas", "cmvn"})
     draw(log_mel, type(config)(**kept, cmvn="none"), cmap="magma")
     to_mel = hz_to_slaney_mel if whisper else hz_to_htk_mel
-    low, high = to_mel(config.low_hz), to_mel(config.upper_hz)
+    low, high = to_mel(config.low_hz), to_mel(config.sample_rate / 2)
     # Bands lie evenly on the mel scale: the first begins at `low`, and the last ends at `high`.
     rows = [float((to_mel(hz) - low) / (high - low) * (config.num_mels + 1) - 1) for hz in PLOT_HZ]
     log_mel.set_yticks(rows, [str(hz) for hz in PLOT_HZ])

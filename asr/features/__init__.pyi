@@ -1,11 +1,9 @@
 from .front_end import (
     FeaturesConfig as FeaturesConfig,
     FrontEnd as FrontEnd,
-    ReductionConfig as ReductionConfig,
     compute_kaldi_filters as compute_kaldi_filters,
     compute_povey_window as compute_povey_window,
     compute_whisper_filters as compute_whisper_filters,
     fit_front_end as fit_front_end,
-    measure_moments as measure_moments,
     speech_spans as speech_spans,
 )

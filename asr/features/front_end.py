@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -21,7 +21,8 @@ from asr.errors import UserError
 
 Lengths = TypeVar("Lengths", int, torch.Tensor)
 
-INT16_SCALE = 32768.0  # Kaldi's features, dither and floor are defined on 16-bit sample values
+INT16_SCALE = 32768.0  # Kaldi's features and floor are defined on 16-bit sample values
+PRE_EMPHASIS = 0.97  # share of the previous sample that Kaldi subtracts from each; none with whisper
 KALDI_FLOOR = float(np.finfo(np.float32).eps)  # of a mel energy, before the logarithm
 WHISPER_FLOOR = 1e-10
 MIN_DEVIATION = 1e-3  # in CMVN; a feature that never changes stays finite
@@ -39,21 +40,6 @@ GPU_ROWS = 1024 * ROW_MULTIPLE
 BANDS_AT_ONCE = 32  # a mel filter covers few bins; products of a few neighbors skip most of the zeros
 
 
-class ReductionConfig(Config):
-    """Fewer, decorrelated features: projection on the directions that explain most of the variance."""
-
-    type: Literal["none", "pca", "smart_pca"] = "none"
-    """`pca`: eigenvectors of the covariance. `smart_pca`: their subspace, learned by a linear autoencoder."""
-    dim: int | None = Field(default=None, ge=1)
-    """Number of features to keep; only with a type other than `none`."""
-
-    @model_validator(mode="after")
-    def _check(self) -> ReductionConfig:
-        if (self.type == "none") != (self.dim is None):
-            raise ValueError(f"type is {self.type}, and dim {self.dim}: set both, or neither")
-        return self
-
-
 class FeaturesConfig(Config):
     """Settings of feature vectors."""
 
@@ -69,22 +55,12 @@ class FeaturesConfig(Config):
     """Milliseconds from one frame to the next."""
     num_mels: int = Field(default=80, ge=4, le=512)
     """Number of mel bands. Usual are 80 for log_mel (whisper: 80 or 128) and 23 for mfcc."""
-    low_hz: float = Field(default=20.0, ge=0)
-    """Lower edge of the first mel band. Default: 20; 0 with whisper."""
-    high_hz: float | None = None
-    """Upper edge of the last mel band. Null: half the sample rate; 0 or less: an offset from that."""
     num_ceps: int = Field(default=13, ge=1)
     """Number of cepstra, with mfcc."""
     deltas: Literal[0, 1, 2] = 0
     """Append time derivatives up to this order, by regression over 2 frames to each side."""
-    pre_emphasis: float = Field(default=0.97, ge=0, lt=1)
-    """Share of the previous sample that is subtracted from each. Default: 0.97; 0 with whisper."""
-    dither: float = Field(default=0.0, ge=0)
-    """Noise added to training audio: its deviation in steps of 16-bit samples. Kaldi's usual value is 1."""
     cmvn: Literal["none", "utterance", "global"] = "utterance"
     """Subtract mean, divide by deviation: of each utterance, or of the training data. None with whisper."""
-    reduction: ReductionConfig = ReductionConfig()
-    """Projection of the log_mel or mfcc on fewer dimensions, before deltas and CMVN."""
 
     @property
     def window_samples(self) -> int:
@@ -102,34 +78,31 @@ class FeaturesConfig(Config):
         return 1 << (self.window_samples - 1).bit_length()
 
     @property
-    def upper_hz(self) -> float:
-        """`high_hz` as a plain frequency."""
-        if self.high_hz is None or self.high_hz <= 0:
-            return self.sample_rate / 2 + (self.high_hz or 0.0)
-        return self.high_hz
+    def low_hz(self) -> float:
+        """Lower edge of the first mel band; the last one ends at half the sample rate."""
+        return 0.0 if self.convention == "whisper" else 20.0
 
     @property
     def num_static(self) -> int:
-        """Features of a frame before reduction and deltas."""
+        """Features of a frame before deltas."""
         return self.num_ceps if self.type == "mfcc" else self.num_mels
 
     @property
     def num_features(self) -> int:
-        return (self.reduction.dim or self.num_static) * (1 + self.deltas)
+        return self.num_static * (1 + self.deltas)
 
     @model_validator(mode="before")
     @classmethod
     def _fill_in_convention(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("convention") == "whisper":
-            return {"low_hz": 0.0, "pre_emphasis": 0.0, "cmvn": "none", **data}
+            return {"cmvn": "none", **data}
         return data
 
     @model_validator(mode="after")
     def _check(self) -> FeaturesConfig:
         if self.convention == "whisper":
-            fixed = {"low_hz": 0.0, "pre_emphasis": 0.0}
-            for name in ("type", "sample_rate", "window_ms", "shift_ms", "low_hz", "high_hz", "pre_emphasis"):
-                needed = fixed.get(name, type(self).model_fields[name].default)
+            for name in ("type", "sample_rate", "window_ms", "shift_ms"):
+                needed = type(self).model_fields[name].default
                 if getattr(self, name) != needed:
                     raise ValueError(
                         f"{name} is {getattr(self, name)}, but convention whisper needs {needed}"
@@ -140,17 +113,8 @@ class FeaturesConfig(Config):
                 f"window_ms {self.window_ms:g} and shift_ms {self.shift_ms:g} are {self.window_samples} and "
                 f"{self.shift_samples} samples: expected 32 to 16384, and 1 to the window"
             )
-        if not self.low_hz < self.upper_hz <= self.sample_rate / 2:
-            raise ValueError(
-                f"low_hz {self.low_hz:g} and high_hz {self.high_hz} are the band from {self.low_hz:g} to "
-                f"{self.upper_hz:g} Hz; expected low < high <= {self.sample_rate / 2:g}, half the sample_rate"
-            )
         if self.type == "mfcc" and self.num_ceps > self.num_mels:
             raise ValueError(f"num_ceps is {self.num_ceps}, but num_mels {self.num_mels}; expected no more")
-        if (self.reduction.dim or 0) > self.num_static:
-            raise ValueError(
-                f"reduction.dim is {self.reduction.dim}, but there are {self.num_static} features"
-            )
         empty = np.flatnonzero(_compute_mel_filters(self).sum(axis=0) == 0)
         if len(empty):
             raise ValueError(
@@ -164,9 +128,9 @@ class FeaturesConfig(Config):
 class FrontEnd(torch.nn.Module):
     """Audio to features, for padded batches, on CPU and GPU. Not differentiable; always in float32.
 
-    The steps: windows and spectra -> mel bands -> logarithm -> cepstra, reduction, deltas, CMVN as the
-    config asks. The reduction and the statistics of global CMVN are learned from data by `fit_front_end` and
-    kept in buffers, so that they travel with a checkpoint.
+    The steps: windows and spectra -> mel bands -> logarithm -> cepstra, deltas, CMVN as the config asks. The
+    statistics of global CMVN are learned from data by `fit_front_end` and kept in buffers, so that they
+    travel with a checkpoint.
 
     An utterance has the same features alone and in a batch, on an x86 CPU to the bit (see ROW_MULTIPLE):
     nothing past its length is looked at, and frames past it are zeros. With convention `kaldi` only whole
@@ -177,8 +141,6 @@ class FrontEnd(torch.nn.Module):
     window_W: torch.Tensor
     mel_KM: torch.Tensor
     cepstra_MF: torch.Tensor
-    reduction_mean_F: torch.Tensor
-    reduction_FF: torch.Tensor
     cmvn_mean_F: torch.Tensor
     cmvn_std_F: torch.Tensor
 
@@ -197,9 +159,6 @@ class FrontEnd(torch.nn.Module):
         self._register_constant("mel_KM", mel_KM.repeat(2, axis=0))
         if config.type == "mfcc":
             self._register_constant("cepstra_MF", compute_cepstral_matrix(config.num_mels, config.num_ceps))
-        if config.reduction.dim is not None:
-            self._register_learned("reduction_mean_F", config.num_static)
-            self._register_learned("reduction_FF", config.num_static, config.reduction.dim)
         if config.cmvn == "global":
             self._register_learned("cmvn_mean_F", config.num_features)
             self._register_learned("cmvn_std_F", config.num_features)
@@ -221,17 +180,10 @@ class FrontEnd(torch.nn.Module):
 
     @torch.no_grad()
     def forward(
-        self,
-        audio_BS: torch.Tensor,
-        audio_lengths_B: torch.Tensor,
-        generators: Sequence[torch.Generator] | None = None,
+        self, audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(features_BTF, feature_lengths_B) of float32 audio in [-1, 1].
-
-        Dither is noise for training: it is added only if `generators` has one generator per utterance, so
-        that an utterance's noise is its own, whatever batch it comes in.
-        """
-        features_BTF, feature_lengths_B = self.static_features(audio_BS, audio_lengths_B, generators)
+        """(features_BTF, feature_lengths_B) of float32 audio in [-1, 1]."""
+        features_BTF, feature_lengths_B = self.static_features(audio_BS, audio_lengths_B)
         features_BTF = self.transform(features_BTF, feature_lengths_B)
         if self.config.cmvn == "none":
             return features_BTF, feature_lengths_B
@@ -244,11 +196,7 @@ class FrontEnd(torch.nn.Module):
 
     @torch.no_grad()
     def transform(self, features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
-        """Reduce static features and append deltas, as the config asks."""
-        if self.config.reduction.dim is not None:
-            self._require_learned("features.reduction", self.reduction_FF)
-            features_BTF = _map_rows(features_BTF - self.reduction_mean_F, self.reduction_FF)
-            features_BTF = zero_padding(features_BTF, feature_lengths_B)
+        """Append deltas, as the config asks."""
         if self.config.deltas:
             features_BTF = append_deltas(features_BTF, feature_lengths_B, self.config.deltas)
             features_BTF = zero_padding(features_BTF, feature_lengths_B)
@@ -256,19 +204,14 @@ class FrontEnd(torch.nn.Module):
 
     @torch.no_grad()
     def static_features(
-        self,
-        audio_BS: torch.Tensor,
-        audio_lengths_B: torch.Tensor,
-        generators: Sequence[torch.Generator] | None = None,
+        self, audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The log-mel or MFCC alone, before reduction, deltas and CMVN."""
+        """The log-mel or MFCC alone, before deltas and CMVN."""
         whisper = self.config.convention == "whisper"
         feature_lengths_B = self.num_frames(audio_lengths_B.to(audio_BS.device))
         num_frames = self.num_frames(audio_BS.shape[1])
         if num_frames == 0:
             return audio_BS.new_zeros(len(audio_BS), 0, self.config.num_static), feature_lengths_B
-        if generators is not None and self.config.dither > 0:
-            audio_BS = add_noise(audio_BS, audio_lengths_B, generators, self.config.dither / INT16_SCALE)
         # Mixed precision is for models: 16 bits do not hold the range of these energies.
         with torch.autocast(audio_BS.device.type, enabled=False):
             if whisper:
@@ -307,12 +250,11 @@ class FrontEnd(torch.nn.Module):
             torch.mul(frames_BTW, self.window_W, out=windows_BTN)
             return
         # Kaldi subtracts each frame's mean, then emphasizes within the frame. Both are linear, so the
-        # emphasis can come first, once for all overlapping frames; (1 - pre_emphasis) of the mean are
+        # emphasis can come first, once for all overlapping frames; (1 - PRE_EMPHASIS) of the mean are
         # left to subtract. A frame's first sample has no predecessor in the frame, but the window is 0
         # there: it is left out.
-        pre_emphasis = self.config.pre_emphasis
-        means_BT1 = frames_BTW.sum(dim=2, keepdim=True).mul_((1 - pre_emphasis) / window)
-        emphasized_BS = torch.sub(audio_BS[:, 1:], audio_BS[:, :-1], alpha=pre_emphasis)
+        means_BT1 = frames_BTW.sum(dim=2, keepdim=True).mul_((1 - PRE_EMPHASIS) / window)
+        emphasized_BS = torch.sub(audio_BS[:, 1:], audio_BS[:, :-1], alpha=PRE_EMPHASIS)
         into_BTW = windows_BTN[:, :, 1:window]
         torch.sub(emphasized_BS.unfold(1, window - 1, shift), means_BT1, out=into_BTW)
         into_BTW.mul_(self.window_W)
@@ -353,32 +295,16 @@ class FrontEnd(torch.nn.Module):
 
 
 def fit_front_end(front_end: FrontEnd, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Learn what the config asks for: the reduction, then global CMVN of what comes after it.
+    """Learn the statistics of global CMVN, if the config asks for it, in one pass, in float64.
 
-    `batches` holds (audio_BS, audio_lengths_B). Each of the two reads all of it once, one batch at a time:
-    where both are set it must be readable twice, that is, a list or a DataLoader and not a generator.
+    `batches` holds (audio_BS, audio_lengths_B).
     """
-    config = front_end.config
-    if config.reduction.dim is not None:
-        from asr.research.reduction import fit_reduction
-
-        mean_F, covariance_FF = measure_moments(front_end.static_features(*batch) for batch in batches)
-        front_end.reduction_mean_F.copy_(mean_F)
-        front_end.reduction_FF.copy_(fit_reduction(config.reduction, covariance_FF))
-    if config.cmvn == "global":
-        static = (front_end.static_features(*batch) for batch in batches)
-        transformed = ((front_end.transform(*features), features[1]) for features in static)
-        mean_F, covariance_FF = measure_moments(transformed)
-        front_end.cmvn_mean_F.copy_(mean_F)
-        front_end.cmvn_std_F.copy_(covariance_FF.diagonal().sqrt().clamp(min=MIN_DEVIATION))
-
-
-def measure_moments(
-    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and covariance of all frames of (features_BTF, feature_lengths_B), in one pass, in float64."""
-    count, mean_F, scatter_FF = 0, torch.zeros(1).double(), torch.zeros(1).double()
-    for features_BTF, feature_lengths_B in batches:
+    if front_end.config.cmvn != "global":
+        return
+    count, mean_F, scatter_F = 0, torch.zeros(1).double(), torch.zeros(1).double()
+    for batch in batches:
+        features_BTF, feature_lengths_B = front_end.static_features(*batch)
+        features_BTF = front_end.transform(features_BTF, feature_lengths_B)
         is_valid_BT = valid_frames(features_BTF, feature_lengths_B.to(features_BTF.device))[..., 0]
         frames_NF = features_BTF[is_valid_BT].to("cpu", torch.float64)
         if not len(frames_NF):
@@ -387,18 +313,15 @@ def measure_moments(
         # cancel where a mean is large beside its deviation.
         total = count + len(frames_NF)
         batch_mean_F = frames_NF.mean(dim=0)
-        centered_NF = frames_NF - batch_mean_F
         difference_F = batch_mean_F - mean_F
-        scatter_FF = scatter_FF + centered_NF.T @ centered_NF
-        scatter_FF += torch.outer(difference_F, difference_F) * (count * len(frames_NF) / total)
+        scatter_F = scatter_F + (frames_NF - batch_mean_F).square().sum(dim=0)
+        scatter_F += difference_F.square() * (count * len(frames_NF) / total)
         mean_F = mean_F + difference_F * (len(frames_NF) / total)
         count = total
     if count == 0:
-        raise UserError(
-            "no feature frames to learn from: there was no audio, or none as long as one window, or it "
-            "came from a generator that was used up; give a list or a DataLoader of audio"
-        )
-    return mean_F, scatter_FF / count
+        raise UserError("no feature frames to learn from: there was no audio, or none as long as one window")
+    front_end.cmvn_mean_F.copy_(mean_F)
+    front_end.cmvn_std_F.copy_((scatter_F / count).sqrt().clamp(min=MIN_DEVIATION))
 
 
 # --- windows, mel filters and cepstra, in float64 -----------------------------------------------
@@ -455,7 +378,7 @@ def _compute_mel_filters(config: FeaturesConfig) -> np.ndarray:
     """(K, M), of the convention's kind."""
     compute = compute_whisper_filters if config.convention == "whisper" else compute_kaldi_filters
     bins_K = np.arange(config.fft_samples // 2 + 1) * (config.sample_rate / config.fft_samples)
-    return compute(bins_K, config.low_hz, config.upper_hz, config.num_mels)
+    return compute(bins_K, config.low_hz, config.sample_rate / 2, config.num_mels)
 
 
 def _split_bands(mel_KM: np.ndarray) -> list[tuple[slice, slice]]:
@@ -529,16 +452,6 @@ def zero_padding(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) ->
     for features_TF, length in zip(features_BTF, feature_lengths_B.tolist(), strict=True):
         features_TF[length:] = 0.0  # a fraction of the time of a mask over everything
     return features_BTF
-
-
-def add_noise(
-    audio_BS: torch.Tensor, lengths_B: torch.Tensor, generators: Sequence[torch.Generator], deviation: float
-) -> torch.Tensor:
-    audio_BS = audio_BS.clone()
-    for audio_S, length, generator in zip(audio_BS, lengths_B.tolist(), generators, strict=True):
-        noise_S = torch.randn(length, generator=generator, device=generator.device)
-        audio_S[:length] += deviation * noise_S.to(audio_S.device)
-    return audio_BS
 
 
 def mirror_ends(audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor, margin: int) -> torch.Tensor:

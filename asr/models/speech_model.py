@@ -94,11 +94,10 @@ class SpeechModelConfig(ModelConfig):
                 "train.select_by = token_accuracy is about a decoder, and there is none; set it to wer"
             )
         guided = self.guided_attention
-        is_loudness = run.features.type == "log_mel" and run.features.reduction.type == "none"
-        if guided is not None and (guided.loss or guided.prior) and not is_loudness:
+        if guided is not None and (guided.loss or guided.prior) and run.features.type != "log_mel":
             raise ValueError(
-                "model.guided_attention finds silence in log-mel features: set features.type = log_mel and "
-                "features.reduction.type = none, or remove its loss and prior"
+                "model.guided_attention finds silence in log-mel features: set features.type = log_mel, or "
+                "remove its loss and prior"
             )
         if guided is not None and guided.prior and guided.prior.end_updates >= run.train.steps:
             raise ValueError(

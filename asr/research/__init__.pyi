@@ -53,4 +53,3 @@ from .recurrent_decoder import (
     RecurrentAttention as RecurrentAttention,
     RecurrentAttentionConfig as RecurrentAttentionConfig,
 )
-from .reduction import fit_pca as fit_pca, fit_reduction as fit_reduction, fit_smart_pca as fit_smart_pca

@@ -89,9 +89,9 @@ def large_manifest(tmp_path: Path) -> Manifest:
     return write_corpus(tmp_path, 120, seconds=(0.2, 0.3))
 
 
-def build_inputs(augment: AugmentConfig = AUGMENT, *, dither: float = 0.0, **others: Any) -> Inputs:
+def build_inputs(augment: AugmentConfig = AUGMENT, **others: Any) -> Inputs:
     tokenizer = Tokenizer.train(TokenizerConfig(), WORDS)
-    front_end = FrontEnd(FeaturesConfig(num_mels=20, dither=dither))
+    front_end = FrontEnd(FeaturesConfig(num_mels=20))
     return Inputs(front_end, tokenizer, TextConfig(), augment, **others)
 
 
@@ -197,7 +197,7 @@ def test_pin_memory(manifest: Manifest) -> None:
 
 @pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_workers_change_nothing(manifest: Manifest, num_workers: int) -> None:
-    inputs = build_inputs(dither=1.0)
+    inputs = build_inputs()
     torch.set_num_threads(2)  # workers have one each
     expected = list(build(manifest, inputs).epoch_batches(1))
     assert len(expected) > 5
@@ -250,7 +250,7 @@ def test_epochs_differ(manifest: Manifest) -> None:
 def test_the_global_random_numbers_are_left_alone(manifest: Manifest) -> None:
     before = torch.get_rng_state()
     for num_workers in (0, 1):
-        list(build(manifest, build_inputs(dither=1.0), num_workers=num_workers).epoch_batches(0))
+        list(build(manifest, build_inputs(), num_workers=num_workers).epoch_batches(0))
     assert torch.equal(torch.get_rng_state(), before)
 
 
