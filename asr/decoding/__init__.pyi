@@ -3,15 +3,6 @@ from .beam import (
     score_texts as score_texts,
     search_prefixes as search_prefixes,
 )
-from .checks import (
-    ChecksConfig as ChecksConfig,
-    CtcText as CtcText,
-    Evidence as Evidence,
-    count_repeats as count_repeats,
-    find_faults as find_faults,
-    is_agreed as is_agreed,
-    is_speech as is_speech,
-)
 from .decode import (
     METHODS as METHODS,
     DecodedBatch as DecodedBatch,
@@ -26,12 +17,19 @@ from .decode import (
     search_quickly as search_quickly,
 )
 from .hypothesis import (
+    ChecksConfig as ChecksConfig,
+    CtcText as CtcText,
     DecodingConfig as DecodingConfig,
     EncodedAudio as EncodedAudio,
+    Evidence as Evidence,
     FusionModel as FusionModel,
     Hypothesis as Hypothesis,
     NBest as NBest,
+    count_repeats as count_repeats,
     find_best_paths as find_best_paths,
+    find_faults as find_faults,
+    is_agreed as is_agreed,
+    is_speech as is_speech,
 )
 from .ngram import (
     NO_PROBABILITY as NO_PROBABILITY,

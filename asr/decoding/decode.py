@@ -21,13 +21,18 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.audio.reading import change_speed
 from asr.decoding.beam import decode_by_ctc_beam, decode_by_rescoring, decode_jointly, search_beams
-from asr.decoding.checks import ChecksConfig, CtcText, Evidence, find_faults, is_agreed, is_speech
 from asr.decoding.hypothesis import (
+    ChecksConfig,
+    CtcText,
     DecodingConfig,
     EncodedAudio,
+    Evidence,
     FusionModel,
     Hypothesis,
     NBest,
+    find_faults,
+    is_agreed,
+    is_speech,
     join_encoded,
 )
 from asr.errors import UserError
@@ -320,16 +325,8 @@ class SpeechDecoder:
         ]
 
     def _check(self, best: Hypothesis, method: str, ctc: CtcText | None, num_steps: int) -> DecodedUtterance:
-        evidence = Evidence(
-            tokens=best.tokens,
-            text=self.tokenizer.decode(best.tokens),
-            seconds=num_steps * self.clock.seconds_per_step,
-            seconds_per_step=self.clock.seconds_per_step,
-            attended_steps=best.attended_steps,
-            log_probability=best.log_probability,
-            ctc=ctc,
-            ctc_log_probability=best.ctc_log_probability,
-        )
+        step = self.clock.seconds_per_step
+        evidence = Evidence(best, self.tokenizer.decode(best.tokens), num_steps * step, step, ctc)
         faults = tuple(f"{method}: {fault}" for fault in find_faults(evidence, self.checks))
         if not is_agreed(evidence):
             return _drop(ctc, faults)

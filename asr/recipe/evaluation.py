@@ -21,9 +21,8 @@ import numpy
 import torch
 
 from asr.data.manifest import Utterance, find_more_references
-from asr.decoding.checks import ChecksConfig
 from asr.decoding.decode import offered_methods
-from asr.decoding.hypothesis import DecodingConfig
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.evaluation.speech import DecodedSplit, decode_utterances, read_references
 from asr.files import replace_file

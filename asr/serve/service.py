@@ -25,7 +25,7 @@ from asr.audio.reading import read_info
 from asr.audio.segmentation import SegmentationConfig
 from asr.audio.sources import Recording
 from asr.config import Config
-from asr.decoding.checks import ChecksConfig
+from asr.decoding.hypothesis import ChecksConfig
 from asr.errors import UserError
 from asr.families import Family
 from asr.models.lora_int8 import Precision

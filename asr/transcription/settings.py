@@ -15,8 +15,7 @@ from asr import __version__
 from asr.audio.segmentation import SegmentationConfig
 from asr.audio.sources import Channels
 from asr.config import Config, build_config, describe_choices, describe_config
-from asr.decoding.checks import ChecksConfig
-from asr.decoding.hypothesis import DecodingConfig
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.families import Family, find_families, find_family
 from asr.models.lora_int8 import Precision

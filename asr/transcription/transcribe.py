@@ -39,7 +39,6 @@ from asr.audio.sources import (
 )
 from asr.config import Config
 from asr.decoding.beam import rescore
-from asr.decoding.checks import ChecksConfig
 from asr.decoding.decode import (
     DecodedBatch,
     DecodedUtterance,
@@ -49,7 +48,7 @@ from asr.decoding.decode import (
     batch_by_length,
     check_decoding,
 )
-from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, FusionModel, Hypothesis
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, EncodedAudio, FusionModel, Hypothesis
 from asr.decoding.timestamps import (
     TokenTime,
     align_by_attention,

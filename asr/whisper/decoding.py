@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from asr.decoding.checks import MAX_REPEATS, ChecksConfig, Evidence, find_faults
 from asr.decoding.decode import retry
+from asr.decoding.hypothesis import MAX_REPEATS, ChecksConfig, Evidence, Hypothesis, find_faults
 from asr.errors import UserError
 from asr.models.decoders import TransformerDecoderState
 from asr.transcripts.transcript import Segment
@@ -104,8 +104,8 @@ def decode_windows(
                 warnings = [f"no speech: {text!r} was dropped"] if text else []
                 tokens, text, how = (), "", ""
             elif ids := [token for token in tokens if token < tokenizer.end]:
-                seconds, total = length * SECONDS_PER_STEP, mean * (len(ids) + 1)
-                evidence = Evidence(ids, text, seconds, SECONDS_PER_STEP, log_probability=total)
+                best = Hypothesis(tuple(ids), mean, mean * (len(ids) + 1))
+                evidence = Evidence(best, text, length * SECONDS_PER_STEP, SECONDS_PER_STEP)
                 faults = find_faults(evidence, checks)
                 warnings = [f"{method} at temperature {temperature:g}: {fault}" for fault in faults]
             segment = Segment(

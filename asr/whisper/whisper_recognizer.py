@@ -17,9 +17,8 @@ import torch
 from asr.audio.reading import Damage
 from asr.audio.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
 from asr.audio.sources import Recording, read_ahead, read_recording, split_channels
-from asr.decoding.checks import ChecksConfig
 from asr.decoding.decode import Stopwatch, batch_by_length, pad_audio
-from asr.decoding.hypothesis import DecodingConfig
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.models.lora_int8 import Precision
 from asr.transcription.transcribe import Decoded, End, Request, TimedTexts, Transcriber

@@ -1,4 +1,4 @@
-"""asr/decoding/checks: what is wrong is found and named, what is right is left alone."""
+"""asr/decoding/hypothesis.py: what is wrong is found and named, what is right is left alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from asr.config import build_config
-from asr.decoding import ChecksConfig, CtcText, Evidence, count_repeats, find_faults, is_agreed, is_speech
+from asr.decoding import (
+    ChecksConfig,
+    CtcText,
+    Evidence,
+    Hypothesis,
+    count_repeats,
+    find_faults,
+    is_agreed,
+    is_speech,
+)
 from asr.transcription import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
 
 CONFIG = ChecksConfig()
@@ -25,17 +34,15 @@ def by_ctc(
     return CtcText(tokens, steps, " ".join(map(str, tokens)), math.log(probability) if tokens else -math.inf)
 
 
-def make_evidence(**changes: Any) -> Evidence:
-    fields: dict[str, Any] = {
-        "tokens": TOKENS,
-        "text": "a text of plain words",
-        "seconds": 2.0,
-        "seconds_per_step": 0.04,
-        "attended_steps": (*STEPS, 30.0),  # at its end the decoder may look anywhere
-        "log_probability": -2.0,
-        "ctc": by_ctc(),
-    }
-    return Evidence(**(fields | changes))
+PATH = by_ctc()
+
+
+def make_evidence(
+    text: str = "a text of plain words", seconds: float = 2.0, ctc: CtcText | None = PATH, **changes: Any
+) -> Evidence:
+    """At its end the decoder may look anywhere."""
+    found = Hypothesis(TOKENS, 0.0, log_probability=-2.0, attended_steps=(*STEPS, 30.0))
+    return Evidence(replace(found, **changes), text, seconds, 0.04, ctc)
 
 
 def test_good_results_have_no_faults() -> None:
@@ -70,7 +77,7 @@ def test_where_attention_looked_is_of_no_matter_if_ctc_confirms_the_text() -> No
     path = replace(by_ctc(), path_log_probability=-3.0)
     for message, changes in FAULTS.items():
         confirmed = make_evidence(**{"ctc": path, "ctc_log_probability": -7.9} | changes)
-        unlikely = replace(confirmed, ctc_log_probability=-8.1)
+        unlikely = make_evidence(**{"ctc": path, "ctc_log_probability": -8.1} | changes)
         is_of_attention = message.startswith("attention")
         assert any(fault.startswith(message) for fault in find_faults(unlikely, CONFIG))
         assert any(fault.startswith(message) for fault in find_faults(confirmed, CONFIG)) != is_of_attention

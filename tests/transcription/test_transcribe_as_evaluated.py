@@ -15,7 +15,7 @@ from whisper_examples import SIZES, VOCABULARY, make_weights, write_huggingface
 
 from asr import cli
 from asr.audio import reading as audio
-from asr.decoding import checks
+from asr.decoding import hypothesis
 from asr.features import FeaturesConfig, FrontEnd
 from asr.models import build_model
 from asr.system import RunConfig, System, save_checkpoint
@@ -103,8 +103,8 @@ def test_transcribed_as_evaluated(
     tiny_run: Callable[..., RunConfig], manifest: str, name: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Random weights are never sure: what they say is checked, but not dropped as no speech.
-    monkeypatch.setattr(checks, "MIN_SPEECH_PROBABILITY", 1e-9)
-    monkeypatch.setattr(checks, "MIN_AGREED_PROBABILITY", 1e-9)
+    monkeypatch.setattr(hypothesis, "MIN_SPEECH_PROBABILITY", 1e-9)
+    monkeypatch.setattr(hypothesis, "MIN_AGREED_PROBABILITY", 1e-9)
     settings = [f"decoding.method={method}", "decoding.beam=3"]
     transcribed, evaluated, rejected = decode_both_ways(save_model(tiny_run, name), manifest, *settings)
     assert transcribed == evaluated and len(set(evaluated.values())) > 1

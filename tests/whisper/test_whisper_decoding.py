@@ -8,7 +8,7 @@ import pytest
 import torch
 from whisper_systems import build_system
 
-from asr.decoding import ChecksConfig, checks as limits
+from asr.decoding import ChecksConfig, hypothesis as limits
 from asr.errors import UserError
 from asr.whisper import (
     EncodedSteps,
