@@ -14,9 +14,9 @@ Family: TypeAlias = Any  # a package that offers what asr/whisper does, and impo
 
 
 def _import_whisper() -> Family:
-    from asr import whisper
+    import asr.whisper  # `from asr import whisper` would ask asr/__init__.py first
 
-    return whisper
+    return asr.whisper
 
 
 FAMILIES = {"whisper": _import_whisper}

@@ -1,18 +1,30 @@
-"""The command line: a table of commands, of which only the chosen one is imported."""
+"""The command line: a table of commands, of which only the chosen one is imported, and what they share."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import errno
 import importlib
 import logging
 import os
+import re
 import sys
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from asr.errors import UserError, suggest
+from asr.files import require_local
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+    from asr.scale.ray_pool import PoolOptions
+
+logger = logging.getLogger(__name__)
 
 # Each command is the module of its name, which imports torch only when it runs: help stays quick.
 GROUPS = {
@@ -163,3 +175,192 @@ def _with_dashes(word: str) -> str:
     """Spell an option as here: --output_dir becomes --output-dir."""
     name, equals, value = word.partition("=")
     return name.replace("_", "-") + equals + value if name.startswith("--") else word
+
+
+# --- options that several commands share -----------------------------------------------------------
+
+# For help; `DecodingConfig` checks the name, but its import would load torch.
+DECODING_METHODS = "auto, ctc_greedy, parallel, ctc_beam, attention, rescoring or joint"
+
+
+def whole_number(least: int, most: int = 999_999_999) -> Callable[[str], int]:
+    """Make the type of an option whose value is a whole number from `least` to `most`."""
+    limits = f"from {least} on" if most == 999_999_999 else f"from {least} to {most}"
+
+    def parse(text: str) -> int:
+        if not (re.fullmatch("[0-9]{1,9}", text) and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number {limits}")
+        return int(text)
+
+    return parse
+
+
+def add_settings(parser: argparse._ActionsContainer, help_text: str) -> None:
+    """Add --set KEY=VALUE, spelled alike in all commands."""
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help=help_text)
+
+
+def add_config(parser: argparse.ArgumentParser, help_text: str = "YAML file of a run") -> None:
+    """Add CONF and the settings that replace those of the file; `read_overrides` joins both spellings."""
+    parser.add_argument("config", metavar="CONF", help=help_text)
+    parser.add_argument(
+        "overrides",
+        metavar="KEY=VALUE",
+        nargs="*",
+        default=[],
+        help="settings that replace those of the file",
+    )
+    add_settings(parser, "the same, as in other commands; may be repeated")
+
+
+def read_overrides(args: argparse.Namespace) -> list[str]:
+    return [*args.overrides, *args.set]
+
+
+def add_batch_size(parser: argparse._ActionsContainer, items: str) -> None:
+    """Add --batch-size. `items`: what a batch is made of, for the help."""
+    parser.add_argument(
+        "--batch-size",
+        type=whole_number(1),
+        default=8,
+        metavar="N",
+        help=f"{items} at once (default: 8)",
+    )
+
+
+def add_device(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--device", default="auto", help="cpu, cuda or cuda:1 (default: auto, a GPU if there is one)"
+    )
+
+
+def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None:
+    """Add the options of commands that decode. `items`: what a batch is made of, for the help."""
+    parser.add_argument(
+        *("--beam", "--beam-size"),
+        type=whole_number(1),
+        metavar="N",
+        help="beam size (default: 10; of Whisper 1)",
+    )
+    parser.add_argument(
+        "--language-model",
+        metavar="PATH",
+        help="folder of a language model's run, or an ARPA file, for shallow fusion (its weight: 0.3, or "
+        "--set decoding.language_model_weight=...)",
+    )
+    parser.add_argument(
+        "--lexicon",
+        metavar="FILE",
+        help="allow the words of this file only: plain text named .txt, or the texts of a manifest",
+    )
+    add_batch_size(parser, items)
+    parser.add_argument(
+        "--threads", type=whole_number(0), metavar="N", help="threads of the CPU (default: one for each core)"
+    )
+    add_device(parser)
+
+
+def add_engine(
+    parser: argparse._ActionsContainer, units: str = "in units of about 30 minutes of audio"
+) -> None:
+    """Add where the work is done: in this process, or in several of Ray."""
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help=f"ray: several processes, {units}, and go on after the failure of one (needs the extra `ray`; "
+        "default: local, this process alone)",
+    )
+    parser.add_argument(
+        "--ray", metavar="ADDRESS", help="the Ray cluster to work on, such as auto or ray://host:10001"
+    )
+    parser.add_argument(
+        "--workers",
+        type=whole_number(1),
+        metavar="N",
+        help="processes of Ray (default: one for each GPU; where none is used, one for each core)",
+    )
+
+
+def find_pool(args: argparse.Namespace) -> PoolOptions | None:
+    """The processes of Ray that are asked for; None: this one alone."""
+    if args.engine == "ray":
+        from asr.scale.ray_pool import PoolOptions
+
+        return PoolOptions(args.ray, args.workers, getattr(args, "threads", None))
+    if args.ray is not None or args.workers is not None:
+        raise UserError("--ray and --workers go with --engine ray; give it, or leave them out")
+    return None
+
+
+def refuse_to_overwrite(source: str, target: str) -> None:
+    require_local(target)
+    if os.path.realpath(source) == os.path.realpath(target):
+        raise UserError(f"{target}: is the input as well; write to another path")
+
+
+def limit_threads(threads: int | None) -> None:
+    """Use so many threads; None, or 0 as whisper.cpp writes it: as many as there are cores."""
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
+
+
+# --- progress --------------------------------------------------------------------------------------
+
+LINE_EVERY_SECONDS = 30.0
+BAR = "{percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s of audio [{elapsed}<{remaining}]{postfix}"
+
+
+class AudioProgress:
+    """Counts seconds of audio: files differ too much in length for a count of files to foretell the end."""
+
+    def __init__(self, total_seconds: float, every: float = LINE_EVERY_SECONDS) -> None:
+        from tqdm import tqdm
+
+        self._total = total_seconds
+        self._every = every
+        self._done = 0.0
+        self._begin = self._said = time.monotonic()
+        self._stack = contextlib.ExitStack()
+        # None: a bar on a terminal only.
+        self._bar: tqdm[Any] = tqdm(
+            total=max(total_seconds, 1e-6), bar_format=BAR, dynamic_ncols=True, disable=None, leave=False
+        )
+
+    def __enter__(self) -> AudioProgress:
+        if not self._bar.disable:
+            from tqdm.contrib.logging import logging_redirect_tqdm
+
+            self._stack.enter_context(logging_redirect_tqdm())  # messages do not break the bar
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.close()
+        self._stack.close()
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._begin
+
+    def advance(self, seconds: float) -> None:
+        """Note that so many seconds of audio are done."""
+        self._done += seconds
+        if self._done > self._total:  # a header said less than was there
+            self._bar.total = self._total = self._done
+        self._bar.update(seconds)
+        now = time.monotonic()
+        if self._bar.disable and now - self._said >= self._every and self._done < self._total:
+            self._said = now
+            logger.info("%s", self._describe())
+
+    def _describe(self) -> str:
+        left = self.elapsed * (self._total - self._done) / max(self._done, 1e-6)
+        speed = self._done / max(self.elapsed, 1e-6)
+        return (
+            f"{self._done:.0f} of {self._total:.0f} s of audio, {speed:.1f} times as fast as it was spoken; "
+            f"about {left:.0f} s left"
+        )

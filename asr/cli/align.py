@@ -6,7 +6,7 @@ import argparse
 import logging
 import os
 
-from asr.cli.options import add_batch_size, add_device, refuse_to_overwrite
+from asr.cli import add_batch_size, add_device, refuse_to_overwrite
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from asr.cli import AudioProgress
     from asr.data.manifest import write_manifest
     from asr.errors import UserError
     from asr.evaluation.speech import read_references
     from asr.evaluation.word_times import align_utterances
     from asr.families import find_family
     from asr.models.lora_int8 import describe_device
-    from asr.progress import AudioProgress
     from asr.system.checkpoint import find_model, load_system
     from asr.transcription.transcribe import choose_device
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from asr.cli.options import (
+from asr.cli import (
     DECODING_METHODS,
     add_decoding_options,
     add_settings,
@@ -84,9 +84,9 @@ def _vote(args: argparse.Namespace) -> int:
 
 
 def _decode(args: argparse.Namespace) -> int:
+    from asr.cli import AudioProgress
     from asr.evaluation.ensemble import decode_together
     from asr.evaluation.speech import read_utterances
-    from asr.progress import AudioProgress
 
     if args.output is not None:
         refuse_to_overwrite(args.manifest, args.output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from asr.cli.options import DECODING_METHODS, add_decoding_options, add_settings, limit_threads
+from asr.cli import DECODING_METHODS, add_decoding_options, add_settings, limit_threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

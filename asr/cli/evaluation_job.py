@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from asr.cli import AudioProgress
 from asr.data.manifest import Utterance
 from asr.decoding.decode import offered_methods, resolve_method
 from asr.errors import UserError, plural
@@ -27,7 +28,6 @@ from asr.evaluation.speech import (
 from asr.families import Family, find_family
 from asr.files import make_folder
 from asr.models.lora_int8 import describe_device
-from asr.progress import AudioProgress
 from asr.scoring.counting import describe_choice
 from asr.scoring.result import Score, percent, show_interval, text_table, without_infinity
 from asr.system.checkpoint import System, find_model, load_any_system, load_state, require_speech

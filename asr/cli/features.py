@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.cli.options import add_engine, add_settings, find_pool
+from asr.cli import add_engine, add_settings, find_pool
 from asr.errors import UserError
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _compute(config: FeaturesConfig, audio_S: np.ndarray) -> np.ndarray:
 
 
 def _compute_on_ray(files: list[Path], work: Any, options: PoolOptions) -> Iterable[dict[str, Any]]:
-    from asr.cli.options import limit_threads
+    from asr.cli import limit_threads
     from asr.scale.ray_pool import RayPool
 
     def make_work(threads: int) -> Any:

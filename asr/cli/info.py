@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.cli.options import add_config, read_overrides
+from asr.cli import add_config, read_overrides
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from asr.cli.options import refuse_to_overwrite
+from asr.cli import refuse_to_overwrite
 from asr.cli.packing import add_index, add_pack, index_folder, pack_manifest
 from asr.data.records import KINDS, SOURCES_ONLY, describe_columns
 from asr.errors import UserError

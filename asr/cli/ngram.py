@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from asr.cli.options import add_config, read_overrides, whole_number
+from asr.cli import add_config, read_overrides, whole_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 import logging
 from typing import TYPE_CHECKING
 
-from asr.cli.options import add_engine, find_pool, whole_number
+from asr.cli import add_engine, find_pool, whole_number
 from asr.errors import UserError, plural
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def add_pack(parser: argparse.ArgumentParser) -> None:
 def pack_manifest(args: argparse.Namespace) -> int:
     from pathlib import Path
 
+    from asr.cli import AudioProgress
     from asr.data.manifest import Manifest
-    from asr.progress import AudioProgress
     from asr.shards.packing import PackSettings, pack, write_here, write_in_processes
 
     if not 0 < args.hours < 10_000:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from asr.cli.options import add_config, read_overrides
+from asr.cli import add_config, read_overrides
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

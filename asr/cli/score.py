@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from asr.cli.options import whole_number
+from asr.cli import whole_number
 from asr.errors import UserError
 
 if TYPE_CHECKING:

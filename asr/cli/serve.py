@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.cli.options import add_device, add_settings, limit_threads, whole_number
+from asr.cli import add_device, add_settings, limit_threads, whole_number
 from asr.errors import UserError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.cli.options import (
+from asr.cli import (
     DECODING_METHODS,
     add_decoding_options,
     add_engine,
@@ -297,8 +297,8 @@ def _transcribe(
     pool: PoolOptions | None,
 ) -> int:
     """Write each recording to standard output or a folder; those that fail are named and counted."""
+    from asr.cli import AudioProgress
     from asr.files import claim_folder
-    from asr.progress import AudioProgress
     from asr.transcription.recordings import measure_recording
     from asr.transcripts.transcript import Segment
     from asr.transcripts.writers import TranscriptStream, format_transcript

@@ -15,7 +15,7 @@ from asr.audio.reading import AUDIO_SUFFIXES, read_info
 from asr.audio.sources import STANDARD_INPUT, Recording
 from asr.data.manifest import Utterance
 from asr.data.packed import INDEX_NAME, open_shards
-from asr.data.storage import ByteRange, MissingFileError, find_file, is_address, list_files
+from asr.data.storage import ByteRange, MissingFileError, find_file, list_files
 from asr.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -27,9 +27,8 @@ BYTES_PER_SECOND = {".wav": 32_000, ".flac": 16_000}
 MANIFEST_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".trans.txt")
 
 
-# With the folder that was given, for what was found in one; else the folder of the file. Only what is of a
-# manifest or in shards has a name yet, its id.
 Found = tuple[Recording, str]
+"""A recording, and the folder in which it was found; only what is of a manifest or in shards has an id."""
 
 
 def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[Recording]:
@@ -43,14 +42,12 @@ def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[R
         for recording, root in _expand(argument, recursive, is_only=len(arguments) == 1):
             key = STANDARD_INPUT if recording.path == STANDARD_INPUT else os.path.abspath(recording.path)
             if id := recording.id:
-                if "/" in id or id.startswith("."):
+                key = f"{id} of a manifest"
+                if "/" in id or id.startswith(".") or key in found:
                     raise UserError(
                         f"{argument}: utterance {id}: outputs are named by the id, so it should be one "
-                        "without / and without a dot at its beginning; rename it"
+                        "of its own, without / and without a dot at its beginning; rename it"
                     )
-                key = f"{id} of a manifest"
-                if key in found:
-                    raise UserError(f"{argument}: utterance {id} is there twice; rename one of them")
             found.setdefault(key, (recording, root))
     names = _name(list(found.values()))
     return [replace(recording, id=name) for (recording, _), name in zip(found.values(), names, strict=True)]
@@ -64,42 +61,34 @@ def require_any(recordings: Sequence[Recording]) -> None:
         raise UserError(f"{here[0].path}: no such file{others}; check the path")
 
 
-def _at(path: str, root: str, content: ByteRange | None = None) -> Found:
-    return Recording(path, content=content), root
-
-
-def _of_manifest(utterance: Utterance, content: ByteRange | None = None) -> Found:
-    span = utterance.start, utterance.duration, utterance.channel_index
-    return Recording(utterance.audio, utterance.id, *span, content, is_utterance=True), ""
-
-
 def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[Found]:
     """Expand folders. What cannot be read is an error later, when the others are read, too."""
-    if argument == STANDARD_INPUT:
-        yield _at(STANDARD_INPUT, "")
-    elif is_address(argument):
+    if "://" in argument:
         yield from _expand_address(argument, recursive)
     elif os.path.isfile(os.path.join(argument, INDEX_NAME)):
         yield from _list_packed(argument)
-    elif os.path.isdir(argument) and not recursive:
-        if is_only:
-            raise UserError(f"{argument}: is a folder; add --recursive for all audio files in it")
-        yield _at(argument, os.path.dirname(argument))
-    elif os.path.isdir(argument):
+    elif os.path.isdir(argument) and recursive:
         yield from _search(argument)
+    elif os.path.isdir(argument) and is_only:
+        raise UserError(f"{argument}: is a folder; add --recursive for all audio files in it")
     elif not os.path.lexists(argument) and glob.has_magic(argument):
         # A shell that finds no file for a pattern, or a quoted pattern, which has no limit of length.
         matches = [path for path in sorted(glob.glob(argument, recursive=True)) if not os.path.isdir(path)]
         if not matches and is_only:
             raise UserError(f"{argument}: no file fits this pattern; check it, and the current folder")
-        yield from (_at(path, os.path.dirname(path)) for path in matches or [argument])
+        yield from ((Recording(path), os.path.dirname(path)) for path in matches or [argument])
     elif argument.lower().removesuffix(".gz").endswith(MANIFEST_SUFFIXES):
         from asr.data.interchange import guess_source_kind, read_utterances
 
         for utterance in read_utterances(argument, guess_source_kind(argument)):
             yield _of_manifest(utterance)
     else:
-        yield _at(argument, os.path.dirname(argument))
+        yield Recording(argument), os.path.dirname(argument)
+
+
+def _of_manifest(utterance: Utterance, content: ByteRange | None = None) -> Found:
+    span = utterance.start, utterance.duration, utterance.channel_index
+    return Recording(utterance.audio, utterance.id, *span, content, is_utterance=True), ""
 
 
 def _list_packed(folder: str) -> Iterator[Found]:
@@ -115,14 +104,14 @@ def _expand_address(address: str, recursive: bool) -> Iterator[Found]:
     Only an address of the command line is opened; one that a manifest names is taken for a path.
     """
     if _has_audio_suffix(address):
-        yield _at(address, os.path.dirname(address), find_file(address))
+        yield Recording(address, content=find_file(address)), os.path.dirname(address)
     elif address.endswith(MANIFEST_SUFFIXES) and not address.endswith(f"/{INDEX_NAME}"):
         raise UserError(f"{address}: a manifest is read here only; copy it, with the audio that it names")
     elif recursive:
         files = [file for file in list_files(address) if _has_audio_suffix(file.address)]
         if not files:
             raise UserError(f"{address}: no audio file there, by the suffixes of their names")
-        yield from (_at(file.address, address, file) for file in files)
+        yield from ((Recording(file.address, content=file), address) for file in files)
     else:
         try:
             yield from _list_packed(address)
@@ -130,8 +119,8 @@ def _expand_address(address: str, recursive: bool) -> Iterator[Found]:
             raise UserError(f"{error}; or add --recursive for all audio files there") from None
 
 
-def _has_audio_suffix(address: str) -> bool:
-    return os.path.splitext(address)[1].lower() in AUDIO_SUFFIXES
+def _has_audio_suffix(path: str) -> bool:
+    return os.path.splitext(path)[1].lower() in AUDIO_SUFFIXES
 
 
 def _search(folder: str) -> Iterator[Found]:
@@ -139,15 +128,12 @@ def _search(folder: str) -> Iterator[Found]:
     num_found, others = 0, Counter[str]()
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            suffix = os.path.splitext(name)[1].lower()
-            if name.startswith("."):
-                continue
-            if suffix in AUDIO_SUFFIXES:
+        for name in sorted(name for name in files if not name.startswith(".")):
+            if _has_audio_suffix(name):
                 num_found += 1
-                yield _at(os.path.join(place, name), folder)
+                yield Recording(os.path.join(place, name)), folder
             else:
-                others[suffix or "no suffix"] += 1
+                others[os.path.splitext(name)[1].lower() or "no suffix"] += 1
     left_out = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
     if not num_found:
         there = f"; it holds {left_out}" if left_out else ""
@@ -188,17 +174,16 @@ def plan_units(seconds: Sequence[float], unit_seconds: float = UNIT_SECONDS) -> 
 
 def _name(found: Sequence[Found]) -> list[str]:
     """The shortest names that tell the recordings apart; one that does so leaves the others as they are."""
-    paths = [str(recording.path) for recording, _ in found if recording.path != STANDARD_INPUT]
-    folders = [os.path.dirname(os.path.abspath(path)) for path in paths]
+    folders = [os.path.dirname(os.path.abspath(one.path)) for one, _ in found if one.path != STANDARD_INPUT]
     common = os.path.commonpath(folders) if folders else ""
-    levels: list[Callable[[Found], str]] = [
-        lambda item: item[0].id or _without_suffix(_relative(item[0].path, item[1])),
-        lambda item: _relative(item[0].path, item[1]),
-        lambda item: _relative(item[0].path, common),
+    levels: list[Callable[[Recording, str], str]] = [
+        lambda one, root: one.id or _without_suffix(_relative(one.path, root)),
+        lambda one, root: _relative(one.path, root),
+        lambda one, root: _relative(one.path, common),
     ]
     level = [0] * len(found)
     while True:
-        names = [levels[level[index]](item) for index, item in enumerate(found)]
+        names = [levels[level[index]](*item) for index, item in enumerate(found)]
         # Names that differ in case alone are one file on some disks.
         counts = Counter(name.casefold() for name in names)
         clashing = [index for index, name in enumerate(names) if counts[name.casefold()] > 1]

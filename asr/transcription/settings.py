@@ -90,15 +90,11 @@ class ScoringConfig(Config):
 
     def describe(self, languages: Sequence[str | None]) -> str:
         """Name the rules for utterances of these languages."""
-        others = f"scoring.rules: {', '.join(self.rules)}"
-        count = sum(map(self.uses_english_rules, languages))
+        count, others = sum(map(self.uses_english_rules, languages)), ", ".join(self.rules)
         if count == len(languages):
             return "the rules for English"
-        return (
-            f"the rules for English in {count} of {len(languages)} utterances, else {others}"
-            if count
-            else others
-        )
+        english = f"the rules for English in {count} of {len(languages)} utterances, else " if count else ""
+        return f"{english}scoring.rules: {others}"
 
 
 if TYPE_CHECKING:

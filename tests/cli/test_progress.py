@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from asr.progress import AudioProgress
+from asr.cli import AudioProgress
 
 
 def test_lines_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
