@@ -132,14 +132,6 @@ def test_scheduled_sampling_shows_the_decoder_its_own_choice(monkeypatch: pytest
     assert 0.25 < is_own_BN[CAN_CHANGE_BN].double().mean() < 0.65  # of 51; a true 9 is no change
 
 
-def test_corruption_spares_the_start_and_the_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs_BN = decoder_inputs({"drop": 0.9}, monkeypatch)
-    is_dropped_BN = inputs_BN == UNK_ID
-    assert torch.equal(inputs_BN[~is_dropped_BN], EXPOSED_INPUTS_BN[~is_dropped_BN])
-    assert not is_dropped_BN[~CAN_CHANGE_BN].any()
-    assert is_dropped_BN[CAN_CHANGE_BN].double().mean() > 0.7
-
-
 def test_own_choices_answer_the_tokens_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice in place of token n is the likeliest one after the tokens before n."""
     tree = SYSTEMS["transformer-attention"].model_dump() | {"exposure": {"scheduled_sampling": 1.0}}

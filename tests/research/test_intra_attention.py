@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from encoder_examples import assert_each_as_if_alone
 from hypothesis import given, settings, strategies as st
+from test_recurrent_decoder import run_lstmn
 from torch import Tensor
 
 from asr.research import (
@@ -39,25 +40,15 @@ def random_inputs(batch: int, length: int) -> Tensor:
 
 @torch.no_grad()
 def run_plainly(cell: IntraAttentionCell, x_TD: Tensor) -> tuple[Tensor, Tensor]:
-    """Hidden and cell states of one sequence, by equations 4 to 9 of the paper, a vector at a time."""
-    state = cell.state_dict()
-    from_input = [x_D.matmul(state["read.weight"].T) + state["read.bias"] for x_D in x_TD]
-    W_query, W_gates = state["recall.weight"].split([DIM, 4 * DIM])
-    W_key, v = state["index.weight"], state["match.weight"][0]
-    hidden: list[Tensor] = []
-    cells: list[Tensor] = []
-    h_summary = c_summary = torch.zeros(DIM, dtype=torch.float64)
-    for read in from_input:
-        scores = [float(v @ torch.tanh(W_key @ h + read[:DIM] + W_query @ h_summary)) for h in hidden]
-        total = sum(math.exp(score) for score in scores)
-        h_summary = c_summary = torch.zeros(DIM, dtype=torch.float64)
-        for score, h, c in zip(scores, hidden, cells, strict=True):
-            h_summary = h_summary + math.exp(score) / total * h
-            c_summary = c_summary + math.exp(score) / total * c
-        i, f, o, new = (W_gates @ h_summary + read[DIM:]).chunk(4)
-        cells.append(torch.sigmoid(f) * c_summary + torch.sigmoid(i) * torch.tanh(new))
-        hidden.append(torch.sigmoid(o) * torch.tanh(cells[-1]))
-    return torch.stack(hidden), torch.stack(cells)
+    """Hidden and cell states of one sequence, by the equations of the paper, a vector at a time."""
+    weights = {f"cell.{name}": part.numpy() for name, part in cell.state_dict().items()}
+    past: list[tuple[np.ndarray, np.ndarray]] = []
+    summary = np.zeros(DIM)
+    for x_D in x_TD.numpy():
+        state, summary = run_lstmn(weights, "cell", x_D, past, summary)
+        past.append(state)
+    hidden_TD, cell_TD = (torch.from_numpy(np.stack(part)) for part in zip(*past, strict=True))
+    return hidden_TD, cell_TD
 
 
 def run_by_steps(cell: IntraAttentionCell, x_BTD: Tensor) -> tuple[Tensor, Tape]:

@@ -261,21 +261,6 @@ def test_what_is_in_a_gap_does_not_leak(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @every_non_autoregressive
-def test_every_place_sees_every_other(name: str) -> None:
-    """In the gradient of the first place's score by what stands at the others, and the reverse."""
-    model = build_example(name)
-    decoder = model.decoder
-    assert isinstance(decoder, module.NonAutoregressiveDecoder)
-    encoded = encode(model)
-    inputs_BUD = torch.randn(4, 5, 32, requires_grad=True)
-    states_BUD, _ = decoder._run(inputs_BUD, torch.tensor([5, 3, 0, 5]), decoder.remember(*encoded), {})
-    for place in (0, 2):
-        (gradient_BUD,) = torch.autograd.grad(states_BUD[:, place, 0].sum(), inputs_BUD, retain_graph=True)
-        moves_BU = gradient_BUD.abs().sum(-1) > 1e-9
-        assert moves_BU[0].all() and moves_BU[1].tolist() == [True] * 3 + [False] * 2
-
-
-@every_non_autoregressive
 @torch.no_grad()
 def test_attention_that_is_asked_for(name: str) -> None:
     """A row for each token, and in one for the end; of the heads named, each a distribution over the steps."""

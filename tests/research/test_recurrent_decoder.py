@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings, strategies as st
 from model_examples import NUM_SPECIAL, VOCAB_SIZE
 from torch import nn
 
@@ -206,31 +205,6 @@ def test_scores_and_weights_are_those_of_the_papers(tree: dict[str, Any]) -> Non
             np.testing.assert_allclose(weights_BHUT[row, 0, :, :length], expected_UT, rtol=0, atol=1e-12)
             assert not weights_BHUT[row, 0, :, length:].any()
     assert list(weights) == ([] if tree["type"] == "single_summary" else [0])
-
-
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.sampled_from(CASES), st.lists(st.integers(1, 12), min_size=1, max_size=4), st.integers(1, 5), st.data()
-)
-@torch.no_grad()
-def test_a_row_knows_nothing_of_the_others(
-    tree: dict[str, Any], lengths: list[int], num_tokens: int, data: st.DataObject
-) -> None:
-    decoder = build(tree)
-    longest = max(lengths) + data.draw(st.integers(0, 3))
-    padding = data.draw(st.floats(-1e6, 1e6))
-    encoded_BTE = torch.randn(len(lengths), longest, MEMORY_DIM, dtype=torch.float64)
-    for row, length in enumerate(lengths):
-        encoded_BTE[row, length:] = padding
-    tokens_BU = torch.randint(NUM_SPECIAL, VOCAB_SIZE, (len(lengths), num_tokens))
-    scores_BUV, weights = decoder(tokens_BU, encoded_BTE, torch.tensor(lengths), decoder.last_heads)
-    row = data.draw(st.integers(0, len(lengths) - 1))
-    alone = (encoded_BTE[row : row + 1, : lengths[row]], torch.tensor(lengths[row : row + 1]))
-    alone_1UV, alone_weights = decoder(tokens_BU[row : row + 1], *alone, decoder.last_heads)
-    torch.testing.assert_close(scores_BUV[row], alone_1UV[0], rtol=0, atol=1e-12)
-    for layer, weights_BHUT in weights.items():
-        own_HUT = weights_BHUT[row, ..., : lengths[row]]
-        torch.testing.assert_close(own_HUT, alone_weights[layer][0], rtol=0, atol=1e-12)
 
 
 # --- decoding -----------------------------------------------------------------------------------
