@@ -52,6 +52,7 @@ from .timestamps import (
     find_boundary as find_boundary,
     find_ends as find_ends,
     has_spaces as has_spaces,
+    pad_tokens as pad_tokens,
     split_words as split_words,
     time_words as time_words,
     warp as warp,

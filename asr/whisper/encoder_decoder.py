@@ -205,13 +205,6 @@ class Whisper(nn.Module):
         encoded, lengths = zip(*(self.encoder(*part) for part in parts), strict=True)
         return EncodedSteps(torch.cat(encoded), torch.cat(lengths))
 
-    def encode_with_silence(self, features_BTF: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-        """Encode windows of audio and the beginning of a silence that fills the rest of 30 seconds."""
-        count = 1 if features_BTF.device.type == "cpu" else len(features_BTF)
-        parts = (self.encoder.encode_with_silence(part, stride) for part in features_BTF.split(count))
-        encoded, biases = zip(*parts, strict=True)
-        return torch.cat(encoded), torch.cat(biases)
-
     def quantise(self, dtype: torch.dtype) -> None:
         """Linear layers in 8 bits, for inference on a CPU; attention and convolution in `dtype`.
 
@@ -266,10 +259,10 @@ PADDED_SECONDS = (4.0, 8.0, 16.0, 24.0)  # to which encoded windows are padded, 
 
 
 class Silence(NamedTuple):
-    """Silence behind audio, up to 30 seconds: of the first, all steps are computed, then one of `stride`."""
+    """Seconds of silence behind audio, of which all steps are encoded, then one of `stride` up to 30 s."""
 
     seconds: float
-    stride: int
+    stride: int | None
 
 
 # By width and whether it is multilingual: tiny and base.en, whose texts stay as good (docs/speed.md).
@@ -285,15 +278,15 @@ class WhisperSystem:
     front_end: FrontEnd
     model: Whisper
     is_fine_tuned: bool = False
-    """Whether a run trained it: on audio of its real length, without silence up to 30 s."""
+    """Whether a run trained it: on audio of its real length, so that padding is not attended to."""
     language: str | None = None
     """Language of the texts that a run trained it on."""
 
     @property
-    def silence(self) -> Silence | None:
-        """Silence of which few steps are computed; None: all of them are, or there is none."""
-        known = SILENCES.get((self.sizes.dim, self.tokenizer.is_multilingual))
-        return None if self.is_fine_tuned else known
+    def silence(self) -> Silence:
+        """None of a fine-tuned model, up to 30 s of others."""
+        known = SILENCES.get((self.sizes.dim, self.tokenizer.is_multilingual), Silence(math.inf, None))
+        return Silence(0.0, None) if self.is_fine_tuned else known
 
     @property
     def samples_per_step(self) -> int:
@@ -304,59 +297,49 @@ class WhisperSystem:
         """Samples of 30 seconds."""
         return self.sizes.max_steps * self.samples_per_step
 
-    def count_window_samples(self, num_samples: int, silence: float | None = None) -> int:
-        """Count the samples of a window with so many of audio and seconds of silence; None: up to 30 s."""
+    def count_window_samples(self, num_samples: int) -> int:
+        """Count the samples of a window with so many of audio, and with its silence."""
         sample_rate, whole = self.front_end.config.sample_rate, self.whole_samples
         if num_samples > whole:
             raise UserError(
                 f"{num_samples / sample_rate:.2f} seconds of audio; one window has at most "
                 f"{whole / sample_rate:g}, cut longer recordings"
             )
-        if silence is None and not self.is_fine_tuned:
-            return whole
         unit = round(ROUND_SECONDS * sample_rate)
-        wanted = math.ceil((num_samples + (silence or 0.0) * sample_rate) / unit) * unit
-        return min(whole, max(unit, wanted))
+        wanted = min(whole, num_samples + self.silence.seconds * sample_rate)
+        return min(whole, max(1, math.ceil(wanted / unit)) * unit)
 
     def count_padded_samples(self, num_samples: int) -> int:
         """Count the samples that a window is padded to where it is decoded with others."""
-        if self.silence is None:
-            return self.count_window_samples(num_samples)
-        window, whole = self.count_window_samples(num_samples, self.silence.seconds), self.whole_samples
+        window, whole = self.count_window_samples(num_samples), self.whole_samples
+        if self.silence.stride is None:
+            return window
         sizes = [round(seconds * self.front_end.config.sample_rate) for seconds in PADDED_SECONDS]
         return next((size for size in sizes if window <= size < whole), whole)
 
-    def compute_features(
-        self, audio_BS: Tensor, audio_lengths_B: Tensor, silence: float | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Log-mel of audio and seconds of silence, as much for all as the longest needs; None: up to 30 s.
-
-        For a fine-tuned model, the silence is padding that it does not attend to.
-        """
+    def compute_features(self, audio_BS: Tensor, audio_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-mel of audio and silence, as much for all as the longest needs."""
         longest = int(audio_lengths_B.max())
-        window = self.count_window_samples(longest, silence)
+        window = self.count_window_samples(longest)
         audio_BS = audio_BS[:, :longest] * length_mask(audio_lengths_B, longest)
         lengths_B = audio_lengths_B if self.is_fine_tuned else torch.full_like(audio_lengths_B, window)
         return self.front_end(F.pad(audio_BS, (0, window - longest)), lengths_B)
 
     @torch.inference_mode()
     def encode(self, audio_BS: Tensor, audio_lengths_B: Tensor) -> EncodedSteps:
-        """Encode windows. With silence of which few steps are computed, each is encoded as long as it needs,
-        then padded."""
-        silence, lengths = self.silence, audio_lengths_B.tolist()
-        if silence is None:
+        """Encode windows; where few steps of silence are encoded, each as long as it needs, then padded."""
+        stride, max_steps, lengths = self.silence.stride, self.sizes.max_steps, audio_lengths_B.tolist()
+        if stride is None:
             return self.model.encode(*self.compute_features(audio_BS, audio_lengths_B))
         num_steps = self.count_padded_samples(max(lengths)) // self.samples_per_step
-        max_steps = self.sizes.max_steps
-        num_steps += len(place_silence(num_steps, max_steps, silence.stride, audio_BS.device)[0])
-        encoded_BTD = audio_BS.new_zeros(len(lengths), num_steps, self.sizes.dim)
-        bias_BT = audio_BS.new_full((len(lengths), num_steps), -torch.inf)
-        rows_of: dict[int, list[int]] = {}
-        for row, length in enumerate(lengths):
-            rows_of.setdefault(self.count_window_samples(length, silence.seconds), []).append(row)
-        for rows in rows_of.values():
-            features_BTF, _ = self.compute_features(audio_BS[rows], audio_lengths_B[rows], silence.seconds)
-            found_BTD, found_bias_BT = self.model.encode_with_silence(features_BTF, silence.stride)
-            encoded_BTD[rows, : found_BTD.size(1)] = found_BTD.to(encoded_BTD.dtype)
-            bias_BT[rows, : found_BTD.size(1)] = found_bias_BT
+        num_steps += len(place_silence(num_steps, max_steps, stride, audio_BS.device)[0])
+        rows = []
+        for audio_1S, length_1 in zip(audio_BS.split(1), audio_lengths_B.split(1), strict=True):
+            features_1TF, _ = self.compute_features(audio_1S, length_1)
+            x_1SD, bias_1S = self.model.encoder.encode_with_silence(features_1TF, stride)
+            missing = num_steps - x_1SD.size(1)
+            rows.append(
+                (F.pad(x_1SD.float(), (0, 0, 0, missing)), F.pad(bias_1S, (0, missing), value=-torch.inf))
+            )
+        encoded_BTD, bias_BT = (torch.cat(column) for column in zip(*rows, strict=True))
         return EncodedSteps(encoded_BTD, torch.full_like(audio_lengths_B, max_steps), bias_BT)

@@ -122,11 +122,11 @@ def test_few_steps_of_silence() -> None:
     features_BTF[:, 50:] = -0.5
     silent_BTF = features_BTF[:, -1:].expand(-1, 2 * CONFIG.max_steps - 60, -1)
     expected_BTD, *_ = MODEL.encode(torch.cat([features_BTF, silent_BTF], dim=1), torch.full((2,), 3000))
-    encoded_BTD, bias_BT = MODEL.encode_with_silence(features_BTF, 1)
+    encoded_BTD, bias_BT = MODEL.encoder.encode_with_silence(features_BTF, 1)
     # The last step is at the end of the window, which is no silence to a convolution.
     torch.testing.assert_close(encoded_BTD[:, :-1], expected_BTD[:, :-1], atol=1e-3, rtol=1e-3)
     assert encoded_BTD.size(1) == 1500 and not bias_BT.any()
-    encoded_BTD, bias_BT = MODEL.encode_with_silence(features_BTF, 16)
+    encoded_BTD, bias_BT = MODEL.encoder.encode_with_silence(features_BTF, 16)
     assert encoded_BTD.size(1) == bias_BT.size(1) < 150
     torch.testing.assert_close(bias_BT.exp().sum(1), torch.full((2,), 1500.0))
     state = MODEL.decoder.start(encoded_BTD, torch.full((2,), 1500), bias_BT)

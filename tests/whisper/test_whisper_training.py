@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from decoding_examples import decode_by_decoder, search
@@ -21,7 +19,7 @@ from torch import Tensor
 from whisper_examples import VOCABULARY, make_weights, write_huggingface
 
 from asr.cli import main
-from asr.decoding import DecodingConfig
+from asr.decoding import DecodingConfig, pad_tokens
 from asr.errors import UserError
 from asr.families import find_family
 from asr.models import LowRankLinear, SpeechModel
@@ -77,11 +75,7 @@ def make_batch(tokenizer: Tokenizer, *lengths: int) -> tuple[Tensor, Tensor, Ten
     random = torch.Generator().manual_seed(0)
     features_BTF = torch.randn(len(lengths), max(lengths), 80, generator=random)
     texts = ["the rain in spain", "six", "on the plain"][: len(lengths)]
-    tokens = [tokenizer.encode(text) for text in texts]
-    tokens_BU = torch.full((len(texts), max(map(len, tokens))), tokenizer.pad_id)
-    for row, ids in enumerate(tokens):
-        tokens_BU[row, : len(ids)] = torch.tensor(ids)
-    return features_BTF, torch.tensor(lengths), tokens_BU, torch.tensor([len(ids) for ids in tokens])
+    return features_BTF, torch.tensor(lengths), *pad_tokens([tokenizer.encode(text) for text in texts])
 
 
 # --- what a run takes over ----------------------------------------------------------------------------
@@ -89,14 +83,10 @@ def make_batch(tokenizer: Tokenizer, *lengths: int) -> tuple[Tensor, Tensor, Ten
 
 def theirs_of(tokenizer: Tokenizer, whisper: WhisperSystem) -> list[int]:
     """Whisper's id of each of ours, found by the names of the tokens."""
-    ids = {f"<|{code}|>": id for code, id in whisper.tokenizer.languages.items()}
-    ids |= {f"<|{task}|>": id for task, id in whisper.tokenizer.tasks.items()}
-    ids |= {"<|notimestamps|>": whisper.tokenizer.no_times, "<sos>": whisper.tokenizer.start}
-    ids |= {"<eos>": whisper.tokenizer.end, "<blank>": whisper.tokenizer.no_speech}
-    ids |= {"<pad>": whisper.tokenizer.start_of_previous, "<unk>": whisper.tokenizer.start_of_language_model}
-    ids |= {f"<|{number * 0.02:.2f}|>": whisper.tokenizer.first_time + number for number in range(1501)}
+    ids = {name: id for id, name in whisper.tokenizer.names.items()}
+    reserved = ("<|nospeech|>", "<|startofprev|>", "<|startoftranscript|>", "<|endoftext|>", "<|startoflm|>")
     texts = iter(range(len(VOCABULARY)))
-    return [ids[name] if name in ids else next(texts) for name in tokenizer.tokens]
+    return [ids[name] if name in ids else next(texts) for name in (*reserved, *tokenizer.tokens[5:])]
 
 
 @torch.inference_mode()
@@ -143,34 +133,6 @@ def test_a_bias_on_attention_is_of_the_tokens_and_not_of_the_prompt(run: BuildRu
     torch.testing.assert_close(biased[0], expected / expected.sum(-1, keepdim=True), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.slow  # to import transformers alone takes seconds
-@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
-def test_the_loss_of_transformers(run: BuildRun, tmp_path: Path) -> None:
-    """Mean cross-entropy of the tokens and the end, for 30 seconds, which is all that theirs takes."""
-    from transformers import WhisperConfig, WhisperForConditionalGeneration
-
-    folder = write_huggingface(tmp_path / "huggingface", make_weights())
-    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0)
-    config = WhisperConfig.from_pretrained(folder, **ids)  # its own would be outside of the small vocabulary
-    reference = WhisperForConditionalGeneration.from_pretrained(folder, config=config).eval()
-    model, tokenizer = prepare(run("model.label_smoothing=0.0"))
-    whisper = load_whisper(tmp_path / "tiny")
-    theirs = theirs_of(tokenizer, whisper)
-    features_BTF, lengths_B, tokens_BU, counts_B = make_batch(tokenizer, 3000, 3000)
-    losses = model.eval()(features_BTF, lengths_B, tokens_BU, counts_B)
-
-    prompt, end = whisper.tokenizer.prompt("en"), whisper.tokenizer.end
-    labels_BU = torch.full((2, len(prompt) + tokens_BU.size(1)), -100)
-    inputs_BU = torch.full_like(labels_BU, end)
-    for row, count in enumerate(counts_B.tolist()):
-        text = [theirs[id] for id in tokens_BU[row, :count].tolist()]
-        inputs_BU[row, : len(prompt) + count] = torch.tensor(prompt + text)
-        labels_BU[row, len(prompt) - 1 : len(prompt) + count] = torch.tensor([*text, end])
-    with torch.no_grad():
-        expected = reference(features_BTF.mT, decoder_input_ids=inputs_BU, labels=labels_BU).loss
-    torch.testing.assert_close(losses.total / losses.num_tokens, expected, atol=1e-4, rtol=1e-4)
-
-
 def test_padding_changes_nothing(run: BuildRun) -> None:
     model, tokenizer = prepare(run("model.guided_attention={loss: {}}", "model.ctc_weight=0.3"))
     noise_BTF, lengths_B, tokens_BU, counts_B = batch = make_batch(tokenizer, 80, 47, 30)
@@ -202,16 +164,8 @@ def test_an_english_model_and_an_encoder_alone(run: BuildRun, tmp_path: Path) ->
 # --- training -----------------------------------------------------------------------------------------
 
 
-@dataclass
-class Repeated:
+class Repeated(SimpleNamespace):
     """A batch as the learner wants it."""
-
-    features_BTF: Tensor
-    feature_lengths_B: Tensor
-    tokens_BU: Tensor
-    token_lengths_B: Tensor
-    speech_spans_B2: Tensor | None = None
-    audio_seconds: float = 1.0
 
     def __len__(self) -> int:
         return len(self.tokens_BU)
@@ -223,7 +177,9 @@ class Repeated:
 def learn(model: SpeechModel, config: RunConfig, tokenizer: Tokenizer, steps: int) -> list[float]:
     """Losses of updates on one batch."""
     learner = Learner(model, config, PROCESS, "float32")
-    batch: Any = Repeated(*make_batch(tokenizer, 60, 40, 50))
+    names = ("features_BTF", "feature_lengths_B", "tokens_BU", "token_lengths_B")
+    parts = dict(zip(names, make_batch(tokenizer, 60, 40, 50), strict=True))
+    batch: Any = Repeated(**parts, speech_spans_B2=None, audio_seconds=1.0)
     outcomes = [learner.update([batch], step) for step in range(steps)]
     return [outcome.sums["total"] / outcome.num_tokens for outcome in outcomes]
 
@@ -369,25 +325,23 @@ def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """From the model that `--only` asks for to its error rate, and anew when that model is another one."""
     monkeypatch.chdir(tmp_path)
     recipes_dir = write_tones_recipe(tmp_path, tones, "text_fusion=True, speeds=(0.9, 1.0)")
-    conf = RUN.replace("{tones}/", "data/tones/").format(folder="runs/tones")
-    conf = conf.replace("runs/tones/tiny", "openai/whisper-tiny").replace(
-        "runs/tones/run", "runs/tones/tuned"
-    )
-    write_conf(tmp_path, "tuned", conf)
-    write_huggingface(tmp_path / "tiny", make_weights())
-    assert main(["convert", "tiny", "openai/whisper-tiny"]) == 0
+    conf = RUN.replace("{tones}/", "data/tones/").replace("{folder}/tiny", "openai/whisper-tiny")
+    write_conf(tmp_path, "tuned", conf.replace("{folder}/run", "runs/tones/tuned").format())
+
+    def write_source(seed: int) -> None:
+        write_huggingface(tmp_path / f"tiny{seed}", make_weights(seed))
+        assert main(["convert", f"tiny{seed}", "openai/whisper-tiny"]) == 0
+
+    write_source(0)
     experiment = make_experiment(recipes_dir, only=("tuned",))
-    monkeypatch.setattr(
-        "asr.recipe.report.draw_attention", lambda *arguments: []
-    )  # takes long, and nobody looks
+    monkeypatch.setattr("asr.recipe.report.draw_attention", lambda *arguments: [])  # takes long
     run_recipe(experiment)
     (results,) = read_record(Path("runs/tones/report/results.json"))["runs"]
     assert list(results["ways"]["test"]) == ["attention", "attention+speeds"]
     train_task = build_tasks(experiment, "train")[0]
     assert train_task.find_reason() is None
     shutil.rmtree("openai")
-    write_huggingface(tmp_path / "tiny", make_weights(1))
-    assert main(["convert", "tiny", "openai/whisper-tiny"]) == 0
+    write_source(1)
     assert "the model that it starts from" in str(train_task.find_reason())
 
 
@@ -396,12 +350,10 @@ def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_text_without_end_stops_where_positions_do(run: BuildRun) -> None:
     """Greedy and beam search: 448 positions, of which start and prompt take two."""
     model, _ = prepare(run())
-    random = np.random.default_rng(0)
-    features_BTF = torch.from_numpy(random.standard_normal((1, 1000, 80)).astype(np.float32))
+    features_BTF = torch.randn(1, 1000, 80, generator=torch.Generator().manual_seed(0))
     encoded = model.eval().encode(features_BTF, torch.tensor([1000]))
-    model.decoder.norm.bias += (
-        10 * model.decoder.embedding.weight[40] - 10 * model.decoder.embedding.weight[EOS_ID]
-    )
+    embedding_VD = model.decoder.embedding.weight
+    model.decoder.norm.bias += 10 * embedding_VD[40] - 10 * embedding_VD[EOS_ID]
     (said,) = decode_by_decoder(model, *encoded)
     assert len(said) == model.decoder.max_tokens == 446
     ((best, *_),) = search(model, *encoded, DecodingConfig(method="attention", beam=1))

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
 from asr.errors import UserError
-from asr.whisper import (
-    SILENCES,
-    Silence,
-    TimedSpan,
-    WhisperTokenizer,
-    split_spans,
-)
+from asr.whisper import SILENCES, Silence, TimedSpan, WhisperTokenizer, split_spans
 
 
 def test_features_are_those_of_audio_with_silence_behind() -> None:
@@ -30,45 +26,43 @@ def test_features_are_those_of_audio_with_silence_behind() -> None:
         system.compute_features(torch.zeros(1, 8000), torch.tensor([8000]))
 
 
-def test_shorter_windows() -> None:
-    system = build_system(False, window_steps=1500)
-    counts = [system.count_window_samples(seconds * 16_000, 1.0) / 16_000 for seconds in (0, 1, 28, 29, 30)]
-    assert counts == [1.0, 2.0, 29.0, 30.0, 30.0]
-    assert system.count_window_samples(16_001, 1.0) == 2.5 * 16_000
-    assert system.count_window_samples(0, 0.0) == 8000
-    assert system.count_window_samples(16_000) == 480_000
-    features_BTF, lengths_B = system.compute_features(torch.zeros(1, 16_001), torch.tensor([16_001]), 1.0)
-    assert features_BTF.size(1) == 250 and lengths_B.tolist() == [250]
-
-
 @torch.inference_mode()
 def test_windows_of_different_length_are_padded_to_be_decoded_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each is encoded as long as it needs, so that its company changes none of its steps."""
     system = build_system(False, window_steps=1500)
+    assert system.count_window_samples(16_000) == 480_000
+    assert replace(system, is_fine_tuned=True).count_window_samples(16_001) == 24_000
     monkeypatch.setitem(SILENCES, (system.sizes.dim, False), Silence(1.0, 16))
-    seconds = (3.5, 4.2, 4.4, 6.9)
-    lengths_B = torch.tensor([round(16_000 * one) for one in seconds])
-    assert {system.count_padded_samples(length) for length in lengths_B.tolist()} == {8 * 16_000}
-    assert system.count_padded_samples(3 * 16_000) == 4 * 16_000
-    assert system.count_padded_samples(8 * 16_000) == 16 * 16_000
-    assert system.count_padded_samples(29 * 16_000) == 30 * 16_000
+    for seconds, window, padded in (
+        (0, 1, 4),
+        (1.1, 2.5, 4),
+        (3, 4, 4),
+        (8, 9, 16),
+        (29, 30, 30),
+        (30, 30, 30),
+    ):
+        num_samples = round(16_000 * seconds)
+        assert system.count_window_samples(num_samples) == 16_000 * window
+        assert system.count_padded_samples(num_samples) == 16_000 * padded
+    lengths_B = torch.tensor([round(16_000 * one) for one in (3.5, 4.2, 4.4, 6.9)])
     audio_BS = 0.1 * torch.randn(4, int(lengths_B.max()), generator=torch.Generator().manual_seed(0))
-    encoded_BTD, steps_B, bias_BT = system.encode(audio_BS, lengths_B)
-    assert bias_BT is not None and steps_B.tolist() == [1500] * 4
+    together = system.encode(audio_BS, lengths_B)
+    assert together.lengths_B.tolist() == [1500] * 4
     for row, length in enumerate(lengths_B.tolist()):
-        alone = system.encode(audio_BS[row : row + 1, :length], lengths_B[row : row + 1])
-        assert alone[2] is not None and torch.equal(alone[0][0], encoded_BTD[row])
-        assert torch.equal(alone[2][0], bias_BT[row])
-        torch.testing.assert_close(bias_BT[row].exp().sum(), torch.tensor(1500.0))
-        num_steps = int(bias_BT[row].isfinite().sum())
-        window = system.count_window_samples(length, 1.0)
-        features_BTF, _ = system.compute_features(audio_BS[row : row + 1], lengths_B[row : row + 1], 1.0)
-        expected_BTD, _ = system.model.encode_with_silence(features_BTF, 16)
-        assert num_steps == expected_BTD.size(1) == window // 320 + -(-(1500 - window // 320) // 16)
-        assert torch.equal(encoded_BTD[row, :num_steps], expected_BTD[0])
-        assert not encoded_BTD[row, num_steps:].any()
+        own = slice(row, row + 1)
+        alone = system.encode(audio_BS[own, :length], lengths_B[own])
+        assert all(
+            torch.equal(ours, theirs) for ours, theirs in zip(alone, together.select([row]), strict=True)
+        )
+        (bias_T,), (encoded_TD,) = alone.bias_BT, alone.encoded_BTD
+        torch.testing.assert_close(bias_T.exp().sum(), torch.tensor(1500.0))
+        features_BTF, _ = system.compute_features(audio_BS[own], lengths_B[own])
+        expected_BTD, _ = system.model.encoder.encode_with_silence(features_BTF, 16)
+        num_steps, steps = int(bias_T.isfinite().sum()), system.count_window_samples(length) // 320
+        assert num_steps == expected_BTD.size(1) == steps + -(-(1500 - steps) // 16)
+        assert torch.equal(encoded_TD[:num_steps], expected_BTD[0]) and not encoded_TD[num_steps:].any()
 
 
 TOKENIZER = WhisperTokenizer(VOCABULARY, 99, True)
@@ -96,10 +90,9 @@ def test_spans(tokens: list[int], expected: list[tuple[float, float, list[int]]]
     spans, seconds = split_spans(TOKENIZER, tokens, 30.0)
     texts = [[token for token in span.tokens if token < TOKENIZER.end] for span in spans]
     assert [(span.start, span.end, own) for span, own in zip(spans, texts, strict=True)] == expected
-    assert seconds == going_on
     timed = [token for span in spans for token in span.tokens]
     assert timed == tokens[: len(timed)], "in order, and without what goes on past the window"
-    assert tokens[len(timed) :] == ([at(4), A] if going_on < 30 else [])
+    assert seconds == going_on and tokens[len(timed) :] == ([at(4), A] if going_on < 30 else [])
 
 
 def test_no_time_lies_past_the_audio() -> None:
