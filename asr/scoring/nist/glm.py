@@ -19,7 +19,6 @@ from asr.errors import UserError, shorten
 from asr.transcripts.readers import Entry, Role, TranscriptFile
 from asr.transcripts.transcript import Word
 
-PURPOSES: dict[Role, str] = {"reference": "ref", "hypothesis": "hyp"}
 MAX_CONDITION = 100
 
 _TO_UPPER = {letter: letter - 32 for letter in range(ord("a"), ord("z") + 1)}
@@ -41,15 +40,13 @@ class Rule(NamedTuple):
 class GlobalMapping:
     """The rules of a file for one side and format."""
 
-    def __init__(self, rules: Iterable[Rule], *, is_case_sensitive: bool, copies_the_rest: bool) -> None:
+    def __init__(self, rules: Iterable[Rule], is_case_sensitive: bool, copies_the_rest: bool) -> None:
         self._is_case_sensitive, self._copies_the_rest = is_case_sensitive, copies_the_rest
         self._rules: dict[str, list[Rule]] = {}
         for rule in rules:
-            own = rule._replace(
-                found=self._fold(rule.found), left=self._fold(rule.left), right=self._fold(rule.right)
-            )
-            if own.found:
-                self._rules.setdefault(own.found[0], []).append(own)
+            found, left, right = map(self._fold, (rule.found, rule.left, rule.right))
+            if found:
+                self._rules.setdefault(found[0], []).append(Rule(found, rule.replacement, left, right))
 
     def rewrite(self, text: str) -> str:
         """The text in upper case (A to Z), after the first rule that fits at each place, from left to right.
@@ -91,27 +88,21 @@ class GlobalMapping:
 def apply_mapping(path: str | Path, file: TranscriptFile, role: Role) -> TranscriptFile:
     """Rewrite all texts of a file, or word by word those whose times are known."""
     kind = file.format if file.format in ("stm", "ctm") else "trn"
-    mapping = read_mapping(path, (kind, PURPOSES[role]))
+    mapping = read_mapping(path, (kind, "ref" if role == "reference" else "hyp"))
     return replace(file, entries={id: _rewrite(mapping, entry) for id, entry in file.entries.items()})
 
 
 def _rewrite(mapping: GlobalMapping, entry: Entry) -> Entry:
-    words = tuple(replace(word, text=mapping.rewrite(word.text)) for word in entry.words)
-    words = tuple(part for word in words for part in _divide(word))
-    if words:
-        return replace(entry, words=words, text=" ".join(word.text for word in words))
-    return replace(entry, text=None if entry.text is None else mapping.rewrite(entry.text), words=())
-
-
-def _divide(word: Word) -> list[Word]:
-    """Its parts, each with as much of the time; alternatives in braces stay together."""
-    parts = [word.text] if "{" in word.text else word.text.split()
-    step = (word.end - word.start) / max(len(parts), 1)
-    starts = [word.start + step * number for number in range(len(parts))]
-    return [
-        replace(word, text=part, start=start, end=start + step)
-        for part, start in zip(parts, starts, strict=True)
-    ]
+    words: list[Word] = []
+    for word in entry.words:
+        rewritten = mapping.rewrite(word.text)
+        parts = [rewritten] if "{" in rewritten else rewritten.split()  # alternatives stay together
+        step = (word.end - word.start) / max(len(parts), 1)
+        for number, part in enumerate(parts):
+            start = word.start + step * number
+            words.append(replace(word, text=part, start=start, end=start + step))
+    text = " ".join(word.text for word in words) if words else entry.text and mapping.rewrite(entry.text)
+    return replace(entry, words=tuple(words), text=text)
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -146,21 +137,17 @@ def read_mapping(path: str | Path, inputs: Sequence[str] = ("trn",)) -> GlobalMa
                 if "=>" not in rule:
                     raise lines.error(number, f"{shorten(rule)}: expected a rule, FOUND => REPLACEMENT")
                 rules.append(parse_rule(rule))
-    yes = ("T", "YES", "TRUE")
-    return GlobalMapping(
-        rules,
-        is_case_sensitive=options["CASE_SENSITIVE"] in yes,
-        copies_the_rest=options["COPY_NO_HIT"] in yes,
-    )
+    are_set = [options[name] in ("T", "YES", "TRUE") for name in ("CASE_SENSITIVE", "COPY_NO_HIT")]
+    return GlobalMapping(rules, *are_set)
 
 
 def _is_met(pattern: str, inputs: Sequence[str], error: UserError) -> bool:
-    if len(pattern) > MAX_CONDITION:
-        raise error
     try:
-        return any(re.search(pattern.lower(), name) for name in inputs)
+        if len(pattern) <= MAX_CONDITION:
+            return any(re.search(pattern.lower(), name) for name in inputs)
     except (re.error, RecursionError, OverflowError):
-        raise error from None
+        pass
+    raise error
 
 
 def parse_rule(line: str) -> Rule:
