@@ -142,14 +142,6 @@ def test_references_in_the_fields_of_a_manifest(folder: Path, capsys: pytest.Cap
     assert any(note.startswith("more.trn: 1 ids are not in ref.jsonl") for note in record["notes"])
 
 
-def test_references_after_a_glm(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("rules.glm").write_text(";;\n* case_sensitive 'F'\nKITTY => CAT / [ ] __ [ ]\n")
-    Path("more.trn").write_text("The kitty jumped (s1-a)\n")
-    Path("hyp.trn").write_text("yes (s2-c)\nthe cat jumped (s1-a)\nfive dollars (s1-b)\n")
-    options = ("--align", "sclite", "--glm", "rules.glm")
-    assert score_json(capsys, "ref.trn,more.trn", "hyp.trn", *options)["systems"][0]["errors"] == 0
-
-
 def test_references_that_cannot_be_used(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("other.trn").write_text("no (x-1)\n")
     Path("all.stm").write_text("a 1 s1 0 1 yes\n")
