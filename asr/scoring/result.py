@@ -184,13 +184,10 @@ class Score:
         return Counts(*self.counts_P4.sum(axis=0).tolist())
 
     @cached_property
-    def characters(self) -> Counts:
-        """The same in characters, by fewest edits; the space between words is one."""
-        return Counts(*self._character_counts_P4.sum(axis=0).tolist())
-
-    @cached_property
-    def _character_counts_P4(self) -> np.ndarray:
-        return count_pairs(self._pairs("characters"), "jiwer")
+    def characters(self) -> Score:
+        """The score of the same texts in characters, by fewest edits; the space between words is one."""
+        counts_P4 = count_pairs(self._pairs("characters"), "jiwer")
+        return dataclasses.replace(self, counts_P4=counts_P4, unit="characters", align="jiwer")
 
     @property
     def error_rate(self) -> float:
@@ -245,18 +242,14 @@ class Score:
     @cached_property
     def interval(self) -> Interval | None:
         """Interval of the error rate; None with resamples=0, or of a single utterance."""
-        return self._find_interval(self.counts_P4)
-
-    @cached_property
-    def character_interval(self) -> Interval | None:
-        return self._find_interval(self._character_counts_P4)
-
-    def _find_interval(self, counts_P4: np.ndarray) -> Interval | None:
         if not self.resamples:
             return None
-        columns_P2 = np.stack([counts_P4[:, 1:].sum(axis=1), counts_P4[:, :3].sum(axis=1)], axis=1)
-        sums_G2 = sum_groups(columns_P2, self.groups_P)
+        sums_G2 = sum_groups(np.stack([self.errors_P, self.lengths_P], axis=1), self.groups_P)
         return find_rate_interval(sums_G2, self.resamples, self.confidence, self.seed)
+
+    @property
+    def character_interval(self) -> Interval | None:
+        return self.characters.interval
 
     @cached_property
     def utterances(self) -> tuple[UtteranceScore, ...]:
@@ -338,15 +331,14 @@ class Score:
             "reference_length": self.counts.reference_length,
             "errors": self.counts.errors,
             "error_rate": without_infinity(self.error_rate),
-            "interval": self.interval and [self.interval.low, self.interval.high],
+            "interval": _ends(self.interval),
             "confidence": self.confidence,
             "resamples": self.resamples,
             "resampled_by": self.resampled_by,
             "match_error_rate": self.counts.match_error_rate,
             "information_lost": self.counts.information_lost,
             "character_error_rate": without_infinity(self.character_error_rate),
-            "character_interval": self.character_interval
-            and [self.character_interval.low, self.character_interval.high],
+            "character_interval": _ends(self.character_interval),
             "sentence_errors": self.sentence_errors,
             "sentence_error_rate": self.sentence_error_rate,
         }
@@ -369,6 +361,10 @@ class Score:
 
     def __str__(self) -> str:
         return format_table({"": self})
+
+
+def _ends(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]
 
 
 def format_table(scores: Mapping[Any, Score], title: str = "") -> str:
