@@ -103,19 +103,7 @@ def test_validate_options(run: Run, corpus: Path) -> None:
     append(corpus / "missing.jsonl", id="a", audio="no.wav", duration=1.0)
     assert run("validate", "missing.jsonl")[0] == 1
     assert run("validate", "missing.jsonl", "--no-audio")[0] == 0
-
-    assert run("validate", "all.jsonl", "--root", "audio")[0] == 0
     assert "outside-root" in run("validate", "all.jsonl", "--root", "elsewhere")[1]
-
-    cut = corpus / "audio" / "cut.flac"
-    soundfile.write(cut, np.random.default_rng(0).normal(0, 0.1, 8000), 8000)
-    cut.write_bytes(cut.read_bytes()[:6000])
-    append(corpus / "cut.jsonl", id="a", audio="audio/cut.flac", duration=1.0)
-    assert run("validate", "cut.jsonl")[0] == 0
-    assert "broken-audio" in run("validate", "cut.jsonl", "--decode")[1]
-
-
-def test_validate_against_a_tokenizer(run: Run, corpus: Path) -> None:
     Tokenizer.train(TokenizerConfig(), ["ab ba"]).save(corpus / "tokenizer.json")
     arguments = ("validate", "all.jsonl", "--tokenizer", "tokenizer.json")
     assert run(*arguments)[0] == 0
@@ -128,14 +116,7 @@ def test_validate_against_a_tokenizer(run: Run, corpus: Path) -> None:
 def test_stats(run: Run, corpus: Path) -> None:
     write_manifest(corpus / "none.jsonl", [])
     status, out, _ = run("stats", "all.jsonl", "none.jsonl")
-    assert status == 0
-    for part in (
-        "all.jsonl\n  utterances  10 (0 without a text)",
-        "words       20",
-        "s0 ",
-        "none.jsonl\n  utterances  0",
-    ):
-        assert part in out
+    assert status == 0 and "none.jsonl\n  utterances  0" in out and "words       20" in out
     assert "#" * 40 + " 10\n" in out
     reports = json.loads(run("stats", "all.jsonl", "none.jsonl", "--json")[1])
     assert [(report["manifest"], report["utterances"]) for report in reports] == [
@@ -160,38 +141,20 @@ def test_split(run: Run, corpus: Path) -> None:
         ["out/train.jsonl: 8 utterances", "out/dev.jsonl: 1 utterances", "out/test.jsonl: 1 utterances"],
     )
     assert "all.jsonl: split by speaker" in err
-    tests = set()
-    for seed in range(8):
-        run("split", "all.jsonl", *shares, "--output-dir", "out", "--seed", str(seed), "--by", "utterance")
-        tests |= {utterance.id for utterance in read_manifest("out/test.jsonl")}
-    assert len(tests) > 3
     assert (
         "split by utterance"
         in run("split", "all.jsonl", *shares, "--output-dir", "out", "--by", "utterance")[2]
     )
 
 
-@pytest.mark.parametrize(
-    ("conditions", "kept"),
-    [
-        (("--min-seconds", "1.5"), 0),
-        (("--max-seconds", "0.5"), 0),
-        (("--text", "^ab"), 10),
-        (("--text", "^b"), 0),
-        (("--speakers", "s1", "s2"), 2),
-        (("--ids", "ids.txt"), 1),
-        (("--extra", "n=3"), 1),
-    ],
-)
-def test_filter(run: Run, corpus: Path, conditions: tuple[str, ...], kept: int) -> None:
-    (corpus / "ids.txt").write_text("s4-u\nother\n")
-    status, out, _ = run("filter", "all.jsonl", "few.jsonl", *conditions)
-    assert status == 0
-    assert out.startswith(f"few.jsonl: {kept} utterances kept, {10 - kept} dropped\n")
-    assert sum(int(line.split()[0]) for line in out.splitlines()[1:]) == 10 - kept
-    few = list(read_manifest("few.jsonl"))
-    assert len(few) == kept
-    assert all(Path(utterance.audio).exists() for utterance in few)
+def test_filter(run: Run, corpus: Path) -> None:
+    (corpus / "ids.txt").write_text("s4-u\ns5-u\ns6-u\nother\n")
+    conditions = "--min-seconds 0.5 --max-seconds 1 --text ^ab --speakers s4 s5 --ids ids.txt --extra n=4"
+    status, out, _ = run("filter", "all.jsonl", "few.jsonl", *conditions.split())
+    assert (status, out.splitlines()) == (0, ["few.jsonl: 1 utterances kept, 9 dropped", "         8 other speaker",
+                                              "         1 n is not 4"])  # fmt: skip
+    (found,) = read_manifest("few.jsonl")
+    assert found.id == "s4-u" and Path(found.audio).exists()
 
 
 # --- convert ------------------------------------------------------------------------------------

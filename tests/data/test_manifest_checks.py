@@ -70,16 +70,11 @@ def test_a_good_manifest_has_no_faults(folder: Path) -> None:
     ("bad", "kind", "message"),
     [
         (record("a", "no.wav"), "missing-audio", "no.wav: no such file"),
-        (record("a", "."), "missing-audio", "no such file"),
         (record("a", "broken.wav"), "broken-audio", "broken.wav"),
         (record("a", duration=1.02), "wrong-duration", "duration 1.020 s, but {folder}/one.wav has 1.000 s"),
-        (record("a", duration=1.2), "wrong-duration", "duration 1.200 s, but {folder}/one.wav has 1.000 s"),
         (record("a", "ten.wav", 2.0), "wrong-duration", "duration 2.000 s, but {folder}/ten.wav has 10.000 s"),
         (record("a", "ten.wav", 2.0, start=9.0), "beyond-end", "ends at 11.000 s, but {folder}/ten.wav has 10.000 s"),
-        (record("a", text=""), "empty-text", "text = ''"),
         (record("a", text=" \u3000"), "empty-text", "nothing is said"),
-        (record("a", audio="a\x1b[2J.wav"), "unreadable-record", "without control characters"),
-        ({"id": "a", "audio": "one.wav"}, "unreadable-record", "the field duration is missing"),
         (record("a", speeker="x"), "unreadable-record", "did you mean speaker?"),
     ],
 )  # fmt: skip
@@ -94,33 +89,17 @@ def test_a_bad_record_hides_no_other(folder: Path) -> None:
     lines = [
         b"\xff",
         b'{"id": "\\ud800"}',
-        b'{"id": 7}',
         b"a" * 2_000_000,
-        json.dumps(record("b", "no.wav", text="")).encode(),
+        *(json.dumps(record("b", "no.wav", text="")).encode() for _ in range(2)),
     ]
     path.write_bytes(b"\n\n".join(lines))
     faults = [(fault.line, fault.id, fault.kind) for fault in validate(path)]
     assert faults == [
-        (1, None, "unreadable-record"),
-        (3, None, "unreadable-record"),
-        (5, None, "unreadable-record"),
-        (7, None, "unreadable-record"),
-        (9, "b", "missing-audio"),
-        (9, "b", "empty-text"),
+        *((line, None, "unreadable-record") for line in (1, 3, 5)),
+        *((7, "b", kind) for kind in ("missing-audio", "empty-text")),
+        *((9, "b", kind) for kind in ("duplicate-id", "missing-audio", "empty-text")),
     ]
-
-
-def test_a_repeated_id_is_told_with_both_lines(folder: Path) -> None:
-    faults = faults_of(folder, record("a"), record("b"), record("a"), record("a"))
-    assert [(line, id, kind) for line, id, kind, _ in faults] == [
-        (3, "a", "duplicate-id"),
-        (4, "a", "duplicate-id"),
-    ]
-    assert all("already used on line 1" in message for *_, message in faults)
-
-
-def test_audio_is_left_alone_if_asked(folder: Path) -> None:
-    assert faults_of(folder, record("a", "no.wav"), check_audio="no") == []
+    assert [fault.kind for fault in validate(path, check_audio="no")].count("missing-audio") == 0
 
 
 def test_decoding_finds_what_the_header_hides(folder: Path) -> None:

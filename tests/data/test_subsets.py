@@ -53,14 +53,6 @@ def test_a_split_keeps_speakers_apart_and_everything(manifest: Path, tmp_path: P
     assert sum(map(len, speakers)) == len(set.union(*speakers)) == 10
 
 
-def test_a_split_by_utterance(manifest: Path, tmp_path: Path) -> None:
-    counts = split_manifest(manifest, {"train": 0.5, "test": 0.5}, tmp_path / "out", by="utterance")
-    assert sum(counts.values()) == 50
-    assert abs(counts["train"] - counts["test"]) <= 4
-    parts = read_parts(tmp_path / "out", "train", "test")
-    assert {u.speaker for u in parts["train"]} & {u.speaker for u in parts["test"]}
-
-
 def test_a_split_depends_on_the_seed_and_not_on_the_order(tmp_path: Path) -> None:
     chosen = []
     for seed, utterances in ((0, corpus()), (0, corpus()[::-1]), (1, corpus())):

@@ -13,18 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from shard_examples import RATE, pack_noise, write_noise
+from shard_examples import RATE, pack_noise
 
 from asr.audio import reading as audio_files
 from asr.cli import main
 from asr.data import Manifest, read_audio, read_data
 from asr.errors import UserError
 from asr.shards import index_folder
-
-
-@pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    return write_noise(tmp_path_factory.mktemp("corpus"), 8)
 
 
 def write_tar(path: Path, members: dict[str, bytes | str | dict]) -> None:

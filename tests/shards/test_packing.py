@@ -19,7 +19,7 @@ from shard_examples import RATE, pack_noise, write_noise
 
 from asr.audio import reading as audio_files
 from asr.cli import main
-from asr.data import Manifest, Utterance, read_audio, read_data, read_manifest, write_manifest
+from asr.data import Manifest, Utterance, read_audio, read_data, write_manifest
 from asr.errors import UserError
 from asr.scale import ray_pool
 from asr.shards import (
@@ -33,11 +33,6 @@ from asr.shards import (
     packing,
     write_in_processes,
 )
-
-
-@pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    return write_noise(tmp_path_factory.mktemp("corpus"), 12)
 
 
 def hash_all(folder: Path) -> dict[str, str]:
@@ -79,9 +74,7 @@ def test_members_are_what_webdataset_expects(manifest: Manifest, tmp_path: Path)
 def test_opus(manifest: Manifest, tmp_path: Path) -> None:
     pack_noise(manifest, tmp_path, 1, encoding="opus")
     item = next(iter(read_data(tmp_path)))
-    assert item.audio.endswith(".opus")
-    audio = read_audio(item, RATE)
-    assert len(audio) == round(item.duration * RATE)
+    assert item.audio.endswith(".opus") and len(read_audio(item, RATE)) == round(item.duration * RATE)
 
 
 def test_parts_of_recordings_are_cut_out(tmp_path: Path) -> None:
@@ -264,10 +257,13 @@ def test_shards_of_real_workers(manifest: Manifest, tmp_path: Path) -> None:
 def test_processes_are_counted_for_one_engine(
     tmp_path: Path, manifest: Manifest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert pack_on_ray(manifest, tmp_path / "out", "--engine", "ray", "--jobs", "2") == 2
-    assert "--jobs 2 is without --engine ray" in capsys.readouterr().err
-    assert pack_on_ray(manifest, tmp_path / "out", "--workers", "2") == 2
-    assert "--ray and --workers go with --engine ray" in capsys.readouterr().err
+    for words, message in (
+        ("--engine ray --jobs 2", "--jobs 2"),
+        ("--workers 2", "--engine ray"),
+        ("--hours 0", "--hours 0"),
+    ):
+        assert pack_on_ray(manifest, tmp_path / "out", *words.split()) == 2
+        assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -290,8 +286,7 @@ def test_bad_files_are_reported_and_stop_nothing(
 
 
 def test_the_same_id_twice_is_refused(manifest: Manifest, tmp_path: Path) -> None:
-    items = list(read_manifest(*manifest.paths))
-    write_manifest(tmp_path / "twice.jsonl", [*items, items[4]])
+    write_manifest(tmp_path / "twice.jsonl", [*manifest, manifest[4]])
     with pytest.raises(UserError, match="the id u004 stands there twice"):
         pack(Manifest.open(tmp_path / "twice.jsonl"), tmp_path / "shards", PackSettings())
 

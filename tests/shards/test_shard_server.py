@@ -10,17 +10,12 @@ import pytest
 from shard_examples import load_shards, pack_noise, write_noise
 from test_batches import assert_equal
 
-from asr.data import Manifest, read_data, storage
+from asr.data import read_data, storage
 from asr.errors import UserError
 from asr.shards import ShardFolder, hash_index
 
 pytestmark = pytest.mark.slow
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
-
-
-@pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    return write_noise(tmp_path_factory.mktemp("corpus"), 120)
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +25,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_faulty_server_changes_nothing(manifest: Manifest, tmp_path: Path, num_workers: int) -> None:
+def test_a_faulty_server_changes_nothing(tmp_path: Path, num_workers: int) -> None:
     pytest.importorskip("aiohttp", reason="reads https://")
     from faulty_server import serve
 
-    here = pack_noise(manifest, tmp_path / "shards", 8)
+    here = pack_noise(write_noise(tmp_path, 120), tmp_path / "shards", 8)
     with serve(tmp_path / "shards", faults=0.25, delay=0.005) as server:
         there = ShardFolder.open(f"http://127.0.0.1:{server.server_port}")
         assert hash_index(there.address) == hash_index(here.address)
@@ -44,12 +39,12 @@ def test_a_faulty_server_changes_nothing(manifest: Manifest, tmp_path: Path, num
         assert all(server.counts[fault] for fault in ("503", "500", "429", "broken", "short"))
 
 
-def test_only_the_ranges_that_are_needed(manifest: Manifest, tmp_path: Path) -> None:
+def test_only_the_ranges_that_are_needed(tmp_path: Path) -> None:
     """A batch costs its audio and the indexes of two windows."""
     pytest.importorskip("aiohttp", reason="reads https://")
     from faulty_server import serve
 
-    here = pack_noise(manifest, tmp_path / "shards", 8)
+    here = pack_noise(write_noise(tmp_path, 120), tmp_path / "shards", 8)
     with serve(tmp_path / "shards") as server:
         there = ShardFolder.open(f"http://127.0.0.1:{server.server_port}")
         server.counts.clear()
@@ -84,12 +79,12 @@ def test_a_server_that_is_gone_or_lacks_a_file_is_named(
     silent.close()
 
 
-def test_an_object_store(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("moto.server", reason="a local S3")
     pytest.importorskip("s3fs", reason="reads s3://")
     from faulty_server import serve_s3
 
-    here = pack_noise(manifest, tmp_path / "shards", 8)
+    here = pack_noise(write_noise(tmp_path, 120), tmp_path / "shards", 8)
     with serve_s3(tmp_path / "shards", faults=0.25, delay=0.005) as (variables, counts):
         for name, value in variables.items():
             monkeypatch.setenv(name, value)

@@ -11,17 +11,12 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from shard_examples import RATE, pack_noise, write_noise
+from shard_examples import RATE, pack_noise
 
 from asr.audio import reading as audio_files
 from asr.data import Manifest, fetch, is_shards, read_audio, read_data
 from asr.errors import UserError
 from asr.shards import ShardFolder, ShardWindow, hash_index
-
-
-@pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    return write_noise(tmp_path_factory.mktemp("corpus"), 12)
 
 
 @pytest.fixture
