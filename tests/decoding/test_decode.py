@@ -309,20 +309,11 @@ def test_a_text_without_faults_goes_before_a_likelier_one() -> None:
     assert batch.best == [(1.0, clean)]
 
 
-def test_all_speeds_go_through_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And give what each gives by itself."""
+def test_all_speeds_in_one_search_give_what_each_gives_by_itself() -> None:
     decoder = build_decoder_of(build_talker("transformer-ctc"), ChecksConfig.off())
-    batches: list[int] = []
-    search = decode.search_encoded
-
-    def count(encoded: EncodedAudio, config: DecodingConfig, lm: FusionModel | None) -> NBest:
-        batches.append(len(encoded.lengths_B))
-        return search(encoded, config, lm)
-
-    monkeypatch.setattr(decode, "search_encoded", count)
     audio = list(np.random.default_rng(0).normal(size=(2, 8000)).astype(np.float32))
-    config = DecodingConfig(method="ctc_beam", speeds=(0.8, 1.0, 1.25))
-    (together,) = decoder.decode_batch(audio, {"": DecodingSetup(config)}).values()
-    assert batches == [6]
+    setup = DecodingSetup(DecodingConfig(method="ctc_beam", speeds=(0.8, 1.0, 1.25)))
+    (together,) = decoder.decode_batch(audio, {"": setup}).values()
+    assert len(together.at_speeds) == 3
     for encoded, found in together.at_speeds.values():
-        assert found == decoder.decode(encoded, DecodingSetup(config))
+        assert found == decoder.decode(encoded, setup)

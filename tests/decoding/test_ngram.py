@@ -11,6 +11,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from decoding_examples import ctc_losses, search_beams
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from asr.cli import ngram as command
+from asr.cli import main
 from asr.decoding import (
     NO_PROBABILITY,
     Arpa,
@@ -254,45 +255,35 @@ def test_a_file_scores_the_tokens_of_a_tokenizer(tmp_path: Path) -> None:
 # --- command ------------------------------------------------------------------------------------
 
 
-def run_command(arguments: list[str]) -> None:
-    import argparse
-
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    assert command.run(parser.parse_args(arguments)) == 0
-
-
-@pytest.mark.parametrize(("units", "order"), [("tokens", "4"), ("words", "2")])
+@pytest.mark.parametrize(("units", "order"), [("tokens", 4), ("words", 2)])
 def test_command(
     tiny_run: Callable[..., RunConfig],
     tmp_path: Path,
     units: str,
-    order: str,
+    order: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    config = tiny_run()
-    output = tmp_path / "new" / "lm.arpa"
-    run_command(
-        [str(tmp_path / "run.yaml"), "--order", order, "--units", units, "--output", str(output), "--json"]
-    )
-    result = json.loads(capsys.readouterr().out)
-    arpa = read_arpa(output)
-    assert result["ngrams"] == [len(level) for level in arpa.orders] and len(arpa.orders) == int(order)
-    texts = [json.loads(line)["text"] for line in Path(config.data.dev).read_text().splitlines()]
+    config, output = tiny_run(), tmp_path / "new" / "lm.arpa"
+
+    def run(*arguments: str) -> dict[str, Any]:
+        assert main(["ngram", str(tmp_path / "run.yaml"), "--units", units, "--json", *arguments]) == 0
+        result: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return result
+
+    result, arpa = run(f"--order={order}", f"--output={output}"), read_arpa(output)
+    assert result["ngrams"] == [len(level) for level in arpa.orders] and len(arpa.orders) == order
+    records = [json.loads(line) for line in Path(config.data.dev).read_text().splitlines()]
+    texts = [record["text"] for record in records]
     rows = [("<s>", *(list(text) if units == "tokens" else text.split()), "</s>") for text in texts]
     total = sum(walk(arpa, row[: end + 1]) for row in rows for end in range(1, len(row))) * math.log(10)
-    assert result["perplexity"] == pytest.approx(
-        math.exp(-total / sum(len(row) - 1 for row in rows)), rel=1e-4
-    )
-    num_words = sum(len(text.split()) + 1 for text in texts)
+    num_tokens, num_words = sum(len(row) - 1 for row in rows), sum(len(text.split()) + 1 for text in texts)
+    assert result["perplexity"] == pytest.approx(math.exp(-total / num_tokens), rel=1e-4)
     assert result["word_perplexity"] == pytest.approx(math.exp(-total / num_words), rel=1e-4)
     assert result["unknown"] == 0
-    copied = [json.loads(line) for line in Path(config.data.dev).read_text().splitlines()]
-    copied[0]["text"] += " Q" if units == "tokens" else " QQ"
+    records[0]["text"] += " Q" if units == "tokens" else " QQ"
     dev = tmp_path / "dev.jsonl"
-    dev.write_text("".join(json.dumps(record | {"audio": "a.wav"}) + "\n" for record in copied))
-    run_command([str(tmp_path / "run.yaml"), f"data.dev={dev}", "--units", units, "--json"])
-    assert json.loads(capsys.readouterr().out)["unknown"] == 1
+    dev.write_text("".join(json.dumps(record | {"audio": "a.wav"}) + "\n" for record in records))
+    assert run(f"data.dev={dev}")["unknown"] == 1
     if units == "tokens":
         load_language_model(output, Tokenizer.load(tmp_path / "run" / "tokenizer.json"))
 

@@ -158,15 +158,6 @@ def test_the_command_writes_the_texts_in_the_order_of_the_manifest(
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == texts
 
 
-def test_a_file_that_cannot_be_read_costs_its_utterance_alone(
-    runs: list[Path], manifest: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    (manifest.parent / "0.wav").write_bytes(b"nothing")
-    assert main(["combine", *map(str, runs[:2]), "--manifest", str(manifest)]) == 1
-    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == ["u1"]
-    assert "0.wav" in caplog.text
-
-
 def test_what_cannot_be_done_is_said_before_the_work(
     runs: list[Path], manifest: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
