@@ -58,7 +58,6 @@ from .layers import (
     Positions as Positions,
     Rotary as Rotary,
     SelfAttention as SelfAttention,
-    Window as Window,
     attend as attend,
     attention_weights as attention_weights,
     drop_out as drop_out,

@@ -103,9 +103,9 @@ class AnyDecoder(nn.Module, abc.ABC):
     """
 
     num_layers: int
-    """That attend to the encoded steps."""
+    """Number of layers that attend to the encoded steps."""
     num_heads: int
-    """Of each of these layers; 0 if there is no attention."""
+    """Number of heads of each of these layers; 0 if there is no attention."""
 
     @abc.abstractmethod
     def compute_loss(
@@ -234,7 +234,7 @@ class TransformerDecoderConfig(DecoderLayersConfig):
 
     @property
     def attention_window(self) -> Window | None:
-        return None if self.window is None else Window(self.window, 0)
+        return None if self.window is None else (self.window, 0)
 
 
 class DecoderLayer(nn.Module):

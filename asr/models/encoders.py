@@ -114,7 +114,7 @@ class LayeredEncoderConfig(EncoderConfig):
     """Width of the model; of a recurrent one, of each direction, and its output has twice as many."""
     num_layers: int = pydantic.Field(default=12, gt=0)
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Of the output of each layer or block, and inside the feed-forward blocks."""
+    """Dropout of the output of each layer or block, and inside the feed-forward blocks."""
     subsampling: SubsamplingConfig = SubsamplingConfig()
     """How frames become steps, before the first layer."""
 
@@ -124,7 +124,7 @@ class Encoder(nn.Module, abc.ABC):
 
     output_dim: int
     dropout: Dropout
-    """Of the output too, where a CTC head reads it."""
+    """Also applied to the output where a CTC head reads it."""
     subsampling: Subsampling
 
     @property
@@ -226,7 +226,7 @@ class AttentionEncoderConfig(PlacedAttentionConfig, LayeredEncoderConfig):
 
     @property
     def attention_window(self) -> Window | None:
-        return None if self.window is None else Window(*self.window)
+        return self.window
 
 
 class LayeredEncoder(Encoder):
@@ -411,7 +411,7 @@ class LSTMEncoderConfig(LayeredEncoderConfig):
 
     type: Literal["lstm"] = "lstm"
     cell: Cell = "lstm"
-    """What stands at each step: LSTM, GRU, or a plain tanh of input and past."""
+    """Recurrent cell: LSTM, GRU, or a plain tanh of input and past."""
     num_layers: int = pydantic.Field(default=4, gt=0)
 
 

@@ -112,7 +112,7 @@ class GuidedAttentionConfig(Config):
 
 @dataclass(frozen=True)
 class GuidedBatch:
-    """What guided attention has to know of a batch."""
+    """A batch as guided attention sees it."""
 
     targets: Targets
     encoded: Encoded
@@ -188,7 +188,7 @@ class GuidedAttention:
     def measure(
         self, decoder_loss: DecoderLoss, batch: GuidedBatch
     ) -> tuple[Tensor | float, dict[str, Tensor]]:
-        """What the penalty adds to the loss, and measures of the attention watched."""
+        """The weighted penalty, and measures of the attention watched."""
         if not decoder_loss.weights:
             return 0.0, {}
         weights_BHNT = torch.cat(list(decoder_loss.weights.values()), dim=1)

@@ -231,12 +231,7 @@ class Rotary(nn.Module):
 BLOCK_SCORES = 4_000_000  # 8 MB
 
 
-@dataclass(frozen=True)
-class Window:
-    """Each step attends to `left` steps before it, itself, and `right` steps after it."""
-
-    left: int
-    right: int
+Window = tuple[int, int]  # each step attends to so many steps before it, itself, and so many after it
 
 
 class KeyValueCache:
@@ -322,10 +317,10 @@ class SelfAttention(nn.Module):
         if cache is not None:
             keys, values = cache.append(keys, values)
         if self.window is not None and cache is None:
-            window = Window(self.window.left, 0) if causal else self.window
+            window = (self.window[0], 0) if causal else self.window
             attended = attend_in_window(queries, keys, values, window, mask_BT)
         else:
-            past = None if self.window is None else self.window.left
+            past = None if self.window is None else self.window[0]
             mask = _self_attention_mask(mask_BT, queries, keys, causal, past)
             attended = attend(queries, keys, values, mask)
         return self.project_out(merge_heads(attended))
@@ -461,19 +456,20 @@ def attend_in_window(
     its last, and a band mask cuts them to the window of each step.
     """
     batch, heads, length, head_dim = queries_BHTK.shape
-    block = max(window.left, window.right, 16)  # a block as wide as the window wastes at most two thirds
+    left, right = window
+    block = max(left, right, 16)  # a block as wide as the window wastes at most two thirds
     num_blocks = -(-length // block)
     tail = num_blocks * block - length
-    span = window.left + block + window.right
+    span = left + block + right
 
     queries = F.pad(queries_BHTK, (0, 0, 0, tail)).view(batch, heads, num_blocks, block, head_dim)
-    edges = (0, 0, window.left, window.right + tail)
+    edges = (0, 0, left, right + tail)
     keys = F.pad(keys_BHTK, edges).unfold(2, span, block).mT
     values = F.pad(values_BHTK, edges).unfold(2, span, block).mT
 
     device = queries.device
     offset = torch.arange(span, device=device) - torch.arange(block, device=device)[:, None]
-    band = (offset >= 0) & (offset <= window.left + window.right)  # (block, span)
+    band = (offset >= 0) & (offset <= left + right)  # (block, span)
     if mask_BT is None:
         mask_BT = torch.ones(1, length, dtype=torch.bool, device=device)
     is_key = F.pad(mask_BT, edges[2:]).unfold(1, span, block)  # (B, blocks, span)

@@ -28,7 +28,7 @@ class LoraConfig(Config):
     """
 
     rank: int = pydantic.Field(default=8, gt=0)
-    """Of the change: a projection of D to K dimensions learns rank x (D + K) numbers."""
+    """Rank of the change: a projection of D to K dimensions learns rank x (D + K) numbers."""
     alpha: float = pydantic.Field(default=16.0, gt=0)
     """The change is multiplied by alpha / rank, so that another rank needs no other learning rate."""
 

@@ -123,7 +123,7 @@ class Losses:
     """
 
     total: Tensor
-    """What to differentiate."""
+    """Sum to differentiate."""
     num_tokens: int
     """As `Model.count_targets` says."""
     parts: dict[str, Tensor] = field(default_factory=dict)
@@ -169,15 +169,15 @@ class ModelConfig(Config):
 
     reads_audio: ClassVar[bool] = True
     makes_text: ClassVar[bool] = False
-    """Of audio: it can transcribe, and is compared by error rates."""
+    """True if it can transcribe, and is compared by error rates."""
     scores: ClassVar[tuple[str, ...]] = ("loss",)
-    """Of the dev set; the first one is the usual one to select by."""
+    """Scores of a dev set; the first one is the default to select by."""
 
     type: str
 
     @property
     def reads_text(self) -> bool:
-        """True if text.training normalises texts of the manifest for it."""
+        """True if text.training normalizes texts of the manifest for it."""
         return True
 
     @property

@@ -51,7 +51,7 @@ class SpeechModelConfig(ModelConfig):
     guided_attention: GuidedAttentionConfig | None = None
     """Leads cross-attention along the recording; null: it is free."""
     exposure: ExposureConfig = ExposureConfig()
-    """What the decoder sees in place of true tokens, to learn to go on after a mistake."""
+    """Mistakes among the tokens that the decoder reads in training, after which it learns to go on."""
     frozen: tuple[str, ...] = ()
     """Parts whose weights stay as they are, such as encoder, or decoder.embedding."""
     lora: LoraConfig | None = None

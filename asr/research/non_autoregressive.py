@@ -66,7 +66,7 @@ class NonAutoregressiveDecoder(AnyDecoder):
     """Layers in which all positions see each other, from what stands at each of them to its token."""
 
     max_positions = 2**31 - 1
-    """That it can tell apart, where its positions come to an end."""
+    """Number of positions that it can tell apart; limited where they are learned."""
 
     def __init__(self, config: NonAutoregressiveDecoderConfig, memory_dim: int, vocab_size: int) -> None:
         super().__init__()

@@ -116,7 +116,7 @@ class LookingDecoderConfig(RecurrentDecoderConfig):
     """A recurrent network that looks at the encoded steps before each token."""
 
     attention: RecurrentAttentionConfig = RecurrentAttentionConfig()
-    """Where to look among the encoded steps."""
+    """Attention to the encoded steps."""
 
     @property
     def cross_attention(self) -> tuple[int, int]:
@@ -128,7 +128,7 @@ class AttentionDecoderConfig(LookingDecoderConfig):
 
     type: Literal["attention"] = "attention"
     cell: Cell = "lstm"
-    """What stands at each token: LSTM, GRU, or a plain tanh of input and past."""
+    """Recurrent cell: LSTM, GRU, or a plain tanh of input and past."""
 
 
 class IntraAttentionDecoderConfig(LookingDecoderConfig):
@@ -142,7 +142,7 @@ class SingleSummaryDecoderConfig(RecurrentDecoderConfig):
 
     type: Literal["single_summary"] = "single_summary"
     cell: Cell = "lstm"
-    """What stands at each token: LSTM, GRU, or a plain tanh of input and past."""
+    """Recurrent cell: LSTM, GRU, or a plain tanh of input and past."""
 
 
 # --- one step of the recurrence -----------------------------------------------------------------

@@ -308,17 +308,6 @@ def test_texts_are_followed_as_all_their_alignments_say(seed: int, steps: int, t
         assert times_T.tolist() == pytest.approx(wanted, abs=1e-4)
 
 
-def test_texts_of_a_batch_are_followed_as_alone() -> None:
-    scores_BTV, lengths_B = random_scores(2, 9, 6, 1), torch.tensor([9, 6])
-    texts_BWU = torch.tensor([[[1, 2, 2], [3, 1, 5]], [[4, 4, 1], [5, 1, 2]]])
-    times_BWNT = follow_texts(scores_BTV, lengths_B, texts_BWU)
-    for row, text in itertools.product(range(2), range(2)):
-        one, length = slice(row, row + 1), int(lengths_B[row])
-        alone = follow_texts(scores_BTV[one, :length], lengths_B[one], texts_BWU[one, text : text + 1])
-        torch.testing.assert_close(times_BWNT[row, text, :, :length], alone[0, 0], rtol=0, atol=1e-5)
-        assert not times_BWNT[row, text, :, length:].any()
-
-
 def test_the_window_is_a_gaussian_around_each_time() -> None:
     times_T = torch.tensor([0.0, 0.75, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0])
     bias_T = AttentionGuide(1.5, 8, times_T.device).compute_bias(times_T)
