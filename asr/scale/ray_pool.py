@@ -12,10 +12,9 @@ import math
 import os
 import socket
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from types import TracebackType
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from asr.errors import UserError
@@ -30,6 +29,7 @@ Work = Callable[[Sequence[Item]], list[Row]]
 MAX_DEATHS = 2
 MAX_DEATHS_WHILE_LOADING = 3
 MAX_SECONDS = 4 * 3600.0  # for a unit of half an hour of audio: beyond, it hangs
+TOO_SLOW = f"took longer than {MAX_SECONDS / 3600:g} hours"
 OBJECT_STORE_BYTES = 200_000_000  # what goes through Ray is paths and texts
 
 
@@ -45,24 +45,8 @@ class PoolOptions:
     """Of each worker; None: the cores divided by the workers."""
 
 
-@dataclass
-class _Unit(Generic[Item]):
-    """A unit that is not done."""
-
-    items: Sequence[Item]
-    deaths: int = 0
-    deaths_alone: Counter[int] = field(default_factory=Counter)
-    alone: dict[int, Row] = field(default_factory=dict)
-    """Rows of the items, once they are done one by one."""
-    bad: dict[int, Row] = field(default_factory=dict)
-
-    @property
-    def good(self) -> list[int]:
-        return [index for index in range(len(self.items)) if index not in self.bad]
-
-
-Task = tuple[int, int | None]
-"""A unit, and the item of it that is done alone; None: all that are not known to be bad."""
+Task = tuple[int, list[int]]
+"""A unit, and the indexes of its items that are done now."""
 
 
 class _Busy(NamedTuple):
@@ -114,9 +98,7 @@ class RayPool(Generic[Item]):
     def __enter__(self) -> RayPool[Item]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -129,115 +111,94 @@ class RayPool(Generic[Item]):
 
         An item that killed its worker twice, alone, or takes longer than a unit may, has a row with `error`.
         """
-        self._units = {number: _Unit(items) for number, items in enumerate(units)}
-        self._queue: deque[Task] = deque((number, None) for number in self._units)
-        self._deaths_while_loading = 0
-        idle: list[Any] = []
-        busy: dict[Any, _Busy] = {}  # by future
+        ray = self._ray
+        plans = {number: _plan(len(items)) for number, items in enumerate(units)}
+        queue: deque[Task] = deque((number, next(plan)) for number, plan in plans.items())
+        idle, busy = list[Any](), dict[Any, _Busy]()  # by future
+        deaths_while_loading = 0
         for _ in range(min(self.num_workers, len(units))):
             self._start_worker(busy, make_work)
-        while self._units:
-            while idle and self._queue:
-                worker, task = idle.pop(), self._queue.popleft()
-                busy[worker.work.remote(self._items(task))] = _Busy(worker, task, _now() + MAX_SECONDS)
+        while plans:
+            while idle and queue:
+                worker, (number, indexes) = idle.pop(), queue.popleft()
+                future = worker.work.remote([units[number][index] for index in indexes])
+                busy[future] = _Busy(worker, (number, indexes), _now() + MAX_SECONDS)
             first = min(busy, key=lambda future: busy[future].deadline)
             left = max(0.0, busy[first].deadline - _now())
-            (future,) = self._ray.wait(list(busy), num_returns=1, timeout=left)[0] or (first,)
+            (future,) = ray.wait(list(busy), num_returns=1, timeout=left)[0] or (first,)
             is_overdue = future is first and _now() >= busy[first].deadline
-            worker, done = busy[future].worker, busy.pop(future).task
+            worker, task, _ = busy.pop(future)
+            outcome: list[Row] | str
             try:
                 if is_overdue:
-                    self._ray.kill(worker)
-                    raise TimeoutError
-                rows = self._ray.get(future)
-            except self._ray.exceptions.RayTaskError as error:
+                    ray.kill(worker)
+                    raise TimeoutError(TOO_SLOW)
+                outcome = ray.get(future)
+                idle.append(worker)
+                deaths_while_loading = 0 if task is None else deaths_while_loading
+            except ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, UserError):
                     raise error.cause from None
-                if done is None:
+                if task is None:
                     raise
                 idle.append(worker)
-                yield from self._retry(done, f"failed ({type(error.cause).__name__}: {error.cause})")
-            except (self._ray.exceptions.RayError, TimeoutError) as error:
+                outcome = f"failed ({type(error.cause).__name__}: {error.cause})"
+            except (ray.exceptions.RayError, TimeoutError) as error:
+                outcome = TOO_SLOW if is_overdue else "ended its worker"
+                deaths_while_loading += task is None
+                if deaths_while_loading == MAX_DEATHS_WHILE_LOADING:
+                    raise UserError(
+                        f"workers die while they load the model, {MAX_DEATHS_WHILE_LOADING} times in a row; "
+                        f"probably memory is short: give fewer --workers ({str(error).splitlines()[0]})"
+                    ) from None
                 self._start_worker(busy, make_work)
-                if done is None:
-                    self._note_death_while_loading(error)
-                else:
-                    yield from self._retry(done, "" if is_overdue else "ended its worker")
-            else:
-                idle.append(worker)
-                if done is None:
-                    self._deaths_while_loading = 0
-                else:
-                    yield from self._take(done, rows)
+            if task is None:
+                continue
+            try:
+                queue.append((task[0], plans[task[0]].send(outcome)))
+            except StopIteration as end:
+                del plans[task[0]]
+                yield task[0], end.value
 
     def _start_worker(self, busy: dict[Any, _Busy], make_work: Any) -> None:
         worker = self._ray.remote(_Worker).options(**self._actor_options).remote()
         loaded = worker.load.remote(make_work, self.threads, os.getcwd())
         busy[loaded] = _Busy(worker, None, _now() + MAX_SECONDS)
 
-    def _note_death_while_loading(self, error: Exception) -> None:
-        self._deaths_while_loading += 1
-        if self._deaths_while_loading == MAX_DEATHS_WHILE_LOADING:
-            raise UserError(
-                f"workers die while they load the model, {MAX_DEATHS_WHILE_LOADING} times in a row; probably "
-                f"memory is short: give fewer --workers ({(str(error) or 'too slow').splitlines()[0]})"
-            )
 
-    def _items(self, task: Task) -> list[Item]:
-        unit, index = self._units[task[0]], task[1]
-        return [unit.items[index] for index in (unit.good if index is None else [index])]
+def _plan(size: int) -> Generator[list[int], list[Row] | str, list[Row]]:
+    """Do a unit as a whole; if that fails, each item alone, and then once more all that live as a whole.
 
-    def _take(self, task: Task, rows: list[Row]) -> Iterator[tuple[int, list[Row]]]:
-        (number, index), unit = task, self._units[task[0]]
-        if index is None:
-            yield self._finish(number, dict(zip(unit.good, rows, strict=True)))
-        else:
-            (unit.alone[index],) = rows
-            yield from self._end_alone(number)
+    Yields the indexes of items to do now, and is sent their rows, or why there are none.
+    """
+    rows, reason = yield from _try(list(range(size)))
+    bad: dict[int, Row] = {}
+    if not rows and size == 1:
+        bad[0] = {"error": f"{reason}; it is left out"}
+    elif not rows:
+        alone: dict[int, Row] = {}
+        for index in range(size):
+            found, reason = yield from _try([index])
+            alone |= found
+            bad |= {} if found else {index: {"error": f"{reason}; it is left out"}}
+        if alone:
+            rows, _ = yield from _try(list(alone))
+        rows = rows or alone  # together they are too much, though each alone is not
+    rows |= bad
+    return [rows[index] for index in range(size)]
 
-    def _retry(self, task: Task, reason: str) -> Iterator[tuple[int, list[Row]]]:
-        """Do again what has ended its worker, or failed by an error of the program, up to a limit.
 
-        Without a reason it took too long, which is not tried twice.
-        """
-        (number, index), unit = task, self._units[task[0]]
-        times = 1 if reason else MAX_DEATHS
-        reason = reason or f"took longer than {MAX_SECONDS / 3600:g} hours"
-        if index is None and len(unit.good) == 1:
-            (index,) = unit.good
-        if index is not None:
-            unit.deaths_alone[index] += times
-            if unit.deaths_alone[index] < MAX_DEATHS:
-                self._queue.append(task)
-                return
-            count = f", {MAX_DEATHS} times" if times == 1 else ""
-            unit.bad[index] = {"error": f"{reason}{count}; it is left out"}
-            yield from self._end_alone(number)
-            return
-        was_alone = unit.deaths >= MAX_DEATHS
-        unit.deaths += times
-        logger.warning("a unit of %d files %s; it is done again", len(unit.items), reason)
-        if unit.deaths < (2 * MAX_DEATHS if was_alone else MAX_DEATHS):
-            self._queue.append(task)
-        elif not was_alone:
-            unit.deaths = MAX_DEATHS
-            self._queue.extend((number, index) for index in range(len(unit.items)))
-        else:  # together they are too much, though each alone is not
-            yield self._finish(number, unit.alone)
-
-    def _end_alone(self, number: int) -> Iterator[tuple[int, list[Row]]]:
-        unit = self._units[number]
-        if len(unit.alone) + len(unit.bad) < len(unit.items):
-            return
-        if unit.good and len(unit.items) > 1:
-            self._queue.append((number, None))
-        else:
-            yield self._finish(number, unit.alone)
-
-    def _finish(self, number: int, rows: dict[int, Row]) -> tuple[int, list[Row]]:
-        unit = self._units.pop(number)
-        found = rows | unit.bad
-        return number, [found[index] for index in range(len(unit.items))]
+def _try(indexes: list[int]) -> Generator[list[int], list[Row] | str, tuple[dict[int, Row], str]]:
+    """Rows by index; where each attempt fails none, and why. What took too long is not tried again."""
+    for _ in range(MAX_DEATHS):
+        outcome = yield indexes
+        if not isinstance(outcome, str):
+            return dict(zip(indexes, outcome, strict=True)), ""
+        if len(indexes) > 1:
+            logger.warning("a unit of %d files %s; it is done again", len(indexes), outcome)
+        if outcome == TOO_SLOW:
+            return {}, outcome
+    return {}, f"{outcome}, {MAX_DEATHS} times"
 
 
 class _Worker:

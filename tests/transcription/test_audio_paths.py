@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies as st
 
 from asr.audio import Recording
 from asr.data import ByteRange, Utterance, write_manifest
 from asr.errors import UserError
-from asr.transcription import find_recordings
+from asr.transcription import MAX_UNIT_ITEMS, find_recordings, plan_units
 
 
 @pytest.fixture
@@ -43,13 +45,9 @@ def test_missing_files_are_kept_for_their_error() -> None:
     assert found("no/such.wav", "a\0b.wav") == [("no/such.wav", "such"), ("a\0b.wav", "a_b")]
 
 
-def test_standard_input() -> None:
-    assert found("-", "-") == [("-", "stdin")]
-
-
 @pytest.mark.usefixtures("folder")
 def test_each_file_once() -> None:
-    assert found("a.wav", "./a.wav", "sub/../a.wav", "*.wav") == [("a.wav", "a")]
+    assert found("a.wav", "./a.wav", "sub/../a.wav", "*.wav", "-", "-") == [("a.wav", "a"), ("-", "stdin")]
 
 
 @pytest.mark.usefixtures("folder")
@@ -111,10 +109,6 @@ def test_names_stay_below_their_folder(folder: Path) -> None:
     os.chdir(folder / "sub")
     for name in (item.name for item in find_recordings(["../a.wav", "a.wav", "../other"], recursive=True)):
         assert ".." not in name.split("/") and not os.path.isabs(name)
-
-
-def test_recordings_are_plain_records() -> None:
-    assert find_recordings(["x.wav"]) == [Recording("x.wav", "x")]
 
 
 def test_a_manifest_stands_for_its_utterances(tmp_path: Path) -> None:
@@ -191,3 +185,20 @@ def test_an_address_in_a_manifest_is_not_opened(bucket: str, tmp_path: Path) -> 
     manifest.write_text(f'{{"id": "a", "audio": "{bucket}/else.wav", "duration": 1.0, "text": null}}\n')
     (one,) = find_recordings([str(manifest)])
     assert one.content is None and str(one.path).startswith(str(tmp_path))
+
+
+# --- units ------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0, 100, allow_nan=False)))
+def test_every_item_is_in_one_unit(seconds: list[float]) -> None:
+    units = plan_units(seconds, unit_seconds=60)
+    assert [index for unit in units for index in unit] == list(range(len(seconds)))
+    lengths = [sum(seconds[index] for index in unit) for unit in units]
+    assert all(length <= 60 or len(unit) == 1 for unit, length in zip(units, lengths, strict=True))
+    for length, other in pairwise(zip(lengths, units, strict=True)):  # none could take the next one
+        assert length[0] + seconds[other[1].start] > 60
+
+
+def test_a_unit_of_unknown_length_ends_too() -> None:
+    assert [len(unit) for unit in plan_units([0.0] * (MAX_UNIT_ITEMS + 1))] == [MAX_UNIT_ITEMS, 1]

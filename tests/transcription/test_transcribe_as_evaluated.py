@@ -63,16 +63,7 @@ def decode_both_ways(
 ) -> tuple[dict[str, str], dict[str, str], int]:
     """Texts by transcribing the manifest, or `files`, and by evaluating; how many texts the checks rejected."""
     options = [f"--set={setting}" for setting in settings]
-    command = [
-        "transcribe",
-        *(files or [manifest]),
-        "--model",
-        model,
-        "--format",
-        "json",
-        "--output-dir",
-        "out",
-    ]
+    command = ["transcribe", *(files or [manifest]), "--model", model, "--format=json", "--output-dir=out"]
     assert cli.main([*command, "--device=cpu", "--batch-size=3", *options]) == 0
     transcribed, rejected = {}, 0
     for path in Path("out").glob("*.json"):
