@@ -9,8 +9,8 @@ FAST := -m "not slow and not gpu"
 # What depends on how a processor rounds and on the instructions that it has.
 NUMERIC := attention beam conformer convolutional core ctc_alignment ctc_beam ctc_prefix decoders encoders features \
 	int8 intra_attention layers live losses lstm non_autoregressive parallel positions precision recurrent_decoder \
-	search speech_model subsampling transcription transformer whisper_beam_search whisper_decoding \
-	whisper_model whisper_recognizer whisper_token_times whisper_windows
+	search speech_model subsampling transcription transformer whisper_decoding \
+	whisper_model whisper_recognizer whisper_words
 FORMATS := tests/data/test_parquet.py tests/shards/test_foreign_shards.py tests/data/test_lhotse_manifests.py \
 	tests/test_docs.py::test_hugging_face_script
 

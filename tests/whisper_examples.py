@@ -180,15 +180,12 @@ def write_huggingface_vocabulary(folder: Path, as_one: bool = False) -> None:
             shown[byte] = chr(0x100 + len(shown) - len(prints))
     names = ["".join(shown[byte] for byte in token) for token in VOCABULARY]
     merges = []
-    for token in VOCABULARY[256:]:
+    for rank, token in enumerate(VOCABULARY[256:], start=256):
         # The pair that was merged: what the token falls into by the tokens before it.
-        rank = VOCABULARY.index(token)
         parts = [bytes([byte]) for byte in token]
         while len(parts) > 2:
-            ranks = [
-                VOCABULARY.index(a + b) if a + b in VOCABULARY[:rank] else rank
-                for a, b in itertools.pairwise(parts)
-            ]
+            ids = {known: id for id, known in enumerate(VOCABULARY[:rank])}
+            ranks = [ids.get(left + right, rank) for left, right in itertools.pairwise(parts)]
             place = ranks.index(min(ranks))
             parts[place : place + 2] = [parts[place] + parts[place + 1]]
         merges.append(["".join(shown[byte] for byte in part) for part in parts])
@@ -201,31 +198,3 @@ def write_huggingface_vocabulary(folder: Path, as_one: bool = False) -> None:
     (folder / "vocab.json").write_text(json.dumps(vocabulary | {"<|endoftext|>": len(vocabulary)}))
     lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-# --- a plain reader, to compare with ----------------------------------------------------------------
-
-
-def read_ggml_plainly(path: Path) -> tuple[dict[str, int], dict[str, Tensor]]:
-    """Sizes and weights, f32 or f16, of a file that is trusted."""
-    names = ("n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer")
-    names += ("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels")
-    weights = {}
-    with open(path, "rb") as file:
-
-        def read(count: int) -> tuple[int, ...]:
-            return struct.unpack(f"<{count}i", file.read(4 * count))
-
-        sizes = dict(zip(names, read(12)[1:11], strict=True))
-        file.seek(4 * math.prod(read(2)), 1)
-        for _ in range(read(1)[0]):
-            file.seek(read(1)[0], 1)
-        while head := file.read(12):
-            num_dims, name_bytes, kind = struct.unpack("<3i", head)
-            shape = read(num_dims)[::-1]
-            name = file.read(name_bytes).decode()
-            dtype = np.dtype("<f2" if kind else "<f4")
-            data = np.frombuffer(file.read(math.prod(shape) * dtype.itemsize), dtype).astype(np.float32)
-            shape = (len(data),) if ".conv" in name and name.endswith("bias") else shape
-            weights[name] = torch.from_numpy(data.reshape(shape))
-    return sizes, weights

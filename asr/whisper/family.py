@@ -211,10 +211,7 @@ def _build_decoder(config: WhisperDecoderConfig, memory_dim: int, vocab_size: in
 
 def _require_sizes(config: WhisperEncoderConfig | WhisperDecoderConfig) -> WhisperSizes:
     if config.sizes is None:
-        raise UserError(
-            "an encoder or decoder of type whisper takes its sizes from a Whisper model, when training "
-            "starts; set start_from to one"
-        )
+        raise UserError("an encoder or decoder of type whisper needs a Whisper model to start_from")
     return config.sizes
 
 

@@ -413,7 +413,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     if not paths:
         raise UserError(f"{folder}: no weights; expected model.safetensors or {PICKLED} beside config.json")
     if paths[0].name == PICKLED:
-        return _check_tensors(read_pickled(paths[0]), paths[0])
+        return _check_tensors(_read_pickled(paths[0]), paths[0])
     return {name: weight for path in paths for name, weight in _read_safetensors(path).items()}
 
 
@@ -440,7 +440,7 @@ HARMLESS = {
 
 def read_openai(path: Path) -> Checkpoint:
     """Read a .pt file. The vocabulary is taken from a file of `RANKS` in the same folder, if it is there."""
-    tree = read_pickled(path)
+    tree = _read_pickled(path)
     dims = tree.get("dims")
     if not isinstance(dims, dict) or dims.get("n_text_state") != dims.get("n_audio_state"):
         raise UserError(f"{path}: dims is {str(dims)[:80]}, but expected the sizes of a Whisper model")
@@ -463,7 +463,7 @@ def _write_openai(path: Path, checkpoint: Checkpoint, tokenizer: WhisperTokenize
     torch.save({"dims": dims, "model_state_dict": weights}, path)
 
 
-def read_pickled(path: Path) -> dict[str, Any]:
+def _read_pickled(path: Path) -> dict[str, Any]:
     """The dict that a file of torch.save holds; tensors are mapped from the file, nothing is executed."""
     try:
         _check_archive(path)
@@ -531,12 +531,7 @@ def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
     from asr.text.tokenizer import Tokenizer
     from asr.text.units import SPECIAL_TOKENS
 
-    if not config.keep_tokenizer:
-        raise UserError(
-            "keep_tokenizer = false is for a start_from that was trained here; remove it: with a Whisper "
-            "model, tokenizer.type says whether its tokenizer is kept"
-        )
-    if config.tokenizer.type != "whisper":
+    if not config.keep_tokenizer or config.tokenizer.type != "whisper":
         return None
     source = str(config.start_from)
     tokenizer = build_tokenizer(read_checkpoint(source), source)

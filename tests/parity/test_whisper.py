@@ -18,7 +18,6 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
-from whisper_examples import read_ggml_plainly
 
 from asr.audio import reading as audio
 from asr.decoding import ChecksConfig
@@ -31,9 +30,11 @@ from asr.whisper import (
     align_tokens,
     decode_windows,
     load_whisper,
+    name_sizes,
     read_checkpoint,
     read_huggingface_vocabulary,
     read_ranks,
+    split_weights,
     split_words,
     time_words,
     write_ranks,
@@ -91,11 +92,12 @@ def convert(path: Path) -> Path:
 
 def load_both(their_whisper: Any, path: Path) -> tuple[WhisperSystem, Any]:
     """Our model and openai-whisper's, of a ggml file."""
-    sizes, weights = read_ggml_plainly(path)
-    theirs = their_whisper.model.Whisper(their_whisper.model.ModelDimensions(**sizes)).eval()
-    theirs.load_state_dict(weights)
-    ours = load_whisper(convert(path))
+    folder = convert(path)
+    checkpoint, ours = read_checkpoint(folder), load_whisper(folder)
     ours.model.float()
+    sizes = their_whisper.model.ModelDimensions(**name_sizes(checkpoint.sizes, "OpenAI"))
+    theirs = their_whisper.model.Whisper(sizes).eval()
+    theirs.load_state_dict({name: own.float() for name, own in split_weights(checkpoint.weights).items()})
     return ours, theirs
 
 
@@ -130,15 +132,8 @@ def test_special_tokens(their_whisper: Any, name: str, num_languages: int) -> No
     assert ours.no_speech == theirs.no_speech and ours.no_times == theirs.no_timestamps
     assert ours.first_time == theirs.timestamp_begin
     assert ours.languages == dict(zip(theirs.all_language_codes, theirs.all_language_tokens, strict=True))
-    special = {
-        theirs.transcribe,
-        theirs.translate,
-        theirs.sot,
-        theirs.sot_prev,
-        theirs.sot_lm,
-        theirs.no_speech,
-    }
-    assert ours.suppressed == sorted(special | set(theirs.non_speech_tokens))
+    special = {theirs.transcribe, theirs.translate, theirs.sot, theirs.sot_prev, theirs.sot_lm}
+    assert ours.suppressed == sorted({*special, theirs.no_speech, *theirs.non_speech_tokens})
 
 
 @pytest.mark.parametrize("name", ["gpt2", "multilingual"])

@@ -24,11 +24,6 @@ def load_expected() -> dict[str, torch.Tensor]:
     return rename_weights(build_sizes({**SIZES, "n_vocab": VOCAB_SIZE}, "the test"), WEIGHTS, "the test")
 
 
-def refuse(path: Path, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        convert_ggml.read_ggml(path)
-
-
 @pytest.mark.parametrize("half", [False, True])
 def test_it_is_the_same_model(half: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_ggml(tmp_path / "ggml.bin", WEIGHTS, half=half)
@@ -64,8 +59,8 @@ def test_ggml_that_declares_the_moon(whole: bytes, tmp_path: Path) -> None:
     tensor = whole.index(b"encoder.conv1.weight") - 24
     for place, value, message in (
         (4, 2**30, "vocab_size = 1073741824"),
-        (tokens, 2**31 - 1, "2,147,483,647 tokens of text"),
-        (tokens + 4, 2**31 - 1, "token 0 has 2,147,483,647 bytes"),
+        (tokens, 2**31 - 1, "tokens of text"),
+        (tokens + 4, 2**31 - 1, "token 0 has"),
         (tensor, 2**30, "a tensor of 1073741824 dimensions"),
         (tensor + 4, 2**30, "a tensor of 3 dimensions"),
         (tensor + 8, 14, "and type 14 is none that is read here"),
@@ -73,7 +68,8 @@ def test_ggml_that_declares_the_moon(whole: bytes, tmp_path: Path) -> None:
         (tensor + 12, -1, "encoder.conv1.weight has shape"),
     ):
         path.write_bytes(whole[:place] + struct.pack("<i", value) + whole[place + 4 :])
-        refuse(path, message)
+        with pytest.raises(UserError, match=message):
+            convert_ggml.read_ggml(path)
 
 
 def quantised_value(kind: int, block: bytes, place: int) -> float:
@@ -81,28 +77,22 @@ def quantised_value(kind: int, block: bytes, place: int) -> float:
     scale = struct.unpack_from("<e", block)[0]
     if kind == convert_ggml.Q8_0:
         return scale * struct.unpack_from("<32b", block, 2)[place]
-    has_lowest, has_fifth = (
-        kind in (convert_ggml.Q4_1, convert_ggml.Q5_1),
-        kind in (convert_ggml.Q5_0, convert_ggml.Q5_1),
-    )
-    lowest = struct.unpack_from("<e", block, 2)[0] if has_lowest else None
+    has_lowest = kind in (convert_ggml.Q4_1, convert_ggml.Q5_1)
+    has_fifth = kind in (convert_ggml.Q5_0, convert_ggml.Q5_1)
     fifths = struct.unpack_from("<I", block, 4 if has_lowest else 2)[0] if has_fifth else 0
     byte = block[-16:][place % 16]
     value = (byte & 15 if place < 16 else byte >> 4) + 16 * (fifths >> place & 1)
-    return scale * value + lowest if lowest is not None else scale * (value - (16 if has_fifth else 8))
+    if has_lowest:
+        return scale * value + struct.unpack_from("<e", block, 2)[0]
+    return scale * (value - (16 if has_fifth else 8))
 
 
-@pytest.mark.parametrize("kind", convert_ggml.BLOCKS)
-def test_quantised_weights(kind: int) -> None:
-    random = np.random.default_rng(0)
-    size = {
-        convert_ggml.Q4_0: 18,
-        convert_ggml.Q4_1: 20,
-        convert_ggml.Q5_0: 22,
-        convert_ggml.Q5_1: 24,
-        convert_ggml.Q8_0: 34,
-    }[kind]
+@pytest.mark.parametrize(
+    ("kind", "size"), [("Q4_0", 18), ("Q4_1", 20), ("Q5_0", 22), ("Q5_1", 24), ("Q8_0", 34)]
+)
+def test_quantised_weights(kind: str, size: int) -> None:
+    random, number = np.random.default_rng(0), getattr(convert_ggml, kind)
     blocks = [struct.pack("<ee", *random.standard_normal(2)) + random.bytes(size - 4) for _ in range(20)]
-    found = convert_ggml._dequantise(np.frombuffer(b"".join(blocks), convert_ggml.BLOCKS[kind]))
-    expected = [quantised_value(kind, block, place) for block in blocks for place in range(32)]
+    found = convert_ggml._dequantise(np.frombuffer(b"".join(blocks), convert_ggml.BLOCKS[number]))
+    expected = [quantised_value(number, block, place) for block in blocks for place in range(32)]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

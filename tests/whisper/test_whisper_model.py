@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
-from decoding_examples import decode_by_decoder, search_beams
 from torch import Tensor
 from torch.nn import functional as F
 from whisper_examples import SIZES, VOCAB_SIZE, make_weights
+from whisper_systems import build_system
 
-from asr.decoding import DecodingConfig
 from asr.errors import UserError
 from asr.models import Int8Linear, is_int8_exact
-from asr.whisper import Whisper, WhisperSizes, build_sizes, rename_weights
+from asr.whisper import SILENCES, Silence, Whisper, WhisperSizes, build_sizes, rename_weights
 
 WEIGHTS = make_weights()
 CONFIG = build_sizes({**SIZES, "n_vocab": VOCAB_SIZE}, "the test")
@@ -198,24 +196,56 @@ def test_steps_are_the_whole_at_once() -> None:
     torch.testing.assert_close(weights[1].sum(-1), torch.ones(2, 2, 1))
 
 
+def test_features_are_those_of_audio_with_silence_behind() -> None:
+    system = build_system(False)
+    audio_BS = 0.1 * torch.randn(2, 3000, generator=torch.Generator().manual_seed(0))
+    features_BTF, lengths_B = system.compute_features(audio_BS, torch.tensor([3000, 1000]))
+    padded_BS = torch.cat([audio_BS, torch.zeros(2, 3400)], dim=1)
+    padded_BS[1, 1000:] = 0
+    expected_BTF, _ = system.front_end(padded_BS, torch.tensor([6400, 6400]))
+    assert lengths_B.tolist() == [40, 40] and features_BTF.shape == (2, 40, 80)
+    torch.testing.assert_close(features_BTF, expected_BTF)
+    with pytest.raises(UserError, match=r"0.50 seconds of audio; one window has at most 0.4"):
+        system.compute_features(torch.zeros(1, 8000), torch.tensor([8000]))
+
+
 @torch.inference_mode()
-def test_the_searches_of_other_decoders_drive_it() -> None:
-    """A beam of one is greedy, and a wider one finds what is at least as likely."""
-    encoded_BTD, lengths_B, _ = MODEL.encode(*make_batch(60, 31)[:2])
-    model: Any = SimpleNamespace(
-        decoder=MODEL.decoder,
-        ctc_head=None,
-        training=False,
-        guided_attention=SimpleNamespace(ctc_width=None),
-        limit_tokens=lambda lengths_B, max_tokens: max_tokens * (lengths_B > 0),
-    )
-    greedy = decode_by_decoder(model, encoded_BTD, lengths_B, max_tokens=5)
-    found = {}
-    for beam in (1, 4):
-        config = DecodingConfig(beam=beam, max_tokens=5)
-        found[beam] = [best for best, *_ in search_beams(model, encoded_BTD, lengths_B, config)]
-    assert [list(best.tokens) for best in found[1]] == greedy
-    assert all(wide.score >= narrow.score for wide, narrow in zip(found[4], found[1], strict=True))
+def test_windows_of_different_length_are_padded_to_be_decoded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is encoded as long as it needs, so that its company changes none of its steps."""
+    system = build_system(False, window_steps=1500)
+    assert system.count_window_samples(16_000) == 480_000
+    assert replace(system, is_fine_tuned=True).count_window_samples(16_001) == 24_000
+    monkeypatch.setitem(SILENCES, (system.sizes.dim, False), Silence(1.0, 16))
+    for seconds, window, padded in (
+        (0, 1, 4),
+        (1.1, 2.5, 4),
+        (3, 4, 4),
+        (8, 9, 16),
+        (29, 30, 30),
+        (30, 30, 30),
+    ):
+        num_samples = round(16_000 * seconds)
+        assert system.count_window_samples(num_samples) == 16_000 * window
+        assert system.count_padded_samples(num_samples) == 16_000 * padded
+    lengths_B = torch.tensor([round(16_000 * one) for one in (3.5, 4.2, 4.4, 6.9)])
+    audio_BS = 0.1 * torch.randn(4, int(lengths_B.max()), generator=torch.Generator().manual_seed(0))
+    together = system.encode(audio_BS, lengths_B)
+    assert together.lengths_B.tolist() == [1500] * 4
+    for row, length in enumerate(lengths_B.tolist()):
+        own = slice(row, row + 1)
+        alone = system.encode(audio_BS[own, :length], lengths_B[own])
+        assert all(
+            torch.equal(ours, theirs) for ours, theirs in zip(alone, together.select([row]), strict=True)
+        )
+        (bias_T,), (encoded_TD,) = alone.bias_BT, alone.encoded_BTD
+        torch.testing.assert_close(bias_T.exp().sum(), torch.tensor(1500.0))
+        features_BTF, _ = system.compute_features(audio_BS[own], lengths_B[own])
+        expected_BTD, _ = system.model.encoder.encode_with_silence(features_BTF, 16)
+        num_steps, steps = int(bias_T.isfinite().sum()), system.count_window_samples(length) // 320
+        assert num_steps == expected_BTD.size(1) == steps + -(-(1500 - steps) // 16)
+        assert torch.equal(encoded_TD[:num_steps], expected_BTD[0]) and not encoded_TD[num_steps:].any()
 
 
 def test_what_is_trained() -> None:

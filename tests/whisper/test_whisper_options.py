@@ -48,26 +48,6 @@ def test_underscores_are_dashes(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert "no_model_here" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("wrong", "near"),
-    [("--output_fomat", "--output-format"), ("--languge", "--language"), ("--beem", "--beam")],
-)
-def test_a_wrong_option_shows_the_usage_and_the_nearest(
-    wrong: str, near: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["transcribe", "a.wav", wrong, "x"])
-    shown = capsys.readouterr().err
-    assert caught.value.code == 2 and shown.startswith("usage: asr transcribe AUDIO...")
-    assert f"did you mean {near}?" in shown
-
-
-def test_a_wrong_option_of_a_command_below_another(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["manifest", "validate", "a.jsonl", "--nonsense"])
-    assert capsys.readouterr().err.startswith("usage: asr manifest validate")
-
-
 def test_help_is_short_before_more(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["transcribe", "--help"])

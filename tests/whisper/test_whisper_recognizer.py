@@ -8,7 +8,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,27 +96,22 @@ def test_a_segment_has_the_scores_of_its_window(
     """Equal to those of the window, which the decoder is asked for once more here."""
     config = ENGLISH.model_copy(update={"language": None, "windows": windows})
     transcript = recognizer.transcribe(files[1], options=config, tokens=True)
-    (segment, *_) = transcript.segments
-    system, place = recognizer.system, AudioSegment(0.0, audio.read(files[1], RATE), RATE)
-    asked = recognizer.encode([place], config)
-    state = system.model.decoder.start(*asked.audio)
-    scores_V = system.model.decoder.step(torch.tensor([[system.tokenizer.start]]), state)[0][0, -1]
-    languages = scores_V[list(system.tokenizer.languages.values())].softmax(-1)
+    (segment, *_), tokenizer = transcript.segments, recognizer.tokenizer
+    place = AudioSegment(0.0, audio.read(files[1], RATE), RATE)
+    asked = dataclasses.replace(recognizer.encode([place], config), with_times=windows == "sequential")
+    state = recognizer.model.decoder.start(*asked.audio)
+    scores_V = recognizer.model.decoder.step(torch.tensor([[tokenizer.start]]), state)[0][0, -1]
+    languages = scores_V[list(tokenizer.languages.values())].softmax(-1)
     assert transcript.language_probability == pytest.approx(float(languages.max()), abs=1e-5)
-    assert segment.no_speech_probability == pytest.approx(
-        float(scores_V.softmax(-1)[system.tokenizer.no_speech]), abs=1e-5
-    )
-    (reading,) = recognizer.decode(dataclasses.replace(asked, with_times=windows == "sequential"), config)
-    assert segment.average_log_probability == pytest.approx(reading.average_log_probability, abs=1e-4)
+    no_speech = float(scores_V.softmax(-1)[tokenizer.no_speech])
+    assert segment.no_speech_probability == pytest.approx(no_speech, abs=1e-5)
+    (text,) = recognizer.decode(asked, config)
+    assert segment.average_log_probability == pytest.approx(text.average_log_probability, abs=1e-4)
     assert segment.average_log_probability < 0 and segment.temperature == 0.0
     shown = [token for one in transcript.segments for token in one.tokens]
-    assert (
-        system.tokenizer.decode([t for t in shown if t < system.tokenizer.end]).split()
-        == transcript.text.split()
-    )
+    assert tokenizer.decode(shown).split() == transcript.text.split()
     told = recognizer.transcribe(files[1], options=ENGLISH)
-    assert told.language_probability is None and told.to_dict()["language_probability"] is None
-    assert not told.segments[0].tokens
+    assert told.language_probability is None and not told.segments[0].tokens
 
 
 def test_tokens_of_time_are_no_words(
@@ -342,6 +337,9 @@ def test_an_interrupted_recording_goes_on_where_it_stopped(
 
 # --- commands -------------------------------------------------------------------------------------
 
+FAST = ["--set=whisper.temperatures=[]", "--set=whisper.max_no_speech=null"]
+Call = Callable[..., tuple[int, str, str]]
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
@@ -357,41 +355,33 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-FAST = ["--set=whisper.temperatures=[]", "--set=whisper.max_no_speech=null"]
-
-
 @pytest.fixture
-def wav(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """The command line, in a folder with a.wav: status, output and errors."""
     monkeypatch.chdir(tmp_path)
     audio.write("a.wav", make_speechlike(1.0, seed=1).astype(np.float32), RATE)
-    return "a.wav"
+    return lambda *words: (cli.main([*words]), *capsys.readouterr())
 
 
-def test_transcribe_command(
-    models: dict[str, str], wav: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transcribe_command(models: dict[str, str], call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same model in two forms; by --model, and by ASR_MODEL; into a folder, which another model changes."""
     records = []
     for model in models.values():
         monkeypatch.setenv("ASR_MODEL", model)
         for named in (["--model", model], []):
-            assert cli.main(["transcribe", wav, "--format", "json", *FAST, *named]) == 0
-            records += json.loads(capsys.readouterr().out)
+            records += json.loads(call("transcribe", "a.wav", "--format", "json", *FAST, *named)[1])
     assert len(records) == 4 and len({record["text"] for record in records}) == 1
     assert records[0] == records[1] and records[2] == records[3]  # each form names other alignment heads
     assert records[0]["text"] and records[0]["segments"][0]["words"]
     times = []
     for model in ("folder", "folder", "file"):
-        command = ["transcribe", wav, *FAST, "--output-dir", "out", "--model", models[model]]
-        assert cli.main(command) == 0
+        call("transcribe", "a.wav", *FAST, "--output-dir", "out", "--model", models[model])
         times.append(Path("out/a.txt").stat().st_mtime_ns)
     assert times[0] == times[1] < times[2]
 
 
-def test_what_whisper_is_not_for(
-    models: dict[str, str], wav: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = ["--model", models["file"], *FAST]
+def test_what_whisper_takes(models: dict[str, str], call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["transcribe", "a.wav", "--model", models["file"], *FAST]
     Path("words.txt").write_text("the rain\n")
     for options, message in (
         (["--language", "de"], "English only"),
@@ -400,12 +390,8 @@ def test_what_whisper_is_not_for(
         (["--lexicon", "words.txt"], "--lexicon"),
         (["--task", "translate"], "task translate"),
     ):
-        assert cli.main(["transcribe", wav, *model, *options]) == 2
-        assert message in capsys.readouterr().err
-    assert cli.main(["transcribe", wav, *model, "--beam", "2", "--prompt", "The rain: 1, 2"]) == 0
-
-
-def test_hotwords(models: dict[str, str], wav: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        status, _, errors = call(*command, *options)
+        assert status == 2 and message in errors
     asked: list[WhisperDecodingConfig] = []
     decode = WhisperRecognizer.decode
 
@@ -414,9 +400,10 @@ def test_hotwords(models: dict[str, str], wav: str, monkeypatch: pytest.MonkeyPa
         return decode(self, part, config)
 
     monkeypatch.setattr(WhisperRecognizer, "decode", note)
-    command = ["transcribe", wav, *FAST, "--model", models["file"], "--hotwords", "Ada: 1, Lovelace,"]
-    assert cli.main(command) == 0
-    assert asked[0].hotwords == ("Ada: 1", "Lovelace")
+    options = ["--hotwords", "Ada: 1, Lovelace,", "--beam", "2", "--prompt", "The rain: 1, 2"]
+    assert call(*command, *options)[0] == 0
+    assert (asked[0].hotwords, asked[0].beam) == (("Ada: 1", "Lovelace"), 2)
+    assert asked[0].prompt == "The rain: 1, 2"
 
 
 @pytest.mark.skipif(not is_int8_exact(), reason="this processor has no instructions for 8 bits")
@@ -430,8 +417,7 @@ def test_eight_bits(files: list[Path], models: dict[str, str], monkeypatch: pyte
         assert transcript.text == read(quantised, [path], 1, ENGLISH)[0].text
 
     def has_int8(precision: Any) -> bool:
-        loaded = load_model(models["file"], "cpu", precision)
-        assert isinstance(loaded, WhisperRecognizer)
+        loaded: Any = load_model(models["file"], "cpu", precision)
         return isinstance(loaded.model.decoder.output, Int8Linear)
 
     assert has_int8("int8") and not has_int8("float32")
@@ -452,51 +438,34 @@ def test_under_load_the_bytes_are_the_same(models: dict[str, str], tmp_path: Pat
 
 
 def test_a_folder_goes_on_in_its_arithmetic(
-    models: dict[str, str],
-    wav: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
+    models: dict[str, str], call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On another machine: here one that has, or lacks, instructions for 8 bits."""
-    caplog.set_level("INFO")
-    command = [
-        "transcribe",
-        wav,
-        *FAST,
-        "--output-dir",
-        "out",
-        "--format",
-        "jsonl",
-        "--model",
-        models["file"],
-    ]
-    assert cli.main([*command, "--set", "precision=float32"]) == 0
+    """On another machine: here one that has instructions for 8 bits."""
+    command = ["transcribe", "a.wav", *FAST, "--output-dir=out", "--format=jsonl", "--model", models["file"]]
+    assert call(*command, "--set", "precision=float32")[0] == 0
     made = Path("out/a.jsonl").read_bytes()
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_int8": True, "amx_bf16": True})
     monkeypatch.setattr("asr.models.lora_int8.is_int8_exact", lambda: True)
     Path("out/a.jsonl").unlink()  # this one is to be made again
-    assert cli.main(command) == 2
-    message = capsys.readouterr().err
-    assert "was begun in float32 on cpu, and auto is int8_bf16 on cpu here" in message
-    assert cli.main([*command, "--set", "precision=float32", "--device", "cpu"]) == 0
+    status, _, errors = call(*command)
+    assert status == 2 and "was begun in float32 on cpu, and auto is int8_bf16 on cpu here" in errors
+    assert call(*command, "--set", "precision=float32", "--device", "cpu")[0] == 0
     assert Path("out/a.jsonl").read_bytes() == made
     assert json.loads(made)["arithmetic"] == "float32 on cpu"
     # What is asked for by name is done, and all anew, as with any other setting.
-    assert cli.main([*command, "--set", "precision=bf16"]) == 0
+    assert call(*command, "--set", "precision=bf16")[0] == 0
     assert json.loads(Path("out/a.jsonl").read_bytes())["arithmetic"] == "bf16 on cpu"
 
 
-def test_evaluate_command(models: dict[str, str], wav: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_command(models: dict[str, str], call: Call) -> None:
     """English rules are for English utterances alone."""
-    english: dict[str, Any] = {"id": "u1", "audio": wav, "duration": 1.0, "text": "C Z EIGHT"}
+    english: dict[str, Any] = {"id": "u1", "audio": "a.wav", "duration": 1.0, "text": "C Z EIGHT"}
     hindi = english | {"id": "u2", "language": "hi", "text": "It's twenty प्रेम"}
+    command = ["evaluate", models["file"], "test.jsonl", *FAST, "--json", "--output-dir", "out"]
 
     def evaluate(records: list[dict[str, Any]], *options: str) -> tuple[dict[str, Any], str]:
         Path("test.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-        command = ["evaluate", models["file"], "test.jsonl", *FAST, "--json", "--output-dir", "out", *options]
-        assert cli.main(command) == 0
-        return json.loads(capsys.readouterr().out), Path("out/reference.trn").read_text()
+        return json.loads(call(*command, *options)[1]), Path("out/reference.trn").read_text()
 
     record, reference = evaluate([english])
     assert record["normalization"] == "the rules for English", "an English-only model"
@@ -509,25 +478,18 @@ def test_evaluate_command(models: dict[str, str], wav: str, capsys: pytest.Captu
         "the rules for English in 1 of 2 utterances, else scoring.rules"
     )
     assert reference == "it's twenty प्रेम (u2)\nc z 8 (u1)\n", "vowel signs stay"
-    command = ["evaluate", models["file"], "test.jsonl"]
     for options, message in (
         (["--set", "whisper.language=de"], "English only"),
         (["--decoding", "joint"], "--decoding is for models trained here"),
     ):
-        assert cli.main([*command, *options]) == 2
-        assert message in capsys.readouterr().err
-    for language, is_english in (
-        ("en", True),
-        ("en-US", True),
-        ("English", True),
-        (None, False),
-        ("enm", False),
-    ):
-        assert ScoringConfig().uses_english_rules(language) == is_english
+        status, _, errors = call(*command, *options)
+        assert status == 2 and message in errors
+    for language in ("en", "en-US", "English", None, "enm"):
+        assert ScoringConfig().uses_english_rules(language) == (language not in (None, "enm"))
 
 
 def test_without_a_model_the_error_says_what_to_do(
-    wav: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[str] = []
 
@@ -537,11 +499,10 @@ def test_without_a_model_the_error_says_what_to_do(
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
     monkeypatch.delenv("ASR_MODEL", raising=False)
-    assert cli.main(["transcribe", wav]) == 2
-    err = capsys.readouterr().err
-    assert set(asked) == {"openai/whisper-base"}
+    status, _, errors = call("transcribe", "a.wav")
+    assert status == 2 and {*asked} == {"openai/whisper-base"}
     for part in ("no network", "hf download openai/whisper-base", "--model", "ASR_MODEL"):
-        assert part in err
+        assert part in errors
     monkeypatch.setenv("ASR_MODEL", str(tmp_path / "nothing"))
     with pytest.raises(UserError, match="nothing: no model here"):
         asr.load_model()

@@ -14,10 +14,12 @@ from whisper_systems import build_system
 from asr.decoding import warp_batch
 from asr.whisper import (
     EncodedSteps,
+    TimedSpan,
     WhisperSizes,
     WhisperTokenizer,
     align_tokens,
     find_alignment_heads,
+    split_spans,
     split_words,
     time_words,
 )
@@ -72,30 +74,24 @@ def test_heads() -> None:
 @torch.inference_mode()
 def test_tokens_have_the_same_times_and_probabilities_in_any_company() -> None:
     system = build_system(True)
+    tokenizer, steps = system.tokenizer, [20, 12, 5]
     encoded_BTD = torch.randn(3, 20, 32, generator=torch.Generator().manual_seed(1))
-    lengths_B, steps = torch.full((3,), 20), [20, 12, 5]
-    tokenizer = system.tokenizer
-    tokens = [tokenizer.encode(text) for text in (" the rain in spain", " the", " plain on the sun again")]
-    prompts = [tokenizer.prompt("en")] * 3
-    audio = EncodedSteps(encoded_BTD, lengths_B)
-    firsts, probabilities = align_tokens(system.model, tokenizer, audio, steps, prompts, tokens)
-    for row, ids in enumerate(tokens):
+    audio, prompt = EncodedSteps(encoded_BTD, torch.full((3,), 20)), tokenizer.prompt("en")
+    texts = [tokenizer.encode(text) for text in (" the rain in spain", " the", " plain on the sun again")]
+    together = align_tokens(system.model, tokenizer, audio, steps, [prompt] * 3, texts)
+    for row, (ids, firsts, found) in enumerate(zip(texts, *together, strict=True)):
         part = audio.select([row])
-        alone = align_tokens(system.model, tokenizer, part, steps[row : row + 1], prompts[:1], [ids])
-        assert alone[0] == [firsts[row]]
-        np.testing.assert_allclose(alone[1][0], probabilities[row], rtol=1e-3)
-        assert len(firsts[row]) == len(ids) + 1 and firsts[row] == sorted(firsts[row])
-        assert firsts[row][0] == 0 and firsts[row][-1] < steps[row]
-        scores_NV = system.model.decoder(torch.tensor([[*prompts[0], *ids]]), *part[:2])[0][0]
-        expected = [
-            float(scores_NV[3 + place, : tokenizer.end].softmax(-1)[id]) for place, id in enumerate(ids)
-        ]
-        np.testing.assert_allclose(probabilities[row], expected, rtol=1e-3)
+        alone = align_tokens(system.model, tokenizer, part, steps[row : row + 1], [prompt], [ids])
+        assert alone[0] == [firsts]
+        assert len(firsts) == len(ids) + 1 and firsts == sorted(firsts)
+        assert firsts[0] == 0 and firsts[-1] < steps[row]
+        scores_NV = system.model.decoder(torch.tensor([[*prompt, *ids]]), *part[:2])[0][0, 3:-1]
+        expected = scores_NV[:, : tokenizer.end].softmax(-1)[range(len(ids)), ids]
+        np.testing.assert_allclose(alone[1][0], found, rtol=1e-3)
+        np.testing.assert_allclose(found, expected, rtol=1e-3)
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> WhisperTokenizer:
-    return WhisperTokenizer(VOCABULARY, 99, True)
+TOKENIZER = WhisperTokenizer(VOCABULARY, 99, True)
 
 
 @pytest.mark.parametrize(
@@ -108,19 +104,19 @@ def tokenizer() -> WhisperTokenizer:
         (" - the", "en", ["-", "the"]),
     ],
 )
-def test_words(tokenizer: WhisperTokenizer, text: str, language: str, expected: list[str]) -> None:
-    tokens = tokenizer.encode(text)
-    spans = split_words(tokenizer, tokens, language)
+def test_words(text: str, language: str, expected: list[str]) -> None:
+    tokens = TOKENIZER.encode(text)
+    spans = split_words(TOKENIZER, tokens, language)
     assert [span.text for span in spans] == expected
     for span in spans:
-        assert span.text in tokenizer.decode(tokens[span.tokens])
+        assert span.text in TOKENIZER.decode(tokens[span.tokens])
         assert span.tokens.start <= span.timed.start < span.timed.stop <= span.tokens.stop
 
 
-def test_punctuation_takes_no_time(tokenizer: WhisperTokenizer) -> None:
-    tokens = [*tokenizer.encode(" the"), *tokenizer.encode(","), *tokenizer.encode(" sun")]
-    first, second = split_words(tokenizer, tokens, "en")
-    assert tokenizer.decode(tokens[first.timed]).strip() == "the"
+def test_punctuation_takes_no_time() -> None:
+    tokens = [*TOKENIZER.encode(" the"), *TOKENIZER.encode(","), *TOKENIZER.encode(" sun")]
+    first, second = split_words(TOKENIZER, tokens, "en")
+    assert TOKENIZER.decode(tokens[first.timed]).strip() == "the"
     words = time_words([first, second], list(range(0, 10 * len(tokens) + 1, 10)), [0.25] * len(tokens))
     assert words[0].start == 0.0 and words[0].end == pytest.approx(0.2 * first.timed.stop)
     assert words[1].start == pytest.approx(0.2 * second.timed.start) and words[1].confidence == pytest.approx(
@@ -128,8 +124,44 @@ def test_punctuation_takes_no_time(tokenizer: WhisperTokenizer) -> None:
     )
 
 
-def test_bytes_that_are_no_letters_are_lost_nowhere(tokenizer: WhisperTokenizer) -> None:
-    tokens = [*tokenizer.encode(" the"), tokenizer.vocabulary.index(b"\xe4"), *tokenizer.encode(" sun")]
-    assert [span.text for span in split_words(tokenizer, tokens, "en")] == ["the\ufffd", "sun"]
-    cut = [*tokenizer.encode(" the"), tokenizer.vocabulary.index(b"\xe4")]
-    assert [span.text for span in split_words(tokenizer, cut, "en")] == ["the\ufffd"]
+def test_bytes_that_are_no_letters_are_lost_nowhere() -> None:
+    tokens = [*TOKENIZER.encode(" the"), TOKENIZER.vocabulary.index(b"\xe4"), *TOKENIZER.encode(" sun")]
+    assert [span.text for span in split_words(TOKENIZER, tokens, "en")] == ["the\ufffd", "sun"]
+    cut = [*TOKENIZER.encode(" the"), TOKENIZER.vocabulary.index(b"\xe4")]
+    assert [span.text for span in split_words(TOKENIZER, cut, "en")] == ["the\ufffd"]
+
+
+# --- spans between tokens of time -------------------------------------------------------------------
+
+A, B = 65, 66
+
+
+def at(seconds: float) -> int:
+    return TOKENIZER.first_time + round(50 * seconds)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected", "going_on"),
+    [
+        # two whole spans, and a third that goes on past the window
+        ([at(0), A, at(2), at(2.5), B, at(4), at(4), A], [(0, 2, [A]), (2.5, 4, [B])], 4.0),
+        # a last time with nothing behind: the rest is silent
+        ([at(0), A, at(2), at(2), B, at(4)], [(0, 2, [A]), (2, 4, [B])], 30.0),
+        ([at(1), A, B, at(3)], [(1, 3, [A, B])], 30.0),
+        ([at(1), A, B], [(1, 30, [A, B])], 30.0),
+        ([A], [(0, 30, [A])], 30.0),
+        ([], [(0, 30, [])], 30.0),
+    ],
+)
+def test_spans(tokens: list[int], expected: list[tuple[float, float, list[int]]], going_on: float) -> None:
+    spans, seconds = split_spans(TOKENIZER, tokens, 30.0)
+    texts = [[token for token in span.tokens if token < TOKENIZER.end] for span in spans]
+    assert [(span.start, span.end, own) for span, own in zip(spans, texts, strict=True)] == expected
+    timed = [token for span in spans for token in span.tokens]
+    assert timed == tokens[: len(timed)], "in order, and without what goes on past the window"
+    assert seconds == going_on and tokens[len(timed) :] == ([at(4), A] if going_on < 30 else [])
+
+
+def test_no_time_lies_past_the_audio() -> None:
+    spans, seconds = split_spans(TOKENIZER, [at(0), A, at(29), at(29), B], 12.5)
+    assert spans == [TimedSpan(0.0, 12.5, (at(0), A, at(29)))] and seconds == 12.5
