@@ -7,11 +7,10 @@ import collections
 import dataclasses
 import hashlib
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pydantic
 
@@ -243,19 +242,16 @@ class Tokenizer:
 
     def save(self, path: str | Path) -> None:
         """Write one JSON file with all that `Tokenizer.load` needs; an interruption leaves no half of it."""
-        path = Path(path)
-        record: dict[str, Any] = {
-            "format": "asr tokenizer",
-            "version": 1,
-            "type": self.type,
-            "tokens": self.tokens,
-        }
-        if self.model:
-            record["model"] = base64.b64encode(self.model).decode()
-            record["model_sha256"] = hashlib.sha256(self.model).hexdigest()
-        if self.fingerprint:
-            record["fingerprint"] = self.fingerprint
-        content = json.dumps(record, ensure_ascii=False, indent=1).encode() + b"\n"
+        record = TokenizerFile(
+            format="asr tokenizer",
+            version=1,
+            type=self.type,
+            tokens=self.tokens,
+            model=base64.b64encode(self.model).decode(),
+            model_sha256=hashlib.sha256(self.model).hexdigest(),
+            fingerprint=self.fingerprint,
+        )
+        content = record.model_dump_json(indent=1, exclude_defaults=True).encode() + b"\n"
         if len(content) > MAX_FILE_BYTES:
             raise UserError(f"{path}: a tokenizer of over {MAX_FILE_BYTES:,} bytes; give a lower vocab_size")
         with replace_file(path) as file:
