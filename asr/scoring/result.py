@@ -93,15 +93,12 @@ RATE_NAMES: dict[Unit, str] = {"words": "WER", "characters": "CER", "mixed": "WE
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of paired units. They add up by `+`."""
+    """Counts of paired units."""
 
     correct: int = 0
     substitutions: int = 0
     deletions: int = 0
     insertions: int = 0
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(*map(sum, zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
 
     @property
     def reference_length(self) -> int:

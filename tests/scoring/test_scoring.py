@@ -107,9 +107,8 @@ def test_alternatives_are_normalised_and_read_as_sclite_does() -> None:
         score(said, heard, alternatives=others, align="sclite", normalize="basic")
 
 
-def test_counts_add_up() -> None:
-    total = Counts(5, 1, 2, 3) + Counts(1, 1, 1, 1)
-    assert total == Counts(6, 2, 3, 4)
+def test_rates_of_counts() -> None:
+    total = Counts(6, 2, 3, 4)
     assert (total.reference_length, total.hypothesis_length, total.errors) == (11, 12, 9)
     assert total.error_rate == 9 / 11
     assert Counts().match_error_rate == 0
