@@ -186,12 +186,9 @@ def test_equal_rates_stay_undecided() -> None:
 def test_without_speakers_or_resamples_the_parts_are_left_out() -> None:
     one, other = make_scores((0.05, 0.1), 40, speakers=False)
     comparison = compare(one, other)
-    assert comparison.signed_ranks is None
-    assert comparison.bootstrap.resampled_by == "utterance"
-    plain = [score(each.references, each.hypotheses, resamples=0) for each in (one, other)]
-    comparison = compare(*plain)
-    assert comparison.bootstrap is None
-    assert "[" not in str(comparison)
+    assert comparison.signed_ranks is None and comparison.bootstrap.resampled_by == "utterance"
+    plain = compare(*(score(each.references, each.hypotheses, resamples=0) for each in (one, other)))
+    assert plain.bootstrap is None and "[" not in str(plain)
 
 
 @pytest.mark.parametrize("num_utterances", [40, 1500])

@@ -160,12 +160,12 @@ def find(folder: Path, *contents: str) -> list[TranscriptFile]:
     ],
 )
 def test_ids_are_recognised_by_those_of_the_other_file(contents: tuple[str, ...], tmp_path: Path) -> None:
-    reference, hypothesis = find(tmp_path, *contents)
-    assert reference.format != "plain" != hypothesis.format
-    assert reference.entries.keys() == hypothesis.entries.keys()
-    first = next(iter(reference.entries))
-    assert (reference.entries[first].text or "").split()[0] == "LUCY"
-    assert (hypothesis.entries[first].text or "").split() == ["LUCY"]
+    sides = find(tmp_path, *contents)
+    assert sides[0].entries.keys() == sides[1].entries.keys() and "plain" not in {
+        side.format for side in sides
+    }
+    first = next(iter(sides[0].entries))
+    assert [(side.entries[first].text or "").split()[0] for side in sides] == ["LUCY", "LUCY"]
 
 
 @pytest.mark.parametrize(

@@ -162,15 +162,13 @@ def test_both_sides_in_one_record(tmp_path: Path) -> None:
     assert any("pred_text" in note for note in hypothesis.notes)
 
 
-@pytest.mark.parametrize("indent", [None, 2])
-@pytest.mark.parametrize("wrap", [False, True])
+@pytest.mark.parametrize(("indent", "wrap"), [(None, False), (2, True)])
 def test_transcripts_with_words(indent: int | None, wrap: bool, tmp_path: Path) -> None:
     word = {"text": "hi", "start": 0.5, "end": 0.7, "confidence": 0.25}
     record = {"id": "a", "segments": [{"start": 0.5, "end": 0.7, "text": "hi", "words": [word]}]}
-    content = json.dumps([record] if wrap else record, indent=indent)
-    file = read_transcripts(write(tmp_path, content), "hypothesis")
-    assert texts(file) == {"a": "hi"}
-    assert file.entries["a"].words == (Word("hi", 0.5, 0.7, 0.25),)
+    path = write(tmp_path, json.dumps([record] if wrap else record, indent=indent))
+    entry = read_transcripts(path, "hypothesis").entries["a"]
+    assert (entry.text, entry.words) == ("hi", (Word("hi", 0.5, 0.7, 0.25),))
 
 
 def test_csv_with_quoted_line_ends(tmp_path: Path) -> None:
