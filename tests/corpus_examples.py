@@ -128,5 +128,20 @@ def check_damages(corpus: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert unnoticed == []
 
 
+def damage_test(*corpora: str) -> Callable[..., None]:
+    """The test that no damage of these fixtures goes unnoticed."""
+
+    @pytest.mark.parametrize("corpus", corpora)
+    def test(
+        corpus: str,
+        request: pytest.FixtureRequest,
+        tmp_path_factory: pytest.TempPathFactory,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        check_damages(request.getfixturevalue(corpus), tmp_path_factory.mktemp("damaged"), caplog)
+
+    return test
+
+
 def read_texts(output_dir: Path) -> dict[str, list[tuple[str, str | None]]]:
     return {name: list(texts(found).items()) for name, found in read_sets(output_dir).items()}

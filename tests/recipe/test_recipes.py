@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from corpus_examples import RECIPES_DIR, check_damages, load, write_audio, write_text
+from corpus_examples import RECIPES_DIR, damage_test, load, write_audio, write_text
 
 from asr.audio import read
 from asr.data import Utterance, read_manifest
@@ -349,14 +349,7 @@ def test_yesno(yesno: tuple[Recipe, Path], tmp_path: Path, given: str) -> None:
 # --- damage -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["an4", "fsdd", "speechocean762", "wordnet", "yesno"])
-def test_no_damage_goes_unnoticed(
-    name: str,
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    check_damages(request.getfixturevalue(name), tmp_path_factory.mktemp("damaged"), caplog)
+test_no_damage_goes_unnoticed = damage_test("an4", "fsdd", "speechocean762", "wordnet", "yesno")
 
 
 @pytest.mark.parametrize("name", ["an4", "fsdd", "yesno"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from corpus_examples import (
     Corpus,
-    check_damages,
+    damage_test,
     edit,
     load,
     prepare,
@@ -356,11 +356,4 @@ def test_download_of_voxforge(voxforge: Corpus, tmp_path: Path, monkeypatch: pyt
     ]
 
 
-@pytest.mark.parametrize("name", ["librispeech", "tedlium2", "voxforge", "ljspeech"])
-def test_no_damage_goes_unnoticed(
-    name: str,
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    check_damages(request.getfixturevalue(name), tmp_path_factory.mktemp("damaged"), caplog)
+test_no_damage_goes_unnoticed = damage_test("librispeech", "tedlium2", "voxforge", "ljspeech")

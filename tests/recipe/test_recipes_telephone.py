@@ -10,7 +10,7 @@ import pytest
 import soundfile
 from corpus_examples import (
     Corpus,
-    check_damages,
+    damage_test,
     load,
     prepare,
     rename,
@@ -335,11 +335,4 @@ def test_translations_of_fisher(fisher: Corpus, tmp_path: Path) -> None:
     assert list(texts(sets["train_en"]).values()) == ["hi how are you"] and sets["dev2_en"] == {}
 
 
-@pytest.mark.parametrize("name", ["switchboard", "hkust", "csj", "fisher"])
-def test_no_damage_goes_unnoticed(
-    name: str,
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    check_damages(request.getfixturevalue(name), tmp_path_factory.mktemp("damaged"), caplog)
+test_no_damage_goes_unnoticed = damage_test("switchboard", "hkust", "csj", "fisher")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from corpus_examples import (
     Corpus,
-    check_damages,
+    damage_test,
     edit,
     load,
     prepare,
@@ -206,11 +206,4 @@ def test_half_a_jsut_is_told(jsut: Corpus, tmp_path: Path, caplog: pytest.LogCap
     assert "2 of 3 utterances of train" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["aishell", "aidatatang", "aishell2", "jsut"])
-def test_no_damage_goes_unnoticed(
-    name: str,
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    check_damages(request.getfixturevalue(name), tmp_path_factory.mktemp("damaged"), caplog)
+test_no_damage_goes_unnoticed = damage_test("aishell", "aidatatang", "aishell2", "jsut")

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 from corpus_examples import (
     Corpus,
-    check_damages,
+    damage_test,
     edit,
     load,
     prepare,
@@ -349,11 +349,4 @@ def test_wsj_2mix_is_trained_and_scored(
     assert score["errors"] > 0
 
 
-@pytest.mark.parametrize("name", ["wsj", "aurora4", "chime4", "reverb", "wsj_2mix"])
-def test_no_damage_goes_unnoticed(
-    name: str,
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    check_damages(request.getfixturevalue(name), tmp_path_factory.mktemp("damaged"), caplog)
+test_no_damage_goes_unnoticed = damage_test("wsj", "aurora4", "chime4", "reverb", "wsj_2mix")
