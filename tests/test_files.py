@@ -85,11 +85,6 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
         raise OSError("disk")  # what goes wrong within is not blamed on the claim
 
 
-def test_a_null_character_in_a_path_is_refused() -> None:
-    with pytest.raises(UserError, match="cannot write there"), claim_folder("a\0b"):
-        pass
-
-
 def read_packed(path: Path) -> bytes:
     with open(path, "rb") as file:
         return unpack(file, path).read()

@@ -185,9 +185,13 @@ class NoiseRecording(NamedTuple):
 def list_recordings(path: str | Path) -> list[NoiseRecording]:
     """The recordings of a manifest or a folder, always in the same order."""
     path = Path(path)
+    recordings = []
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in RECORDING_SUFFIXES)
-        recordings = [NoiseRecording(str(file), 0.0, _read_seconds(file)) for file in files]
+        for file in sorted(file for file in path.rglob("*") if file.suffix.lower() in RECORDING_SUFFIXES):
+            seconds = audio_files.read_info(file).seconds
+            if seconds is None:
+                raise UserError(f"{file}: its header does not tell its length; list it in a manifest")
+            recordings.append(NoiseRecording(str(file), 0.0, seconds))
     else:
         recordings = [NoiseRecording(item.audio, item.start, item.duration) for item in read_manifest(path)]
     if not recordings:
@@ -195,13 +199,6 @@ def list_recordings(path: str | Path) -> list[NoiseRecording]:
             f"{path}: no recordings; augment.noise.recordings takes a manifest or a folder of audio"
         )
     return recordings
-
-
-def _read_seconds(path: Path) -> float:
-    seconds = audio_files.read_info(path).seconds
-    if seconds is None:
-        raise UserError(f"{path}: its header does not tell its length; convert it, or list it in a manifest")
-    return seconds
 
 
 def make_noise(

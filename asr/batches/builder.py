@@ -96,11 +96,6 @@ class Batch:
         )
 
 
-def same_frames(feature_lengths_B: Tensor) -> Tensor:
-    """Compute targets for an encoder that gives one step for each frame."""
-    return feature_lengths_B
-
-
 @dataclass(frozen=True)
 class Inputs:
     """Everything that turns an utterance into model input."""
@@ -109,8 +104,8 @@ class Inputs:
     tokenizer: Tokenizer
     text: TextConfig
     augment: AugmentConfig = field(default_factory=AugmentConfig)
-    num_encoded_frames: Callable[[Tensor], Tensor] = same_frames
-    """Number of encoded frames for so many feature frames."""
+    num_encoded_frames: Callable[[Tensor], Tensor] = operator.pos
+    """Number of encoded frames for so many feature frames; by default as many."""
     labels: Labels | None = None
     """Source of the labels that the model is to learn; None: it learns the text."""
     step_times: Callable[[int], np.ndarray] | None = None
@@ -121,13 +116,8 @@ class Inputs:
     """True where the model learns by CTC, which needs a frame for each token."""
 
 
-class Example(NamedTuple):
-    """One utterance, ready to be put into a batch."""
-
-    utterance: Utterance
-    tokens: list[int]
-    audio_S: np.ndarray
-    seconds: float
+Example = tuple[Utterance, list[int], np.ndarray]
+"""An utterance with its tokens and samples, ready to be put into a batch."""
 
 
 @contextlib.contextmanager
@@ -170,24 +160,24 @@ class BatchBuilder(Dataset["Batch | UserError"]):
                 examples.append(self._prepare(utterance, content, epoch))
             except UserError as error:
                 skipped.append(Skipped(utterance.id, utterance.audio, str(error)))
-        audio_seconds = sum(example.seconds for example in examples)
+        ids = tuple(utterance.id for utterance, _, _ in examples)
         features_BTF, feature_lengths_B = self._compute_features(examples)
-        ids = tuple(example.utterance.id for example in examples)
         spans_B2 = None
         if epoch is not None:
             features_BTF, spans_B2 = self._augmenter.augment_features(
                 features_BTF, feature_lengths_B, ids, epoch
             )
-        tokens = [np.array(example.tokens, np.int64) for example in examples]
-        tokens_BU, token_lengths_B = pad_rows(tokens, np.int64, self._inputs.tokenizer.pad_id)
+        rows = [np.array(tokens, np.int64) for _, tokens, _ in examples]
+        tokens_BU, token_lengths_B = pad_rows(rows, np.int64, self._inputs.tokenizer.pad_id)
         return Batch(
             ids=ids,
             features_BTF=features_BTF,
             feature_lengths_B=feature_lengths_B,
             tokens_BU=tokens_BU,
             token_lengths_B=token_lengths_B,
-            texts=tuple(example.utterance.text or "" for example in examples),
-            audio_seconds=audio_seconds,
+            texts=tuple(utterance.text or "" for utterance, _, _ in examples),
+            audio_seconds=sum(len(audio_S) for _, _, audio_S in examples)
+            / self._inputs.front_end.config.sample_rate,
             skipped=tuple(skipped),
             speech_spans_B2=spans_B2,
         )
@@ -199,14 +189,13 @@ class BatchBuilder(Dataset["Batch | UserError"]):
         audio_S, speed = read_audio(utterance, front_end.config.sample_rate, content), 1.0
         if epoch is not None:
             audio_S, speed = self._augmenter.augment_audio(audio_S, utterance.id, epoch)
-        seconds = len(audio_S) / front_end.config.sample_rate
         num_frames = front_end.num_frames(len(audio_S))
         num_needed = 1 if epoch is None or not self._inputs.has_ctc else needed_frames(tokens)
         num_encoded = int(self._inputs.num_encoded_frames(torch.tensor([num_frames])))
         if num_encoded < num_needed:
             raise UserError(
-                f"{utterance.audio}: {seconds:.2f} s of audio give {num_encoded} frames behind the encoder, "
-                f"but {num_needed} are needed for {len(tokens)} tokens"
+                f"{utterance.audio}: {num_encoded} frames behind the encoder, but {num_needed} are needed "
+                f"for {len(tokens)} tokens"
             )
         if self._inputs.labels is not None:
             assert self._inputs.step_times is not None
@@ -215,12 +204,11 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             from asr.research.labels import encode_labels
 
             tokens = encode_labels(names, self._inputs.tokenizer)
-        return Example(utterance, tokens, audio_S, seconds)
+        return utterance, tokens, audio_S
 
     def _compute_features(self, examples: list[Example]) -> tuple[Tensor, Tensor]:
         front_end = self._inputs.front_end
-        signals = [example.audio_S for example in examples]
-        audio_BS, audio_lengths_B = pad_rows(signals, np.float32, 0.0)
+        audio_BS, audio_lengths_B = pad_rows([audio_S for *_, audio_S in examples], np.float32, 0.0)
         return front_end(audio_BS, audio_lengths_B)
 
 

@@ -220,7 +220,7 @@ def load_state(folder: Path) -> dict[str, Any]:
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a file, or of the parts in its place, one after the other."""
     parts = [path] if path.exists() else _find_parts(path)
-    if parts and parts[0] != path and len(parts) != int(parts[0].stem.rpartition("-")[2]):
+    if parts and parts[0] != path and len(parts) != int(parts[0].stem[-5:]):
         raise UserError(f"{path.parent}: {len(parts)} parts, named as {parts[0].name}; some are missing")
     try:
         with contextlib.ExitStack() as stack:

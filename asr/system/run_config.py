@@ -98,8 +98,6 @@ class TrainConfig(Config):
     """Gradients are scaled down to this norm."""
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     """Of matrix products. auto: bf16 where the processor has instructions for it, else float32."""
-    reduce_dtype: Literal["float32", "bf16"] = "float32"
-    """Of gradients on their way between processes, which bf16 halves."""
     sharded: bool = False
     """For a model that one device does not hold: of several processes, each keeps a part of the weights,
     their gradients and moments (FSDP). The encoder's layers are gathered one by one as they are needed."""

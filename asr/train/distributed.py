@@ -146,9 +146,7 @@ class GradientSum:
     when one of them runs out of memory and halves a batch.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], process: Process, dtype: torch.dtype) -> None:
-        """`dtype`: of the gradients on their way."""
-        self._dtype = dtype
+    def __init__(self, parameters: Iterable[Tensor], process: Process) -> None:
         self._buckets: list[list[Tensor]] = []
         self._sent: list[tuple[Tensor, dist.Work]] = []
         """Of the first buckets, the gradients that become sums. All processes send them in this order."""
@@ -197,7 +195,7 @@ class GradientSum:
     def _send_next(self) -> None:
         bucket = self._buckets[len(self._sent)]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-        flat = torch.cat([gradient.flatten().to(self._dtype) for gradient in gradients])
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
         work = dist.all_reduce(flat, async_op=True)
         assert work is not None
         self._sent.append((flat, work))
@@ -231,18 +229,17 @@ def share_from_main(function: Callable[[], Result], process: Process) -> Result:
 LAYERS = ("encoder.layers", "layers")  # whose elements are only used by calling them, as FSDP needs it
 
 
-def shard_model(model: nn.Module, config: TrainConfig, reduce_dtype: torch.dtype) -> None:
+def shard_model(model: nn.Module, config: TrainConfig) -> None:
     """Leave each process its part of the weights, which move to its device."""
     if config.precision == "fp16":
         raise UserError("train.sharded does not go with train.precision=fp16; leave one out")
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import fully_shard
 
-    policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
     for name, layers in model.named_modules():
         if name in LAYERS and isinstance(layers, nn.ModuleList):
             for layer in layers:
-                fully_shard(layer, mp_policy=policy, reshard_after_forward=True)
-    fully_shard(model, mp_policy=policy, reshard_after_forward=False)
+                fully_shard(layer, reshard_after_forward=True)
+    fully_shard(model, reshard_after_forward=False)
     for unit in units_of(model):
         unit.set_gradient_divide_factor(1.0)  # sums: losses are divided by the tokens of all processes
         unit.set_force_sum_reduction_for_comms(True)  # gloo knows no other

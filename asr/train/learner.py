@@ -67,15 +67,14 @@ class Learner:
         """Then all processes pass through the model together, also those that have nothing to learn from."""
         self._nothing: Batch | None = None
         """One that counts nothing, to pass through the model with."""
-        reduce_dtype = DTYPES[config.train.reduce_dtype]
         self.completes_checkpoint: Callable[[], bool] | None = None
         if self.is_sharded:
-            shard_model(model, config.train, reduce_dtype)
+            shard_model(model, config.train)
             self.completes_checkpoint = make_completer(process)
         else:
             model.to(process.device)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.gradient_sum = GradientSum([] if self.is_sharded else self.parameters, process, reduce_dtype)
+        self.gradient_sum = GradientSum([] if self.is_sharded else self.parameters, process)
         self.optimizer = build_optimizer(model, config.optim)
         decay = config.train.average_decay
         self.average = None if decay is None else MovingAverage(model, decay)

@@ -14,7 +14,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import NamedTuple
 
 import torch
@@ -407,9 +407,7 @@ class StopSignal:
         if number in self._before:
             signal.signal(number, self._before[number])
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._restore(signal.SIGINT)
         self._restore(signal.SIGTERM)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pydantic
 import torch
 from torch import Tensor
 
@@ -75,10 +74,7 @@ class TrainingData:
             self.batches_per_update,
             None if process.group is None else gather,
         )
-        self.train: Any
-        """The loader of the training set: BatchLoader, ShardLoader or TextLoader."""
-        self.dev: Any
-        build = build_audio_loaders if config.model.reads_audio else build_text_loaders
+        build: Any = build_audio_loaders if config.model.reads_audio else build_text_loaders
         self.train, self.dev = build(system, share)
         if config.model.reads_audio:
             in_memory = isinstance(self.train, BatchLoader) and config.train.select_by != "updates"
@@ -399,11 +395,8 @@ def complete(config: RunConfig, source: ModelConfig) -> RunConfig:
             missing = [key for key in own.from_start if getattr(own, key) is None]
             parts[name] = own.model_copy(update={key: getattr(other, key) for key in missing})
     model = config.model.model_copy(update=parts)
-    try:  # what could not be checked before
-        return RunConfig.model_validate(config.model_copy(update={"model": model}).model_dump())
-    except pydantic.ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
-        raise UserError(f"with the sizes that start_from has: {problem}") from None
+    # Built anew, to check what could not be checked before.
+    return RunConfig(**config.model_copy(update={"model": model}).model_dump())
 
 
 def _take_over_run(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> System[Model]:
@@ -452,15 +445,12 @@ def load_weights(
     wrong = [name for name in own if name not in weights and not is_new(name)]
     wrong += [name for name in weights if name not in own or weights[name].shape != own[name].shape]
     if wrong:
-        there, here = (_shape(wrong[0], named) for named in (weights, own))
+        name = wrong[0]
+        there, here = (tuple(one[name].shape) if name in one else "missing" for one in (weights, own))
         raise UserError(
-            f"start_from = {config.start_from}: its weights do not fit this model ({wrong[0]} is {there} "
+            f"start_from = {config.start_from}: its weights do not fit this model ({name} is {there} "
             f"there and {here} here); {hint}"
         )
     model.load_state_dict(weights, strict=False)
     fresh = sorted({".".join(name.split(".")[:2]) for name in own.keys() - weights.keys()})
     logger.info("starting from the weights of %s; new are %s", config.start_from, ", ".join(fresh) or "none")
-
-
-def _shape(name: str, weights: Mapping[str, Tensor]) -> str:
-    return " x ".join(map(str, weights[name].shape)) if name in weights else "missing"

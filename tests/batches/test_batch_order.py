@@ -95,12 +95,6 @@ def test_batches_keep_the_limit_of_tokens_beside_that_of_seconds(
         assert len(batch) == 1 or len(batch) * seconds_N[batch].max() <= config.max_seconds
 
 
-def test_what_exceeds_a_batch_is_one_of_its_own() -> None:
-    """Training leaves it out, evaluation must not."""
-    groups = group_by_length(np.array([100.0, 1.0, 1.0, 200.0]), CONFIG, None)
-    assert [group.tolist() for group in groups] == [[1, 2], [0], [3]]
-
-
 def test_padding_is_about_half_of_what_is_allowed() -> None:
     seconds_N = draw_seconds(5000)
     padded = sum(len(group) * seconds_N[group].max() for group in plan_epoch(seconds_N, CONFIG, 0, 0, 1))
@@ -178,9 +172,3 @@ def test_choices_are_even_and_independent(num_choices: int) -> None:
     first, second = (choose(hashes, num_choices, 0, epoch, "speed") for epoch in (0, 1))
     assert np.allclose(np.bincount(first) / len(first), 1 / num_choices, atol=0.015)
     assert np.mean(first == second) == pytest.approx(1 / num_choices, abs=0.015)
-
-
-def test_choice_of_a_name_does_not_depend_on_the_others() -> None:
-    names = [str(number) for number in range(100)]
-    together = choose(hash_names(names), 5, 1, 2)
-    assert together.tolist() == [choose(hash_names([name]), 5, 1, 2)[0] for name in names]

@@ -373,7 +373,7 @@ def test_an_utterance_with_fewer_frames_than_planned_is_skipped(large_manifest: 
     soundfile.write(utterances[3].audio, np.random.default_rng(0).uniform(-0.1, 0.1, int(0.21 * RATE)), RATE)
     loader = build(Manifest.open(path), build_inputs(AugmentConfig()))
     [skipped] = [item for batch in loader.epoch_batches(0) for item in batch.skipped]
-    assert skipped.id == "u003" and "give 19 frames behind the encoder, but 20 are needed" in skipped.message
+    assert skipped.id == "u003" and "19 frames behind the encoder, but 20 are needed" in skipped.message
 
 
 def test_a_batch_of_broken_files_comes_empty(large_manifest: Manifest) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 from collections.abc import Callable
@@ -12,10 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from asr.config import load_config
 from asr.errors import UserError
 from asr.system import (
-    BackgroundWriter,
     RunConfig,
     average_weights,
     copy_tensors,
@@ -72,21 +69,6 @@ def test_parts_of_a_sharded_training_make_a_whole(folder: Path, tmp_path: Path) 
         UserError, match=r"2 parts, named as model-00000-of-00003\.safetensors; some are missing"
     ):
         load_system(tmp_path / "sharded")
-
-
-def test_a_background_writer_says_what_went_wrong(tmp_path: Path) -> None:
-    with BackgroundWriter() as writer:
-        writer.wait()
-        writer.begin(lambda: (tmp_path / "written").write_text("all") and None)
-        writer.wait()
-        assert (tmp_path / "written").read_text() == "all"
-        writer.begin(lambda: (tmp_path / "no" / "folder").write_text("all") and None)
-        with pytest.raises(FileNotFoundError):
-            writer.wait()
-
-
-def test_nothing_is_left_beside_it(folder: Path) -> None:
-    assert not [path for path in folder.parent.iterdir() if path.name.endswith(".tmp")]
 
 
 class Bomb:
@@ -191,11 +173,6 @@ def test_find_model(folder: Path, tmp_path: Path) -> None:
     assert find_model(run).name == "step-00000010"
     shutil.copytree(folder, run / "model")
     assert find_model(run) == run / "model"
-
-
-def test_config_in_it_is_a_config(folder: Path) -> None:
-    assert load_config(RunConfig, folder / "config.yaml") == load_system(folder).config
-    assert json.loads((folder / "tokenizer.json").read_text())["format"] == "asr tokenizer"
 
 
 def test_the_old_folder_goes_when_the_new_one_has_its_name(

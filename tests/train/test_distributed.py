@@ -87,7 +87,7 @@ def test_gradients_are_sent_within_the_last_pass_and_become_sums(sent: Sent) -> 
     layers, inputs = build(), [torch.ones(1, 3), torch.full((1, 3), 2.0)]
     parameters = [p for layer in layers for p in layer.parameters()]
     expected = gradients(layers, inputs)
-    gradient_sum = GradientSum(parameters, TWO, torch.float32)
+    gradient_sum = GradientSum(parameters, TWO)
     for _ in range(2):  # as good as new after each update
         sent.messages.clear()
         gradient_sum.begin_pass(is_last=False)
@@ -108,7 +108,7 @@ def test_gradients_are_sent_within_the_last_pass_and_become_sums(sent: Sent) -> 
 
 def test_they_travel_while_others_are_computed(sent: Sent) -> None:
     layers = build()[:2]
-    gradient_sum = GradientSum([p for layer in layers for p in layer.parameters()], TWO, torch.float32)
+    gradient_sum = GradientSum([p for layer in layers for p in layer.parameters()], TWO)
     seen: list[int] = []
     layers[0].weight.register_hook(lambda gradient: seen.append(len(sent.messages)))
     gradient_sum.begin_pass(is_last=True)
@@ -122,7 +122,7 @@ def test_a_pass_that_is_broken_off_is_not_sent_twice(sent: Sent) -> None:
     whole, halves = torch.arange(6.0).view(2, 3), list(torch.arange(6.0).view(2, 1, 3))
     parameters = [p for layer in layers for p in layer.parameters()]
     expected = gradients(layers, [whole])
-    gradient_sum = GradientSum(parameters, TWO, torch.float32)
+    gradient_sum = GradientSum(parameters, TWO)
 
     def fail(gradient: Tensor) -> None:
         raise torch.OutOfMemoryError("out of memory")
@@ -146,22 +146,9 @@ def test_a_pass_that_is_broken_off_is_not_sent_twice(sent: Sent) -> None:
         torch.testing.assert_close(parameter.grad, 2 * one)
 
 
-def test_they_may_travel_in_half_the_bits(sent: Sent) -> None:
-    (layer, *_) = build()
-    gradient_sum = GradientSum(layer.parameters(), TWO, torch.bfloat16)
-    expected = gradients((layer, layer), [torch.ones(1, 3)])
-    gradient_sum.begin_pass(is_last=True)
-    gradients((layer, layer), [torch.ones(1, 3)])
-    gradient_sum.finish()
-    assert [message.dtype for message in sent.messages] == [torch.bfloat16] * 2
-    for parameter, one in zip(layer.parameters(), expected, strict=False):
-        assert parameter.grad is not None and one is not None and parameter.grad.dtype == torch.float32
-        torch.testing.assert_close(parameter.grad, 2 * one.bfloat16().float())
-
-
 def test_one_process_sends_nothing(sent: Sent) -> None:
     (layer, *_) = build()
-    gradient_sum = GradientSum(layer.parameters(), Process(0, 1, torch.device("cpu")), torch.bfloat16)
+    gradient_sum = GradientSum(layer.parameters(), Process(0, 1, torch.device("cpu")))
     expected = gradients((layer, layer), [torch.ones(1, 3)])
     gradient_sum.begin_pass(is_last=True)
     found = gradients((layer, layer), [torch.ones(1, 3)])

@@ -74,16 +74,6 @@ def make_learner(config: RunConfig) -> tuple[Learner, list[Batch]]:
     return Learner(system.model, config, process, "float32"), batches
 
 
-def test_gradients_travel_as_the_config_says(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    dtypes: list[torch.dtype] = []
-    monkeypatch.setattr(
-        learner_module, "GradientSum", lambda parameters, process, dtype: dtypes.append(dtype)
-    )
-    for setting in ("float32", "bf16"):
-        make_learner(tiny_run(f"train.reduce_dtype={setting}"))
-    assert dtypes == [torch.float32, torch.bfloat16]
-
-
 def test_trying_a_batch_changes_nothing(tiny_run: TinyRun) -> None:
     learner, batches = make_learner(tiny_run())
     before = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}

@@ -92,10 +92,10 @@ def test_the_learning_curve_is_that_of_the_log(
     drawn: list[Any] = []
     with monkeypatch.context() as patch:
         patch.setattr(monitor, "draw_learning_curve", lambda path, panels: drawn.append(panels))
-        for select_by in ("wer", "updates"):
-            monitor.draw_log(tmp_path, select_by)
-    losses = {"train": [(1, 3.0), (2, 2.0)], "dev": [(2, 2.5)]}
-    assert drawn == 2 * [{"loss": losses, "wer": {"dev": [(2, 0.5)]}}]
+        monitor.draw_log(tmp_path, "updates")
+    assert drawn[0] == {
+        "loss": {"train": [(1, 3.0), (2, 2.0)], "dev": [(2, 2.5)]}, "wer": {"dev": [(2, 0.5)]}
+    }  # fmt: skip
     (tmp_path / "learning_curve.png").mkdir()
     monitor.draw_log(tmp_path, "wer")
     assert "not a regular file" in caplog.text, "a picture that fails stops nothing"

@@ -59,4 +59,4 @@ def test_a_sharded_training_is_the_same_and_goes_on_anywhere(
 
 def test_what_does_not_go_with_it(tiny_run: Callable[..., RunConfig]) -> None:
     with pytest.raises(UserError, match=r"train\.precision"):
-        shard_model(torch.nn.Linear(2, 2), tiny_run("train.precision=fp16").train, torch.float32)
+        shard_model(torch.nn.Linear(2, 2), tiny_run("train.precision=fp16").train)

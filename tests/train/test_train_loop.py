@@ -290,13 +290,11 @@ def test_a_process_without_dev_batches_has_the_scores_of_all(
 
 def test_changed_settings_are_refused(tiny_run: TinyRun) -> None:
     train(tiny_run("train.steps=3"))
-    with pytest.raises(UserError, match=r"other settings \(optim.learning_rate: 0.003 then, 0.1 now"):
-        train(tiny_run("train.steps=3", "optim.learning_rate=0.1"))
+    for setting in ("optim.learning_rate=0.1", "train.steps=2"):
+        with pytest.raises(UserError, match=rf"other settings \({setting.partition('=')[0]}: "):
+            train(tiny_run("train.steps=3", setting))
     free = ("train.log_every=7", "batches.num_workers=1", "data.max_unknown=0.5", "train.save_every=1")
-    free += ("train.validate_every=1", "train.keep_best=1", "train.patience=9")
-    train(tiny_run("train.steps=3", *free))
-    with pytest.raises(UserError, match=r"train.steps: 3 then, 2 now"):
-        train(tiny_run("train.steps=2"))
+    train(tiny_run("train.steps=3", *free, "train.validate_every=1", "train.keep_best=1", "train.patience=9"))
 
 
 # --- a training goes on -------------------------------------------------------------------------
@@ -317,17 +315,12 @@ def test_a_finished_training_is_extended(
     assert [line["step"] for line in read_log(tmp_path / "run", "model")] == [9]
 
 
-def test_what_more_updates_do_is_said(
-    tiny_run: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_more_updates_do_is_said(tiny_run: TinyRun, caplog: pytest.LogCaptureFixture) -> None:
     settings = ("optim.schedule=cosine", "train.patience=1", "train.validate_every=1", "train.keep_best=1")
     settings += ("train.select_by=loss", "optim.learning_rate=1e-12")
     train(tiny_run("train.steps=5", *settings))
-    reached = find_checkpoints(tmp_path / "run")[-1].name
     train(tiny_run("train.steps=50", *settings))
-    assert "optim.schedule = cosine falls until the last update: stretched to 50 updates" in caplog.text
-    if reached != "step-00000005":
-        assert "dev has not been better for train.patience = 1 validations" in caplog.text
+    assert "stretched to 50 updates" in caplog.text
 
 
 def test_a_run_and_its_data_may_move(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:
@@ -365,31 +358,26 @@ def test_a_validation_that_fails_loses_no_update(
         assert load_state(find_checkpoints(tmp_path / "run")[-1])["step"] == step
 
 
-def test_a_changed_manifest_is_refused(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:
-    for name in ("train", "dev"):
-        utterances = list(read_manifest(tones / f"{name}.jsonl"))
-        write_manifest(tmp_path / f"{name}.jsonl", utterances)
-    settings = [f"data.{name}={tmp_path}/{name}.jsonl" for name in ("train", "dev")]
-    train(tiny_run("train.steps=2", *settings))
-    write_manifest(tmp_path / "dev.jsonl", utterances)  # the same once more
-    train(tiny_run("train.steps=3", *settings))
-    for name in ("train", "dev"):
-        utterances = list(read_manifest(tmp_path / f"{name}.jsonl"))
-        write_manifest(tmp_path / f"{name}.jsonl", utterances[::-1])
-        with pytest.raises(
-            UserError, match=rf"data\.{name}: the utterances changed since the training of .* was started"
-        ):
-            train(tiny_run("train.steps=4", *settings))
-        write_manifest(tmp_path / f"{name}.jsonl", utterances)
+@pytest.mark.parametrize("name", ["train", "dev"])
+def test_a_changed_manifest_is_refused(tiny_run: TinyRun, tones: Path, tmp_path: Path, name: str) -> None:
+    utterances = list(read_manifest(tones / f"{name}.jsonl"))
+    write_manifest(tmp_path / "own.jsonl", utterances)
+    setting = f"data.{name}={tmp_path}/own.jsonl"
+    train(tiny_run("train.steps=2", setting))
+    write_manifest(tmp_path / "own.jsonl", utterances[::-1])
+    with pytest.raises(UserError, match=rf"data\.{name}: the utterances changed"):
+        train(tiny_run("train.steps=4", setting))
+    write_manifest(tmp_path / "own.jsonl", utterances)  # the same once more
+    train(tiny_run("train.steps=3", setting))
 
 
 def test_what_a_killed_training_left_is_removed(tiny_run: TinyRun, tmp_path: Path) -> None:
-    train(tiny_run("train.steps=3"))
     left = [tmp_path / "run" / "checkpoints" / ".step-00000006.123.tmp", tmp_path / "run" / ".model.7.tmp"]
     for folder in left:
-        folder.mkdir()
+        folder.mkdir(parents=True)
         (folder / "model.safetensors").write_bytes(b"half")
-    train(tiny_run("train.steps=3"))
+    for _ in range(2):
+        train(tiny_run("train.steps=3"))
     assert not any(folder.exists() for folder in left)
     assert len(read_log(tmp_path / "run", "model")) == 1, "the end is made and logged again, not twice"
 
@@ -431,16 +419,15 @@ def test_full_disk_leaves_the_last_checkpoint(
     original = checkpoint.save_file
 
     def save_file(tensors: Any, path: Path) -> None:
-        if "step-00000006" in str(path) and path.name == "training.safetensors":
+        if "step-00000006" in str(path):
             Path(path).write_bytes(b"half")
             raise OSError(errno.ENOSPC, "No space left on device")
         original(tensors, path)
 
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left on device"):
-        patch.setattr(checkpoint, "save_file", save_file)
+    monkeypatch.setattr(checkpoint, "save_file", save_file)
+    with pytest.raises(UserError, match="No space left on device"):
         train(tiny_run("train.steps=6"))
-    folders = list((tmp_path / "run" / "checkpoints").iterdir())
-    assert [folder.name for folder in folders] == ["step-00000003"]
+    assert [folder.name for folder in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000003"]
 
 
 def test_command_line(tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
