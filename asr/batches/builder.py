@@ -64,17 +64,14 @@ class Batch:
     def take(self, rows: Sequence[int]) -> Batch:
         """Only these rows, in this order, as often as they are named; no frames that are padding for all."""
         share = float(self.feature_lengths_B[rows].sum() / self.feature_lengths_B.sum().clamp(min=1))
+        taken = self._map(lambda tensor: tensor[rows])
         return replace(
-            self,
+            taken,
             ids=tuple(self.ids[row] for row in rows),
             texts=tuple(self.texts[row] for row in rows),
             skipped=(),
             audio_seconds=share * self.audio_seconds,
-            features_BTF=self.features_BTF[rows, : int(self.feature_lengths_B[rows].max())],
-            feature_lengths_B=self.feature_lengths_B[rows],
-            tokens_BU=self.tokens_BU[rows],
-            token_lengths_B=self.token_lengths_B[rows],
-            speech_spans_B2=None if self.speech_spans_B2 is None else self.speech_spans_B2[rows],
+            features_BTF=taken.features_BTF[:, : int(taken.feature_lengths_B.max())],
         )
 
     def to(self, device: torch.device | str) -> Batch:
@@ -86,14 +83,8 @@ class Batch:
         return self._map(Tensor.pin_memory)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
-        return replace(
-            self,
-            features_BTF=function(self.features_BTF),
-            feature_lengths_B=function(self.feature_lengths_B),
-            tokens_BU=function(self.tokens_BU),
-            token_lengths_B=function(self.token_lengths_B),
-            speech_spans_B2=None if self.speech_spans_B2 is None else function(self.speech_spans_B2),
-        )
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: function(value) for name, value in tensors.items()})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

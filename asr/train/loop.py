@@ -51,7 +51,7 @@ from asr.train.distributed import (
     wait_for_all,
 )
 from asr.train.learner import Learner, Outcome, Precision, choose_precision, keep_freed_memory
-from asr.train.monitor import Averages, Callback, Monitor, draw_log, show_progress
+from asr.train.monitor import Callback, Monitor, compute_means, draw_log, show_progress
 from asr.train.optim import learning_rate_at, warn_of_short_training
 from asr.train.preparation import TrainingData, find_last_checkpoint, hash_data, prepare_system
 
@@ -147,7 +147,7 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
     state.longest_seconds = data.train.longest_seconds
     seconds = learner.try_batch(data.train.largest_batch())
     logger.info("%s; the largest batch takes %.2f s", describe(system, process), seconds)
-    log = Averages()
+    since_log: list[tuple[Outcome, float]] = []
 
     with (
         Monitor(system.config, state.step, is_main=process.is_main, callback=callback) as monitor,
@@ -168,12 +168,15 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
                     names = [name for batch in batches for name in batch.ids]
                     names = list(itertools.chain(*gather_over_processes(names, process)))
                     report_bad_update(names, outcome, state)
-                log.add(outcome, time.monotonic() - started)
+                since_log.append((outcome, time.monotonic() - started))
                 monitor.advance()
 
                 is_last = state.step == settings.steps
                 if state.step % settings.log_every == 0 or is_last:
-                    monitor.record(state.step, "train", {"epoch": state.epoch} | log.take())
+                    outcomes, durations = zip(*since_log, strict=True)
+                    means = compute_means(outcomes, sum(durations))
+                    monitor.record(state.step, "train", {"epoch": state.epoch} | means)
+                    since_log.clear()
                 validates = state.step % settings.validate_every == 0 or is_last
                 if validates:
                     try:

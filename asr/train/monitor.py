@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,36 +112,22 @@ class Monitor:
                 )  # fmt: skip
 
 
-class Averages:
-    """Means over the updates since the last line of the log."""
-
-    def __init__(self) -> None:
-        self._outcomes: list[Outcome] = []
-        self._seconds = 0.0
-
-    def add(self, outcome: Outcome, seconds: float) -> None:
-        self._outcomes.append(outcome)
-        self._seconds += seconds
-
-    def take(self) -> dict[str, float]:
-        outcomes, seconds = self._outcomes, self._seconds
-        self._outcomes, self._seconds = [], 0.0
-        finite = [outcome for outcome in outcomes if outcome.is_finite]
-        tokens = max(sum(outcome.num_tokens for outcome in finite), 1.0)
-        sums: Counter[str] = Counter()
-        for outcome in finite:
-            sums.update(outcome.sums)
-        values = name_means({name: total / tokens for name, total in sums.items()})
-        audio_seconds = sum(outcome.audio_seconds for outcome in outcomes)
-        values |= {
-            "learning_rate": outcomes[-1].learning_rate,
-            "gradient_norm": sum(outcome.gradient_norm for outcome in finite) / max(len(finite), 1),
-            "skipped_updates": len(outcomes) - len(finite),
-            "tokens_per_second": tokens / max(seconds, 1e-9),
-        }
-        return values | (
-            {"audio_seconds_per_second": audio_seconds / max(seconds, 1e-9)} if audio_seconds else {}
-        )
+def compute_means(outcomes: Sequence[Outcome], seconds: float) -> dict[str, float]:
+    """Means over updates that took so many seconds."""
+    finite = [outcome for outcome in outcomes if outcome.is_finite]
+    tokens = max(sum(outcome.num_tokens for outcome in finite), 1.0)
+    sums: Counter[str] = Counter()
+    for outcome in finite:
+        sums.update(outcome.sums)
+    seconds, audio_seconds = max(seconds, 1e-9), sum(outcome.audio_seconds for outcome in outcomes)
+    speed = {"audio_seconds_per_second": audio_seconds / seconds} if audio_seconds else {}
+    return name_means({name: total / tokens for name, total in sums.items()}) | {
+        "learning_rate": outcomes[-1].learning_rate,
+        "gradient_norm": sum(outcome.gradient_norm for outcome in finite) / max(len(finite), 1),
+        "skipped_updates": len(outcomes) - len(finite),
+        "tokens_per_second": tokens / seconds,
+        **speed,
+    }
 
 
 def draw_log(output_dir: Path, select_by: str) -> None:

@@ -164,12 +164,10 @@ def test_batches_know_where_speech_was_before_it_was_masked(manifest: Manifest) 
 
 
 def test_utterance_with_a_start(tmp_path: Path) -> None:
-    audio = np.concatenate([np.full(RATE, 0.5), np.random.default_rng(0).uniform(-0.1, 0.1, RATE)])
-    soundfile.write(tmp_path / "long.wav", audio, RATE)
-    utterance = Utterance(id="part", audio=str(tmp_path / "long.wav"), start=1.0, duration=0.5, text="ONE")
-    write_manifest(tmp_path / "train.jsonl", [utterance])
+    [utterance] = write_corpus(tmp_path, 1, seconds=(2.0, 2.0))
+    write_manifest(tmp_path / "b.jsonl", [utterance.model_copy(update={"start": 1.0, "duration": 0.5})])
     inputs = build_inputs()
-    [batch] = build(Manifest.open(tmp_path / "train.jsonl"), inputs).evaluation_batches()
+    [batch] = build(Manifest.open(tmp_path / "b.jsonl"), inputs).evaluation_batches()
     part = torch.from_numpy(audio_files.read(utterance.audio, RATE)[RATE : RATE * 3 // 2])
     assert torch.equal(batch.features_BTF, inputs.front_end(part[None], torch.tensor([RATE // 2]))[0])
 
@@ -238,15 +236,6 @@ def test_the_batch_of_an_utterance_does_not_matter(manifest: Manifest) -> None:
     assert all(torch.equal(features, found[name]) for name, features in expected.items())
 
 
-def test_epochs_differ(manifest: Manifest) -> None:
-    first, second = (
-        {name: int(length) for batch in build(manifest).epoch_batches(epoch)
-         for name, length in zip(batch.ids, batch.feature_lengths_B, strict=True)}
-        for epoch in (0, 1)
-    )  # fmt: skip
-    assert first != second, "other speeds"
-
-
 def test_the_global_random_numbers_are_left_alone(manifest: Manifest) -> None:
     before = torch.get_rng_state()
     for num_workers in (0, 1):
@@ -312,17 +301,6 @@ def test_what_cannot_be_trained_on_is_left_out_and_said(
     assert sorted(used) == sorted({utterance.id for utterance in manifest} - set(out))
     [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert message in warning and f"{len(out)} of 40" in warning and ", ".join(out[:5]) in warning
-
-
-def test_without_ctc_no_text_is_too_long(manifest: Manifest, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither when a training is planned nor when a batch is built."""
-    tenth = {"num_encoded_frames": lambda lengths: lengths // 10}
-    by_ctc = build(manifest, build_inputs(AugmentConfig(), **tenth))
-    without = build(manifest, build_inputs(AugmentConfig(), **tenth, has_ctc=False))
-    assert len(by_ctc.training_set.positions_N) < len(without.training_set.positions_N) == 40
-    caplog.clear()
-    assert sum(map(len, without.epoch_batches(0))) == 40
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_frames_are_counted_at_the_fastest_speed(manifest: Manifest) -> None:
@@ -415,8 +393,9 @@ def test_a_dead_worker_is_a_clear_error(manifest: Manifest) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return lengths
 
+    batches = build(manifest, build_inputs(num_encoded_frames=die), num_workers=2).epoch_batches(0)
     with pytest.raises(UserError, match=r"has died.*batches\.num_workers"), explain_dead_workers():
-        list(build(manifest, build_inputs(num_encoded_frames=die), num_workers=2).epoch_batches(0))
+        list(batches)
 
 
 def test_workers_use_one_thread_and_end_with_the_iteration(manifest: Manifest) -> None:

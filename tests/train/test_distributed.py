@@ -146,19 +146,6 @@ def test_a_pass_that_is_broken_off_is_not_sent_twice(sent: Sent) -> None:
         torch.testing.assert_close(parameter.grad, 2 * one)
 
 
-def test_one_process_sends_nothing(sent: Sent) -> None:
-    (layer, *_) = build()
-    gradient_sum = GradientSum(layer.parameters(), Process(0, 1, torch.device("cpu")))
-    expected = gradients((layer, layer), [torch.ones(1, 3)])
-    gradient_sum.begin_pass(is_last=True)
-    found = gradients((layer, layer), [torch.ones(1, 3)])
-    gradient_sum.finish()
-    assert not sent.messages
-    assert all(
-        torch.equal(a, b) for a, b in zip(found, expected, strict=True) if a is not None and b is not None
-    )
-
-
 def test_an_error_of_the_main_process_reaches_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[list[Any]] = []
 

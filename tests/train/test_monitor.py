@@ -102,14 +102,11 @@ def test_the_learning_curve_is_that_of_the_log(
 
 
 def test_means_and_speeds_since_the_last_line() -> None:
-    log = monitor.Averages()
-    for tokens, seconds, is_finite in ((4.0, 0.5, True), (6.0, 1.5, True), (9.0, 2.0, False)):
-        sums = {"total": 2 * tokens}
-        log.add(
-            Outcome(is_finite, sums, tokens, audio_seconds=tokens, gradient_norm=3.0, learning_rate=0.1),
-            seconds,
-        )
-    found = log.take()
+    outcomes = [
+        Outcome(is_finite, {"total": 2 * tokens}, tokens, tokens, gradient_norm=3.0, learning_rate=0.1)
+        for tokens, is_finite in ((4.0, True), (6.0, True), (9.0, False))
+    ]
+    found = monitor.compute_means(outcomes, 4.0)
     assert found["skipped_updates"] == 1 and found["gradient_norm"] == 3.0
     assert found["tokens_per_second"] == pytest.approx(10 / 4)
     assert found["audio_seconds_per_second"] == pytest.approx(19 / 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,13 @@ import pytest
 import torch
 from training_examples import assert_equal_bits, run_until_killed
 
-from asr.data import read_manifest, read_sentences, write_manifest
+from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
 from asr.system import RunConfig, load_system, save_checkpoint
 from asr.train import (
     Process,
     TrainingData,
     load_or_train_tokenizer,
-    preparation,
     prepare_system,
     train,
 )
@@ -73,20 +72,6 @@ def test_the_same_texts_and_settings_take_the_tokenizer_that_is_there(
         load_or_train_tokenizer(tiny_run(added))
 
 
-def test_texts_are_read_once(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To learn a tokenizer, or to know one again, and to count what it does not know."""
-    read: list[str] = []
-
-    def count(path: str, *others: Any) -> Iterator[str]:
-        read.append(Path(path).name)
-        return read_sentences(path, *others)
-
-    monkeypatch.setattr(preparation, "read_sentences", count)
-    for _ in range(2):
-        load_or_train_tokenizer(tiny_run())
-    assert sorted(read) == ["dev.jsonl", "dev.jsonl", "train.jsonl", "train.jsonl"]
-
-
 def test_the_tokenizer_of_another_start_is_refused(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:
     load_or_train_tokenizer(tiny_run())
     lower = [rewrite(tones / f"{s}.jsonl", tmp_path / f"{s}.jsonl", str.lower) for s in ("train", "dev")]
@@ -101,30 +86,28 @@ def test_a_run_of_phones_has_the_words_of_its_own_dictionary(
 ) -> None:
     """Its tokens, and so its weights, are those of what it starts from."""
     words = {word for item in read_manifest(tones / "train.jsonl") for word in (item.text or "").split()}
-    first = tmp_path / "first.dict"
+    first, second = tmp_path / "first.dict", tmp_path / "second.dict"
     first.write_text("".join(f"{word} {' '.join(word)}\n" for word in sorted(words)) + "BAR B AA\n")
     phones = "tokenizer={{type: phones, pronunciations: {}}}"
     source = prepare_system(tiny_run(f"output_dir={tmp_path}/first", phones.format(first)), PROCESS)
     save_checkpoint(tmp_path / "first" / "model", source, {})
+    second.write_text("ENO E N O\nNEO N E O\nWON O N E\nONE N O N E\n")
     new = [
         rewrite(tones / f"{s}.jsonl", tmp_path / f"{s}.jsonl", lambda _: "NEO ENO") for s in ("train", "dev")
     ]
-    second = tmp_path / "second.dict"
-    second.write_text("ENO E N O\nNEO N E O\nWON O N E\nONE N O N E\n")
-    settings = (f"start_from={tmp_path}/first", *new)
-    run = tiny_run(*settings, phones.format(second))
+    run = tiny_run(f"start_from={tmp_path}/first", *new, phones.format(second))
     tokenizer = load_or_train_tokenizer(run)
     assert tokenizer.tokens == source.tokenizer.tokens
     assert tokenizer.decode(tokenizer.encode("NEO ONE ENO")) == "NEO ONE ENO"
-    assert tokenizer.find_unknown("NEO ONE BAR") == ["BAR"]
     assert tokenizer.encode("ONE") == source.tokenizer.encode("ONE"), "words of before keep their spelling"
-    assert tokenizer.find_unknown("WON") == ["WON"], "a homophone needs a mark, #1, that training had not"
+    # No entry; and a homophone that needs a mark, #1, which training had not.
+    assert tokenizer.find_unknown("NEO ONE BAR WON") == ["BAR", "WON"]
     assert load_or_train_tokenizer(run) == tokenizer, "the one that is there is its own"
     before, after = (system.model.state_dict() for system in (source, prepare_system(run, PROCESS)))
     assert all(torch.equal(before[name], after[name]) for name in before)
     (tmp_path / "run" / "tokenizer.json").unlink()
     second.write_text("ENO E N O\nNEO N Y O\n")
-    with pytest.raises(UserError, match=r"second\.dict: 'NEO' needs a phone.*keep_tokenizer=f"):
+    with pytest.raises(UserError, match=r"second\.dict: 'NEO' needs a phone"):
         load_or_train_tokenizer(run)
     assert not (tmp_path / "run" / "tokenizer.json").exists()
 
@@ -169,9 +152,7 @@ def test_a_dev_set_of_another_script_or_without_text_stops_before_anything_is_wr
 @pytest.mark.parametrize("name", ["train", "dev"])
 def test_an_empty_manifest_stops(name: str, tiny_run: TinyRun, tmp_path: Path) -> None:
     (tmp_path / f"{name}.jsonl").write_text("")
-    with pytest.raises(
-        UserError, match="all of them are empty" if name == "train" else "dev.jsonl: no utterance, or none"
-    ):
+    with pytest.raises(UserError, match=rf"{name}\.jsonl: "):
         prepare_system(tiny_run(f"data.{name}={tmp_path}/{name}.jsonl"), PROCESS)
 
 

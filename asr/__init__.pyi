@@ -1,0 +1,7 @@
+from . import train as train
+from .errors import UserError as UserError
+from .scoring.counting import score as score
+from .transcription.transcribe import load_model as load_model
+from .transcripts.transcript import Segment as Segment, Transcript as Transcript, Word as Word
+
+__version__: str
