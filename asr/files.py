@@ -1,4 +1,4 @@
-"""Write a file as a whole, so that an error leaves the old one; hash it; claim a folder for one writer."""
+"""Files: written as a whole, so that an error leaves the old one; hashed; found; folders claimed by a writer."""
 
 from __future__ import annotations
 
@@ -142,6 +142,19 @@ def hash_file(path: str | Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+SHIPPED = Path(__file__).resolve().parent / "shipped"
+"""Where an installed package has `recipes` and `conf`, which in a checkout lie beside the package."""
+
+
+def find_shipped(path: str | Path) -> Path:
+    """The path, else what comes along under this name, such as `recipes/an4/pretrained`."""
+    path = Path(path)
+    if path.exists() or path.parts[:1] not in (("conf",), ("recipes",)) or ".." in path.parts:
+        return path
+    return next((root / path for root in (CHECKOUT, SHIPPED) if (root / path).exists()), path)
 
 
 _claims: set[tuple[int, str]] = set()

@@ -108,8 +108,7 @@ def _load_member(args: argparse.Namespace, name: str) -> Member:
     from asr.decoding.decode import check_decoding, resolve_method
     from asr.evaluation.ensemble import Member
     from asr.models.decoders import Decoder
-    from asr.system.checkpoint import find_model, load_system
-    from asr.system.decoding_resources import find_resources
+    from asr.system.checkpoint import find_model, find_resources, load_system
     from asr.transcription.settings import CombinationSettings, load_settings
     from asr.transcription.transcribe import Recognizer
 

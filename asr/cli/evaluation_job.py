@@ -30,8 +30,14 @@ from asr.files import make_folder
 from asr.models.lora_int8 import describe_device
 from asr.scoring.counting import describe_choice
 from asr.scoring.result import Score, percent, show_interval, text_table, without_infinity
-from asr.system.checkpoint import System, find_model, load_any_system, load_state, require_speech
-from asr.system.decoding_resources import find_resources
+from asr.system.checkpoint import (
+    System,
+    find_model,
+    find_resources,
+    load_any_system,
+    load_state,
+    require_speech,
+)
 from asr.text.normalization import TextConfig, normalize_for_training
 from asr.train.preparation import log_unknown_share
 from asr.transcription.settings import (

@@ -60,8 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
     """Describe the folder of a trained model; also returns the file of its settings."""
-    from asr.system.checkpoint import find_model, load_any_system, load_state
-    from asr.system.decoding_resources import load_bundled_decoding
+    from asr.system.checkpoint import find_model, load_any_system, load_bundled_decoding, load_state
     from asr.text.units import SPECIAL_TOKENS
 
     folder = find_model(path)

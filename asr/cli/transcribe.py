@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from asr.config import Config
     from asr.scale.output_folder import OutputFolder
     from asr.scale.ray_pool import PoolOptions
-    from asr.system.decoding_resources import DecodingResources
+    from asr.system.checkpoint import DecodingResources
     from asr.transcription.settings import TranscriptionSettings
     from asr.transcription.transcribe import Event, Request, Transcriber
     from asr.transcripts.transcript import Transcript
@@ -227,8 +227,7 @@ class TranscriptionJob:
 def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     """Hold the command line against the model."""
     from asr.families import find_family
-    from asr.system.checkpoint import find_model
-    from asr.system.decoding_resources import find_resources
+    from asr.system.checkpoint import find_model, find_resources
     from asr.transcription.settings import TranscriptionSettings, find_options, load_settings
     from asr.transcription.transcribe import find_default_model
 

@@ -14,8 +14,8 @@ import pydantic
 
 from asr.config import Config, describe_fault, load_config
 from asr.errors import UserError, suggest
+from asr.files import CHECKOUT, SHIPPED
 from asr.recipe.corpora import note_shortfalls
-from asr.system.checkout import CHECKOUT, SHIPPED
 
 if TYPE_CHECKING:
     pass

@@ -16,6 +16,7 @@ from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError, suggest
 from asr.families import find_family
 from asr.features.front_end import FrontEnd
+from asr.files import SHIPPED
 from asr.models import build_model
 from asr.recipe.definition import STAGES, Recipe, Study, SystemConf
 from asr.recipe.evaluation import describe_machine, describe_origin, evaluate_run
@@ -40,8 +41,7 @@ from asr.recipe.experiment import (
     write_record,
 )
 from asr.recipe.report import make_report
-from asr.system.checkout import SHIPPED, find_commit
-from asr.system.checkpoint import find_checkpoints, find_model
+from asr.system.checkpoint import find_checkpoints, find_commit, find_model
 from asr.system.run_config import RunConfig
 from asr.train.loop import require_same_training, train_and_draw
 from asr.train.preparation import hash_data

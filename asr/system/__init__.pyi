@@ -1,26 +1,21 @@
-from .checkout import (
-    describe_commit as describe_commit,
-    find_commit as find_commit,
-    find_shipped as find_shipped,
-)
 from .checkpoint import (
     BackgroundWriter as BackgroundWriter,
+    DecodingResources as DecodingResources,
     System as System,
     average_weights as average_weights,
     copy_tensors as copy_tensors,
+    describe_commit as describe_commit,
     find_checkpoints as find_checkpoints,
+    find_commit as find_commit,
     find_model as find_model,
+    find_resources as find_resources,
     load_any_system as load_any_system,
+    load_language_model as load_language_model,
     load_state as load_state,
     load_system as load_system,
     read_tensors as read_tensors,
     save_checkpoint as save_checkpoint,
     write_checkpoint as write_checkpoint,
-)
-from .decoding_resources import (
-    DecodingResources as DecodingResources,
-    find_resources as find_resources,
-    load_language_model as load_language_model,
 )
 from .run_config import OptimConfig as OptimConfig, RunConfig as RunConfig, TrainConfig as TrainConfig
 from .shipping import build_resources as build_resources, read_training_texts as read_training_texts

@@ -5,6 +5,7 @@
     config.yaml           the effective settings
     tokenizer.json
     state.json            step, scores, versions
+    decoding.yaml         of a model to pass on: how it is decoded, with its language model and lexicon
 
 In checkpoints of a sharded training, model-00000-of-00002.safetensors and so on hold parts of the tensors:
 some rows of each, in the order of the parts.
@@ -14,16 +15,20 @@ Folders are written aside and renamed, so that one which exists is whole. Nothin
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import logging
 import os
 import platform
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, cast
 
+import pydantic
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -31,21 +36,26 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from asr import __version__
-from asr.config import describe_config, dump_config
+from asr.config import Config, describe_config, dump_config, find_differences, load_config
+from asr.data.sentences import read_sentences
+from asr.decoding.hypothesis import DecodingConfig, FusionModel
+from asr.decoding.ngram import Lexicon, ShallowFusion, build_ngram_model, collect_words, read_arpa
 from asr.errors import UserError, suggest
 from asr.families import describe_missing, find_families
 from asr.features.front_end import FrontEnd
-from asr.files import read_limited, require_local, usual_mode
-from asr.models import Model, SpeechModel, build_model
+from asr.files import CHECKOUT, find_shipped, read_limited, require_local, usual_mode
+from asr.models import LanguageModel, Model, SpeechModel, build_model
 from asr.models.layers import without_weights
 from asr.models.lora_int8 import merge_low_rank
-from asr.system.checkout import find_commit, find_shipped
 from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 FRONT_END_PREFIX = "front_end."
 MODEL_PREFIX = "model."
 MAX_STATE_BYTES = 10_000_000
+PUBLISHED = ("recipes/*/results/*", "recipes/*/studies/*")  # what `--publish` writes says nothing of the code
 
 ModelType = TypeVar("ModelType", bound=Model, default=SpeechModel, covariant=True)
 
@@ -271,6 +281,29 @@ def find_model(path: str | Path) -> Path:
     raise UserError(f"{path}: no model here; {expected}{describe_missing()}")
 
 
+@functools.cache
+def find_commit() -> str:
+    """Find the commit of this package at the first call: the checkout may change while a process runs."""
+    return describe_commit(CHECKOUT)
+
+
+def describe_commit(root: Path) -> str:
+    """Name the commit; -dirty where more than published results changed or is new, "unknown" without one."""
+    if not (root / ".git").exists():
+        return "unknown"
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        outside = [".", *(f":(exclude){path}" for path in PUBLISHED)]
+        changed = git("status", "--porcelain", "--untracked-files=all", "--", *outside)
+        return git("rev-parse", "--short=12", "HEAD") + "-dirty" * bool(changed)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
 def versions() -> dict[str, str]:
     """Versions that made a checkpoint."""
     return {
@@ -321,3 +354,139 @@ def _flush_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# --- how a model is decoded: language models and lexica for shallow fusion -----------------------
+
+BUNDLED_DECODING = "decoding.yaml"
+
+
+class DecodingResources(Config):
+    """Files that tell which texts are likely or possible, and how a model is decoded unless told otherwise.
+
+    It is also what decoding.yaml in the folder of a model holds, where files are named as in the same folder.
+    """
+
+    decoding: DecodingConfig | None = None
+    """How the text is found; null: the default, with a weight of the language model."""
+    language_model: str | None = None
+    """Added by shallow fusion: an ARPA file, or the folder of a language model."""
+    lexicon: str | None = None
+    """File of words; these, and no others, can be decoded."""
+    min_log_probability: float | None = pydantic.Field(default=None, lt=0)
+    """Mean over the tokens of a recording at all speeds, under the decoder where it goes token by token, else
+    under CTC. Below, a warning says that this is probably not what the model was trained for; null: never."""
+    trained_for: str = ""
+    """What that is, in a few words, for the warning."""
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """List the files by their kind."""
+        found = {}
+        if self.language_model is not None:
+            path = Path(self.language_model)
+            found["language_model"] = path if path.is_file() else find_model(path) / "model.safetensors"
+        if self.lexicon is not None:
+            found["lexicon"] = Path(self.lexicon)
+        return found
+
+    def describe(self) -> str:
+        """The settings that are not the default."""
+        decoding = self.decoding or DecodingConfig()
+        settings = {
+            key: str(value) for key, (_, value) in find_differences(DecodingConfig(), decoding).items()
+        }
+        settings |= {kind: Path(getattr(self, kind)).name for kind in self.files}
+        return ", ".join(f"{name} {value}" for name, value in settings.items()) or "as by default"
+
+    def load(self, system: System, device: torch.device) -> FusionModel | None:
+        """Load them all, on the device of the speech model."""
+        parts: list[FusionModel] = []
+        if self.language_model is not None:
+            language_model = load_language_model(self.language_model, system.tokenizer)
+            if isinstance(language_model, torch.nn.Module):
+                language_model.to(device)
+            parts.append(language_model)
+        if self.lexicon is not None:
+            words = collect_words(read_sentences(self.lexicon, system.config.text))
+            parts.append(Lexicon(system.tokenizer, words))
+        return ShallowFusion(parts) if len(parts) > 1 else parts[0] if parts else None
+
+
+def load_bundled_decoding(folder: Path) -> DecodingResources | None:
+    """Load the decoding that is bundled with a model folder, if it has any."""
+    path = folder / BUNDLED_DECODING
+    if not path.is_file():
+        return None
+    bundled, found = load_config(DecodingResources, path), {}
+    for key in ("language_model", "lexicon"):
+        if (name := getattr(bundled, key)) is not None:
+            if name in (".", "..") or Path(name).name != name or not (folder / name).exists():
+                raise UserError(
+                    f"{path}: {key} = {name}: expected the name of what is in the same folder; copy it "
+                    "there, or remove the line"
+                )
+            found[key] = str(folder / name)
+    return bundled.model_copy(update=found)
+
+
+def find_resources(
+    folder: Path | None,
+    language_model: str | None = None,
+    lexicon: str | None = None,
+    method: object = None,
+    pairs: Sequence[str] = (),
+) -> DecodingResources:
+    """Find the files that were named; without these and a decoding method, those bundled with the model.
+
+    `folder`: of the model; None: it was not trained here. `pairs`: key=value, which may name the method too.
+    """
+    if language_model is not None and not find_shipped(language_model).exists():
+        raise UserError(f"{language_model}: not there; expected an ARPA file or the folder of a run")
+    if lexicon is not None and not os.path.isfile(lexicon):
+        raise UserError(f"{lexicon}: no such file; expected one with the words that may occur")
+    bundled = None if folder is None else load_bundled_decoding(folder)
+    named = DecodingResources(language_model=language_model, lexicon=lexicon)
+    if bundled is None:
+        return named
+    method = method or any(pair.partition("=")[0].strip() == "decoding.method" for pair in pairs)
+    given = {"language model": language_model, "lexicon": lexicon, "decoding method": method}
+    if reasons := [name for name, value in given.items() if value]:
+        logger.info("decoding: %s/decoding.yaml is ignored, since a %s is given", folder, reasons[0])
+        return named
+    logger.info("decoding: %s (%s/decoding.yaml)", bundled.describe(), folder)
+    return bundled
+
+
+def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
+    """Load a language model for shallow fusion over the tokens of `tokenizer`, which is the speech model's.
+
+    `path` is an ARPA file, of tokens or of words, or the folder of a language model with that tokenizer. The
+    same characters or words may have other numbers there, which follow how frequent they were in the texts.
+    """
+    path = Path(path)
+    if path.is_file():
+        try:
+            return build_ngram_model(read_arpa(path), tokenizer)
+        except UserError as error:
+            raise UserError(f"{path}: {error}".replace(f"{path}: {path}", str(path), 1)) from None
+    system = load_any_system(find_model(path))
+    own = system.tokenizer
+    if not isinstance(system.model, LanguageModel):
+        raise UserError(
+            f"{path}: a model of type {system.config.model.type}; expected a language model, that is, "
+            "an ARPA file or a run with model.type: language"
+        )
+    if own == tokenizer:
+        return system.model
+    is_numbering = own.type == tokenizer.type in ("characters", "words")
+    if not is_numbering or set(own.tokens) != set(tokenizer.tokens):
+        raise UserError(
+            f"{path}: its tokenizer ({own.type}, {len(own)} tokens) is not that of the speech model "
+            f"({tokenizer.type}, {len(tokenizer)}); train it with the same data.train, text and tokenizer, "
+            "or put the tokenizer.json of the speech model, without its line fingerprint, into its "
+            "output_dir before"
+        )
+    ids = {token: id for id, token in enumerate(own.tokens)}
+    system.model.renumber([ids[token] for token in tokenizer.tokens])
+    return system.model

@@ -13,8 +13,8 @@ from asr.batches.order import BatchConfig
 from asr.config import Config, load_config
 from asr.families import find_families
 from asr.features.front_end import FeaturesConfig
+from asr.files import find_shipped
 from asr.models import AnyModelConfig
-from asr.system.checkout import find_shipped
 from asr.text.normalization import TextConfig
 from asr.text.units import TokenizerConfig
 

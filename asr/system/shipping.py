@@ -30,12 +30,16 @@ from asr.decoding.ngram import (
 from asr.errors import UserError
 from asr.files import hash_file, replace_file
 from asr.models import Model
-from asr.system.checkpoint import System, find_model, load_any_system, load_state, save_checkpoint
-from asr.system.decoding_resources import (
+from asr.system.checkpoint import (
     BUNDLED_DECODING,
     DecodingResources,
+    System,
+    find_model,
+    load_any_system,
     load_bundled_decoding,
     load_language_model,
+    load_state,
+    save_checkpoint,
 )
 from asr.system.run_config import RunConfig
 

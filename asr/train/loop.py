@@ -24,7 +24,6 @@ from asr.config import find_differences
 from asr.errors import UserError
 from asr.files import claim_folder
 from asr.models import Model
-from asr.system.checkout import find_commit
 from asr.system.checkpoint import (
     MODEL_PREFIX,
     BackgroundWriter,
@@ -32,6 +31,7 @@ from asr.system.checkpoint import (
     average_weights,
     copy_tensors,
     find_checkpoints,
+    find_commit,
     load_state,
     read_tensors,
     remove_unfinished,

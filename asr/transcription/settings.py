@@ -19,8 +19,7 @@ from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.families import Family, find_families, find_family
 from asr.models.lora_int8 import Precision
-from asr.system.checkpoint import find_model
-from asr.system.decoding_resources import DecodingResources
+from asr.system.checkpoint import DecodingResources, find_model
 from asr.text.normalization import Rule, check_rules, join_letters, normalize, normalize_english
 from asr.transcripts.writers import SubtitlesConfig
 

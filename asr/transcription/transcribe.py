@@ -66,8 +66,14 @@ from asr.models.lora_int8 import (
     quantise_layers,
     resolve_precision,
 )
-from asr.system.checkpoint import System, find_model, load_state, load_system
-from asr.system.decoding_resources import DecodingResources, load_bundled_decoding
+from asr.system.checkpoint import (
+    DecodingResources,
+    System,
+    find_model,
+    load_bundled_decoding,
+    load_state,
+    load_system,
+)
 from asr.transcripts.transcript import (
     Segment,
     Transcript,

@@ -1,4 +1,4 @@
-"""asr/system/checkout.py: the commit that a result names."""
+"""The commit that a result names, and what comes along with the package."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from asr.system import checkout, describe_commit, find_commit, find_shipped
+from asr import files
+from asr.files import find_shipped
+from asr.system import describe_commit, find_commit
 
 
 def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
@@ -43,7 +45,7 @@ def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
 
 def test_the_commit_is_that_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     commits = iter(["at the start", "later"])
-    monkeypatch.setattr("asr.system.checkout.describe_commit", lambda root: next(commits))
+    monkeypatch.setattr("asr.system.checkpoint.describe_commit", lambda root: next(commits))
     find_commit.cache_clear()
     try:
         assert find_commit() == find_commit() == "at the start"
@@ -54,8 +56,8 @@ def test_the_commit_is_that_of_the_start(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_comes_along_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an installed package in its own folder; a file of that name in the current folder comes first."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checkout, "CHECKOUT", tmp_path / "site-packages")
-    monkeypatch.setattr(checkout, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(files, "CHECKOUT", tmp_path / "site-packages")
+    monkeypatch.setattr(files, "SHIPPED", tmp_path / "shipped")
     for folder in ("shipped/conf", "shipped/other"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "a.yaml").touch()
