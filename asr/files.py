@@ -1,4 +1,4 @@
-"""Files: written as a whole, so that an error leaves the old one; hashed; found; folders claimed by a writer."""
+"""Write files as a whole, hash them, find what comes along, claim a folder for one writer."""
 
 from __future__ import annotations
 

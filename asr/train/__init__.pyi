@@ -8,18 +8,16 @@ from .distributed import (
 )
 from .learner import (
     Learner as Learner,
+    MovingAverage as MovingAverage,
     Outcome as Outcome,
+    build_optimizer as build_optimizer,
     choose_precision as choose_precision,
     halve_largest as halve_largest,
     keep_freed_memory as keep_freed_memory,
-)
-from .loop import Ranked as Ranked, TrainingState as TrainingState, note_score as note_score, train as train
-from .optim import (
-    MovingAverage as MovingAverage,
-    build_optimizer as build_optimizer,
     learning_rate_at as learning_rate_at,
     warn_of_short_training as warn_of_short_training,
 )
+from .loop import Ranked as Ranked, TrainingState as TrainingState, note_score as note_score, train as train
 from .preparation import (
     TrainingData as TrainingData,
     check_sources as check_sources,

@@ -50,9 +50,16 @@ from asr.train.distributed import (
     sum_over_processes,
     wait_for_all,
 )
-from asr.train.learner import Learner, Outcome, Precision, choose_precision, keep_freed_memory
+from asr.train.learner import (
+    Learner,
+    Outcome,
+    Precision,
+    choose_precision,
+    keep_freed_memory,
+    learning_rate_at,
+    warn_of_short_training,
+)
 from asr.train.monitor import Callback, Monitor, compute_means, draw_log, show_progress
-from asr.train.optim import learning_rate_at, warn_of_short_training
 from asr.train.preparation import TrainingData, find_last_checkpoint, hash_data, prepare_system
 
 logger = logging.getLogger(__name__)
