@@ -39,7 +39,7 @@ class NoiseConfig(Config):
     snr_db: tuple[float, float] = (10.0, 20.0)
     """Lowest and highest ratio of the power of speech and noise over the utterance, in dB; drawn evenly."""
     kinds: tuple[Literal["white", "pink", "brown", "recorded"], ...] = ("white",)
-    """What to choose from, evenly: synthetic noise of a colour, or an excerpt of `recordings`."""
+    """Kinds of noise to choose from, evenly: synthetic of a colour, or an excerpt of `recordings`."""
     recordings: str | None = None
     """Noise recordings for the kind `recorded`: a manifest, or a folder, searched with all that is below it.
     The headers of a folder are read at every start; for thousands of files a manifest is quicker."""

@@ -51,7 +51,7 @@ class Batch:
     audio_seconds: float  # without padding, after the change of speed
     skipped: tuple[Skipped, ...] = ()
     speech_spans_B2: Tensor | None = None
-    """First and one past the last loud frame, before masks hid any; None: nothing is masked."""
+    """The first loud frame and one past the last, before masks hid any; None: nothing is masked."""
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -67,7 +67,7 @@ class System(Generic[ModelType]):
     config: RunConfig
     tokenizer: Tokenizer
     front_end: FrontEnd
-    """Of default settings, and idle, where the model reads no audio."""
+    """A default one, which is not used, where the model reads no audio."""
     model: ModelType
 
 
@@ -377,7 +377,7 @@ class DecodingResources(Config):
     """Mean over the tokens of a recording at all speeds, under the decoder where it goes token by token, else
     under CTC. Below, a warning says that this is probably not what the model was trained for; null: never."""
     trained_for: str = ""
-    """What that is, in a few words, for the warning."""
+    """Description of the training data in a few words, for the warning."""
 
     @property
     def files(self) -> dict[str, Path]:

@@ -74,7 +74,7 @@ class OptimConfig(Config):
     """AdamW and its learning rate."""
 
     learning_rate: float = pydantic.Field(default=1e-3, gt=0)
-    """At the peak, after the warm-up."""
+    """Learning rate at the peak, after the warm-up."""
     schedule: Literal["inverse_sqrt", "cosine", "constant"] = "inverse_sqrt"
     """After the warm-up: falls as 1 / sqrt(update); as half a cosine to a hundredth; or stays."""
     warmup_steps: int = pydantic.Field(default=1000, ge=0)
@@ -97,7 +97,7 @@ class TrainConfig(Config):
     clip_norm: float = pydantic.Field(default=5.0, gt=0)
     """Gradients are scaled down to this norm."""
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
-    """Of matrix products. auto: bf16 where the processor has instructions for it, else float32."""
+    """Precision of matrix products. auto: bf16 where the processor has instructions for it, else float32."""
     sharded: bool = False
     """For a model that one device does not hold: of several processes, each keeps a part of the weights,
     their gradients and moments (FSDP). The encoder's layers are gathered one by one as they are needed."""
@@ -106,7 +106,7 @@ class TrainConfig(Config):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
     threads: int | None = pydantic.Field(default=None, gt=0)
-    """Of PyTorch on a CPU; null: as many as it finds cores."""
+    """Threads of PyTorch on a CPU; null: as many as it finds cores."""
     log_every: int = pydantic.Field(default=50, gt=0)
     """Updates between two lines in log.jsonl."""
     validate_every: int = pydantic.Field(default=500, gt=0)
@@ -114,11 +114,11 @@ class TrainConfig(Config):
     save_every: int = pydantic.Field(default=500, gt=0)
     """Updates between two checkpoints: at most these are lost when training is killed."""
     select_by: Literal["wer", "cer", "token_accuracy", "bleu", "accuracy", "loss", "updates"] = "wer"
-    """What of the dev set chooses the best checkpoints. wer, cer and bleu (package sacrebleu) are of greedy
-    output, the decoder's where there is one; token_accuracy is the share of tokens that the decoder predicts
-    rightly after the true ones; accuracy is the share of right labels, of a model of labels. updates: the
-    latest are the best, whatever dev says: for a dev set that is part of the training. Among equals the
-    checkpoint of lower dev loss is the better one."""
+    """Score on the dev set that chooses the best checkpoints; of equal ones, the lower dev loss is better.
+    wer, cer and bleu (package sacrebleu) are of greedy output, the decoder's if there is one; token_accuracy
+    is the share of tokens that the decoder predicts rightly after the true ones; accuracy is the share of
+    right labels, of a model of labels. updates: the latest checkpoints are the best, for a dev set that is
+    part of the training."""
     keep_best: int = pydantic.Field(default=5, gt=0)
     """How many of the best checkpoints are kept, and averaged at the end."""
     patience: int | None = pydantic.Field(default=None, gt=0)
@@ -135,15 +135,15 @@ class RunConfig(Config):
     seed: int = 0
     """Start of every random choice: weights, order of the batches, augmentation, dropout."""
     start_from: str | None = None
-    """Whose weights, tokenizer and front end this run begins with: the folder of a run or checkpoint, where
-    the sizes of the model and `features` must be the same; or a Whisper model (file, folder, or a name such
-    as openai/whisper-tiny), for an encoder or decoder of type whisper. Null: random weights, a tokenizer of
-    the training texts."""
+    """Model whose weights, tokenizer and front end this run begins with: the folder of a run or checkpoint
+    (sizes of the model and `features` must be the same), or a Whisper model (file, folder, or a name such as
+    openai/whisper-tiny) for an encoder or decoder of type whisper. Null: random weights, a tokenizer of the
+    training texts."""
     keep_tokenizer: bool = True
     """Take the tokenizer of `start_from` too; false: learn one from the training texts, for another language
     or script. Embeddings and output layers, which have a row for each token, are then new."""
     data: DataConfig
-    """Where the utterances are."""
+    """Files of utterances."""
     text: TextConfig = TextConfig()
     """How transcripts are normalised, for training and for scoring."""
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -155,7 +155,7 @@ class RunConfig(Config):
     batches: BatchConfig = BatchConfig()
     """How utterances are grouped."""
     model: AnyModelConfig
-    """What is trained: a model of speech, or of language alone."""
+    """The model to train: of speech, or of language alone."""
     optim: OptimConfig = OptimConfig()
     """How the weights are changed."""
     train: TrainConfig = TrainConfig()

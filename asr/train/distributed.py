@@ -149,9 +149,9 @@ class GradientSum:
     def __init__(self, parameters: Iterable[Tensor], process: Process) -> None:
         self._buckets: list[list[Tensor]] = []
         self._sent: list[tuple[Tensor, dist.Work]] = []
-        """Of the first buckets, the gradients that become sums. All processes send them in this order."""
+        """The gradients of the first buckets, which become sums. All processes send them in this order."""
         self._missing: list[set[Tensor]] | None = None
-        """Of each bucket, what the last backward pass has not come to; None: another pass is running."""
+        """Parameters of each bucket that the last backward pass has not reached; None: in any other pass."""
         if process.world_size == 1:
             return
         size = BUCKET_BYTES

@@ -89,27 +89,27 @@ class TrainingState:
     """Updates so far."""
     epoch: int = 0
     batches_done: int = 0
-    """Of this epoch, by all processes together."""
+    """Batches of this epoch that all processes together have learned from."""
     window: tuple[int, int] = (0, 0)
-    """Of folders of shards: which window of the epoch comes next, and the batches of the epoch before it."""
+    """Window of shards that comes next in the epoch, and the batches of the epoch before it."""
     first_world_size: int = 1
     """Processes that the training was started with: without train.batches_per_update, the batches of an
     update."""
     data_hashes: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files that each setting names for utterances and texts."""
     bad_updates: int = 0
-    """In a row, skipped because loss or gradient was not finite."""
+    """Updates in a row that were skipped because loss or gradient was not finite."""
     validations_without_gain: int = 0
     best: list[Ranked] = field(default_factory=list)
     """The best checkpoints, the best first."""
     seconds: float = 0.0
-    """Spent on updates so far."""
+    """Time spent on updates so far."""
     audio_seconds: float = 0.0
-    """Trained on so far, by all processes."""
+    """Audio trained on so far, by all processes."""
     longest_seconds: float | None = None
-    """Of the utterances to learn from: recordings are cut to such lengths when they are transcribed."""
+    """Length of the longest training utterance: recordings are cut to such lengths to be transcribed."""
     scaler: dict[str, float] = field(default_factory=dict)
-    """Of the gradients, with fp16."""
+    """State of the gradient scaler, with fp16."""
 
 
 def train(config: RunConfig, callback: Callback | None = None) -> Path:
