@@ -25,7 +25,7 @@ SUBSTITUTION, DELETION, INSERTION = 1, 2, 3
 _CODES = {"replace": SUBSTITUTION, "delete": DELETION, "insert": INSERTION}
 
 MAX_CELLS_OF_BITS = 10**12
-"""Of one pair in the search for fewest edits: a million units on each side, a quarter of an hour."""
+"""Table of one pair in the search for fewest edits: a million units each take a quarter of an hour."""
 
 # Scripts written without spaces between words: Thai, Lao, Myanmar, Khmer, kana, Han.
 UNSPACED = (

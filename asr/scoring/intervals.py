@@ -10,11 +10,11 @@ import numpy as np
 # Shapes: P utterances, G groups that are drawn together, S resamples, K columns that are added up.
 
 MIN_GROUPS = 8
-"""Of fewer groups too many resamples are alike; Student's t is narrower and holds as often."""
+"""With fewer groups too many resamples are equal; Student's t is narrower and holds as often."""
 MIN_WITH_ERRORS = 5
-"""Where fewer groups have errors, a resample may well hold none of them, and says nothing about the tails."""
+"""If fewer groups have errors, a resample may contain none of them, and says nothing about the tails."""
 MAX_MULTINOMIAL = 1000
-"""Of more different groups, drawing them one by one is quicker, and takes less memory."""
+"""Limit of different groups; drawing more of them one by one is faster and takes less memory."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class PairedBootstrap:
     resamples: int
     resampled_by: str
     interval: Interval | None
-    """Of the difference in error rate, first less second; None where a single group cannot tell."""
+    """Interval of the difference in error rate, first minus second; None for a single group."""
     probability_of_improvement: float
     """Share of the resamples in which the first has fewer errors; a draw counts half."""
 

@@ -64,7 +64,7 @@ class Entry:
     fields: Mapping[str, str] = field(default_factory=lambda: _NO_FIELDS)
     """Whatever else is known, such as language or gender."""
     words: tuple[Word, ...] = ()
-    """With their times in the recording, where the file tells them."""
+    """Words with their times in the recording, if the file has them."""
 
 
 Record = tuple[int, str, Entry]  # (line, id, what it says)
@@ -79,7 +79,7 @@ class TranscriptFile:
     format: Format
     entries: dict[str, Entry]
     notes: tuple[str, ...] = ()
-    """What a person should know about the file before trusting its numbers."""
+    """Notes for the user about the file, such as where its ids come from."""
     is_guess: bool = False
     """Plain text, for want of anything that shows another format; its first words may be ids."""
 

@@ -123,19 +123,19 @@ class Transcript:
     separator: str = " "
     """Between the texts of two segments; "" in languages without spaces."""
     warnings: tuple[str, ...] = ()
-    """What is missing, such as the rest of a file that breaks off."""
+    """Missing parts, such as the rest of a truncated file."""
     language: str | None = None
     """Code of what is spoken; None: the model knows one language, and nobody asked."""
     language_probability: float | None = None
-    """Of that language, by the first speech; None where it was given, or there is no other."""
+    """Probability of that language, by the first speech; None if it was given, or there is no other."""
     model: str = ""
-    """As it was given to `load_model`."""
+    """The argument of `load_model`."""
     out_of_domain: str = ""
     """Why this is probably not what the model was trained for; "" where nothing tells so."""
     arithmetic: str = ""
     """Precision of matrix products and device, such as "int8 on cpu": with another, texts may differ."""
     incomplete: Damage | None = None
-    """What could not be decoded of a damaged file."""
+    """Parts of a damaged file that could not be decoded."""
 
     @property
     def text(self) -> str:

@@ -292,7 +292,7 @@ class Writer:
     header: str = ""
     """Text before the first recording."""
     holds_several: bool = True
-    """Whether one file may hold several recordings. Subtitles belong to one."""
+    """True if one file may contain several recordings. Subtitles belong to one."""
 
 
 def format_transcript(name: str, transcript: Transcript, config: SubtitlesConfig | None = None) -> str:

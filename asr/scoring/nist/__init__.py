@@ -1,4 +1,4 @@
-"""What is done as NIST's tools do it: sclite's alignment and files, mapping files (GLM), ROVER."""
+"""Scoring as by NIST's tools: sclite's alignment and files, mapping files (GLM), ROVER."""
 
 import lazy_loader
 

@@ -16,7 +16,7 @@ from asr.scoring.alignments import DELETION, INSERTION, SUBSTITUTION, Edits, too
 NULL = "@"
 GAP_COST, SUBSTITUTION_COST, NULL_GAP_COST, OPTIONAL_GAP_COST = 3000, 4000, 1, 2000
 MAX_CELLS = 4_000_000
-"""Of a pair with alternatives: some 2,000 words on each side, which take seconds."""
+"""Table of a pair with alternatives: some 2,000 words on each side, which take seconds."""
 
 _TO_LOWER = {letter: letter + 32 for letter in range(ord("A"), ord("Z") + 1)}
 _MARKS = re.compile(r"[{}@;*\\]")
