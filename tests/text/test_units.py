@@ -18,7 +18,6 @@ from asr.errors import UserError
 from asr.text import (
     SPECIAL_TOKENS,
     UNK_ID,
-    UNKNOWN_MARK,
     Rule,
     TextConfig,
     Tokenizer,
@@ -218,10 +217,9 @@ for vocab_size in (15, 1000):
 
 
 @pytest.mark.parametrize("type", ["characters", "bpe", "unigram"])
-@pytest.mark.parametrize(
-    ("text", "shown", "unknown"),
-    [
-        ("the zoo", "the ⁇oo", ["z"]),
+def test_unknown_characters(type: TokenizerType) -> None:
+    tokenizer = train(type, TEXTS)
+    for text, shown, unknown in (
         ("zzz", "⁇⁇⁇", ["z"]),
         ("q cat zq", "⁇ cat ⁇⁇", ["q", "z"]),
         ("a▁cat", "a⁇cat", ["▁"]),
@@ -229,13 +227,9 @@ for vocab_size in (15, 1000):
         ("a\tcat", "a⁇cat", ["\t"]),
         (" a  cat ", " a  cat ", []),
         ("", "", []),
-    ],
-)
-def test_unknown_characters(type: TokenizerType, text: str, shown: str, unknown: list[str]) -> None:
-    tokenizer = train(type, TEXTS)
-    assert tokenizer.find_unknown(text) == unknown
-    assert tokenizer.encode(text).count(UNK_ID) == shown.count(UNKNOWN_MARK)
-    assert tokenizer.decode(tokenizer.encode(text)) == shown
+    ):
+        assert tokenizer.find_unknown(text) == unknown
+        assert tokenizer.decode(tokenizer.encode(text)) == shown
 
 
 # --- settings -----------------------------------------------------------------------------------
