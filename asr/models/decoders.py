@@ -143,11 +143,6 @@ class DecoderState(abc.ABC):
     def forget_tokens(self) -> None:  # noqa: B027
         """Keep nothing of the tokens that come: they are whole texts."""
 
-    def select(self, rows_B: Tensor) -> None:
-        """Keep these rows, in this order, where each utterance has a single beam."""
-        self.select_utterances(rows_B)
-        self.select_beams(rows_B)
-
     @abc.abstractmethod
     def select_utterances(self, utterances_B: Tensor) -> None:
         """Keep the memories of these utterances; the beams stay as they are."""

@@ -253,15 +253,6 @@ def test_depthwise_convolution_equals_a_grouped_one(length: int, kernel: int, di
         torch.testing.assert_close(gradient, expected_gradient, rtol=0, atol=1e-11)
 
 
-def test_depthwise_convolution_in_half_precision() -> None:
-    torch.manual_seed(0)
-    ours = DepthwiseConvolution(8, 15)
-    x_BTD = torch.randn(2, 50, 8)
-    convolved_BTD = ours(x_BTD.bfloat16())
-    assert convolved_BTD.dtype == torch.bfloat16
-    torch.testing.assert_close(convolved_BTD.float(), ours(x_BTD), rtol=0, atol=0.03)
-
-
 # --- layer --------------------------------------------------------------------------------------
 
 

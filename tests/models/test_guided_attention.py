@@ -42,7 +42,6 @@ from asr.models import (
     SpeechModel,
     SpeechModelConfig,
     Targets,
-    TransformerDecoder,
     attention_measures,
     diagonal_times,
     follow_alignment,
@@ -119,24 +118,6 @@ def test_its_weight_stays_or_is_halved() -> None:
     assert AttentionLossConfig(weight=2.0).weight_at(10**6) == 2.0
     halved = AttentionLossConfig(weight=2.0, half_life=10)
     assert [halved.weight_at(step) for step in (0, 5, 20)] == pytest.approx([2.0, 2 / math.sqrt(2), 0.5])
-
-
-@pytest.mark.parametrize(("parts", "is_training"), list(itertools.product(({}, {"loss": {}}), (False, True))))
-def test_attention_is_computed_where_it_is_measured(
-    parts: dict[str, Any], is_training: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For a penalty in all layers, else on dev in the last."""
-    model, asked = guide(build_example("transformer-attention"), **parts), []
-    original = TransformerDecoder.forward
-
-    def note(self: TransformerDecoder, *args: Any) -> Any:
-        asked.append(args[3])
-        return original(self, *args)
-
-    monkeypatch.setattr(TransformerDecoder, "forward", note)
-    model.train(is_training)(*make_utterances([83, 61], [6, 3]))
-    layers = [0, 1] if parts else [] if is_training else [1]
-    assert asked == [dict.fromkeys(layers, (0, 1, 2, 3))]
 
 
 def test_it_follows_the_ctc_alignment_once_that_is_good() -> None:

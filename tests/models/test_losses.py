@@ -118,19 +118,6 @@ def test_alignment_is_the_best_path(tokens: list[int], num_steps: int, seed: int
     assert spans[len(tokens) :] == [(0, 0)] * (3 - len(tokens))
 
 
-def test_alignment_of_clear_speech() -> None:
-    """Blanks around the tokens, a repeated token, a batch with a shorter and an empty utterance."""
-    paths = [[0, 0, 3, 3, 0, 3, 4, 4, 4, 0], [5, 0, 0, 4, 4, 9, 9, 9, 9, 9], [0] * 10]
-    scores_BTV = torch.full((3, 10, 10), -5.0)
-    scores_BTV.scatter_(2, torch.tensor(paths)[..., None], 5.0)
-    tokens_BU = torch.tensor([[3, 3, 4], [5, 4, 1], [1, 1, 1]])
-    first_BU, past_BU = align_tokens(
-        scores_BTV.log_softmax(-1), torch.tensor([10, 5, 10]), tokens_BU, torch.tensor([3, 2, 0])
-    )
-    assert first_BU.tolist() == [[2, 5, 6], [0, 3, 0], [0, 0, 0]]
-    assert past_BU.tolist() == [[4, 6, 9], [1, 5, 0], [0, 0, 0]]
-
-
 @pytest.mark.parametrize(
     ("tokens", "num_steps", "first", "past"),
     [
