@@ -35,8 +35,6 @@ def align_utterances(
     By the CTC head, or by the cross-attention of the decoder's last layer. Words are spelled as in training.
     Those without a token, texts too long for their audio, and audio too long for the model are faults.
     """
-    from asr.research.labels import format_spans
-
     model, front_end = system.model.to(device).eval(), system.front_end.to(device)
     if by == "ctc" and model.ctc_head is None:
         raise UserError(
@@ -58,7 +56,7 @@ def align_utterances(
             aligned = align_by_attention(model, *encoded, texts)
         for (item, audio), tokens, token_times in zip(batch, texts, aligned, strict=True):
             words = time_words(split_words(system.tokenizer, tokens), token_times, clock, audio, rate)
-            times[item.id] = format_spans((word.text, word.start, word.end) for word in words)
+            times[item.id] = " ".join(f"{word.text}:{word.start:.4f}-{word.end:.4f}" for word in words)
 
     decode_split(utterances, rate, batch_size, align, faults, report)
     return times, faults

@@ -32,7 +32,6 @@ from .labels import (
     FrameLabels as FrameLabels,
     RecordingLabels as RecordingLabels,
     encode_labels as encode_labels,
-    format_spans as format_spans,
     read_spans as read_spans,
 )
 from .multi_speaker import (

@@ -141,11 +141,6 @@ def read_spans(utterance: Utterance, field: str) -> LabelSpans:
     return LabelSpans(tuple(labels), np.array(begins), np.array(ends))
 
 
-def format_spans(spans: Iterable[tuple[str, float, float]]) -> str:
-    """Format (label, begin, end) as `read_spans` reads them."""
-    return " ".join(f"{label}:{begin:.4f}-{end:.4f}" for label, begin, end in spans)
-
-
 def _read_field(utterance: Utterance, field: str) -> str | int | float | bool:
     section, _, name = field.partition(".")
     value = utterance.extras.get(name) if section == "extras" else getattr(utterance, field)

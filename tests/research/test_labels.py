@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from asr.data import Utterance
 from asr.errors import UserError
-from asr.research import SILENCE, FrameLabels, RecordingLabels, encode_labels, format_spans, read_spans
+from asr.research import SILENCE, FrameLabels, RecordingLabels, encode_labels, read_spans
 from asr.text import SPECIAL_TOKENS, UNK_ID, TextConfig, Tokenizer, TokenizerConfig
 
 NO_TIMES = np.empty(0)
@@ -78,7 +78,7 @@ def test_label_of_a_moment(edges: list[int], times: list[int]) -> None:
         covering = [label for label, begin, end in stretches if begin <= time / 100 < end]
         assert len(covering) <= 1
         expected.append(covering[0] if covering else SILENCE)
-    utterance = make_timed(format_spans(stretches))
+    utterance = make_timed(" ".join(f"{label}:{begin:.4f}-{end:.4f}" for label, begin, end in stretches))
     assert FrameLabels("extras.word_times").at(utterance, np.array(times) / 100) == expected
     assert FrameLabels("extras.word_times").names(utterance) == [
         SILENCE,
