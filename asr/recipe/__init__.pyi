@@ -52,6 +52,7 @@ from .evaluation import (
     read_texts as read_texts,
     score_runs as score_runs,
     score_texts as score_texts,
+    setup_name as setup_name,
     write_table as write_table,
     write_texts as write_texts,
 )
@@ -69,7 +70,6 @@ from .experiment import (
 )
 from .report import (
     SMOKE_WARNING as SMOKE_WARNING,
-    beam_suffix as beam_suffix,
     choose_method as choose_method,
     describe_experiment as describe_experiment,
     draw_curves as draw_curves,
@@ -78,8 +78,6 @@ from .report import (
     list_warnings as list_warnings,
     publish as publish,
     read_validations as read_validations,
-    reread as reread,
-    score_lengths as score_lengths,
     tabulate_comparisons as tabulate_comparisons,
 )
 from .speech_synthesis import (

@@ -206,10 +206,6 @@ class Study(Config):
     folds: Literal["speaker"] | None = None
     """speaker: each variant is trained as often as there are speakers, each time without one of them, whom
     neither train nor dev has then, and tested on that one; null: trained once, tested on all."""
-    lengths: tuple[str, ...] = ()
-    """Manifests beside test.jsonl, of longer utterances than training has: WER is drawn against length."""
-    length_beams: tuple[pydantic.PositiveInt, ...] = ()
-    """WER is drawn for each of these beams: a wide one prefers short texts."""
     methods: tuple[str, ...] = ()
     """How all that the study reports is decoded: each run by the first of these that it offers; empty: as dev
     chooses among all. Then a CTC head beside a decoder may hide what the decoder cannot do."""
@@ -219,10 +215,6 @@ class Study(Config):
         if self.baseline not in self.variants:
             known = ", ".join(self.variants)
             raise ValueError(f"baseline = {self.baseline} is none of the variants: {known}")
-        if self.lengths and self.folds is not None:
-            raise ValueError("folds and lengths: longer utterances of speakers left out are not measured")
-        if bool(self.lengths) != bool(self.length_beams):
-            raise ValueError("lengths and length_beams belong together: give both, or neither")
         return self
 
 

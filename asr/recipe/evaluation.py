@@ -314,11 +314,6 @@ def load_recognizer(experiment: Experiment, folder: Path, **options: Any) -> Rec
     return Recognizer(load_system(find_model(folder)), checks=checks, needs_times=False, **options)
 
 
-def read_decoding(summary: Mapping[str, Any]) -> DecodingConfig:
-    """Read how a run is decoded in the setup that was chosen."""
-    return DecodingConfig.model_validate_json(json.dumps(summary["decoding_config"]))
-
-
 # --- what dev chooses from ----------------------------------------------------------------------
 
 

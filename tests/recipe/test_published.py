@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 from asr.recipe import (
     TABLE,
     Texts,
+    describe_score,
     find_language_model,
+    pool,
     read_table,
-    score_lengths,
     score_runs,
+    setup_name,
     write_table,
 )
 from asr.scoring import percent
@@ -29,6 +32,24 @@ NAMES = ["-".join(path.relative_to(RECIPES).parts[:-1]) for path in PUBLISHED]
 def read_json(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
+
+
+def score_lengths(tables: list[Any], runs: list[dict[str, Any]], beam: int) -> dict[str, Any]:
+    """Score each variant on the utterances of each number of words, from the tables of all splits."""
+    references = {id: fields for own, _ in tables for id, fields in own.items()}
+    hypotheses: dict[str, Any] = defaultdict(dict)
+    for run in runs:
+        suffix = "" if beam == run["decoding_config"]["beam"] else f"_beam_{beam}"
+        for _, columns in tables:
+            hypotheses[run["name"]] |= columns[setup_name(run["name"] + suffix, run["decoding"])]
+    by_length: dict[int, Any] = defaultdict(dict)
+    for id, fields in references.items():
+        by_length[len(fields["text"].split())][id] = fields
+    variants = {run["variant"]: [own for own in runs if own["variant"] == run["variant"]] for run in runs}
+    return {
+        name: {str(n): describe_score(pool(own, by_length[n], hypotheses)) for n in sorted(by_length)}
+        for name, own in variants.items()
+    }
 
 
 def find_wrong_figures(folder: Path) -> list[str]:
