@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 
 UNIT_FILES = 100  # that a process of Ray is given at once
 MAX_PLOT_SECONDS = 600  # more is neither seen in a picture of this width nor drawn quickly
-PLOT_HZ = (250, 500, 1000, 2000, 4000)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,46 +153,31 @@ def _plot(output: Path, path: Path, config: FeaturesConfig) -> None:
     from matplotlib.figure import Figure
 
     from asr.audio.reading import read
-    from asr.features.front_end import hz_to_htk_mel, hz_to_slaney_mel
     from asr.files import replace_file
 
     audio_S = read(path, config.sample_rate, allow_silence=True)
     seconds = len(audio_S) / config.sample_rate
     if not 2 * config.window_ms / 1000 <= seconds <= MAX_PLOT_SECONDS:
-        raise UserError(
-            f"{path}: {seconds:.3f} s cannot be drawn; expected two windows to {MAX_PLOT_SECONDS} s"
-        )
+        raise UserError(f"{path}: {seconds:.3f} s cannot be drawn; expected at most {MAX_PLOT_SECONDS} s")
     figure = Figure(figsize=(11, 8), layout="constrained")
-    figure.suptitle(
-        f"{path.name} ({seconds:.2f} s)", parse_math=False
-    )  # a dollar in a name begins no formula
-    waveform, log_mel, mfcc = figure.subplots(3, sharex=True)
-    step = -(-len(audio_S) // 4000)
-    blocks = np.pad(audio_S, (0, -len(audio_S) % step), mode="edge").reshape(-1, step)
-    times = np.arange(len(blocks)) * step / config.sample_rate
-    waveform.fill_between(times, blocks.min(axis=1), blocks.max(axis=1), linewidth=0.6)
+    figure.suptitle(f"{path.name} ({seconds:.2f} s)", parse_math=False)  # a dollar begins no formula
+    waveform, *others = figure.subplots(3, sharex=True)
+    step = -(-len(audio_S) // 100_000)
+    waveform.plot(np.arange(0, len(audio_S), step) / config.sample_rate, audio_S[::step], linewidth=0.5)
     waveform.set(ylabel="amplitude", xlim=(0, seconds))
-
-    def draw(axes: Any, shown: FeaturesConfig, **style: Any) -> None:
-        """Draw each frame around the middle of its window."""
-        features_TF = _compute(shown, audio_S)
-        shift = shown.shift_samples / shown.sample_rate
-        left = (0.0 if shown.convention == "whisper" else shown.window_ms / 2000) - shift / 2
-        extent = (left, left + len(features_TF) * shift, -0.5, features_TF.shape[1] - 0.5)
-        axes.imshow(features_TF.T, origin="lower", aspect="auto", extent=extent, **style)
-
-    whisper = config.convention == "whisper"
     kept = config.model_dump(exclude={"type", "num_ceps", "deltas", "cmvn"})
-    draw(log_mel, type(config)(**kept, cmvn="none"), cmap="magma")
-    to_mel = hz_to_slaney_mel if whisper else hz_to_htk_mel
-    low, high = to_mel(config.low_hz), to_mel(config.sample_rate / 2)
-    # Bands lie evenly on the mel scale: the first begins at `low`, and the last ends at `high`.
-    rows = [float((to_mel(hz) - low) / (high - low) * (config.num_mels + 1) - 1) for hz in PLOT_HZ]
-    log_mel.set_yticks(rows, [str(hz) for hz in PLOT_HZ])
-    log_mel.set(ylabel="log-mel (Hz)", ylim=(-0.5, config.num_mels - 0.5))
+    whisper = config.convention == "whisper"
     # The zeroth cepstrum is many times as large as the rest: each is drawn in its own deviation.
-    kept = {} if whisper else kept | {"num_ceps": min(13, config.num_mels)}  # Whisper has no cepstra
-    draw(mfcc, type(config)(**kept, type="mfcc", cmvn="utterance"), cmap="RdBu_r", vmin=-3, vmax=3)
-    mfcc.set(ylabel="MFCC", xlabel="seconds")
+    cepstra = {} if whisper else {**kept, "num_ceps": min(13, config.num_mels)}  # Whisper has none: Kaldi's
+    shown = {"log_mel": {**kept, "cmvn": "none"}, "mfcc": {**cepstra, "cmvn": "utterance"}}
+    for axes, (name, settings) in zip(others, shown.items(), strict=True):
+        drawn = type(config)(**settings, type=name)
+        features_TF = _compute(drawn, audio_S)
+        shift = drawn.shift_samples / drawn.sample_rate
+        # Each frame is drawn around the middle of its window.
+        left = (0.0 if drawn.convention == "whisper" else drawn.window_ms / 2000) - shift / 2
+        extent = (left, left + len(features_TF) * shift, -0.5, features_TF.shape[1] - 0.5)
+        axes.imshow(features_TF.T, origin="lower", aspect="auto", extent=extent, cmap="magma")
+        axes.set(ylabel=name, xlabel="seconds")
     with replace_file(output) as file:
         figure.savefig(file, format="png", dpi=120)

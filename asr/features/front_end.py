@@ -339,13 +339,13 @@ def compute_hann_window(num_samples: int) -> np.ndarray:
 
 def compute_kaldi_filters(bins_K: np.ndarray, low_hz: float, high_hz: float, num_mels: int) -> np.ndarray:
     """(K, M) for bins at these frequencies: triangles on HTK's mel scale, with peak 1."""
-    edges = np.linspace(hz_to_htk_mel(low_hz), hz_to_htk_mel(high_hz), num_mels + 2)
-    return _triangles(hz_to_htk_mel(bins_K), edges)
+    edges = np.linspace(_hz_to_htk_mel(low_hz), _hz_to_htk_mel(high_hz), num_mels + 2)
+    return _triangles(_hz_to_htk_mel(bins_K), edges)
 
 
 def compute_whisper_filters(bins_K: np.ndarray, low_hz: float, high_hz: float, num_mels: int) -> np.ndarray:
     """(K, M) for bins at these frequencies: triangles in Hz with area 1, placed by Slaney's mel scale."""
-    edges = np.linspace(hz_to_slaney_mel(low_hz), hz_to_slaney_mel(high_hz), num_mels + 2)
+    edges = np.linspace(_hz_to_slaney_mel(low_hz), _hz_to_slaney_mel(high_hz), num_mels + 2)
     edges = np.where(edges < 15, edges * 1000 / 15, 1000 * 6.4 ** ((edges - 15) / 27))
     return _triangles(bins_K, edges) * 2 / (edges[2:] - edges[:-2])
 
@@ -365,11 +365,11 @@ def _triangles(points_K: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.maximum(0.0, np.minimum(rising_KM, falling_KM))
 
 
-def hz_to_htk_mel(hz: np.ndarray | float) -> np.ndarray:
+def _hz_to_htk_mel(hz: np.ndarray | float) -> np.ndarray:
     return 1127.0 * np.log1p(np.asarray(hz) / 700.0)
 
 
-def hz_to_slaney_mel(hz: float) -> float:
+def _hz_to_slaney_mel(hz: float) -> float:
     """Slaney's scale: linear up to 1000 Hz, which is 15 mel, then 27 mel to each factor of 6.4."""
     return hz * 15 / 1000 if hz < 1000 else 15 + 27 * np.log(hz / 1000) / np.log(6.4)
 

@@ -141,20 +141,6 @@ def test_any_frames_are_answered(app: Any, frames: list[str]) -> None:
     assert sent[0]["type"] == "session.created" and all(event["event_id"] for event in sent[:-1])
 
 
-@FEW
-@given(content=st.binary(min_size=1, max_size=60))
-def test_any_bytes_on_a_socket_end_that_socket_alone(address: str, content: bytes) -> None:
-    with connect(address) as link:
-        head = "GET /v1/realtime HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
-        key = "sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-        link.sendall((head + key).encode())
-        link.recv(4096)
-        link.sendall(content)
-    with connect(address) as link:
-        link.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert link.recv(4096).startswith(b"HTTP/1.1 200")
-
-
 @pytest.fixture(scope="module")
 def address(app: Any) -> Iterator[str]:
     with at_a_port(app) as address:

@@ -82,13 +82,6 @@ def test_without_the_key_nothing_is_served(given: str | None) -> None:
         assert post(client, headers={"authorization": "Bearer open sesame"}).status_code == 200
 
 
-def test_all_keys_are_compared_whichever_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("ann", "bob", "eve")}
-    compared: list[str] = []
-    monkeypatch.setattr("hmac.compare_digest", lambda a, b: compared.append(a) or a == b)
-    assert Keys(digests).identify("ann") == "ann" and len(compared) == 3
-
-
 @pytest.mark.parametrize(
     "line", ["ann", "ann:abc", "a nn:" + 64 * "0", ":" + 64 * "0", "ann:" + 64 * "G", "# none yet"]
 )

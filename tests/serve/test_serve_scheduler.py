@@ -258,12 +258,12 @@ def test_memory_that_was_freed_in_pieces_goes_back() -> None:
     script = (
         "from asr.serve.scheduler import trim_memory\n"
         "def resident():\n    return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
-        "blocks = [bytearray(20_000) for _ in range(10_000)]\n"
+        "blocks = [bytearray(20_000) for _ in range(1_000)]\n"
         "del blocks[:-1]\n"  # the last one keeps the heap from shrinking
         "before = resident()\ntrim_memory()\nprint(before - resident())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert int(done.stdout) > 100_000_000
+    assert int(done.stdout) > 10_000_000
 
 
 def test_a_client_knows_what_is_left_of_its_audio() -> None:
