@@ -169,7 +169,10 @@ def _plot(output: Path, path: Path, config: FeaturesConfig) -> None:
     whisper = config.convention == "whisper"
     # The zeroth cepstrum is many times as large as the rest: each is drawn in its own deviation.
     cepstra = {} if whisper else {**kept, "num_ceps": min(13, config.num_mels)}  # Whisper has none: Kaldi's
-    shown = {"log_mel": {**kept, "cmvn": "none"}, "mfcc": {**cepstra, "cmvn": "utterance"}}
+    shown: dict[Any, dict[str, Any]] = {
+        "log_mel": {**kept, "cmvn": "none"},
+        "mfcc": {**cepstra, "cmvn": "utterance"},
+    }
     for axes, (name, settings) in zip(others, shown.items(), strict=True):
         drawn = type(config)(**settings, type=name)
         features_TF = _compute(drawn, audio_S)

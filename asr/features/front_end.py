@@ -160,16 +160,13 @@ class FrontEnd(torch.nn.Module):
         if config.type == "mfcc":
             self._register_constant("cepstra_MF", compute_cepstral_matrix(config.num_mels, config.num_ceps))
         if config.cmvn == "global":
-            self._register_learned("cmvn_mean_F", config.num_features)
-            self._register_learned("cmvn_std_F", config.num_features)
-        self._learned: set[str] = set()
+            for name in ("cmvn_mean_F", "cmvn_std_F"):  # NaN: not learned yet
+                self.register_buffer(name, torch.full((config.num_features,), math.nan))
+        self._is_learned = False
         self._free_windows: list[torch.Tensor] = []
 
     def _register_constant(self, name: str, values: np.ndarray) -> None:
         self.register_buffer(name, torch.from_numpy(values).float(), persistent=False)
-
-    def _register_learned(self, name: str, *shape: int) -> None:
-        self.register_buffer(name, torch.full(shape, math.nan))  # NaN: not learned yet
 
     def num_frames(self, audio_lengths: Lengths) -> Lengths:
         """Number of frames of audio of so many samples, for one number or for a tensor of them."""
@@ -183,35 +180,32 @@ class FrontEnd(torch.nn.Module):
         self, audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(features_BTF, feature_lengths_B) of float32 audio in [-1, 1]."""
-        features_BTF, feature_lengths_B = self.static_features(audio_BS, audio_lengths_B)
-        features_BTF = self.transform(features_BTF, feature_lengths_B)
+        features_BTF, feature_lengths_B = self.before_cmvn(audio_BS, audio_lengths_B)
         if self.config.cmvn == "none":
             return features_BTF, feature_lengths_B
-        if self.config.cmvn == "global":
-            self._require_learned("features.cmvn: global", self.cmvn_mean_F)
-            features_BTF = (features_BTF - self.cmvn_mean_F) / self.cmvn_std_F
-        else:
+        if self.config.cmvn == "utterance":
             features_BTF = normalize_each(features_BTF, feature_lengths_B)
+        else:
+            # Remembered, because looking at a GPU's values waits for the GPU.
+            self._is_learned = self._is_learned or not bool(self.cmvn_mean_F.isnan().any())
+            if not self._is_learned:
+                raise UserError(
+                    "features.cmvn: global needs values learned from data: call fit_front_end, or load a "
+                    "checkpoint"
+                )
+            features_BTF = (features_BTF - self.cmvn_mean_F) / self.cmvn_std_F
         return zero_padding(features_BTF, feature_lengths_B), feature_lengths_B
 
     @torch.no_grad()
-    def transform(self, features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
-        """Append deltas, as the config asks."""
-        if self.config.deltas:
-            features_BTF = append_deltas(features_BTF, feature_lengths_B, self.config.deltas)
-            features_BTF = zero_padding(features_BTF, feature_lengths_B)
-        return features_BTF
-
-    @torch.no_grad()
-    def static_features(
+    def before_cmvn(
         self, audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The log-mel or MFCC alone, before deltas and CMVN."""
+        """The log-mel or MFCC, with deltas where the config asks for them."""
         whisper = self.config.convention == "whisper"
         feature_lengths_B = self.num_frames(audio_lengths_B.to(audio_BS.device))
         num_frames = self.num_frames(audio_BS.shape[1])
         if num_frames == 0:
-            return audio_BS.new_zeros(len(audio_BS), 0, self.config.num_static), feature_lengths_B
+            return audio_BS.new_zeros(len(audio_BS), 0, self.num_features), feature_lengths_B
         # Mixed precision is for models: 16 bits do not hold the range of these energies.
         with torch.autocast(audio_BS.device.type, enabled=False):
             if whisper:
@@ -221,6 +215,9 @@ class FrontEnd(torch.nn.Module):
                 features_BTF = scale_like_whisper(features_BTF, feature_lengths_B)
             if self.config.type == "mfcc":
                 features_BTF = _map_rows(features_BTF, self.cepstra_MF)
+        features_BTF = zero_padding(features_BTF, feature_lengths_B)
+        if self.config.deltas:
+            features_BTF = append_deltas(features_BTF, feature_lengths_B, self.config.deltas)
         return zero_padding(features_BTF, feature_lengths_B), feature_lengths_B
 
     def _compute_log_mel(
@@ -281,15 +278,6 @@ class FrontEnd(torch.nn.Module):
         if on_cpu:
             self._free_windows.append(windows_RN)
 
-    def _require_learned(self, setting: str, values: torch.Tensor) -> None:
-        if setting in self._learned:  # remembered, because looking at a GPU's values waits for the GPU
-            return
-        if bool(values.isnan().any()):
-            raise UserError(
-                f"{setting} needs values learned from data: call fit_front_end, or load a checkpoint"
-            )
-        self._learned.add(setting)
-
 
 # --- learning -----------------------------------------------------------------------------------
 
@@ -303,8 +291,7 @@ def fit_front_end(front_end: FrontEnd, batches: Iterable[tuple[torch.Tensor, tor
         return
     count, mean_F, scatter_F = 0, torch.zeros(1).double(), torch.zeros(1).double()
     for batch in batches:
-        features_BTF, feature_lengths_B = front_end.static_features(*batch)
-        features_BTF = front_end.transform(features_BTF, feature_lengths_B)
+        features_BTF, feature_lengths_B = front_end.before_cmvn(*batch)
         is_valid_BT = valid_frames(features_BTF, feature_lengths_B.to(features_BTF.device))[..., 0]
         frames_NF = features_BTF[is_valid_BT].to("cpu", torch.float64)
         if not len(frames_NF):
@@ -475,8 +462,6 @@ def scale_like_whisper(log_mel_BTM: torch.Tensor, feature_lengths_B: torch.Tenso
 def append_deltas(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor, order: int) -> torch.Tensor:
     """Kaldi's deltas up to `order` behind the features; each utterance's first and last frame repeat."""
     num_utterances, num_frames, _ = features_BTF.shape
-    if num_frames == 0:
-        return features_BTF.repeat(1, 1, 1 + order)
     reach = 2 * order
     position_T = torch.arange(-reach, num_frames + reach, device=features_BTF.device)
     position_BT = torch.minimum(position_T, feature_lengths_B[:, None] - 1).clamp_(min=0)
