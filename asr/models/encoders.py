@@ -1,4 +1,4 @@
-"""Base of all encoders: subsampled features to encoded steps, and the times of these in the audio."""
+"""Encoders (Transformer, Conformer, LSTM): features to encoded steps, and the times of these in the audio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small parts of every model family: quick dropout, feed-forward blocks, masks; models without weights."""
+"""Layers of all models: dropout, feed-forward, positions, attention; models without weights."""
 
 from __future__ import annotations
 

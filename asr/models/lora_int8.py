@@ -1,4 +1,4 @@
-"""Adapt a trained model: frozen parts, and low-rank changes of projections (LoRA)."""
+"""Adapted models, with frozen parts and low-rank changes (LoRA); precision of inference, 8 bits too."""
 
 from __future__ import annotations
 

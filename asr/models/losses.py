@@ -1,4 +1,4 @@
-"""Losses: label-smoothed cross-entropy, CTC and its alignment; what all models have in common."""
+"""Cross-entropy, CTC and its alignment; the base of all models."""
 
 from __future__ import annotations
 
