@@ -18,14 +18,13 @@ from model_examples import (
 )
 
 from asr.models import (
-    IGNORED,
     REPORTED,
     Decoder,
     SpeechModel,
     SpeechModelConfig,
     Targets,
 )
-from asr.text import EOS_ID, SOS_ID
+from asr.text import EOS_ID
 
 # B batch, T frames or encoded steps, U tokens, N rows of the decoder
 
@@ -81,15 +80,6 @@ def test_losses_of_a_batch_are_the_sums_of_each_alone(name: str) -> None:
 
 
 # --- losses -------------------------------------------------------------------------------------
-
-
-def test_targets_of_the_decoder() -> None:
-    targets = Targets(torch.tensor([[7, 8, 9], [5, 1, 1], [1, 1, 1]]), torch.tensor([3, 1, 0]))
-    inputs_BN, targets_BN = targets.for_decoder()
-    end, none = EOS_ID, IGNORED
-    assert inputs_BN.tolist() == [[SOS_ID, 7, 8, 9], [SOS_ID, 5, end, end], [SOS_ID, end, end, end]]
-    assert targets_BN.tolist() == [[7, 8, 9, end], [5, end, none, none], [end, none, none, none]]
-    assert targets.num_rows_B.tolist() == [4, 2, 1]
 
 
 @pytest.mark.parametrize("step", [0, 600, 1000])

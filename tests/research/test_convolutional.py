@@ -48,14 +48,3 @@ def encode_alone(encoder: ConvolutionalEncoder, features_TF: Tensor) -> Tensor:
 def test_each_utterance_as_if_alone(kind: str, kernel: int) -> None:
     encoder = build_encoder(kernel=kernel, subsampling={"type": kind, "factor": 2})
     assert_each_as_if_alone(encoder, 2, lambda features_TF: encode_alone(encoder, features_TF))
-
-
-@pytest.mark.parametrize(("kernel", "num_layers"), [(1, 3), (3, 2), (5, 3)])
-def test_a_step_sees_half_a_kernel_a_layer_to_each_side(kernel: int, num_layers: int) -> None:
-    encoder = build_encoder(kernel=kernel, num_layers=num_layers, subsampling={"type": "stack", "factor": 1})
-    features_BTF = torch.randn(1, 41, 20, dtype=torch.float64, requires_grad=True)
-    encoded_BTD, _ = encoder(features_BTF, torch.tensor([41]))
-    (gradient_BTF,) = torch.autograd.grad(encoded_BTD[0, 20].square().sum(), features_BTF)
-    seen = gradient_BTF[0].abs().sum(-1).nonzero()[:, 0].tolist()
-    reach = num_layers * (kernel // 2)
-    assert seen == list(range(20 - reach, 20 + reach + 1))

@@ -14,7 +14,7 @@ from asr.data import Utterance
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
 from asr.models import build_model, ctc_loss
-from asr.research import MultiSpeakerConfig, MultiSpeakerModel, split_texts
+from asr.research import MultiSpeakerConfig, MultiSpeakerModel
 from asr.text import EOS_ID, TextConfig, Tokenizer, TokenizerConfig
 
 FEATURE_LENGTHS = [83, 61, 40]
@@ -66,19 +66,6 @@ def test_the_loss_is_that_of_the_best_assignment(num_speakers: int, padding: flo
     losses = model(*batch[:4])
     assert float(losses.total) == pytest.approx(total, rel=1e-5)
     assert losses.num_tokens == sum(len(text) + 1 for own in texts for text in own)
-
-
-def test_the_order_of_the_texts_means_nothing() -> None:
-    model = build_example()
-    batch, _ = make_batch(2)
-    parts = split_texts(batch.tokens_BU, batch.token_lengths_B, 2)
-    turned = batch.tokens_BU.clone()
-    for row in range(len(turned)):
-        (first, n), (second, m) = [(tokens[row], int(lengths[row])) for tokens, lengths in parts]
-        turned[row, : n + m + 1] = torch.cat([second[:m], torch.tensor([EOS_ID]), first[:n]])
-    with torch.no_grad():
-        same = model(*batch[:2], turned, batch.token_lengths_B)
-        assert float(same.total) == pytest.approx(float(model(*batch[:4]).total), rel=1e-6)
 
 
 def test_it_learns_two_texts_at_once() -> None:
