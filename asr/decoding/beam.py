@@ -562,12 +562,8 @@ def score_texts(model: FusionModel, tokens_RU: Tensor, lengths_R: Tensor, sos_id
 
 def pad_texts(found: NBest, device: torch.device) -> tuple[Tensor, Tensor]:
     """(R, U) tokens and (R,) counts, as many rows for each utterance; rows without a text are empty."""
-    most = max(map(len, found))
-    none = Hypothesis((), 0.0)
-    rows = [
-        torch.tensor(text.tokens, dtype=torch.long)
-        for texts in found
-        for text in [*texts, *[none] * (most - len(texts))]
-    ]
-    counts_R = torch.tensor([len(row) for row in rows], device=device)
-    return pad_sequence(rows, batch_first=True, padding_value=EOS_ID).to(device), counts_R
+    most, none = max(map(len, found)), Hypothesis((), 0.0)
+    whole = [text.tokens for texts in found for text in [*texts, *[none] * (most - len(texts))]]
+    rows = [torch.tensor(tokens, dtype=torch.long) for tokens in whole]
+    padded_RU = pad_sequence(rows, batch_first=True, padding_value=EOS_ID)
+    return padded_RU.to(device), torch.tensor([*map(len, rows)], device=device)

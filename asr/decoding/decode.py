@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -258,18 +259,18 @@ class SpeechDecoder:
         """Decode by every setup what is encoded once at each speed; all speeds of a setup in one search."""
         encoded, encoding_seconds = {}, {}
         for speed in sorted({speed for setup in setups.values() for speed in setup.config.speeds}):
-            watch = Stopwatch(self.device)
+            began = read_clock(self.device)
             encoded[speed] = self.encode(audio, speed)
-            encoding_seconds[speed] = watch.read()
+            encoding_seconds[speed] = read_clock(self.device) - began
         batches = {}
         for name, setup in setups.items():
-            watch = Stopwatch(self.device)
+            began = read_clock(self.device)
             speeds = sorted(set(setup.config.speeds))
             found = iter(self.decode(join_encoded([encoded[speed] for speed in speeds]), setup))
             at_speeds = {
                 speed: (encoded[speed], list(itertools.islice(found, len(audio)))) for speed in speeds
             }
-            seconds = watch.read() + sum(encoding_seconds[speed] for speed in speeds)
+            seconds = read_clock(self.device) - began + sum(encoding_seconds[speed] for speed in speeds)
             batches[name] = DecodedBatch(at_speeds, seconds)
         return batches
 
@@ -347,7 +348,7 @@ class SpeechDecoder:
             texts.append(CtcText(tokens, steps[:count], self.tokenizer.decode(tokens), mean, whole))
         return texts
 
-    def arithmetic(self) -> contextlib.AbstractContextManager[None]:
+    def arithmetic(self) -> contextlib.AbstractContextManager[Any]:
         return arithmetic(self.device, self.dtype)
 
 
@@ -411,40 +412,28 @@ def pad_audio(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor,
 
 def batch_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     """Numbers of the rows of batches, of equal length each; the first row is in the first batch."""
-    rows_of: dict[int, list[int]] = {}
+    rows_of: dict[int, list[int]] = collections.defaultdict(list)
     for row, length in enumerate(lengths):
-        rows_of.setdefault(length, []).append(row)
-    batches = [
-        rows[first : first + batch_size]
+        rows_of[length].append(row)
+    return sorted(
+        rows[start : start + batch_size]
         for rows in rows_of.values()
-        for first in range(0, len(rows), batch_size)
-    ]
-    return sorted(batches)
+        for start in range(0, len(rows), batch_size)
+    )
 
 
-@contextlib.contextmanager
-def arithmetic(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+def arithmetic(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractContextManager[Any]:
     """Compute matrix products in this type."""
-    with contextlib.ExitStack() as stack:
-        if dtype != torch.float32:
-            stack.enter_context(torch.autocast(device.type, dtype))
-        elif device.type == "cuda":
-            # By default cuDNN rounds the factors of a float32 convolution to 10 bits.
-            stack.enter_context(torch.backends.cudnn.flags(allow_tf32=False))
-        yield
+    if dtype != torch.float32:
+        return torch.autocast(device.type, dtype)
+    if device.type == "cuda":
+        # By default cuDNN rounds the factors of a float32 convolution to 10 bits.
+        return torch.backends.cudnn.flags(allow_tf32=False)
+    return contextlib.nullcontext()
 
 
-class Stopwatch:
-    """Seconds of work, on a GPU too, where calls return before their work is done."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._begin = self._now()
-
-    def read(self) -> float:
-        return self._now() - self._begin
-
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
+def read_clock(device: torch.device) -> float:
+    """Seconds, once the work of a GPU is done, whose calls return before."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -13,7 +13,7 @@ from asr.audio.segmentation import AudioSegment
 from asr.audio.sources import Recording
 from asr.data.manifest import Utterance
 from asr.data.packed import fetch, read_audio, read_data
-from asr.decoding.decode import Stopwatch, batch_by_length
+from asr.decoding.decode import batch_by_length, read_clock
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.scoring.counting import score
@@ -112,9 +112,9 @@ def _decode_long(transcriber: Transcriber, item: Utterance, split: EvaluatedSpli
         item.audio, item.id, item.start, item.duration, item.channel_index, is_utterance=True
     )
     for own in split.setups.values():
-        watch = Stopwatch(transcriber.device)
+        began = read_clock(transcriber.device)
         transcript = transcriber.transcribe_recording(recording, own.request)
-        own.seconds += watch.read()
+        own.seconds += read_clock(transcriber.device) - began
         warnings = tuple(warning for segment in transcript.segments for warning in segment.warnings)
         own.add(item, Segment(0.0, item.duration, transcript.text, warnings=warnings))
 

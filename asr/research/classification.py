@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from asr.data.manifest import Utterance
-from asr.decoding.decode import Stopwatch, pad_audio
+from asr.decoding.decode import pad_audio, read_clock
 from asr.errors import UserError, plural
 from asr.evaluation.speech import ComputingTime, ReadAudio, decode_split
 from asr.features.front_end import FrontEnd
@@ -57,9 +57,9 @@ class ReadSplit(ComputingTime):
             audio = [samples for _, samples in batch]
             if not all(front_end.num_frames(len(samples)) for samples in audio):
                 raise UserError(f"{min(map(len, audio))} samples are too short for one frame")
-            watch = Stopwatch(device)
+            began = read_clock(device)
             results = compute(*front_end(*pad_audio(audio, device)))
-            self.seconds += watch.read()
+            self.seconds += read_clock(device) - began
             self.audio_seconds += sum(map(len, audio)) / front_end.config.sample_rate
             for (item, _), result in zip(batch, results, strict=True):
                 keep(item, result)

@@ -17,7 +17,7 @@ import torch
 from asr.audio.reading import Damage
 from asr.audio.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
 from asr.audio.sources import Recording, read_ahead, read_recording, split_channels
-from asr.decoding.decode import Stopwatch, batch_by_length, pad_audio
+from asr.decoding.decode import batch_by_length, pad_audio, read_clock
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.models.lora_int8 import Precision
@@ -232,7 +232,7 @@ class WhisperRecognizer(Transcriber):
     ) -> dict[str, TimedTexts]:
         texts = {}
         for name, request in requests.items():
-            watch = Stopwatch(self.device)
+            began = read_clock(self.device)
             options = _options(request)
             if options.windows != "pauses":
                 raise UserError(
@@ -240,7 +240,7 @@ class WhisperRecognizer(Transcriber):
                 )
             found = self.decode(self.encode(segments, options), options)
             own = [place_text(text, segment, request) for segment, text in zip(segments, found, strict=True)]
-            texts[name] = TimedTexts(own, watch.read())
+            texts[name] = TimedTexts(own, read_clock(self.device) - began)
         return texts
 
     def cut_recordings(
