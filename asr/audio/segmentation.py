@@ -519,7 +519,7 @@ def _read_weights(prefix: str) -> dict[str, Tensor]:
     package = importlib.util.find_spec("silero_vad")
     assert package is not None and package.origin is not None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.load; there is no other file
+        warnings.simplefilter("ignore")  # torch.jit.load is deprecated; at 8 kHz there is no other file
         state = torch.jit.load(Path(package.origin).parent / "data" / "silero_vad.jit").state_dict()
     return {name[len(prefix) + 1 :]: value for name, value in state.items() if name.startswith(f"{prefix}.")}
 
