@@ -52,18 +52,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifest", metavar="MANIFEST", help=f"{JSON_LINES}, or a folder of shards")
-    parser.add_argument(
-        "--tokenizer", metavar="FILE", help="tokenizer.json that must be able to write all texts"
-    )
-    parser.add_argument(
-        "--text-rules", metavar="RULE", nargs="+", help="text.training of the run, if not the default"
-    )
+    parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json that must write all texts")
+    parser.add_argument("--text-rules", metavar="RULE", nargs="+", help="text.training, if not the default")
     audio = parser.add_mutually_exclusive_group()
     audio.add_argument("--no-audio", action="store_true", help="do not look at the audio files")
     audio.add_argument("--decode", action="store_true", help="decode all audio, not only the headers")
-    parser.add_argument(
-        "--root", metavar="FOLDER", help="report audio outside of it, and do not open such files"
-    )
+    parser.add_argument("--root", metavar="FOLDER", help="report audio outside of it, and do not open it")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -122,12 +116,8 @@ def _validate(args: argparse.Namespace) -> int:
 
 
 def _add_stats(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "manifests", metavar="MANIFEST", nargs="+", help=f"{JSON_LINES}, or a folder of shards"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON list with an object for each manifest"
-    )
+    parser.add_argument("manifests", metavar="MANIFEST", nargs="+", help=f"{JSON_LINES}, or shards")
+    parser.add_argument("--json", action="store_true", help="print a JSON list, an object for each manifest")
 
 
 def _stats(args: argparse.Namespace) -> int:
@@ -176,12 +166,9 @@ def _add_split(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="a fraction of the hours (dev=0.1), a number of speakers or utterances (dev=20), or train=rest",
     )
-    parser.add_argument(
-        "--output-dir", metavar="FOLDER", required=True, help="NAME.jsonl of each part goes here"
-    )
-    parser.add_argument(
-        "--by", choices=("speaker", "utterance"), help="what stays together (default: speaker if known)"
-    )
+    parser.add_argument("--output-dir", metavar="FOLDER", required=True, help="for NAME.jsonl of each part")
+    units = ("speaker", "utterance")
+    parser.add_argument("--by", choices=units, help="what stays together (default: speaker if known)")
     parser.add_argument("--seed", type=int, default=0, help="another number gives another split (default: 0)")
 
 
@@ -274,30 +261,16 @@ def _merge(args: argparse.Namespace) -> int:
 
 
 def _add_convert(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = (
-        f"Columns of tables are known by these names, others are kept as extras. {describe_columns()}."
-    )
+    parser.epilog = f"Columns of tables have these names, others are kept as extras. {describe_columns()}."
     parser.add_argument("source", metavar="SOURCE", help="file or folder to read")
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help="file or folder to write; audio in the cells of Parquet goes into TARGET.audio beside it",
-    )
-    parser.add_argument(
-        "--from",
-        dest="source_kind",
-        choices=(*KINDS, *SOURCES_ONLY),
-        help="default: by the suffix and the first record",
-    )
-    parser.add_argument(
-        "--to", dest="target_kind", choices=KINDS, help="default: by the suffix (.json is NeMo's)"
-    )
+    target = "file or folder to write; audio in the cells of Parquet goes into TARGET.audio beside it"
+    parser.add_argument("target", metavar="TARGET", help=target)
+    sources, by_suffix = (*KINDS, *SOURCES_ONLY), "default: by the suffix"
+    parser.add_argument("--from", dest="source_kind", choices=sources, help=f"{by_suffix} and a record")
+    parser.add_argument("--to", dest="target_kind", choices=KINDS, help=f"{by_suffix}; .json is NeMo's")
     parser.add_argument("--text-column", metavar="NAME", help="the column, or JSON field, that has the texts")
-    parser.add_argument(
-        "--allow-pipes",
-        action="store_true",
-        help="in a wav.scp, replace plain decoding commands by the files they read",
-    )
+    pipes = "in a wav.scp, replace plain decoding commands by the files they read"
+    parser.add_argument("--allow-pipes", action="store_true", help=pipes)
 
 
 def _convert(args: argparse.Namespace) -> int:

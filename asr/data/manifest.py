@@ -96,7 +96,7 @@ def read_manifest(*paths: str | Path, rank: int = 0, count: int = 1) -> Iterator
         folder = os.path.dirname(os.path.abspath(path))
         for number, _, line in read_lines(path):
             if position % count == rank:
-                yield with_absolute_audio(_parse_at(f"{path}:{number}", line), folder)
+                yield with_absolute_audio(parse_utterance(line, f"{path}:{number}"), folder)
             position += 1
 
 
@@ -141,7 +141,7 @@ class Manifest(Sequence[Utterance]):
             absolute = Path(os.path.abspath(path))  # a worker process may have another current folder
             self._files.append((absolute, stamp, len(offsets)))
             for number, offset, line in read_lines(path):
-                durations.append(_parse_at(f"{path}:{number}", line).duration)
+                durations.append(parse_utterance(line, f"{path}:{number}").duration)
                 offsets.append(offset)
         self._offsets = np.array(offsets, dtype=np.int64)
         self.durations = np.array(durations, dtype=np.float64)
@@ -191,7 +191,7 @@ class Manifest(Sequence[Utterance]):
                 line = file.readline(MAX_LINE_BYTES + 1)
             except OSError as error:
                 raise UserError(f"{source}: cannot be read ({error.strerror})") from None
-        return with_absolute_audio(_parse_at(source, line), path.parent)
+        return with_absolute_audio(parse_utterance(line, source), path.parent)
 
 
 def _stamp(file: IO[bytes]) -> tuple[int, int]:
@@ -221,14 +221,15 @@ def build_utterance(source: str, fields: Mapping[str, Any]) -> Utterance:
         raise UserError(f"{source}: {_explain(error, fields)}") from None
 
 
-def parse_utterance(line: bytes) -> Utterance:
-    """One line of a manifest. The message of a `UserError` does not say where the line stands."""
+def parse_utterance(line: bytes, source: str = "") -> Utterance:
+    """One line of a manifest; `source`, such as path:line, begins the message of an error."""
+    place = f"{source}: " if source else ""
     if len(line) > MAX_LINE_BYTES:
-        raise UserError(_too_long(line))
+        raise UserError(f"{place}{_too_long(line)}")
     try:
         return Utterance.model_validate_json(line)
     except pydantic.ValidationError as error:
-        raise UserError(_explain(error, parse_json(line))) from None
+        raise UserError(f"{place}{_explain(error, parse_json(line))}") from None
 
 
 def with_absolute_audio(utterance: Utterance, folder: str | Path) -> Utterance:
@@ -248,13 +249,6 @@ def require_line_fits(id: str, line: bytes) -> None:
     """Refuse a line that is too long to be read again; `line` is without its newline."""
     if len(line) >= MAX_LINE_BYTES:
         raise UserError(f"utterance {id}: {_too_long(line)}")
-
-
-def _parse_at(source: str, line: bytes) -> Utterance:
-    try:
-        return parse_utterance(line)
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from None
 
 
 def _too_long(line: bytes) -> str:

@@ -70,12 +70,11 @@ def list_files(folder: str) -> list[ByteRange]:
     files = []
     for name, info in sorted(found.items()):
         parts = name.removeprefix(path.rstrip("/")).strip("/").split("/")
-        if {"", ".", ".."} & set(parts) or not name.startswith(path.rstrip("/") + "/"):
-            logger.warning("%s: %r is left out, which is no name below it", folder, name)
-        elif not isinstance(info.get("size"), int):
-            logger.warning("%s: %r is left out, whose size is unknown", folder, name)
-        else:
+        is_below = name.startswith(path.rstrip("/") + "/") and not {"", ".", ".."} & set(parts)
+        if is_below and isinstance(info.get("size"), int):
             files.append(_whole_file("/".join([folder.rstrip("/"), *parts]), info))
+        else:
+            logger.warning("%s: %r is left out: no name below it, or a file of unknown size", folder, name)
     return files
 
 

@@ -154,11 +154,9 @@ def _decode_lines(name: str, file: io.BufferedReader) -> Iterator[tuple[int, str
 
 def _require_text(name: str, number: int, line: str) -> None:
     if "\0" in line:
-        wide = line.count("\0") * 3 > len(line)
-        what = "UTF-16 without a byte order mark" if wide else "a binary file"
         raise UserError(
-            f"{name}:{number}: NUL at byte {line.index(chr(0)) + 1}; is it {what}? expected UTF-8 text: "
-            + ("convert it, as by `iconv -f utf-16le -t utf-8`" if wide else "give a text file")
+            f"{name}:{number}: NUL at byte {line.index(chr(0)) + 1}, as in a binary file and in UTF-16 "
+            "without a byte order mark; expected UTF-8 text: convert it, as by `iconv -f utf-16le -t utf-8`"
         )
     if not line.isascii() and (found := _NOT_UTF8.search(line)):
         start = len(line[: found.start()].encode())

@@ -211,7 +211,7 @@ def test_any_text_comes_back_from_any_format(
 # --- hostile input ------------------------------------------------------------------------------
 
 FAULTS = {
-    "nul": (b"u_1 one\nu_2 t\0wo\n", r"file.txt:2: NUL at byte 6; .*binary"),
+    "nul": (b"u_1 one\nu_2 t\0wo\n", r"file.txt:2: NUL at byte 6, .*binary"),
     "utf16_without_mark": ("u_1 one\nu_2 two\n".encode("utf-16-le"), r"file.txt:1: NUL .*UTF-16.*iconv"),
     "latin1": ("u_1 one\nu_2 caf\u00e9\n".encode("latin-1"), r"file.txt:2: byte 8 is not UTF-8 .*iconv -f latin1"),
     "mixed": (b"u_1 caf\xc3\xa9\nu_2 caf\xe9\n", r"file.txt:2: byte 8 is not UTF-8"),
