@@ -67,6 +67,10 @@ class DecodingConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> DecodingConfig:
+        from asr.decoding.decode import METHODS  # whose functions take this config
+
+        if self.method not in ("auto", *METHODS):
+            raise ValueError(f"method = {self.method}: expected one of auto, {', '.join(METHODS)}")
         if not self.speeds or len(set(self.speeds)) < len(self.speeds):
             raise ValueError(f"speeds = {list(self.speeds)}: expected at least one, and each only once")
         for setting, methods in _USERS.items():

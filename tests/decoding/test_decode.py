@@ -65,7 +65,7 @@ def test_methods_fit_the_heads_of_the_model() -> None:
     [
         ("transformer-ctc", {"method": "joint"}, False, "a decoder .*use ctc_beam"),
         ("transformer-attention", {"method": "ctc_greedy"}, False, "a CTC head.*use attention"),
-        (HYBRID, {"method": "jiont"}, False, "jiont: expected one of auto, ctc_greedy"),
+        (HYBRID, {"method": "jiont"}, False, "method = jiont: expected one of auto, ctc_greedy"),
         (HYBRID, {"language_model_weight": 0.3}, False, "there is no language model"),
         (HYBRID, {}, True, "a language model was given"),
         (HYBRID, {"method": "ctc_greedy", "language_model_weight": 1.0}, True, "use ctc_beam"),

@@ -25,7 +25,6 @@ from asr.evaluation import (
     View,
     attention_pictures,
     check_view,
-    choose_labels,
     choose_view,
     compute_spectrogram,
     draw,
@@ -198,21 +197,6 @@ def test_both_parts_have_one_time_axis(tmp_path: Path) -> None:
 )
 def test_any_text_can_be_drawn(tmp_path: Path, changes: dict[str, Any]) -> None:
     draw(tmp_path / "a.png", make_picture(**changes))
-
-
-@pytest.mark.parametrize(
-    ("names", "words", "most", "expected"),
-    [
-        ("A B", {0: "A", 2: "B"}, 3, {0: "A", 1: "␣", 2: "B"}),
-        ([*"TWO ONE", END], {0: "TWO", 4: "ONE"}, 3, {0: "TWO", 4: "ONE", 7: END}),
-        ([*"TWO ONE", END], {0: "TWO", 4: "ONE"}, 2, {0: "TWO", 7: END}),
-        ("一二三四", {}, 2, {0: "一", 2: "三"}),
-    ],
-)
-def test_labels_are_never_too_many(
-    names: list[str], words: dict[int, str], most: int, expected: dict[int, str]
-) -> None:
-    assert choose_labels(names, words, most) == expected
 
 
 def test_a_tone_stands_at_its_frequency_and_time() -> None:
