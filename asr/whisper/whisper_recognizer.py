@@ -166,15 +166,19 @@ class WhisperRecognizer(Transcriber):
             for start, end in segment.speech
         )
 
-    def _recognize_once(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
+    def _recognize_once(
+        self, segments: Sequence[AudioSegment], request: Request, with_words: bool = True
+    ) -> list[Segment]:
         options = _options(request)
         windows = self.encode(segments, options)
         texts = self.decode(windows, options)
-        words = self.time(segments, windows, [text.tokens for text in texts], options)
-        return [
-            replace_words(place_text(text, segment, request), text.text, own)
-            for segment, text, own in zip(segments, texts, words, strict=True)
-        ]
+        words = self.time(segments, windows, [text.tokens if with_words else () for text in texts], options)
+        results = []
+        for segment, text, own in zip(segments, texts, words, strict=True):
+            tokens = text.tokens if request.tokens else ()
+            placed = replace(text, start=segment.start, end=segment.end, tokens=tokens)
+            results.append(replace_words(placed, text.text, own))
+        return results
 
     @torch.inference_mode()
     def encode(self, segments: Sequence[AudioSegment], config: WhisperDecodingConfig) -> EncodedWindows:
@@ -232,14 +236,12 @@ class WhisperRecognizer(Transcriber):
     ) -> dict[str, TimedTexts]:
         texts = {}
         for name, request in requests.items():
-            began = read_clock(self.device)
-            options = _options(request)
-            if options.windows != "pauses":
+            if _options(request).windows != "pauses":
                 raise UserError(
                     "whisper.windows is about recordings; utterances are decoded as they are, remove it"
                 )
-            found = self.decode(self.encode(segments, options), options)
-            own = [place_text(text, segment, request) for segment, text in zip(segments, found, strict=True)]
+            began = read_clock(self.device)
+            own = self._recognize_once(segments, request, with_words=False)
             texts[name] = TimedTexts(own, read_clock(self.device) - began)
         return texts
 
@@ -253,21 +255,20 @@ class WhisperRecognizer(Transcriber):
             return
         held: list[AudioSegment] = []
         opening: AudioSegment | None = None
+        known: list[Language] = []
         for piece in pieces:
             is_end = isinstance(piece, End)
             if not isinstance(piece, End):
                 held.append(piece)
-            if opening is None and held:
-                seconds = sum(len(one.audio_S) for one in held) / self.sample_rate
-                if not is_end and seconds < OPENING_SECONDS:
-                    continue
-                opening, known = held[0], list[Language]()
+            seconds = sum(len(one.audio_S) for one in held) / self.sample_rate
+            if opening is None and held and (is_end or seconds >= OPENING_SECONDS):
+                opening, known = held[0], []
                 if len(held) > 1:
                     audio_S = np.concatenate([one.audio_S for one in held])[: self.system.whole_samples]
                     opening = replace(opening, audio_S=audio_S)
-            for one in held:
-                yield OpenedSegment(**vars(one), opening=opening, known=known)
-            held.clear()
+            if opening is not None:
+                yield from (OpenedSegment(**vars(one), opening=opening, known=known) for one in held)
+                held = []
             if isinstance(piece, End):
                 opening = None
                 yield piece
@@ -351,12 +352,6 @@ class WhisperRecognizer(Transcriber):
             previous = previous[-self.model.sizes.max_tokens :] if is_sure else []
         step = max(1, min(len(place.audio_S), round(going_on * self.sample_rate)))
         return DecodedWindow(tuple(segments), language, tuple(previous), step)
-
-
-def place_text(text: Segment, segment: AudioSegment, request: Request) -> Segment:
-    """The same text with the times of its audio, and without its tokens if they were not asked for."""
-    tokens = text.tokens if request.tokens else ()
-    return replace(text, start=segment.start, end=segment.end, tokens=tokens)
 
 
 def join_parts(segment: AudioSegment, parts: Sequence[Segment], separator: str) -> Segment:

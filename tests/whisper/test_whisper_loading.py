@@ -13,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
@@ -168,8 +170,7 @@ def test_a_name_on_the_hub_is_found_in_the_cache(
 
 def test_names_as_in_other_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    asked: list[str] = []
-    monkeypatch.setattr("asr.whisper.loading._fetch", lambda name: asked.append(name) or tmp_path)
+    monkeypatch.setattr("asr.whisper.loading._fetch", Path)
     for name, hub_name in (
         ("tiny", "openai/whisper-tiny"),
         ("base.en", "openai/whisper-base.en"),
@@ -179,44 +180,39 @@ def test_names_as_in_other_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         ("distil-large-v3", "distil-whisper/distil-large-v3"),
         ("whisper-small", "openai/whisper-small"),
     ):
-        assert find_family(name)
-        find_files(name)
-        assert asked[-1] == hub_name
+        assert find_family(name) and find_files(name) == Path(hub_name)
     assert not find_family("large-v4")
     (tmp_path / "tiny").mkdir()  # the folder of a run
     assert not find_family("tiny") and find_files("tiny") == Path("tiny")
 
 
-def test_what_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
+def test_what_is_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, local_files_only: bool = False, **__: object) -> None:
+        raise LocalEntryNotFoundError("nothing") if local_files_only else OSError("no network")
 
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    for name in (str(tmp_path / "absent" / "model.pt"), "nonsense"):
-        assert not find_family(name)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
     (tmp_path / "page.bin").write_text("<html>")
     (tmp_path / "ggml.bin").write_bytes(b"lmgg")
     for name, message in (
         (str(tmp_path / "absent" / "model.pt"), "no such file or folder"),
-        *((name, "no such file or folder") for name in ("nonsense", "../whisper-missing", "a/whisper..b")),
+        ("nonsense", "no such file or folder"),
+        ("../whisper-missing", "no such file or folder"),
+        ("whisper-bas", "did you mean openai/whisper-base?"),
+        ("base", r"no network\).*`hf download openai/whisper-base`"),
         (str(tmp_path / "page.bin"), r"no \.pt file of OpenAI"),
         (str(tmp_path), "no Whisper model in this folder"),
         (str(tmp_path / "ggml.bin"), r"ggml\.bin.*python tools/convert_ggml.py"),
     ):
         with pytest.raises(UserError, match=message):
             load_whisper(name)
-
-
-def test_a_name_that_the_hub_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, local_files_only: bool = False, **__: object) -> None:
-        raise LocalEntryNotFoundError("nothing") if local_files_only else OSError("no network")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    for name, advice in (
-        ("whisper-bas", "did you mean openai/whisper-base?"),
-        ("base", r"no network\).*`hf download openai/whisper-base`"),
-    ):
-        with pytest.raises(UserError, match=advice):
-            find_files(name)
+    assert not find_family("nonsense") and not find_family(str(tmp_path / "absent" / "model.pt"))
+    monkeypatch.delenv("ASR_MODEL", raising=False)
+    soundfile.write(tmp_path / "a.wav", np.zeros(8000), 16_000)
+    assert main(["transcribe", str(tmp_path / "a.wav")]) == 2
+    told = capsys.readouterr().err
+    assert all(part in told for part in ("hf download openai/whisper-base", "--model", "ASR_MODEL"))
 
 
 # --- hostile and damaged files ----------------------------------------------------------------------
