@@ -28,8 +28,8 @@ MID_UNIT = "it is done again"  # what the driver logs where a worker dies over a
 
 def start(args: argparse.Namespace, output_dir: Path, *more: str) -> subprocess.Popen[bytes]:
     script = (
-        "import sys\nfrom asr.cli import main\nfrom asr.transcription import recordings\n"
-        f"recordings.plan_units.__defaults__ = ({60 * args.unit_minutes},)\nsys.exit(main(sys.argv[1:]))"
+        "import sys\nfrom asr.cli import main\nfrom asr.transcription import arguments\n"
+        f"arguments.plan_units.__defaults__ = ({60 * args.unit_minutes},)\nsys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", script, "transcribe", *args.audio, "-r", "--model", args.model]
     command += ["--threads", "1", "--output-dir", str(output_dir), "--format", "all", *args.options, *more]

@@ -23,8 +23,7 @@ from asr.data.packed import Content, fetch, read_audio
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.text.normalization import TextConfig, normalize_for_training
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import EOS_ID
+from asr.text.tokenizer import EOS_ID, Tokenizer
 
 if TYPE_CHECKING:
     from asr.research.labels import Labels

@@ -109,7 +109,7 @@ def _load_member(args: argparse.Namespace, name: str) -> Member:
     from asr.evaluation.ensemble import Member
     from asr.models.decoders import Decoder
     from asr.system.checkpoint import find_model, find_resources, load_system
-    from asr.transcription.settings import CombinationSettings, load_settings
+    from asr.transcription.arguments import CombinationSettings, load_settings
     from asr.transcription.transcribe import Recognizer
 
     folder = find_model(name)

@@ -27,7 +27,7 @@ from asr.evaluation.speech import (
 )
 from asr.families import Family, find_family
 from asr.files import make_folder
-from asr.models.lora_int8 import describe_device
+from asr.models.speech_model import describe_device
 from asr.scoring.counting import describe_choice
 from asr.scoring.result import Score, percent, show_interval, text_table, without_infinity
 from asr.system.checkpoint import (
@@ -40,7 +40,7 @@ from asr.system.checkpoint import (
 )
 from asr.text.normalization import TextConfig, normalize_for_training
 from asr.train.preparation import log_unknown_share
-from asr.transcription.settings import (
+from asr.transcription.arguments import (
     EvaluationSettings,
     ReadyEvaluationSettings,
     ScoringConfig,

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.data.sentences import read_sentences
     from asr.decoding.ngram import UNKNOWN, NgramModel, estimate_ngrams, token_vocabulary, write_arpa
     from asr.system.run_config import RunConfig
-    from asr.text.units import SPECIAL_TOKENS
+    from asr.text.tokenizer import SPECIAL_TOKENS
     from asr.train.preparation import load_or_train_tokenizer, read_training_texts, require_file
 
     config = RunConfig.load(args.config, read_overrides(args))

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from asr.config import build_config, load_config
     from asr.serve.service import JsonFormatter, Keys, ServeConfig
-    from asr.transcription.settings import print_settings
+    from asr.transcription.arguments import print_settings
 
     if args.set == ["list"]:
         print_settings(ServeConfig())

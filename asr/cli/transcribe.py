@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from asr.scale.output_folder import OutputFolder
     from asr.scale.ray_pool import PoolOptions
     from asr.system.checkpoint import DecodingResources
-    from asr.transcription.settings import TranscriptionSettings
+    from asr.transcription.arguments import TranscriptionSettings
     from asr.transcription.transcribe import Event, Request, Transcriber
     from asr.transcripts.transcript import Transcript
 
@@ -142,7 +142,7 @@ def _read_switch_of_whisper(settings: dict[str, list[str]], value: str) -> list[
 
 def run(args: argparse.Namespace) -> int:
     from asr.families import find_families
-    from asr.transcription.settings import TranscriptionSettings, print_settings
+    from asr.transcription.arguments import TranscriptionSettings, print_settings
 
     if args.status is not None:
         from asr.scale.output_folder import show_status
@@ -206,7 +206,7 @@ class TranscriptionJob:
     resources: DecodingResources
 
     def load(self) -> tuple[Transcriber, Request]:
-        from asr.models.lora_int8 import describe_device
+        from asr.models.speech_model import describe_device
         from asr.transcription.transcribe import Recognizer, Request, load_model
 
         settings, language_model = self.settings, None
@@ -228,7 +228,7 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     """Hold the command line against the model."""
     from asr.families import find_family
     from asr.system.checkpoint import find_model, find_resources
-    from asr.transcription.settings import TranscriptionSettings, find_options, load_settings
+    from asr.transcription.arguments import TranscriptionSettings, find_options, load_settings
     from asr.transcription.transcribe import find_default_model
 
     model = args.model or find_default_model()
@@ -257,7 +257,7 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
 
 
 def _find_recordings(args: argparse.Namespace) -> list[Recording]:
-    from asr.transcription.recordings import find_recordings, require_any
+    from asr.transcription.arguments import find_recordings, require_any
 
     recordings = find_recordings(args.audio, args.recursive)
     require_any(recordings)
@@ -298,7 +298,7 @@ def _transcribe(
     """Write each recording to standard output or a folder; those that fail are named and counted."""
     from asr.cli import AudioProgress
     from asr.files import claim_folder
-    from asr.transcription.recordings import measure_recording
+    from asr.transcription.arguments import measure_recording
     from asr.transcripts.transcript import Segment
     from asr.transcripts.writers import TranscriptStream, format_transcript
 
@@ -369,7 +369,7 @@ def _transcribe_here(
 ) -> Iterator[Event]:
     """Transcribe in this process, and draw the attention of the only recording where `plot` is a path."""
     from asr.audio.sources import STANDARD_INPUT
-    from asr.transcription.recordings import plan_units
+    from asr.transcription.arguments import plan_units
     from asr.transcripts.transcript import Transcript
 
     if plot is not None:
@@ -399,7 +399,7 @@ def _transcribe_on_ray(
     A unit is done as a whole, so that its texts do not depend on what an earlier call has finished.
     """
     from asr.scale.ray_pool import RayPool
-    from asr.transcription.recordings import measure_recording, plan_units
+    from asr.transcription.arguments import measure_recording, plan_units
     from asr.transcripts.transcript import Segment
 
     def make_work(threads: int) -> Any:
@@ -438,9 +438,9 @@ def _open_folder(
 
     # The one place where transcribing imports asr.scale, which can be deleted.
     from asr.families import find_family
-    from asr.models.lora_int8 import describe_arithmetic, resolve_precision
+    from asr.models.speech_model import describe_arithmetic, resolve_precision
     from asr.scale.output_folder import OutputFolder
-    from asr.transcription.settings import describe_making
+    from asr.transcription.arguments import describe_making
     from asr.transcription.transcribe import choose_device
 
     family, wanted = find_family(job.model), job.settings.precision

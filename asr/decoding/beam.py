@@ -23,7 +23,7 @@ from asr.errors import UserError
 from asr.models import SpeechModel
 from asr.models.decoders import Decoder, DecoderState
 from asr.models.guided_attention import AttentionGuide, CTCPrefixes, guide_texts, mask_padding
-from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
+from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 # B utterances, W beams of each, R = B x W rows, C candidate tokens of a beam or step, N = W x C (and W more
 # in the search step by step), T encoded steps, V vocabulary, U steps of the search, H hypotheses of the

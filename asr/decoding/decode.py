@@ -42,8 +42,7 @@ from asr.models import SpeechModel
 from asr.models.decoders import Decoder
 from asr.models.encoders import make_clock
 from asr.models.layers import length_mask
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import BLANK_ID
+from asr.text.tokenizer import BLANK_ID, Tokenizer
 
 # B utterances, S samples, F features, T frames or encoded steps, U tokens
 

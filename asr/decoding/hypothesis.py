@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from asr.config import Config
 from asr.models.layers import length_mask
-from asr.text.units import BLANK_ID, UNK_ID
+from asr.text.tokenizer import BLANK_ID, UNK_ID
 from asr.transcripts.transcript import measure_compression
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from asr.decoding.beam import score_texts
 from asr.decoding.hypothesis import FusionState
 from asr.errors import UserError
 from asr.files import replace_file
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
+from asr.text.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
 
 logger = logging.getLogger(__name__)
 

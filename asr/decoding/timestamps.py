@@ -22,8 +22,7 @@ from asr.audio.segmentation import FRAMES_PER_SECOND, measure_energies
 from asr.models import SpeechModel
 from asr.models.encoders import Clock
 from asr.models.losses import Targets, align_tokens
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import PAD_ID
+from asr.text.tokenizer import PAD_ID, Tokenizer
 from asr.transcripts.transcript import Word
 
 # B batch, T encoded steps, U tokens, N rows of the decoder (tokens and the end), V vocabulary, S samples

@@ -23,8 +23,7 @@ from asr.models.encoders import Clock
 from asr.models.losses import Targets
 from asr.models.speech_model import SpeechModel
 from asr.text.normalization import normalize_for_training
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import BLANK_ID
+from asr.text.tokenizer import BLANK_ID, Tokenizer
 from asr.transcription.transcribe import Recognizer, Request, Transcriber, make_setup
 
 # N tokens and, maybe, the end, T steps or frames, V vocabulary, F frequencies, S samples

@@ -24,8 +24,7 @@ from asr.decoding.decode import METHODS, resolve_method, search_encoded
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, FusionModel, Hypothesis
 from asr.evaluation.speech import ReadAudio, decode_split
 from asr.models.decoders import Decoder
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import BLANK_ID, UNK_ID
+from asr.text.tokenizer import BLANK_ID, UNK_ID, Tokenizer
 from asr.transcription.transcribe import Recognizer
 
 STEP_SECONDS = 1  # batches are of recordings whose lengths differ by less

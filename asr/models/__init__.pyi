@@ -65,16 +65,6 @@ from .layers import (
     merge_heads as merge_heads,
     split_heads as split_heads,
 )
-from .lora_int8 import (
-    Int8Linear as Int8Linear,
-    LowRankLinear as LowRankLinear,
-    describe_device as describe_device,
-    is_fast as is_fast,
-    is_int8_exact as is_int8_exact,
-    is_low_rank as is_low_rank,
-    merge_low_rank as merge_low_rank,
-    resolve_precision as resolve_precision,
-)
 from .losses import (
     CTC as CTC,
     IGNORED as IGNORED,
@@ -88,7 +78,15 @@ from .losses import (
 from .speech_model import (
     REPORTED as REPORTED,
     AnyModelConfig as AnyModelConfig,
+    Int8Linear as Int8Linear,
+    LowRankLinear as LowRankLinear,
     SpeechModel as SpeechModel,
     SpeechModelConfig as SpeechModelConfig,
     build_model as build_model,
+    describe_device as describe_device,
+    is_fast as is_fast,
+    is_int8_exact as is_int8_exact,
+    is_low_rank as is_low_rank,
+    merge_low_rank as merge_low_rank,
+    resolve_precision as resolve_precision,
 )

@@ -15,7 +15,7 @@ from asr.features.front_end import speech_spans
 from asr.models.decoders import AnyDecoder, Decoder, DecoderLoss, Encoded, WeightsOf
 from asr.models.layers import length_mask
 from asr.models.losses import CTC, Targets, align_tokens
-from asr.text.units import BLANK_ID
+from asr.text.tokenizer import BLANK_ID
 
 # B batch, W texts (or beams) of each, U tokens, N rows of attention (tokens and the end), T encoded steps,
 # V vocabulary, H heads, C candidate tokens of each beam

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from asr.config import Config
 from asr.models.layers import length_mask
 from asr.text.normalization import TextConfig
-from asr.text.units import BLANK_ID, EOS_ID, SOS_ID
+from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID
 
 if TYPE_CHECKING:
     from asr.research.labels import Labels

@@ -26,7 +26,7 @@ from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.evaluation.speech import DecodedSplit, decode_utterances, read_references
 from asr.files import replace_file
-from asr.models.lora_int8 import describe_device
+from asr.models.speech_model import describe_device
 from asr.recipe.experiment import Experiment, Run, read_record
 from asr.scoring.counting import score
 from asr.scoring.intervals import Interval

@@ -14,7 +14,7 @@ from asr.models.layers import Dropout, length_mask
 from asr.models.losses import IGNORED, Losses, ModelConfig, cross_entropy
 from asr.research.labels import RECORDING_FIELDS, TIMED_FIELDS, FrameLabels, RecordingLabels
 from asr.text.normalization import TextConfig
-from asr.text.units import SPECIAL_TOKENS, UNK_ID
+from asr.text.tokenizer import SPECIAL_TOKENS, UNK_ID
 
 # B batch, T encoded steps, F features, N labels of an utterance, D dimension, L all labels there are
 

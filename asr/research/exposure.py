@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from asr.models.decoders import Decoder, Encoded, ExposureConfig, TeacherForcing
 from asr.models.losses import IGNORED
-from asr.text.units import SOS_ID, SPECIAL_TOKENS, UNK_ID
+from asr.text.tokenizer import SOS_ID, SPECIAL_TOKENS, UNK_ID
 
 # B batch, U tokens, N tokens and the end, V vocabulary, D model dimension
 

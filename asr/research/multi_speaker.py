@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.models.encoders import AnyEncoderConfig, EncoderModel
 from asr.models.layers import Dropout
 from asr.models.losses import Losses, ModelConfig, ctc_loss
-from asr.text.units import EOS_ID, PAD_ID
+from asr.text.tokenizer import EOS_ID, PAD_ID
 
 # B batch, S speakers and as many heads, T encoded steps, F features, U tokens, V vocabulary
 

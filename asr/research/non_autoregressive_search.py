@@ -11,7 +11,7 @@ from asr.decoding.hypothesis import BestPaths, DecodingConfig, EncodedAudio, Fus
 from asr.models.decoders import Weights
 from asr.models.layers import length_mask
 from asr.research.non_autoregressive import EndDecoder, LengthDecoder, MaskDecoder
-from asr.text.units import EOS_ID, UNK_ID
+from asr.text.tokenizer import EOS_ID, UNK_ID
 
 # B utterances, K lengths that are tried, R = B x K rows, T encoded steps, U tokens or queries, V vocabulary,
 # H heads, C counts of tokens

@@ -28,10 +28,10 @@ from asr.config import Config
 from asr.decoding.hypothesis import ChecksConfig
 from asr.errors import UserError
 from asr.families import Family
-from asr.models.lora_int8 import Precision
+from asr.models.speech_model import Precision
 from asr.serve.api import ApiError, too_long
 from asr.serve.scheduler import Client, Scheduler, WithdrawnError
-from asr.transcription.settings import FamilySections
+from asr.transcription.arguments import FamilySections
 from asr.transcription.transcribe import Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript
 

@@ -46,7 +46,7 @@ from asr.features.front_end import FrontEnd
 from asr.files import CHECKOUT, find_shipped, read_limited, require_local, usual_mode
 from asr.models import LanguageModel, Model, SpeechModel, build_model
 from asr.models.layers import without_weights
-from asr.models.lora_int8 import merge_low_rank
+from asr.models.speech_model import merge_low_rank
 from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 

@@ -16,7 +16,7 @@ from asr.features.front_end import FeaturesConfig
 from asr.files import find_shipped
 from asr.models import AnyModelConfig
 from asr.text.normalization import TextConfig
-from asr.text.units import TokenizerConfig
+from asr.text.tokenizer import TokenizerConfig
 
 
 class DataConfig(Config):

@@ -12,11 +12,6 @@ from .normalization import (
     normalize_for_training as normalize_for_training,
 )
 from .tokenizer import (
-    Tokenizer as Tokenizer,
-    compute_fingerprint as compute_fingerprint,
-    read_dictionary as read_dictionary,
-)
-from .units import (
     BLANK_ID as BLANK_ID,
     EOS_ID as EOS_ID,
     PAD_ID as PAD_ID,
@@ -24,6 +19,9 @@ from .units import (
     SPECIAL_TOKENS as SPECIAL_TOKENS,
     UNK_ID as UNK_ID,
     UNKNOWN_MARK as UNKNOWN_MARK,
+    Tokenizer as Tokenizer,
     TokenizerConfig as TokenizerConfig,
     TokenizerType as TokenizerType,
+    compute_fingerprint as compute_fingerprint,
+    read_dictionary as read_dictionary,
 )

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from asr.batches.builder import Batch
 from asr.errors import UserError
 from asr.models import Model
-from asr.models.lora_int8 import is_fast
 from asr.models.losses import Losses
+from asr.models.speech_model import is_fast
 from asr.system.run_config import OptimConfig, RunConfig
 from asr.train.distributed import (
     GradientSum,

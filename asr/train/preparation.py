@@ -29,15 +29,14 @@ from asr.families import find_family
 from asr.features.front_end import FrontEnd, fit_front_end
 from asr.models import Model, ModelConfig, build_model
 from asr.models.encoders import EncoderModel, make_clock, subsampled_lengths
-from asr.models.lora_int8 import is_low_rank
+from asr.models.speech_model import is_low_rank
 from asr.scoring.counting import count_word_errors
 from asr.scoring.result import load_sacrebleu
 from asr.system.checkpoint import System, find_checkpoints, find_model, load_any_system
 from asr.system.run_config import RunConfig
 from asr.system.shipping import read_training_texts
 from asr.text.normalization import normalize_for_scoring, normalize_for_training
-from asr.text.tokenizer import Tokenizer, compute_fingerprint
-from asr.text.units import SPECIAL_TOKENS
+from asr.text.tokenizer import SPECIAL_TOKENS, Tokenizer, compute_fingerprint
 from asr.train.distributed import Process, gather_over_processes, share_from_main
 
 logger = logging.getLogger(__name__)

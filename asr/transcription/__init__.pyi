@@ -1,13 +1,11 @@
-from .recordings import (
+from .arguments import (
     MAX_UNIT_ITEMS as MAX_UNIT_ITEMS,
-    find_recordings as find_recordings,
-    plan_units as plan_units,
-)
-from .settings import (
     EvaluationSettings as EvaluationSettings,
     ReadyEvaluationSettings as ReadyEvaluationSettings,
     ScoringConfig as ScoringConfig,
     TranscriptionSettings as TranscriptionSettings,
+    find_recordings as find_recordings,
+    plan_units as plan_units,
 )
 from .transcribe import (
     Decoded as Decoded,

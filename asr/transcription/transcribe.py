@@ -59,7 +59,7 @@ from asr.decoding.timestamps import (
 )
 from asr.errors import UserError
 from asr.models.decoders import Decoder
-from asr.models.lora_int8 import (
+from asr.models.speech_model import (
     Precision,
     describe_arithmetic,
     limit_kept_kernels,

@@ -22,7 +22,7 @@ from asr.models.decoders import (
 )
 from asr.models.encoders import Encoder, EncoderLayer, TransformerEncoderConfig
 from asr.models.layers import Dropout, Memory, PositionConfig, length_mask, without_weights
-from asr.models.lora_int8 import Int8Linear
+from asr.models.speech_model import Int8Linear
 from asr.whisper.family import FRAMES_PER_STEP, MAX_STEPS, WhisperSizes
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
 

@@ -528,8 +528,7 @@ TOKEN_WEIGHTS = ("decoder.embedding.weight", "decoder.output.weight")  # a row f
 
 def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
     """The tokenizer of `config.start_from`; None where the run learns its own."""
-    from asr.text.tokenizer import Tokenizer
-    from asr.text.units import SPECIAL_TOKENS
+    from asr.text.tokenizer import SPECIAL_TOKENS, Tokenizer
 
     if not config.keep_tokenizer or config.tokenizer.type != "whisper":
         return None
@@ -541,7 +540,7 @@ def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
 def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
     """A system with the weights of a Whisper model in those of its parts that are of type whisper."""
     from asr.models import SpeechModelConfig, build_model
-    from asr.models.lora_int8 import is_low_rank
+    from asr.models.speech_model import is_low_rank
     from asr.system.checkpoint import System
     from asr.train.preparation import complete, load_weights
 

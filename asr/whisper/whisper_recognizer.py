@@ -20,7 +20,7 @@ from asr.audio.sources import Recording, read_ahead, read_recording, split_chann
 from asr.decoding.decode import batch_by_length, pad_audio, read_clock
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
-from asr.models.lora_int8 import Precision
+from asr.models.speech_model import Precision
 from asr.transcription.transcribe import Decoded, End, Request, TimedTexts, Transcriber
 from asr.transcripts.transcript import Segment, Word, clip_words, replace_words
 from asr.whisper.decoding import (

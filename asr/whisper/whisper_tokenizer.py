@@ -18,7 +18,7 @@ import tiktoken
 from asr.data.text_lines import parse_json
 from asr.errors import UserError
 from asr.files import read_limited
-from asr.text.units import Units
+from asr.text.tokenizer import Units
 from asr.whisper.family import FIRST_MULTILINGUAL, Task, WhisperSizes, find_language, languages
 
 Vocabulary = tuple[bytes, ...]

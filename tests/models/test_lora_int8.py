@@ -23,9 +23,9 @@ from asr.models import (
     is_fast,
     is_int8_exact,
     is_low_rank,
-    lora_int8,
     merge_low_rank,
     resolve_precision,
+    speech_model,
 )
 
 
@@ -197,11 +197,11 @@ def test_auto(
     instructions: tuple[str, ...], whisper: str, has_bf16: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(instructions, True))
-    monkeypatch.setattr(lora_int8, "is_int8_exact", lambda: True)
+    monkeypatch.setattr(speech_model, "is_int8_exact", lambda: True)
     assert resolve_precision("auto", CPU, prefers_int8=True) == whisper
     assert resolve_precision("auto", CPU, prefers_int8=False) == "float32"
     assert is_fast("bf16", CPU) is has_bf16
-    monkeypatch.setattr(lora_int8, "is_int8_exact", lambda: False)  # a build of PyTorch without them
+    monkeypatch.setattr(speech_model, "is_int8_exact", lambda: False)  # a build of PyTorch without them
     assert resolve_precision("auto", CPU, prefers_int8=True) == "float32"
 
 
@@ -220,11 +220,13 @@ def test_this_processor_has_names_as_in_the_table() -> None:
     capabilities = torch.cpu.get_capabilities()
     if capabilities["architecture"] != "x86_64":
         pytest.skip("the table is of x86")
-    assert {name for names in lora_int8.FAST_INSTRUCTIONS.values() for name in names} <= capabilities.keys()
+    assert {
+        name for names in speech_model.FAST_INSTRUCTIONS.values() for name in names
+    } <= capabilities.keys()
 
 
 def test_what_is_named_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lora_int8, "is_int8_exact", lambda: False)
+    monkeypatch.setattr(speech_model, "is_int8_exact", lambda: False)
     for wanted in ("float32", "bf16", "fp16"):
         assert resolve_precision(wanted, CPU, prefers_int8=True) == wanted  # type: ignore[arg-type]
     with pytest.raises(UserError, match="multiplies no 8 bits exactly"):
@@ -239,7 +241,7 @@ def test_what_is_named_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory is read from /proc")
 def test_kernels_of_many_shapes_take_little_memory() -> None:
     """About 130 MB, and 920 if PyTorch keeps as many as it likes."""
-    if not lora_int8.is_int8_exact():
+    if not speech_model.is_int8_exact():
         pytest.skip("this processor multiplies no 8 bits exactly")
     script = """
 from pathlib import Path

@@ -67,7 +67,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SHORT_UNITS = (
-    "import sys\nfrom asr.transcription import recordings\nrecordings.plan_units.__defaults__ = (10.0,)\n"
+    "import sys\nfrom asr.transcription import arguments\narguments.plan_units.__defaults__ = (10.0,)\n"
 )
 
 

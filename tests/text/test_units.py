@@ -1,4 +1,4 @@
-"""asr/text/units.py: how texts fall into units of each type, what training refuses, and what is unknown."""
+"""asr/text/tokenizer.py: how texts fall into units of each type, what training refuses, and what is unknown."""
 
 from __future__ import annotations
 

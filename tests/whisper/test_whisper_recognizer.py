@@ -422,7 +422,7 @@ def test_eight_bits(files: list[Path], models: dict[str, str], monkeypatch: pyte
 
     assert has_int8("int8") and not has_int8("float32")
     assert has_int8("auto") == is_fast("int8", torch.device("cpu"))
-    monkeypatch.setattr("asr.models.lora_int8.is_int8_exact", lambda: False)
+    monkeypatch.setattr("asr.models.speech_model.is_int8_exact", lambda: False)
     assert not has_int8("auto")
     with pytest.raises(UserError, match="take float32"):
         has_int8("int8")
@@ -445,7 +445,7 @@ def test_a_folder_goes_on_in_its_arithmetic(
     assert call(*command, "--set", "precision=float32")[0] == 0
     made = Path("out/a.jsonl").read_bytes()
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_int8": True, "amx_bf16": True})
-    monkeypatch.setattr("asr.models.lora_int8.is_int8_exact", lambda: True)
+    monkeypatch.setattr("asr.models.speech_model.is_int8_exact", lambda: True)
     Path("out/a.jsonl").unlink()  # this one is to be made again
     status, _, errors = call(*command)
     assert status == 2 and "was begun in float32 on cpu, and auto is int8_bf16 on cpu here" in errors
