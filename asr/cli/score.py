@@ -46,9 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "reference",
         metavar="REF",
-        help="the reference texts; - for standard input. Where several texts are right: A,B,C, or fields "
-        "reference_2, reference_3 and so on of JSON Lines. Of each utterance the one with the fewest errors "
-        "counts, of equals the first; BLEU takes all",
+        help="the reference texts; - for standard input; several files A,B,C where several texts are right",
     )
     add(
         "hypotheses",
@@ -75,18 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--align",
         choices=ALIGNMENTS,
         default="jiwer",
-        help="jiwer: fewest errors (default). sclite: as NIST sclite counts by default, by its costs, no "
-        "regard to case, the best of alternatives such as { a / b }; sclite-D: the same with its option -D: "
-        "words in brackets in REF, such as (uh), may be missing; sclite-F: with -F: ab- is any word that "
-        "begins so; sclite-FD: with both, as hubscr.pl. speakers: several at once; what each says "
-        "in a recording is joined, and the speakers of HYP are assigned with the fewest errors (cpWER); of "
-        "stm, or of JSON Lines with audio and speaker",
+        help="jiwer: fewest errors (default); sclite: as NIST sclite counts, without options or with -D "
+        "(words in brackets may be missing), -F (ab- is any word that begins so) or both; speakers: several "
+        "at once, assigned with the fewest errors (cpWER)",
     )
     add(
         "--glm",
         metavar="FILE",
-        help="a global mapping file: rewrite both sides by its rules first and split words at hyphens, as "
-        "NIST hubscr.pl does; with --align sclite, or one with its options",
+        help="a global mapping file, whose rules rewrite both sides first, as NIST hubscr.pl does",
     )
     add(
         "--show",
