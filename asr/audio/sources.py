@@ -105,7 +105,8 @@ def make_recording(given: AudioInput, sample_rate: int | None = None) -> Recordi
 
 def make_samples(audio_S: np.ndarray, sample_rate: int | None) -> Recording:
     """Check samples: mono audio in [-1, 1] alone, as integers would be noise at full blast."""
-    if not isinstance(sample_rate, int | np.integer) or sample_rate < audio.MIN_SAMPLE_RATE:
+    rates = range(audio.MIN_SAMPLE_RATE, audio.MAX_SAMPLE_RATE + 1)
+    if not isinstance(sample_rate, int | np.integer) or int(sample_rate) not in rates:
         raise UserError(
             f"an array with sample_rate {sample_rate!r}: expected Hz, transcribe(array, sample_rate=16000)"
         )
@@ -178,7 +179,7 @@ def _open(recording: Recording) -> Iterator[tuple[str | Path, AudioContent | Non
     if opened is None or callable(opened):
         yield recording.path, _load(recording)
         return
-    if isinstance(opened, io.FileIO):  # on the disk, and nothing of it is in a buffer
+    if isinstance(opened, io.FileIO) and opened.seekable():  # on the disk, and nothing is in a buffer
         yield recording.path, cast(BinaryIO, opened)
         return
     assert not isinstance(opened, np.ndarray)

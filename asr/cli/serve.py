@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--model",
         metavar="[NAME=]MODEL",
         action="append",
@@ -30,20 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="as in `asr transcribe`, and the name that clients ask for (default: the last part of MODEL); "
         "may be given several times",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="to listen at (default: 127.0.0.1, this machine)")
-    parser.add_argument(
-        "--port", type=whole_number(0, 65535), default=8000, help="0 takes a free one (default: 8000)"
-    )
-    parser.add_argument(
-        "--keys", metavar="FILE", help="API keys, a line NAME:SHA256 for each (default: anyone may ask)"
-    )
-    parser.add_argument("--config", metavar="FILE", help="settings as YAML")
+    add("--host", default="127.0.0.1", help="to listen at (default: 127.0.0.1, this machine)")
+    add("--port", type=whole_number(0, 65535), default=8000, help="0 takes a free one (default: 8000)")
+    add("--keys", metavar="FILE", help="API keys, a line NAME:SHA256 for each (default: anyone may ask)")
+    add("--config", metavar="FILE", help="settings as YAML")
     add_settings(parser, "any setting, such as max_upload_mb=500; `--set list` explains them all")
-    parser.add_argument(
-        "--threads",
-        type=whole_number(1),
-        metavar="N",
-        help="threads of the CPU (default: one for each core but one, which answers)",
+    add(
+        "--threads", type=whole_number(1), metavar="N", help="threads of the CPU (default: all cores but one)"
     )
     add_device(parser)
 

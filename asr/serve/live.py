@@ -206,16 +206,13 @@ def transcribe_live(
 
     `is_late` tells whether more audio waits. What came before an error is decoded to its end.
     """
-    fault = None
-    pieces = resample_pieces(chunks, sample_rate, transcriber.sample_rate)
     try:
-        for piece in pieces:
+        for piece in resample_pieces(chunks, sample_rate, transcriber.sample_rate):
             yield from transcriber.push(piece, is_late())
-    except UserError as error:
-        fault = error
+    except UserError:
+        yield from transcriber.finish()
+        raise
     yield from transcriber.finish()
-    if fault is not None:
-        raise fault
 
 
 # --- writing --------------------------------------------------------------------------------------
