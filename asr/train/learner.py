@@ -296,10 +296,7 @@ def halve_largest(batches: list[Batch]) -> list[Batch]:
 
 
 FINAL_SCALE = 0.01  # learning rate at the end of a cosine, as a share of the peak
-BETAS = (
-    0.9,
-    0.98,
-)  # memory of Adam's two moving averages: the second shorter than usual, as for Transformers
+BETAS = (0.9, 0.98)  # memory of Adam's two moving averages, as usual for Transformers
 
 
 def learning_rate_at(step: int, config: OptimConfig, max_steps: int) -> float:

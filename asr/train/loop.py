@@ -154,7 +154,8 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
     state.longest_seconds = data.train.longest_seconds
     seconds = learner.try_batch(data.train.largest_batch())
     logger.info("%s; the largest batch takes %.2f s", describe(system, process), seconds)
-    since_log: list[tuple[Outcome, float]] = []
+    since_log: list[Outcome] = []
+    seconds_logged = state.seconds
 
     with (
         Monitor(system.config, state.step, is_main=process.is_main, callback=callback) as monitor,
@@ -175,15 +176,14 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
                     names = [name for batch in batches for name in batch.ids]
                     names = list(itertools.chain(*gather_over_processes(names, process)))
                     report_bad_update(names, outcome, state)
-                since_log.append((outcome, time.monotonic() - started))
+                since_log.append(outcome)
                 monitor.advance()
 
                 is_last = state.step == settings.steps
                 if state.step % settings.log_every == 0 or is_last:
-                    outcomes, durations = zip(*since_log, strict=True)
-                    means = compute_means(outcomes, sum(durations))
+                    means = compute_means(since_log, state.seconds - seconds_logged)
                     monitor.record(state.step, "train", {"epoch": state.epoch} | means)
-                    since_log.clear()
+                    since_log, seconds_logged = [], state.seconds
                 validates = state.step % settings.validate_every == 0 or is_last
                 if validates:
                     try:
