@@ -1,6 +1,5 @@
 from .attention_pictures import (
     END as END,
-    Picture as Picture,
     View as View,
     check_view as check_view,
     choose_labels as choose_labels,

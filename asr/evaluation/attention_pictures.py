@@ -51,24 +51,6 @@ class View:
     """The posteriors of the CTC head in place of attention."""
 
 
-@dataclass(frozen=True)
-class Picture:
-    """Rows over time, above a spectrogram of the same time."""
-
-    values_NT: np.ndarray
-    clock: Clock
-    """Times of the steps."""
-    names: Sequence[str]
-    """Tokens of the rows."""
-    words: dict[int, str]
-    """The words by the row of their first token, shown if there is no room for all names."""
-    audio: AudioSegment
-    title: str
-    subtitle: str = ""
-    kind: str = "attention"
-    """Or probability."""
-
-
 def require_recognizer(transcriber: Transcriber) -> Recognizer:
     if not isinstance(transcriber, Recognizer):
         raise UserError("attention can be drawn of models that were trained here, and this one was not")
@@ -121,7 +103,7 @@ def draw_recording(
         (decoded,) = recognizer.decoder.decode(encoded, make_setup(request))
         if decoded.tokens:
             own = path if len(first_two) == 1 else path.with_stem(f"{path.stem}-{number:03d}")
-            draw(own, _compose(recognizer, segment, encoded, list(decoded.tokens), view))
+            _draw_segment(own, recognizer, segment, encoded, list(decoded.tokens), view)
             written.append(own)
     if not written:
         raise UserError(f"{recording.path}: no text is decoded in it, so there is nothing to draw")
@@ -139,7 +121,7 @@ def draw_text(recognizer: Recognizer, audio: AudioFile, path: Path, text: str, v
     if recognizer.decoder.front_end.num_frames(len(audio_S)) == 0:
         raise UserError(f"{recording.path}: too short for a single frame; there is nothing to draw")
     segment = AudioSegment(recording.start, audio_S, rate)
-    draw(path, _compose(recognizer, segment, recognizer.decoder.encode([audio_S]), tokens, view))
+    _draw_segment(path, recognizer, segment, recognizer.decoder.encode([audio_S]), tokens, view)
 
 
 def _read_segments(recognizer: Recognizer, recording: Recording) -> Iterator[AudioSegment]:
@@ -149,9 +131,14 @@ def _read_segments(recognizer: Recognizer, recording: Recording) -> Iterator[Aud
     yield from segmenter.finish()
 
 
-def _compose(
-    recognizer: Recognizer, segment: AudioSegment, encoded: EncodedAudio, tokens: Sequence[int], view: View
-) -> Picture:
+def _draw_segment(
+    path: Path,
+    recognizer: Recognizer,
+    segment: AudioSegment,
+    encoded: EncodedAudio,
+    tokens: Sequence[int],
+    view: View,
+) -> None:
     tokenizer, words = recognizer.system.tokenizer, dict[int, str]()
     if view.ctc:
         values_NT, names = _posteriors(encoded, tokenizer)
@@ -161,7 +148,8 @@ def _compose(
         names, kind = [*(tokenizer.tokens[id] for id in tokens), END][: len(values_NT)], "attention"
         words = {span.first: span.text for span in split_words(tokenizer, tokens)}
     clock = Clock(segment.start + recognizer.clock.first, recognizer.clock.seconds_per_step)
-    return Picture(values_NT, clock, names, words, segment, tokenizer.decode(tokens), subtitle, kind)
+    title = tokenizer.decode(tokens)
+    draw(path, segment, values_NT, clock, names, words, title=title, subtitle=subtitle, kind=kind)
 
 
 @torch.inference_mode()
@@ -197,37 +185,49 @@ def _posteriors(encoded: EncodedAudio, tokenizer: Tokenizer) -> tuple[np.ndarray
 # --- drawing ------------------------------------------------------------------------------------
 
 
-def draw(path: Path, picture: Picture) -> None:
-    """Write a PNG. Needs no display."""
+def draw(
+    path: Path,
+    audio: AudioSegment,
+    values_NT: np.ndarray,
+    clock: Clock,
+    names: Sequence[str],
+    words: dict[int, str],
+    *,
+    title: str,
+    subtitle: str,
+    kind: str,
+) -> None:
+    """Write a PNG of rows over time, above a spectrogram. Needs no display.
+
+    `words` are shown at the row of their first token if there is no room for all names.
+    """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.font_manager import get_font_names
 
-    clock, audio = picture.clock, picture.audio
-    begin = clock.time(-0.5)
-    end = clock.time(picture.values_NT.shape[1] - 0.5)
+    begin, end = clock.time(-0.5), clock.time(values_NT.shape[1] - 0.5)
     width = float(np.clip(5 + 0.8 * (end - begin), 8, 14))
-    height = float(np.clip(0.17 * len(picture.names), 1.2, 9))
-    title = textwrap.wrap(picture.title, round(11 * width), max_lines=3, placeholder=" …")
+    height = float(np.clip(0.17 * len(names), 1.2, 9))
+    lines = textwrap.wrap(title, round(11 * width), max_lines=3, placeholder=" …")
     families = ["DejaVu Sans", *sorted(FONTS & set(get_font_names()))]
     with rc_context({"font.family": families, "font.size": LABEL_SIZE, "text.parse_math": False}):
-        figure = Figure(figsize=(width, height + 1.9 + 0.2 * len(title)), layout="constrained")
+        figure = Figure(figsize=(width, height + 1.9 + 0.2 * len(lines)), layout="constrained")
         upper, lower = figure.subplots(
             2, 1, sharex=True, height_ratios=[height, 1.1], subplot_kw={"facecolor": "black"}
         )
-        upper.set_title("\n".join(title), fontsize=11, loc="left", pad=2 * LABEL_SIZE + 2)
+        upper.set_title("\n".join(lines), fontsize=11, loc="left", pad=2 * LABEL_SIZE + 2)
         place = {"xytext": (0, LABEL_SIZE / 2), "textcoords": "offset points"}
-        upper.annotate(picture.subtitle, (0, 1), xycoords="axes fraction", **place, color=GREY)
-        most = 1.0 if picture.kind == "probability" else max(float(picture.values_NT.max(initial=0)), 1e-6)
+        upper.annotate(subtitle, (0, 1), xycoords="axes fraction", **place, color=GREY)
+        most = 1.0 if kind == "probability" else max(float(values_NT.max(initial=0)), 1e-6)
         style = {"aspect": "auto", "interpolation": "nearest", "cmap": "magma"}
-        extent = (begin, end, len(picture.names) - 0.5, -0.5)
-        image = upper.imshow(picture.values_NT, **style, extent=extent, vmin=0, vmax=most)
-        labels = choose_labels(picture.names, picture.words, max(1, int(POINTS * height / (LABEL_SIZE + 1))))
+        extent = (begin, end, len(names) - 0.5, -0.5)
+        image = upper.imshow(values_NT, **style, extent=extent, vmin=0, vmax=most)
+        labels = choose_labels(names, words, max(1, int(POINTS * height / (LABEL_SIZE + 1))))
         upper.set_yticks(list(labels), list(labels.values()))
         upper.hlines(list(labels), begin, end, color="white", alpha=0.1, linewidth=0.5)
         upper.tick_params(axis="y", length=0)
         upper.set_ylabel("token", color=GREY)
-        figure.colorbar(image, ax=upper, pad=0.01, fraction=0.03, aspect=9 * height, label=picture.kind)
+        figure.colorbar(image, ax=upper, pad=0.01, fraction=0.03, aspect=9 * height, label=kind)
         levels_FT, edges = compute_spectrogram(audio)
         lower.imshow(levels_FT, **style, origin="lower", extent=(*edges, 0, audio.sample_rate / 2000))
         lower.set_ylabel("kHz", color=GREY)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import runpy
 import sys
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from asr.decoding import ChecksConfig
 from asr.errors import UserError
 from asr.evaluation import (
     END,
-    Picture,
     View,
     attention_pictures,
     check_view,
@@ -52,10 +51,15 @@ def make_recognizer(folder: Path) -> Recognizer:
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Picture]]:
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, SimpleNamespace]]:
     """What would be drawn."""
-    pictures: list[tuple[Path, Picture]] = []
-    monkeypatch.setattr(attention_pictures, "draw", lambda path, picture: pictures.append((path, picture)))
+    pictures: list[tuple[Path, SimpleNamespace]] = []
+    names = ("audio", "values_NT", "clock", "names", "words")
+
+    def keep(path: Path, *values: Any, **more: str) -> None:
+        pictures.append((path, SimpleNamespace(**dict(zip(names, values, strict=True)), **more)))
+
+    monkeypatch.setattr(attention_pictures, "draw", keep)
     return pictures
 
 
@@ -157,17 +161,14 @@ def test_posteriors_of_ctc(tmp_path: Path, drawn: list[Any]) -> None:
 # --- drawing ------------------------------------------------------------------------------------
 
 
-def make_picture(**changes: Any) -> Picture:
-    """Rows of 40 ms from 5 s on, and silence."""
-    audio = AudioSegment(5.0, np.zeros(2 * RATE, np.float32), RATE)
-    picture = Picture(np.zeros((6, 50)), Clock(5.02, 0.04), "abcdef", {}, audio, "abc", kind="probability")
-    return replace(picture, **changes)
-
-
-def read_pixels(path: Path, picture: Picture) -> np.ndarray:
+def read_pixels(path: Path, audio_S: np.ndarray | None = None, **changes: Any) -> np.ndarray:
+    """Rows of 40 ms from 5 s on, and silence, drawn."""
     from matplotlib.image import imread
 
-    draw(path, picture)
+    audio = AudioSegment(5.0, np.zeros(2 * RATE, np.float32) if audio_S is None else audio_S, RATE)
+    texts = {"title": "abc", "subtitle": "", "kind": "probability"}
+    shown = {"values_NT": np.zeros((6, 50)), "clock": Clock(5.02, 0.04), "names": "abcdef", "words": {}}
+    draw(path, audio, **{**shown, **texts, **changes})
     return np.asarray(imread(path))[..., :3]
 
 
@@ -175,12 +176,11 @@ def test_both_parts_have_one_time_axis(tmp_path: Path) -> None:
     """A token at 6 s lies exactly over the click at 6 s."""
     clicks = np.zeros(2 * RATE, np.float32)
     clicks[3200] = 1  # so that the scale is always the same
-    plain = make_picture(audio=AudioSegment(5.0, clicks, RATE))
     rows, louder = np.zeros((6, 50)), clicks.copy()
     rows[2, 25], louder[RATE + 320] = 1, 1.0
-    before = read_pixels(tmp_path / "plain.png", plain)
-    token = read_pixels(tmp_path / "token.png", replace(plain, values_NT=rows))
-    click = read_pixels(tmp_path / "click.png", replace(plain, audio=AudioSegment(5.0, louder, RATE)))
+    before = read_pixels(tmp_path / "plain.png", clicks)
+    token = read_pixels(tmp_path / "token.png", clicks, values_NT=rows)
+    click = read_pixels(tmp_path / "click.png", louder)
     places = [np.argwhere(np.abs(changed - before).max(-1) > 0.3) for changed in (token, click)]
     assert all(len(place) for place in places)
     assert places[0][:, 1].mean() == pytest.approx(places[1][:, 1].mean(), abs=3)
@@ -196,7 +196,7 @@ def test_both_parts_have_one_time_axis(tmp_path: Path) -> None:
     ],
 )
 def test_any_text_can_be_drawn(tmp_path: Path, changes: dict[str, Any]) -> None:
-    draw(tmp_path / "a.png", make_picture(**changes))
+    read_pixels(tmp_path / "a.png", **changes)
 
 
 def test_a_tone_stands_at_its_frequency_and_time() -> None:
