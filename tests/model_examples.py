@@ -71,10 +71,6 @@ _TREES: dict[str, dict[str, Any]] = {
         },
         "ctc_weight": 1.0,
     },
-    "conformer-ctc": {
-        "encoder": {"type": "conformer", **_SIZE, "kernel": 5, "subsampling": _CONV2D},
-        "ctc_weight": 1.0,
-    },
     "conformer-hybrid": {
         "encoder": {
             **(_ONE_LAYER | {"type": "conformer", "dropout": 0.05, "kernel": 7, "window": [8, 8]}),
@@ -86,35 +82,13 @@ _TREES: dict[str, dict[str, Any]] = {
     },
     "lstm-ctc": {"encoder": _LSTM | {"num_layers": 2}, "ctc_weight": 1.0},
     "lstm-hybrid": {"encoder": _LSTM | {"dropout": 0.05}, "decoder": _DECODER},
-    "gru-ctc": {"encoder": _LSTM | {"cell": "gru", "dropout": 0.05}, "ctc_weight": 1.0},
-    "tanh-ctc": {
-        "encoder": {
-            **(_LSTM | {"cell": "tanh", "num_layers": 2}),
-            "subsampling": {"type": "stack", "factor": 2},
-        },
-        "ctc_weight": 1.0,
-    },
     "intra-attention-ctc": {"encoder": _LSTM | {"type": "intra_attention"}, "ctc_weight": 1.0},
-    "intra-attention-hybrid": {
-        "encoder": {
-            **(_LSTM | {"type": "intra_attention", "num_layers": 2, "dropout": 0.05}),
-            "subsampling": {"type": "stack", "factor": 8},
-        },
-        "decoder": _DECODER,
-    },
     "convolutional-ctc": {
         "encoder": {
             **{"type": "convolutional", "dim": 32, "num_layers": 3, "feed_forward_dim": 64, "kernel": 5},
             **{"dropout": 0.0, "subsampling": _CONV2D},
         },
         "ctc_weight": 1.0,
-    },
-    "convolutional-hybrid": {
-        "encoder": {
-            **{"type": "convolutional", "dim": 24, "num_layers": 2, "feed_forward_dim": 48, "kernel": 7},
-            **{"dropout": 0.05, "subsampling": _CONV2D},
-        },
-        "decoder": _DECODER,
     },
     "attention-additive": {
         "encoder": _LSTM,
@@ -181,10 +155,7 @@ FREE = [name for name in ATTENDING if name not in ("transformer-clock", "intra-a
 WITH_CTC = [name for name, config in SYSTEMS.items() if config.ctc_weight > 0]
 
 # Of each kind of system the fast tests take one or two; these are their relatives.
-RELATIVES = {
-    *("gru-ctc", "tanh-ctc", "lstm-hybrid", "conformer-ctc", "intra-attention-hybrid"),
-    *("convolutional-hybrid", "attention-location", "single-summary-hybrid", "parallel-end"),
-}
+RELATIVES = {"lstm-hybrid", "attention-location", "single-summary-hybrid", "parallel-end"}
 
 
 def mark_relatives(names: Iterable[str], slow_too: Set[str] = frozenset()) -> list[Any]:
