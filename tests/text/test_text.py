@@ -245,5 +245,5 @@ def test_time_grows_with_length_alone(text: str) -> None:
 
 
 def test_deeply_nested_brackets() -> None:
-    assert normalize("[" * 100_000 + "a" + "]" * 100_000, ["strip_brackets"]) == " "
-    assert normalize("[" * 100_000 + "a", ["strip_brackets"]) == "[" * 100_000 + "a"
+    for text, expected in (("a" + "]" * 100_000, " "), ("a", "[" * 100_000 + "a")):
+        assert normalize("[" * 100_000 + text, ["strip_brackets"]) == expected

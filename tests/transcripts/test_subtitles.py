@@ -39,12 +39,6 @@ def test_line_width(line_width: int) -> None:
     assert all(len(" ".join(cue.lines)) > line_width for cue in cues if len(cue.lines) > 1)
 
 
-@pytest.mark.parametrize("max_lines", [1, 2, 3])
-def test_max_lines(max_lines: int) -> None:
-    cues = cut(make_segment(TEXT), line_width=16, max_lines=max_lines)
-    assert max(len(cue.lines) for cue in cues) == max_lines
-
-
 def test_max_seconds() -> None:
     longest = max(cue.end_ms - cue.start_ms for cue in cut(make_segment(TEXT, word_seconds=1.0)))
     assert 6000 <= longest <= 7000
