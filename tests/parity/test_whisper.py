@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor
 from asr.audio import reading as audio
 from asr.decoding import ChecksConfig
 from asr.whisper import (
+    EncodedSteps,
     EncodedWindows,
     Whisper,
     WhisperDecodingConfig,
@@ -55,6 +57,12 @@ needs_transformers = "pip install --no-deps transformers tokenizers to compare w
 def their_whisper() -> Any:
     pytest.importorskip("whisper.tokenizer", reason=needs_openai)  # tests/whisper is no package of this name
     return importlib.import_module("whisper")
+
+
+@pytest.fixture(autouse=True)
+def whole_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All steps of 30 s are encoded, as by theirs."""
+    monkeypatch.setattr("asr.whisper.encoder_decoder.SILENCES", {})
 
 
 def real_model(name: str) -> Path:
@@ -99,6 +107,20 @@ def load_both(their_whisper: Any, path: Path) -> tuple[WhisperSystem, Any]:
     theirs = their_whisper.model.Whisper(sizes).eval()
     theirs.load_state_dict({name: own.float() for name, own in split_weights(checkpoint.weights).items()})
     return ours, theirs
+
+
+def decode_clips(ours: WhisperSystem) -> Iterator[tuple[Tensor, Tensor, EncodedSteps, list[list[int]]]]:
+    """Batches of clips: numbers of samples, features, encoded steps, and the tokens of texts, greedily."""
+    audio_BS, lengths_B = read_clips()
+    config = WhisperDecodingConfig(temperatures=(), max_no_speech=None)
+    for batch in torch.arange(NUM_CLIPS).split(5):
+        features_BTF, frames_B = ours.compute_features(audio_BS[batch], lengths_B[batch])
+        with torch.inference_mode():
+            encoded = ours.model.encode(features_BTF, frames_B)
+        asked = EncodedWindows(encoded, [("en", None)] * len(batch))
+        texts = decode_windows(ours.model, ours.tokenizer, asked, config, ChecksConfig.off())
+        tokens = [[id for id in text.tokens if id < ours.tokenizer.end] for text in texts]
+        yield lengths_B[batch], features_BTF, encoded, tokens
 
 
 SENTENCES = (
@@ -295,13 +317,8 @@ def test_real_text(their_whisper: Any, name: str) -> None:
     for audio_S, length in zip(audio_BS, lengths_B.tolist(), strict=True):
         mel_FT = their_whisper.log_mel_spectrogram(their_whisper.pad_or_trim(audio_S[:length]))
         expected.append(their_whisper.decode(theirs, mel_FT, options).text)
-    config = WhisperDecodingConfig(temperatures=(), max_no_speech=None)
-    for batch in torch.arange(NUM_CLIPS).split(5):
-        features = ours.compute_features(audio_BS[batch], lengths_B[batch])
-        with torch.inference_mode():
-            asked = EncodedWindows(ours.model.encode(*features), [("en", None)] * len(batch))
-        readings = decode_windows(ours.model, ours.tokenizer, asked, config, ChecksConfig.off())
-        found += [reading.text for reading in readings]
+    for _, _, _, tokens in decode_clips(ours):
+        found += [ours.tokenizer.decode(ids).strip() for ids in tokens]
     assert found == expected
     assert len({*expected}) > NUM_CLIPS / 2
 
@@ -317,18 +334,10 @@ def test_times_of_words(their_whisper: Any, name: str) -> None:
     their_tokens = their_whisper.tokenizer.get_tokenizer(
         theirs.is_multilingual, num_languages=99, language="en", task="transcribe"
     )
-    audio_BS, lengths_B = read_clips()
-    config = WhisperDecodingConfig(temperatures=(), max_no_speech=None)
     differences = []
-    for batch in torch.arange(NUM_CLIPS).split(5):
-        features_BTF, frames_B = ours.compute_features(audio_BS[batch], lengths_B[batch])
-        with torch.inference_mode():
-            encoded = ours.model.encode(features_BTF, frames_B)
-        asked = EncodedWindows(encoded, [("en", None)] * len(batch))
-        readings = decode_windows(ours.model, ours.tokenizer, asked, config, ChecksConfig.off())
-        tokens = [[id for id in reading.tokens if id < ours.tokenizer.end] for reading in readings]
-        prompts = [ours.tokenizer.prompt("en")] * len(batch)
-        steps = [int(length) // 320 for length in lengths_B[batch]]
+    for lengths_B, features_BTF, encoded, tokens in decode_clips(ours):
+        prompts = [ours.tokenizer.prompt("en")] * len(tokens)
+        steps = (lengths_B // 320).tolist()
         firsts, probabilities = align_tokens(ours.model, ours.tokenizer, encoded, steps, prompts, tokens)
         for row, ids in enumerate(tokens):
             found = timing.find_alignment(theirs, their_tokens, ids, features_BTF[row].T, 2 * steps[row])

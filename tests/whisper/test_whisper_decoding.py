@@ -173,14 +173,14 @@ def encode(count: int = 12, seed: int = 1) -> Tensor:
 
 
 def start(
-    system: WhisperSystem, encoded_BTD: Tensor, limit: int = 12, times: bool = False, earlier: str = ""
+    system: WhisperSystem, encoded_BTD: Tensor, limit: int = 12, earlier: str = ""
 ) -> tuple[Any, Rules, Beginning]:
     tokenizer = system.tokenizer
     before = [tokenizer.start_of_previous, *tokenizer.encode(earlier)] if earlier else []
-    prompts = [[*before, *tokenizer.prompt("en", times=times)]] * len(encoded_BTD)
+    prompts = [[*before, *tokenizer.prompt("en")]] * len(encoded_BTD)
     audio = EncodedSteps(encoded_BTD, torch.full((len(encoded_BTD),), encoded_BTD.size(1)))
     beginning = begin(system.model, tokenizer, audio, prompts)._replace(max_tokens=limit)
-    return system.model, Rules(tokenizer, times, torch.device("cpu")), beginning
+    return system.model, Rules(tokenizer, False, torch.device("cpu")), beginning
 
 
 # --- what may follow what -------------------------------------------------------------------------
@@ -298,15 +298,6 @@ def test_beam(system: WhisperSystem, beam: int) -> None:
     assert found == [search_plainly(system, encoded_TD, beam, 7) for encoded_TD in encoded_BTD]
     greedy = [tokens for tokens, _ in sample(*start(system, encoded_BTD, 7))]
     assert (greedy == found) == (beam == 1)
-
-
-@pytest.mark.parametrize("width", [1, 4])
-def test_with_times_each_text_stands_between_two(width: int) -> None:
-    system = build_system(True)
-    begun, first = start(system, encode(), times=True), system.tokenizer.first_time
-    for tokens, _ in search(*begun, width) if width > 1 else sample(*begun):
-        times = [token for token in tokens if token >= first]
-        assert tokens[0] >= first and times == sorted(times)
 
 
 def test_what_is_drawn_depends_on_the_seed_alone(system: WhisperSystem) -> None:

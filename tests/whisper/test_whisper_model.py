@@ -177,25 +177,6 @@ def test_quantised(dtype: torch.dtype) -> None:
         assert difference_BV.square().mean() < 0.05**2 * expected_BUV.var()
 
 
-@torch.inference_mode()
-def test_steps_are_the_whole_at_once() -> None:
-    """The prompt in one piece, then token by token, two beams of the second utterance among them."""
-    features_BTF, lengths_B, tokens_BU = make_batch(60, 31)
-    encoded = MODEL.encode(features_BTF, lengths_B)[:2]
-    whole_BUV, _ = MODEL.decoder(tokens_BU, *encoded)
-    state = MODEL.decoder.start(*encoded)
-    scores_BUV, _ = MODEL.decoder.step(tokens_BU[:, :3], state)
-    torch.testing.assert_close(scores_BUV, whole_BUV[:, :3], atol=1e-4, rtol=1e-4)
-    state.select_utterances(torch.tensor([1]))
-    state.select_beams(torch.tensor([1, 1]))
-    scores_R1V, weights = MODEL.decoder.step(tokens_BU[[1, 1], 3:4], state, {1: (0, 1)})
-    torch.testing.assert_close(scores_R1V[0], whole_BUV[1, 3:4], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(scores_R1V[1], scores_R1V[0])
-    assert weights[1].shape == (2, 2, 1, 30)
-    assert weights[1][..., 16:].max() == 0  # past the second utterance
-    torch.testing.assert_close(weights[1].sum(-1), torch.ones(2, 2, 1))
-
-
 def test_features_are_those_of_audio_with_silence_behind() -> None:
     system = build_system(False)
     audio_BS = 0.1 * torch.randn(2, 3000, generator=torch.Generator().manual_seed(0))

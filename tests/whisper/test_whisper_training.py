@@ -133,20 +133,6 @@ def test_a_bias_on_attention_is_of_the_tokens_and_not_of_the_prompt(run: BuildRu
     torch.testing.assert_close(biased[0], expected / expected.sum(-1, keepdim=True), rtol=1e-4, atol=1e-6)
 
 
-def test_padding_changes_nothing(run: BuildRun) -> None:
-    model, tokenizer = prepare(run("model.guided_attention={loss: {}}", "model.ctc_weight=0.3"))
-    noise_BTF, lengths_B, tokens_BU, counts_B = batch = make_batch(tokenizer, 80, 47, 30)
-    whole = model.eval()(*batch)
-    alone = []
-    for row in range(3):
-        own = slice(row, row + 1)
-        length, count = lengths_B[row], counts_B[row]
-        alone.append(model(noise_BTF[own, :length], lengths_B[own], tokens_BU[own, :count], counts_B[own]))
-    for name in ("cross_entropy", "ctc", "correct", "attention_distance"):
-        expected = torch.stack([losses.parts[name].double() for losses in alone]).sum()
-        torch.testing.assert_close(whole.parts[name].double(), expected, atol=1e-4, rtol=1e-4)
-
-
 def test_an_english_model_and_an_encoder_alone(run: BuildRun, tmp_path: Path) -> None:
     """Without a decoder of Whisper's, the tokens are those of the training texts, and their layers are new."""
     config = run("model.decoder=null", "model.ctc_weight=1.0", "tokenizer.type=characters")
