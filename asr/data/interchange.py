@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -99,10 +99,7 @@ def guess_source_kind(path: str | Path) -> SourceKind:
         if name.endswith(suffix):
             return kind
     if not name.endswith((".jsonl", ".json")):
-        raise UserError(
-            f"{path}: cannot tell the kind of this source; name it by --from: "
-            + ", ".join((*KINDS, *SOURCES_ONLY))
-        )
+        raise UserError(f"{path}: of unknown kind; name it by --from: {', '.join((*KINDS, *SOURCES_ONLY))}")
     first = next((parse_json(line) for _, line in read_text_lines(path)), None)
     if not isinstance(first, dict) or {"id", "audio", "duration"} <= first.keys():
         return "jsonl"
@@ -144,24 +141,6 @@ def _read_nemo(path: str | Path, records: Records, split: str | None = None) -> 
         for number, record in read_objects(lines):
             fields = keep_scalars(record, records.losses)
             yield from records.build(f"{path}:{number}", fields, lines.folder, split)
-
-
-def write_nemo(path: str | Path, utterances: Iterable[Utterance]) -> int:
-    """Audio paths are absolute, since only some versions of NeMo know relative ones."""
-    folder = os.path.dirname(os.path.abspath(path))
-    count = 0
-    with replace_file(path) as file:
-        for utterance in utterances:
-            has_text = utterance.text is not None
-            _require_free_names(f"utterance {utterance.id}", utterance.extras, has_text)
-            absolute = with_absolute_audio(utterance, folder)
-            fields = absolute.model_dump(exclude_defaults=True, exclude={"extras"})
-            known = {_NEMO_NAMES.get(name, name): value for name, value in fields.items()}
-            line = json.dumps(known | utterance.extras, ensure_ascii=False).encode()
-            require_line_fits(utterance.id, line)
-            file.write(line + b"\n")
-            count += 1
-    return count
 
 
 # --- folders of recordings ----------------------------------------------------------------------
@@ -247,9 +226,7 @@ def _read_table(
         known, durations = {name.lower() for name in names}, dict[str, str]()
         if not known & {*records.columns["audio"], *records.columns["id"]}:
             found = ", ".join(map(shorten, names[:20])) or "nothing"
-            raise UserError(
-                f"{path}: no column for the audio; the header has {found}. Known are {describe_columns()}"
-            )
+            raise UserError(f"{path}: no column for the audio in {found}. Known are {describe_columns()}")
         is_spontaneous = {"client_id", "audio_file"} <= known
         locale = re.fullmatch(r"ss-corpus-(\S+)\.tsv", Path(path).name)  # its column has a name, not a code
         if is_spontaneous and (folder / "audios").is_dir():
@@ -290,55 +267,66 @@ def _read_clip_durations(path: Path) -> dict[str, str]:
         return {clip: milliseconds for _, (clip, milliseconds) in rows}
 
 
-def _require_free_names(place: str, extras: Iterable[str], has_text: bool) -> None:
-    """A name that is in use for something else would not come back as an extra."""
-    for name in extras:
-        if has_text and name.lower() in COLUMNS["text"][1:]:
+# --- writing ------------------------------------------------------------------------------------
+
+
+def _flatten(utterance: Utterance, audio: str, names: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of an utterance under the names of a format, with its extras beside them."""
+    for name in utterance.extras:
+        if utterance.text is not None and name.lower() in COLUMNS["text"][1:]:
             continue  # the column `text` goes before
         if not name.strip() or name != name.strip() or name.lower() in MEANINGS:
             raise UserError(
-                f"{place}: extras.{name} cannot be a column, the name means something else; rename it"
+                f"utterance {utterance.id}: extras.{name} means something else as a column; rename it"
             )
+    fields = utterance.model_dump(exclude_defaults=True, exclude={"extras"}) | {"audio": audio}
+    return {names.get(name, name): value for name, value in fields.items()} | utterance.extras
+
+
+def _write_nemo(path: str | Path, utterances: Iterable[Utterance]) -> int:
+    """Audio paths are absolute, since only some versions of NeMo know relative ones."""
+    folder = os.path.dirname(os.path.abspath(path))
+    count = 0
+    with replace_file(path) as file:
+        for utterance in utterances:
+            fields = _flatten(utterance, with_absolute_audio(utterance, folder).audio, _NEMO_NAMES)
+            line = json.dumps(fields, ensure_ascii=False).encode()
+            require_line_fits(utterance.id, line)
+            file.write(line + b"\n")
+            count += 1
+    return count
 
 
 def _write_table(path: str | Path, utterances: Iterable[Utterance], separator: str) -> int:
-    """Write a table with the columns that are needed; returns the count."""
-    records = list(utterances)
+    """A row as `read_rows` reads it has quotes between commas, and none between tabs."""
     folder = os.path.dirname(os.path.abspath(path))
-    extras = sorted({name for record in records for name in record.extras})
-    with_text = any(record.text is not None for record in records)
-    _require_free_names(str(path), extras, with_text)
-    with_channel = any(record.channel is not None for record in records)
-    is_needed = {"text": with_text, "channel": with_channel}
-    header = [name for name in _TABLE_COLUMNS if is_needed.get(name, True)] + extras
+    rows = [_flatten(item, relative_audio(item.audio, folder), {"audio": "path"}) for item in utterances]
+    found = {name for row in rows for name in row}
+    header = [name for name in _TABLE_COLUMNS if name in found or name not in ("text", "channel")]
+    header += sorted(found.difference(header))
+    plain: Any = {"quoting": csv.QUOTE_NONE, "quotechar": None, "lineterminator": "\n"}
+    limit, marks = csv.field_size_limit(), set("\0\r" if separator == "\t" else "\0")
     losses: Counter[str] = Counter()
     with replace_file(path) as file:
-        file.write(_format_row("header", header, separator))
-        for record in records:
-            values = record.model_dump() | {"path": relative_audio(record.audio, folder)} | record.extras
-            cells = ["" if (value := values.get(name)) is None else str(value) for name in header]
-            file.write(_format_row(record.id, cells, separator))
-            losses["without a text get an empty one"] += with_text and record.text is None
-            losses["lose an extra that is empty"] += any(v in (None, "") for v in record.extras.values())
+        for row in (dict(zip(header, header, strict=True)), *rows):
+            cells = ["" if (value := row.get(name)) is None else str(value) for name in header]
+            buffer = io.StringIO()
+            writer = csv.writer(buffer, delimiter=separator, **(plain if separator == "\t" else {}))
+            try:
+                if any(len(cell) > limit or marks & set(cell) for cell in cells):
+                    raise csv.Error(f"a cell has at most {limit:,} characters and no control characters")
+                writer.writerow(cells)
+            except csv.Error as error:  # a tab or the end of a line in a cell
+                raise UserError(f"utterance {row['id']}: cannot be a row of this table ({error})") from None
+            file.write(buffer.getvalue().encode())
+            own = [row[name] for name in row.keys() - set(_TABLE_COLUMNS)]
+            losses["without a text get an empty one"] += "text" in header and "text" not in row
+            losses["lose an extra that is empty"] += None in own or "" in own
             losses["have extras that come back as text"] += any(
-                not isinstance(value, (str, type(None))) for value in record.extras.values()
+                not isinstance(value, (str, type(None))) for value in own
             )
     warn_of_losses(path, losses)
-    return len(records)
-
-
-def _format_row(id: str, cells: list[str], separator: str) -> bytes:
-    """A row as `read_rows` reads it: with quotes between commas, without any between tabs."""
-    buffer = io.StringIO()
-    plain: Any = {"quoting": csv.QUOTE_NONE, "quotechar": None, "lineterminator": "\n"}
-    try:
-        limit, marks = csv.field_size_limit(), set("\0\r" if separator == "\t" else "\0")
-        if any(len(cell) > limit or marks & set(cell) for cell in cells):
-            raise csv.Error(f"a cell has at most {limit:,} characters and no control characters")
-        csv.writer(buffer, delimiter=separator, **(plain if separator == "\t" else {})).writerow(cells)
-    except csv.Error as error:  # a tab or the end of a line in a cell
-        raise UserError(f"utterance {id}: cannot be a row of this table ({error})") from None
-    return buffer.getvalue().encode()
+    return len(rows)
 
 
 _read_csv = partial(_read_table, separator=",")
@@ -352,7 +340,7 @@ _READERS: dict[str, Callable[[str | Path, Records], Iterator[Utterance]]] = {
 }
 _WRITERS: dict[str, Callable[[str | Path, Iterable[Utterance]], int]] = {
     "jsonl": write_manifest,
-    "nemo": write_nemo,
+    "nemo": _write_nemo,
     "csv": partial(_write_table, separator=","),
     "tsv": partial(_write_table, separator="\t"),
     "kaldi": write_kaldi,

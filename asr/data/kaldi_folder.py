@@ -13,12 +13,13 @@ import re
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from asr.audio.reading import AudioError, read_info
 from asr.data.manifest import Utterance, require_line_fits, with_absolute_audio
-from asr.data.records import Records, UniqueNames, warn_of_losses
+from asr.data.records import Records, UniqueNames, read_seconds, warn_of_losses
 from asr.data.text_lines import BLANKS, open_lines, read_id_texts
 from asr.errors import UserError, shorten
 from asr.files import replace_file
@@ -49,10 +50,7 @@ def read_kaldi(
     """
     folder, records = Path(folder), records or Records(folder)
     if not (folder / "wav.scp").is_file():
-        raise UserError(
-            f"{folder}: not a Kaldi data folder, it has no wav.scp; folders of other kinds have Parquet "
-            "tables, metadata.csv or metadata.jsonl, LibriSpeech's .trans.txt, or audio files"
-        )
+        raise UserError(f"{folder}: has no wav.scp, tables, .trans.txt or audio files; give another folder")
     recordings = _read_table(folder / "wav.scp", lambda value: _find_audio(value, allow_pipes))
     segments = {name: _Segment(name) for name in recordings}
     if in_parts := (folder / "segments").exists():
@@ -61,9 +59,9 @@ def read_kaldi(
     speakers, languages, genders = (
         _read_table(folder / name, _parse_word) for name in ("utt2spk", "utt2lang", "spk2gender")
     )
-    ends = _read_table(folder / "reco2dur", _parse_seconds)
+    ends = _read_table(folder / "reco2dur", partial(read_seconds, "duration"))
     if not in_parts:  # else they were made of segments
-        ends |= _read_table(folder / "utt2dur", _parse_seconds)
+        ends |= _read_table(folder / "utt2dur", partial(read_seconds, "duration"))
     for table, lines in (("text", texts), ("utt2spk", speakers)):
         if lines and (missing := [name for name in segments if name not in lines]):
             logger.warning(
@@ -72,9 +70,7 @@ def read_kaldi(
             )
     for name, segment in segments.items():
         if segment.recording not in recordings:
-            raise UserError(
-                f"{folder}/segments: {name} is part of {segment.recording}, which wav.scp does not have"
-            )
+            raise UserError(f"{folder}/segments: {name} is part of {segment.recording}, which wav.scp lacks")
         path, channel = recordings[segment.recording]
         try:
             channel_number = _find_channel(path, segment.channel or channel)
@@ -122,16 +118,6 @@ def _parse_word(value: str) -> str:
     return value
 
 
-def _parse_seconds(value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise UserError(f"{shorten(value)}: expected seconds, more than 0")
-    return seconds
-
-
 def _parse_segment(value: str) -> _Segment:
     recording, *columns = re.split(f"[{BLANKS}]+", value)
     try:
@@ -140,9 +126,7 @@ def _parse_segment(value: str) -> _Segment:
         start = end = math.nan
     to_end = end == -1  # says extract-segments
     if not (0 <= start < math.inf and (to_end or start < end < math.inf)) or len(columns) > 3:
-        raise UserError(
-            f"{shorten(value)}: expected RECORDING START END with 0 <= START < END, or -1 for END"
-        )
+        raise UserError(f"{shorten(value)}: expected RECORDING START END with 0 <= START < END, or -1")
     return _Segment(recording, start, None if to_end else end, columns[2] if columns[2:] else None)
 
 
@@ -216,7 +200,7 @@ def parse_pipe(command: str) -> tuple[str, str | None]:
     found = re.fullmatch(f"{some}(?P<file>[^\n-][^\n]*)\n{some}{output}{some}", words)
     if found is None:
         raise UserError(
-            f"{shorten(command.strip())} is not a plain decoding command; convert the audio to files first"
+            f"{shorten(command.strip())} is not a plain decoding command; convert the audio first"
         )
     side = re.search("^-c\n([12])$", words, re.MULTILINE) if "sph2pipe" in program else None
     return found["file"], str(int(side[1]) - 1) if side else None
@@ -244,7 +228,7 @@ def write_kaldi(folder: str | Path, utterances: Iterable[Utterance]) -> int:
     tables = _build_tables(records)
     if others := {path.name for path in folder.glob("*")} - tables.keys():
         raise UserError(
-            f"{folder}: has a {min(others)} that would not fit the new files; remove it, or take another"
+            f"{folder}: has a {min(others)} that would not fit; remove it, or take another folder"
         )
     for name, lines in tables.items():
         with replace_file(folder / name) as file:

@@ -55,8 +55,7 @@ def _build_fields(
     """
     if recording.get("transforms"):
         raise UserError(
-            f"recording {shorten(recording.get('id'))} is changed when it is read (transforms); store the "
-            "audio as it shall be, by lhotse's save_audios"
+            f"recording {shorten(recording.get('id'))} has transforms; store it by lhotse's save_audios"
         )
     shift: Any = 0.0
     supervisions: Any = [record]
@@ -92,8 +91,7 @@ def _find_audio(recording: Object, channels: object) -> tuple[str, int | None]:
             continue
         if item.get("type") != "file" or not isinstance(item.get("source"), str):
             raise UserError(
-                f"its audio is of type {shorten(item.get('type'))}; expected file: commands are not run and "
-                "addresses not opened. Store the audio by lhotse's save_audios"
+                f"audio of type {shorten(item.get('type'))} is not opened; store it by lhotse's save_audios"
             )
         if 1 < len(wanted) < len(there):
             raise UserError(f"{len(wanted)} of its channels are meant; expected one, or all")
@@ -105,9 +103,6 @@ def _find_audio(recording: Object, channels: object) -> tuple[str, int | None]:
 def _read_recordings(supervisions: Path) -> dict[str, Object]:
     path = supervisions.with_name(supervisions.name.replace("supervisions", "recordings"))
     if path == supervisions or not path.exists():
-        raise UserError(
-            f"{supervisions}: supervisions tell no audio; expected a file named ...supervisions... and the "
-            "recordings beside it, named ...recordings...; or give the cuts"
-        )
+        raise UserError(f"{supervisions}: no recordings; expected {path} beside it, or give the cuts")
     with open_lines(path) as lines:
         return {str(record.get("id")): record for _, record in read_objects(lines)}

@@ -80,9 +80,7 @@ class Utterance(Config):
         texts = [self.text, *(self.extras.get(name.removeprefix("extras.")) for name in names[1:])]
         for name, text in zip(names, texts, strict=True):
             if not isinstance(text, str):
-                raise UserError(
-                    f"utterance {self.id} has no {name}; give it one, or take it out of the manifest"
-                )
+                raise UserError(f"utterance {self.id} has no {name}; give it one, or take it out")
         return [str(text) for text in texts]
 
 
@@ -135,9 +133,7 @@ class Manifest(Sequence[Utterance]):
             with open_regular(path) as file:
                 stamp = _stamp(file)
                 if unpack(file, path) is not file:
-                    raise UserError(
-                        f"{path}: packed by gzip, where lines cannot be found at random: gunzip it first"
-                    )
+                    raise UserError(f"{path}: packed by gzip, so lines cannot be found: gunzip it first")
             absolute = Path(os.path.abspath(path))  # a worker process may have another current folder
             self._files.append((absolute, stamp, len(offsets)))
             for number, offset, line in read_lines(path):

@@ -30,9 +30,7 @@ def read_rows(
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise UserError(
-            "Parquet tables are read by pyarrow, which is missing: pip install 'asr-toolkit[parquet]'"
-        ) from None
+        raise UserError("Parquet needs pyarrow: pip install 'asr-toolkit[parquet]'") from None
     ids = UniqueNames()
     for table in sorted(Path(path).rglob("*.parquet")) if os.path.isdir(path) else [Path(path)]:
         number = 0

@@ -174,8 +174,7 @@ def _open_filesystem(process_id: int, folder: str) -> tuple[Any, str]:
         filesystem, path = fsspec.core.url_to_fs(folder)
     except ImportError as error:
         raise UserError(
-            f"{folder}: needs another package ({error}); "
-            "`pip install 'asr-toolkit[remote]'` brings those for s3:// and https://"
+            f"{folder}: needs another package ({error}), as of `pip install 'asr-toolkit[remote]'`"
         ) from None
     except (ValueError, OSError) as error:
         raise UserError(f"{folder}: not an address that can be read ({error})") from None
@@ -204,9 +203,7 @@ def _retry(address: str, attempt: Callable[[], Any]) -> Any:
                 kind = MissingFileError if isinstance(error, FileNotFoundError) else UserError
                 raise kind(f"{address}: cannot be read ({fault})") from None
             if number == ATTEMPTS:
-                raise UserError(
-                    f"{address}: cannot be read, after {ATTEMPTS} attempts ({fault}); is the server there?"
-                ) from None
+                raise UserError(f"{address}: cannot be read, after {ATTEMPTS} attempts ({fault})") from None
             wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** (number - 1))
             wait *= random.uniform(0.5, 1.0)  # so that a thousand processes do not come back all at once
             logger.info("%s: %s; trying again in %.1f s", address, fault, wait)

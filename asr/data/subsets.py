@@ -28,9 +28,7 @@ def parse_share(text: str) -> float | int | str:
     except ValueError:
         share = 0
     if share <= 0 or (isinstance(share, float) and not share < 1):
-        raise UserError(
-            f"share {text!r}: expected a fraction such as 0.1, a whole number such as 20, or {REST}"
-        )
+        raise UserError(f"share {text!r}: expected a fraction such as 0.1, a number such as 20, or {REST}")
     return share
 
 
@@ -69,8 +67,7 @@ def choose_unit(path: str | Path) -> Unit:
     known = Counter(utterance.speaker is not None for utterance in read_manifest(path))
     if known[True] and known[False]:
         raise UserError(
-            f"{path}: {known[False]:,} of {known.total():,} utterances have no speaker, so the parts may "
-            "share one; add the speakers, or split by utterance"
+            f"{path}: {known[False]:,} utterances have no speaker; add them, or split by utterance"
         )
     return "speaker" if known[True] else "utterance"
 
@@ -81,16 +78,12 @@ def assign_units(
     """Unit -> name of its part, given the duration of each unit as a whole number of anything."""
     ranked = sorted(durations, key=lambda unit: hashlib.sha256(f"{seed}:{unit}".encode()).digest())
     if len(ranked) < len(shares):
-        raise UserError(
-            f"{len(ranked)} speakers or utterances cannot fill {len(shares)} parts: {', '.join(shares)}"
-        )
+        raise UserError(f"{len(ranked)} speakers or utterances cannot fill {len(shares)} parts")
     chosen = {}
     for name, share in shares.items():
         if isinstance(share, int):
             if len(ranked) < share:
-                raise UserError(
-                    f"part {name}: {share} speakers or utterances are asked for, {len(ranked)} are left"
-                )
+                raise UserError(f"part {name}: {share} speakers or utterances are asked for of {len(ranked)}")
             chosen.update(dict.fromkeys(ranked[:share], name))
             ranked = ranked[share:]
     # What each part still lacks of its duration. The next unit goes where most is lacking.
@@ -132,8 +125,7 @@ def _check_shares(shares: Mapping[str, float | int | str]) -> None:
     counted = any(isinstance(share, int) for share in shares.values())
     if not (rest == 1 and fractions < 1) and (rest or counted or abs(fractions - 1) > 1e-6):
         raise UserError(
-            f"the parts do not take everything just once (fractions add up to {fractions:g}, {rest} of them "
-            f"{REST}); let one of them be {REST}, for example train={REST}"
+            f"fractions add up to {fractions:g}, and {rest} are {REST}; expected 1, or one that is {REST}"
         )
 
 

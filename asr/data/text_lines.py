@@ -187,8 +187,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, int, bytes]]:
                     offset += len(rest)
                 if number == 1 and b"\0" in line:
                     raise UserError(
-                        f"{path}: NUL at byte {line.index(0) + 1}, as in recordings and UTF-16; "
-                        "expected UTF-8 text"
+                        f"{path}: NUL at byte {line.index(0) + 1}, as in recordings; expected UTF-8 text"
                     )
                 if number == 1 and line.startswith(codecs.BOM_UTF8):
                     line, begin = line[3:], begin + 3

@@ -68,10 +68,7 @@ def _index_shard(path: Path, folder: Path, seen: set[int]) -> ShardInfo:
     try:
         _CHECK_NAME.validate_python(name)
     except pydantic.ValidationError:
-        raise UserError(
-            f"{path}: expected a name of letters, digits, '.', '-' and '_', which begins with none of the "
-            "marks; rename it"
-        ) from None
+        raise UserError(f"{path}: expected a name of letters, digits, '.', '-' and '_'; rename it") from None
     if index_name == INDEX_NAME:
         raise UserError(f"{path}: its index would be named as that of the folder; rename it")
     cuts = _find_cuts(path)
@@ -96,17 +93,12 @@ def _read_members(path: Path) -> Iterator[Member]:
                 if not member.isreg() or member.issparse():
                     continue
                 if member.size > MAX_MEMBER_BYTES:
-                    raise UserError(
-                        f"{path}: {shorten(member.name)} has {member.size:,} bytes, too many for audio"
-                    )
+                    raise UserError(f"{path}: {shorten(member.name)} is too large for audio")
                 file = tar.extractfile(member)
                 assert file is not None
                 yield member.name, member.offset_data, file.read()
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise UserError(
-            f"{path}: not a plain tar file, or damaged ({error}); a compressed one must be unpacked to .tar, "
-            "since parts of it cannot be read"
-        ) from None
+        raise UserError(f"{path}: not a plain tar file, or damaged ({error}); unpack it to .tar") from None
 
 
 def _describe_member(path: Path, id: str, audio: Member, fields: Mapping[str, Any]) -> PackedUtterance:
@@ -178,9 +170,7 @@ def _read_shar(path: Path, cuts: Path) -> Iterator[Found]:
         audio, described = next(members, None), next(members, None)
         if audio is None or described is None or audio[0].rpartition(".")[0] != cut["id"]:
             there = "its end" if audio is None else shorten(audio[0])
-            raise UserError(
-                f"{path}: {there} stands where the cut {shorten(cut['id'])} belongs; copy it and {cuts} again"
-            )
+            raise UserError(f"{path}: {there} stands where the cut {shorten(cut['id'])} of {cuts} belongs")
         try:
             fields = _read_cut(cuts, cut, described[2])
             yield cut["id"], _describe_member(path, cut["id"], audio, fields)
@@ -191,7 +181,7 @@ def _read_shar(path: Path, cuts: Path) -> Iterator[Found]:
 def _read_cut(cuts: Path, cut: Mapping[str, Any], described: bytes) -> dict[str, Any]:
     if cut.get("type") not in ("MonoCut", "MultiCut"):
         raise UserError(
-            f"{cuts}: {cut['id']} is a {shorten(cut.get('type'))}; expected a MonoCut or a MultiCut"
+            f"{cuts}: {cut['id']} is a {shorten(cut.get('type'))}; expected a MonoCut or MultiCut"
         )
     recording = parse_json(described)
     channels = recording.get("channel_ids") if isinstance(recording, dict) else None

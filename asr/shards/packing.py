@@ -180,8 +180,7 @@ def _find_kept(folder: Path, sources: Sequence[str]) -> dict[int, ShardInfo]:
     others |= {there[source].name for source in there.keys() - set(sources)}
     if others:
         raise UserError(
-            f"{folder}: holds other shards, such as {min(others)}, of another manifest, other settings or "
-            "another program; give another folder, or delete what is there to pack it anew"
+            f"{folder}: holds other shards, such as {min(others)}; delete them, or give another folder"
         )
     return {number: there[source] for number, source in enumerate(sources) if source in there}
 
@@ -368,9 +367,7 @@ def encode_audio(utterance: Utterance, encoding: Encoding) -> tuple[bytes, str, 
     if encoding == "copy" and is_whole:
         content = Path(utterance.audio).read_bytes()
         if len(content) > MAX_MEMBER_BYTES:
-            raise UserError(
-                f"{utterance.audio}: {len(content):,} bytes, more than {MAX_MEMBER_BYTES:,}; cut it"
-            )
+            raise UserError(f"{utterance.audio}: more than {MAX_MEMBER_BYTES:,} bytes; cut it")
         suffix = re.sub(r"[^a-z0-9]", "", Path(utterance.audio).suffix.lower()) or info.container
         return content, suffix, utterance.channel
     if encoding != "opus":

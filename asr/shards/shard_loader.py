@@ -154,8 +154,7 @@ class ShardLoader(UtteranceLoader):
                 raise UserError(f"{folder.address}: no utterance in its shards")
             if share * len(folder.shards) < 1:
                 raise UserError(
-                    f"data.shares: {share:g} of {folder.address} is less than one of its "
-                    f"{len(folder.shards)} shards; give a larger share, or pack smaller shards by --hours"
+                    f"data.shares: {share:g} of {folder.address} is less than a shard; pack smaller ones"
                 )
 
     def __len__(self) -> int:

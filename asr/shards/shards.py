@@ -91,13 +91,10 @@ class TarShard:
         """The lines of its index, if they are those that the folder's index describes."""
         if hashlib.sha256(content).hexdigest() != self.info.index_sha256:
             raise UserError(
-                f"{self.index.address}: not the index that {INDEX_NAME} of its folder describes; the folder "
-                "was written anew, or copied in part: copy it again, or pack it again"
+                f"{self.index.address}: not the one that {INDEX_NAME} describes; copy or pack it again"
             )
         if content.count(b"\n") != self.info.utterances:
-            raise UserError(
-                f"{self.index.address}: not as many utterances as {INDEX_NAME} tells; pack it again"
-            )
+            raise UserError(f"{self.index.address}: not as many utterances as in {INDEX_NAME}; pack it again")
         return content
 
     def check_content(self) -> None:
@@ -108,8 +105,7 @@ class TarShard:
             digest.update(read_range(ByteRange(self.address, start, size, self.info.sha256)))
         if digest.hexdigest() != self.info.sha256:
             raise UserError(
-                f"{self.address}: has changed since it was packed (SHA-256 {digest.hexdigest()[:16]}..., "
-                f"expected {self.info.sha256[:16]}...); copy it again, or pack it again"
+                f"{self.address}: has changed since it was packed, by its SHA-256; copy or pack it again"
             )
 
     def utterances(self) -> Iterator[PackedUtterance]:
@@ -125,8 +121,7 @@ class TarShard:
             raise UserError(f"{self.index.address}: {describe_fault(error)}; pack it again") from None
         if item.offset + item.size > self.info.size:
             raise UserError(
-                f"{self.index.address}: utterance {item.id} ends beyond the {self.info.size:,} bytes of "
-                f"{self.info.name}; pack it again"
+                f"{self.index.address}: {item.id} ends beyond the end of its shard; pack it again"
             )
         place = f"{self.address.partition('://')[2] or self.address}/{item.audio}"
         return item.model_copy(update={"audio": place, "shard": self.address, "version": self.info.sha256})
@@ -147,8 +142,7 @@ class ShardFolder:
         header, infos = parse_folder_index(place, content)
         if len(infos) != header.shards:
             raise UserError(
-                f"{place}: {len(infos):,} of {header.shards:,} shards are there; run the same "
-                "`asr manifest pack` again, which goes on where it stopped"
+                f"{place}: {len(infos):,} of {header.shards:,} shards are there; `asr manifest pack` goes on"
             )
         return cls(
             str(address), [TarShard(folder, info) for info in sorted(infos, key=lambda info: info.name)]
@@ -186,8 +180,7 @@ def _read_folder_index(address: str | os.PathLike[str]) -> tuple[str, bytes]:
         return folder, read_start(join_address(folder, INDEX_NAME), MAX_FOLDER_INDEX_BYTES)
     except MissingFileError:
         raise MissingFileError(
-            f"{address}: no {INDEX_NAME} there, so it is not a folder of shards; write one by "
-            "`asr manifest pack MANIFEST FOLDER`, or index tar files that are there by `asr manifest index`"
+            f"{address}: no {INDEX_NAME} there; write it by `asr manifest pack` or `asr manifest index`"
         ) from None
 
 

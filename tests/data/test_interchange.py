@@ -197,8 +197,8 @@ def test_a_speechbrain_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"", "no column for the audio; the header has nothing"),
-        ("a.csv", b"sound,transcript\n", r"the header has 'sound', 'transcript'. Known are .*file.*wav.*wrd"),
+        ("a.csv", b"", "no column for the audio in nothing"),
+        ("a.csv", b"sound,transcript\n", r"in 'sound', 'transcript'. Known are .*file.*wav.*wrd"),
         ("a.csv", b"path,x,x\n", "two of one name"),
         ("a.csv", b"path,,text\n", "a column without a name"),
         ("a.csv", b"path,text\na.wav\n", "a.csv:2: 1 cells, but the header names 2 columns"),
@@ -258,7 +258,7 @@ def test_what_others_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     [
         ("tsv", {"text": "a\tb"}, "utterance a: "),
         ("tsv", {"extras": {"x": "\r"}}, "utterance a: "),
-        ("tsv", {"extras": {"x\ty": "a"}}, "utterance header: "),
+        ("tsv", {"extras": {"x\ty": "a"}}, "utterance id: "),
         ("tsv", {"text": "a" * 200_000}, "utterance a: .*a cell"),
         ("nemo", {"text": "a" * 1_000_000}, "utterance a: the line is longer"),
         ("csv", {"text": "a\0b"}, "utterance a: .*a cell"),
@@ -356,7 +356,7 @@ def test_any_bytes_give_utterances_or_a_user_error(
 
 
 def test_recordings_with_a_text_beside_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(UserError, match=r"it has no wav\.scp; folders of other kinds"):
+    with pytest.raises(UserError, match=r"has no wav\.scp, tables"):
         convert(tmp_path)
     audio = write_silence(tmp_path / "anna" / "a 1.WAV", 1)
     (tmp_path / "anna" / "a 1.txt").write_text("lights on\n")
@@ -469,7 +469,7 @@ def test_kinds_are_guessed(tmp_path: Path) -> None:
     }
     assert {name: guess_target_kind(tmp_path / name) for name in targets} == targets
     for guess in (guess_source_kind, guess_target_kind):
-        with pytest.raises(UserError, match=r"a\.txt: cannot tell the kind"):
+        with pytest.raises(UserError, match=r"a\.txt: (cannot tell the|of unknown) kind"):
             guess(tmp_path / "a.txt")
     with pytest.raises(UserError, match="no such file or folder"):
         guess_source_kind(tmp_path / "lost")

@@ -73,11 +73,11 @@ def test_supervisions_and_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"sources": [{"type": "command", "channels": [1], "source": "rm x"}]}, "commands are not run"),
-        ({"sources": [{"type": "url", "channels": [1], "source": "http://x"}]}, "addresses not opened"),
+        ({"sources": [{"type": "command", "channels": [1], "source": "rm x"}]}, "'command' is not opened"),
+        ({"sources": [{"type": "url", "channels": [1], "source": "http://x"}]}, "'url' is not opened"),
         ({"sources": [{"type": "file", "channels": [0], "source": "a"}]}, r"has no file with channel 1"),
         ({"sources": "a"}, r"has no file with channel 1"),
-        ({"transforms": [{"name": "Speed"}]}, "is changed when it is read"),
+        ({"transforms": [{"name": "Speed"}]}, "has transforms"),
     ],
 )
 def test_what_is_not_opened(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -88,7 +88,7 @@ def test_what_is_not_opened(tmp_path: Path, change: dict[str, Any], message: str
 
 def test_what_is_wrong(tmp_path: Path) -> None:
     path = write(tmp_path / "supervisions.jsonl", SUPERVISION)
-    with pytest.raises(UserError, match=r"expected a file named \.\.\.supervisions\.\.\. and the recordings"):
+    with pytest.raises(UserError, match=r"expected .*/recordings\.jsonl beside it"):
         read(path)
     write(tmp_path / "recordings.jsonl", RECORDING | {"id": "other"})
     with pytest.raises(UserError, match=r"supervisions\.jsonl:1: no recording 'call' beside it"):

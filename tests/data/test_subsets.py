@@ -101,10 +101,10 @@ def test_each_unit_goes_to_one_part_and_no_part_is_empty(durations: dict[str, in
     [
         ({"a": 0.8, "b": 0.1}, "fractions add up to 0.9"),
         ({"a": 0.8, "b": 0.4}, "fractions add up to 1.2"),
-        ({"a": 3, "b": 4}, "do not take everything"),
-        ({"a": "rest", "b": "rest"}, "2 of them rest"),
+        ({"a": 3, "b": 4}, "fractions add up to 0"),
+        ({"a": "rest", "b": "rest"}, "2 are rest"),
         ({"a": 0.6, "b": 0.4, "c": "rest"}, "fractions add up to 1"),
-        ({"a": 11, "b": "rest"}, "part a: 11 speakers or utterances are asked for, 10 are left"),
+        ({"a": 11, "b": "rest"}, "part a: 11 speakers or utterances are asked for of 10"),
         ({"a": 10, "b": "rest"}, "nothing is left for b"),
         ({"a": 9, "b": 0.5, "c": "rest"}, "nothing is left for c"),
         ({f"p{i}": 1 for i in range(10)} | {"rest": "rest"}, "10 speakers or utterances cannot fill 11 parts"),
@@ -134,7 +134,7 @@ def test_the_unit_is_the_speaker_where_speakers_are_known(tmp_path: Path) -> Non
         write_manifest(tmp_path / "a.jsonl", utterances)
         assert choose_unit(tmp_path / "a.jsonl") == unit
     write_manifest(tmp_path / "a.jsonl", corpus() + nobody)
-    with pytest.raises(UserError, match="1 of 51 utterances have no speaker"):
+    with pytest.raises(UserError, match="1 utterances have no speaker"):
         choose_unit(tmp_path / "a.jsonl")
     with pytest.raises(UserError, match="utterance x has no speaker"):
         split_manifest(tmp_path / "a.jsonl", SHARES, tmp_path / "out", by="speaker")

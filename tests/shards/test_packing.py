@@ -113,9 +113,7 @@ def test_a_second_run_goes_on_and_ends_the_same(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(packing, "write_shard", write)
         pack_noise(manifest, tmp_path / "cut", 4)
-    with pytest.raises(
-        UserError, match=r"2 of [45] shards are there; run the same `asr manifest pack` again"
-    ):
+    with pytest.raises(UserError, match=r"2 of [45] shards are there; `asr manifest pack` goes on"):
         ShardFolder.open(tmp_path / "cut")
     with open(tmp_path / "cut" / "index.jsonl", "ab") as file:
         file.write(b'{"name": "shard-0000')  # as a kill in the middle of a line leaves it
@@ -143,7 +141,7 @@ def test_shards_of_another_packing_are_not_mixed_with_new_ones(manifest: Manifes
     before = hash_all(folder)
 
     def refuse(settings: PackSettings) -> None:
-        with pytest.raises(UserError, match=r"one: holds other shards, such as shard-000000.tar, .* delete"):
+        with pytest.raises(UserError, match=r"one: holds other shards, such as shard-000000.tar; delete"):
             pack(manifest, folder, settings)
         assert hash_all(folder) == before
 

@@ -193,7 +193,7 @@ def test_shares_that_are_no_whole_number_of_shards(tmp_path: Path, folder: Shard
     """They come out over the epochs: 0.25 of 6 shards is 1, 2, 1, 2."""
     epochs = [sum(map(len, order_shards([6], [0.25], 8, 7, epoch))) for epoch in range(4)]
     assert epochs == [1, 2, 1, 2]
-    with pytest.raises(UserError, match=r"data\.shares: 0\.001 of .* is less than one of its"):
+    with pytest.raises(UserError, match=r"data\.shares: 0\.001 of .* is less than a shard"):
         ShardLoader([folder], build_inputs(AugmentConfig()), CONFIG, shares=[0.001], seed=1)
 
 
