@@ -76,15 +76,11 @@ FORMATS = {
 # What people may have, each with its FFmpeg container, codec and rate: read only to see that it is accepted.
 OTHER_FORMATS = {
     "aifc u-law": ("aiff", "pcm_mulaw", 16_000),
-    "au u-law": ("au", "pcm_mulaw", 16_000),
-    "voc": ("voc", "pcm_s16le", 16_000),
     "tta": ("tta", "tta", 44_100),
     "amr": ("amr", "libopencore_amrnb", 8_000),
     "wma": ("asf", "wmav2", 44_100),
     "ac3": ("ac3", "ac3", 48_000),
-    "eac3": ("eac3", "eac3", 48_000),
     "mka Vorbis": ("matroska", "libvorbis", 48_000),
-    "mka Opus": ("matroska", "libopus", 48_000),
     "3gp": ("3gp", "aac", 44_100),
     "mp2": ("mp2", "mp2", 44_100),
     "avi": ("avi", "libmp3lame", 44_100),
@@ -94,16 +90,8 @@ OTHER_FORMATS = {
     "mp4 Opus": ("mp4", "libopus", 48_000),
     "speex": ("ogg", "libspeex", 16_000),
     "ogg FLAC": ("ogg", "flac", 16_000),
-    "caf A-law": ("caf", "pcm_alaw", 16_000),
     "wav ADPCM": ("wav", "adpcm_ms", 44_100),
     "wav G.722": ("wav", "g722", 16_000),
-    "sox": ("sox", "pcm_s32le", 44_100),
-    "ircam": ("ircam", "pcm_s16le", 44_100),
-    "latm": ("latm", "aac", 44_100),
-    "wtv": ("wtv", "mp2", 44_100),
-    "adx": ("adx", "adpcm_adx", 44_100),
-    "RealAudio": ("rm", "real_144", 8_000),
-    "truehd": ("truehd", "truehd", 48_000),
     "gsm": ("gsm", "libgsm", 8_000),
 }
 

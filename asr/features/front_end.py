@@ -83,13 +83,8 @@ class FeaturesConfig(Config):
         return 0.0 if self.convention == "whisper" else 20.0
 
     @property
-    def num_static(self) -> int:
-        """Features of a frame before deltas."""
-        return self.num_ceps if self.type == "mfcc" else self.num_mels
-
-    @property
     def num_features(self) -> int:
-        return self.num_static * (1 + self.deltas)
+        return (self.num_ceps if self.type == "mfcc" else self.num_mels) * (1 + self.deltas)
 
     @model_validator(mode="before")
     @classmethod

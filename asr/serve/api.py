@@ -17,7 +17,6 @@ from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.transcripts.writers import format_transcript
 
 MEDIA_TYPES = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
-JSON_FORMATS = ("json", "verbose_json")
 
 
 class ApiError(Exception):
