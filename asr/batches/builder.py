@@ -5,9 +5,8 @@ Shapes: B utterances of a batch, S samples, T frames, F features, U tokens.
 
 from __future__ import annotations
 
-import contextlib
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,18 +109,6 @@ Example = tuple[Utterance, list[int], np.ndarray]
 """An utterance with its tokens and samples, ready to be put into a batch."""
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute in one thread, as workers do. More gain little on such small pieces of work, and lose a lot by
-    waiting for each other where other processes want the same cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 class BatchBuilder(Dataset["Batch | UserError"]):
     """Builds the batch of (epoch, keys of utterances). Without an epoch nothing is augmented.
 
@@ -137,11 +124,16 @@ class BatchBuilder(Dataset["Batch | UserError"]):
     def __getitem__(self, item: tuple[int | None, list[Any]]) -> Batch | UserError:
         """A fault of more than one utterance is returned: raised in a worker, it would gain a traceback."""
         epoch, keys = item
+        # One thread, as in workers: more gain little on such small pieces of work, and lose a lot by waiting
+        # for each other where other processes want the same cores.
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
         try:
-            with one_thread():
-                return self._build([self._utterances[key] for key in keys], epoch)
+            return self._build([self._utterances[key] for key in keys], epoch)
         except UserError as error:
             return error
+        finally:
+            torch.set_num_threads(before)
 
     def _build(self, utterances: list[Utterance], epoch: int | None) -> Batch:
         examples, skipped = [], []

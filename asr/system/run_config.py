@@ -38,19 +38,12 @@ class DataConfig(Config):
     """Stop before the first update if the tokenizer does not know a greater share of the tokens of train or
     dev: other letters, another case, another script."""
 
-    @pydantic.field_validator("train")
-    @classmethod
-    def _require_a_path(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        if not value:
-            raise ValueError("expected the path of a manifest, or a list of one or more")
-        return value
-
     @pydantic.model_validator(mode="after")
     def _check(self) -> DataConfig:
+        if not self.train:
+            raise ValueError("train: expected the path of a manifest, or a list of one or more")
         if self.shares and len(self.shares) != len(self.train_paths):
-            raise ValueError(
-                f"shares has {len(self.shares)} numbers, but train {len(self.train_paths)} paths"
-            )
+            raise ValueError(f"shares = {list(self.shares)}: expected one for each path of train")
         if not all(0 < share <= 1 for share in self.shares):
             raise ValueError(f"shares = {list(self.shares)}: expected numbers above 0, of which 1 is all")
         return self
