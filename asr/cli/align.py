@@ -43,9 +43,8 @@ def run(args: argparse.Namespace) -> int:
     from asr.evaluation.speech import read_references
     from asr.evaluation.word_times import align_utterances
     from asr.families import find_family
-    from asr.models.speech_model import describe_device
+    from asr.models.speech_model import choose_device, describe_device
     from asr.system.checkpoint import find_model, load_system
-    from asr.transcription.transcribe import choose_device
 
     refuse_to_overwrite(args.manifest, args.output)
     if os.path.isdir(args.output):

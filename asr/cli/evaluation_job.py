@@ -27,7 +27,7 @@ from asr.evaluation.speech import (
 )
 from asr.families import Family, find_family
 from asr.files import make_folder
-from asr.models.speech_model import describe_device
+from asr.models.speech_model import choose_device, describe_device
 from asr.scoring.counting import describe_choice
 from asr.scoring.result import Score, percent, show_interval, text_table, without_infinity
 from asr.system.checkpoint import (
@@ -48,7 +48,7 @@ from asr.transcription.arguments import (
     load_settings,
     print_settings,
 )
-from asr.transcription.transcribe import Recognizer, Request, Transcriber, choose_device
+from asr.transcription.transcribe import Recognizer, Request, Transcriber
 
 logger = logging.getLogger(__name__)
 

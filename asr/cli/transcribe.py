@@ -438,10 +438,9 @@ def _open_folder(
 
     # The one place where transcribing imports asr.scale, which can be deleted.
     from asr.families import find_family
-    from asr.models.speech_model import describe_arithmetic, resolve_precision
+    from asr.models.speech_model import choose_device, describe_arithmetic, resolve_precision
     from asr.scale.output_folder import OutputFolder
     from asr.transcription.arguments import describe_making
-    from asr.transcription.transcribe import choose_device
 
     family, wanted = find_family(job.model), job.settings.precision
     # A cluster has devices that this machine may lack.

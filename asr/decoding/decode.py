@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.audio.reading import change_speed
-from asr.decoding.beam import decode_by_ctc_beam, decode_by_rescoring, decode_jointly, search_beams
+from asr.decoding.beam import decode_by_ctc_beam, decode_by_rescoring, decode_jointly, rescore, search_beams
 from asr.decoding.hypothesis import (
     ChecksConfig,
     CtcText,
@@ -36,6 +36,7 @@ from asr.decoding.hypothesis import (
     is_speech,
     join_encoded,
 )
+from asr.decoding.timestamps import TokenTime, align_by_attention, align_by_ctc
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.models import SpeechModel
@@ -349,6 +350,33 @@ class SpeechDecoder:
 
     def arithmetic(self) -> contextlib.AbstractContextManager[Any]:
         return arithmetic(self.device, self.dtype)
+
+    def time_tokens(self, encoded: EncodedAudio, tokens: Sequence[Sequence[int]]) -> list[list[TokenTime]]:
+        """When each token was recognized: by the CTC head, else by cross-attention."""
+        if self.model.ctc_head is not None:
+            return align_by_ctc(encoded.ctc_BTV.cpu(), encoded.lengths_B, tokens)
+        with self.arithmetic():
+            return align_by_attention(self.model, encoded.encoded_BTD, encoded.lengths_B, tokens)
+
+    def score_tokens(self, batch: DecodedBatch) -> list[tuple[float, int]]:
+        """Log-probability and number of the tokens of each utterance over all speeds.
+
+        A decoder that goes token by token gives it, whatever found the text: CTC gives high probability to
+        letters that the decoder has never seen in a row.
+        """
+        sums = [(0.0, 0)] * len(batch.best)
+        for encoded, decoded in batch.at_speeds.values():
+            scores = [one.likelihood for one in decoded]
+            if isinstance(self.model.decoder, Decoder):
+                texts = [[Hypothesis(one.tokens, 0.0)] for one in decoded]
+                with self.arithmetic():
+                    ranked = rescore(encoded, texts, DecodingConfig(ctc_weight=0))
+                scores = [text.log_probability for (text,) in ranked]
+            for row, (one, score) in enumerate(zip(decoded, scores, strict=True)):
+                if one.method:
+                    total, count = sums[row]
+                    sums[row] = total + score, count + len(one.tokens) + 1
+        return sums
 
 
 def plan_attempts(model: SpeechModel, config: DecodingConfig) -> list[DecodingConfig]:

@@ -83,6 +83,7 @@ from .speech_model import (
     SpeechModel as SpeechModel,
     SpeechModelConfig as SpeechModelConfig,
     build_model as build_model,
+    choose_device as choose_device,
     describe_device as describe_device,
     is_fast as is_fast,
     is_int8_exact as is_int8_exact,

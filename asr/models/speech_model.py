@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -146,6 +147,20 @@ def is_fast(precision: Literal["int8", "bf16"], device: torch.device) -> bool:
         return precision == "bf16" and torch.cuda.get_device_capability(device) >= BF16_COMPUTE_CAPABILITY
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name, False) for name in FAST_INSTRUCTIONS[precision])
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
+        raise UserError(f"device {name}: expected auto, cpu, cuda or cuda:1")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device {name}: cannot be used here ({reason}); give auto or cpu") from None
+    return device
 
 
 def resolve_precision(wanted: Precision, device: torch.device, prefers_int8: bool) -> Precision:

@@ -13,6 +13,5 @@ from .transcribe import (
     Recognizer as Recognizer,
     Request as Request,
     Transcriber as Transcriber,
-    choose_device as choose_device,
     load_model as load_model,
 )

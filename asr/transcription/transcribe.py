@@ -16,8 +16,7 @@ import functools
 import itertools
 import math
 import os
-import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
@@ -38,29 +37,23 @@ from asr.audio.sources import (
     split_channels,
 )
 from asr.config import Config
-from asr.decoding.beam import rescore
 from asr.decoding.decode import (
-    DecodedBatch,
-    DecodedUtterance,
     DecodingSetup,
     SpeechDecoder,
-    arithmetic,
     batch_by_length,
     check_decoding,
 )
-from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, EncodedAudio, FusionModel, Hypothesis
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, FusionModel
 from asr.decoding.timestamps import (
     TokenTime,
-    align_by_attention,
-    align_by_ctc,
     has_spaces,
     split_words,
     time_words,
 )
 from asr.errors import UserError
-from asr.models.decoders import Decoder
 from asr.models.speech_model import (
     Precision,
+    choose_device,
     describe_arithmetic,
     limit_kept_kernels,
     quantise_layers,
@@ -179,9 +172,8 @@ def load_model(
 ) -> Transcriber:
     """Load the model of a run or checkpoint (folders), or a ready model (files, or a name on the hub).
 
-    Without `source`: what the environment names in ASR_MODEL, else whisper-base. `auto` takes a GPU if there
-    is one. `precision` auto: 16 bits on a GPU, 8 bits for Whisper on a CPU with instructions for them, else
-    float32.
+    Without `source`: what the environment names in ASR_MODEL, else whisper-base. auto: a GPU if there is one;
+    16 bits there, 8 bits for Whisper on a CPU with instructions for them, else float32.
     """
     from asr.families import find_family
 
@@ -199,20 +191,6 @@ def load_model(
     return transcriber
 
 
-def choose_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
-        raise UserError(f"device {name}: expected auto, cpu, cuda or cuda:1")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"device {name}: cannot be used here ({reason}); give auto or cpu") from None
-    return device
-
-
 class Transcriber(abc.ABC):
     """A model that turns recordings into transcripts. Made by `load_model`."""
 
@@ -221,8 +199,6 @@ class Transcriber(abc.ABC):
     sample_rate: int
     separator: str
     """Between two words, and two segments."""
-    give_way: Callable[[], None] = staticmethod(lambda: None)
-    """Called now and then during a batch, in its thread: something more urgent may be recognized there."""
     segmentation: SegmentationConfig
     whole_seconds: float
     """An utterance of a manifest is one segment up to this length; a longer one is cut like a recording."""
@@ -248,8 +224,7 @@ class Transcriber(abc.ABC):
         their sample rate, or both as a pair; a file as bytes or opened; an audio of Hugging Face's datasets.
 
         What else can be asked for, by its name, are the fields of a Request. Raises UserError where nothing
-        can be read. A damaged file gives a transcript of all that can be decoded, which says in `incomplete`
-        what is missing.
+        can be read. Of a damaged file it is what can be decoded; `incomplete` says what is missing.
         """
         return self.transcribe_recording(make_recording(source, sample_rate), self.make_request(asked))
 
@@ -258,8 +233,7 @@ class Transcriber(abc.ABC):
     ) -> Iterator[Segment]:
         """The segments of one recording, each as soon as it is decoded, as `transcribe` takes it.
 
-        The audio is read as it is decoded, so that memory stays flat. A `batch_size` above 1 is quicker in
-        all, but the first segments come later. Raises UserError where nothing can be read.
+        A `batch_size` above 1 is quicker in all, but the first segments come later.
         """
         request = self.make_request({"batch_size": 1, **asked})
         for _, result in self.transcribe_events([make_recording(source, sample_rate)], request):
@@ -474,7 +448,7 @@ class Transcriber(abc.ABC):
         return request
 
     def tentatively(self, request: Request) -> Request:
-        """The same request for text that the next decoding may change: without second attempts at it."""
+        """The same request for text that the next decoding may change: without second attempts."""
         return request
 
     def separator_in(self, language: str | None) -> str:
@@ -488,9 +462,6 @@ class Transcriber(abc.ABC):
     def usual_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
         """Decoding settings and language model used when a call names none."""
         return DecodingConfig(), None
-
-    def _precision(self) -> contextlib.AbstractContextManager[None]:
-        return arithmetic(self.device, self.dtype)
 
 
 class Recognizer(Transcriber):
@@ -515,8 +486,8 @@ class Recognizer(Transcriber):
         decoder = system.model.decoder
         if needs_times and system.model.ctc_head is None and (decoder is None or decoder.num_heads == 0):
             raise UserError(
-                "this model has neither a CTC head nor attention, and nothing else gives the times of "
-                "words: decode it with asr evaluate, or train one with model.ctc_weight above 0"
+                "this model has neither a CTC head nor attention, which give the times of words; decode it "
+                "with asr evaluate, or train one with model.ctc_weight above 0"
             )
         super().__init__(device, precision)
         if self.precision == "int8":
@@ -540,10 +511,7 @@ class Recognizer(Transcriber):
     def check(self, request: Request) -> None:
         check_decoding(self.model, request.decoding, request.language_model)
         if request.options is not None:
-            raise UserError(
-                f"{type(request.options).__name__} is for ready models, and this one was trained here; "
-                "leave it out"
-            )
+            raise UserError(f"{type(request.options).__name__} is for ready models, and this one is native")
 
     def usual_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
         return self._resources.decoding or DecodingConfig(), self._own_language_model
@@ -591,7 +559,8 @@ class Recognizer(Transcriber):
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
         audio = [segment.audio_S for segment in segments]
         (batch,) = self.decoder.decode_batch(audio, {"": make_setup(request)}).values()
-        scores = self._score_tokens(batch)
+        is_limited = self._resources.min_log_probability is not None
+        scores = self.decoder.score_tokens(batch) if is_limited else [(0.0, 0)] * len(segments)
         results: dict[int, Segment] = {}
         best = batch.best
         for speed, (encoded, _) in batch.at_speeds.items():
@@ -599,10 +568,10 @@ class Recognizer(Transcriber):
             if not rows:
                 continue
             part = encoded.select(torch.tensor(rows, device=self.device))
-            times = self._time_tokens(part, [best[row][1].tokens for row in rows])
+            times = self.decoder.time_tokens(part, [best[row][1].tokens for row in rows])
             for row, token_times in zip(rows, times, strict=True):
                 segment, decoded = segments[row], best[row][1]
-                words = self._time_words(segment, speed, decoded, token_times)
+                words = self._time_words(segment, speed, decoded.tokens, token_times)
                 text = self.system.tokenizer.decode(decoded.tokens)
                 found = make_segment(segment, text, words, decoded.method, decoded.warnings)
                 results[row] = replace(
@@ -613,50 +582,18 @@ class Recognizer(Transcriber):
                 )
         return [results[row] for row in range(len(segments))]
 
-    def _time_tokens(self, encoded: EncodedAudio, tokens: Sequence[Sequence[int]]) -> list[list[TokenTime]]:
-        if self.model.ctc_head is not None:
-            return align_by_ctc(encoded.ctc_BTV.cpu(), encoded.lengths_B, tokens)
-        with self._precision():
-            return align_by_attention(self.model, encoded.encoded_BTD, encoded.lengths_B, tokens)
-
     def _time_words(
-        self,
-        segment: AudioSegment,
-        speed: float,
-        decoded: DecodedUtterance,
-        token_times: Sequence[TokenTime],
+        self, segment: AudioSegment, speed: float, tokens: Sequence[int], times: Sequence[TokenTime]
     ) -> list[Word]:
         """Words with times of the recording, of tokens of the segment played at a speed."""
         played_S = change_speed(segment.audio_S, speed, self.sample_rate)
-        spans = split_words(self.system.tokenizer, decoded.tokens)
-        words = time_words(spans, token_times, self.clock, played_S, self.sample_rate)
+        spans = split_words(self.system.tokenizer, tokens)
+        words = time_words(spans, times, self.clock, played_S, self.sample_rate)
         words = [
             replace(word, start=segment.start + speed * word.start, end=segment.start + speed * word.end)
             for word in words
         ]
         return clip_words(words, segment)
-
-    def _score_tokens(self, batch: DecodedBatch) -> list[tuple[float, int]]:
-        """Log-probability and number of the tokens of each utterance over all speeds, where the model has a
-        limit for their mean: under a decoder that goes token by token, whatever found the text.
-
-        CTC gives high probability to letters that the decoder has never seen in a row.
-        """
-        sums = [(0.0, 0)] * len(batch.best)
-        if self._resources.min_log_probability is None:
-            return sums
-        for encoded, decoded in batch.at_speeds.values():
-            scores = [one.likelihood for one in decoded]
-            if isinstance(self.model.decoder, Decoder):
-                texts = [[Hypothesis(one.tokens, 0.0)] for one in decoded]
-                with self._precision():
-                    ranked = rescore(encoded, texts, DecodingConfig(ctc_weight=0))
-                scores = [text.log_probability for (text,) in ranked]
-            for row, (one, score) in enumerate(zip(decoded, scores, strict=True)):
-                if one.method:
-                    total, count = sums[row]
-                    sums[row] = total + score, count + len(one.tokens) + 1
-        return sums
 
 
 def make_setup(request: Request) -> DecodingSetup:

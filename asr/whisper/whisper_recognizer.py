@@ -6,7 +6,7 @@ features -> model.encode -> decode_windows -> align_tokens -> time_words
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import torch
 from asr.audio.reading import Damage
 from asr.audio.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
 from asr.audio.sources import Recording, read_ahead, read_recording, split_channels
-from asr.decoding.decode import batch_by_length, pad_audio, read_clock
+from asr.decoding.decode import arithmetic, batch_by_length, pad_audio, read_clock
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.models.speech_model import Precision
@@ -75,6 +75,9 @@ DECODED_WINDOW: pydantic.TypeAdapter[DecodedWindow] = pydantic.TypeAdapter(Decod
 
 class WhisperRecognizer(Transcriber):
     """A Whisper model."""
+
+    give_way: Callable[[], None] = staticmethod(lambda: None)
+    """Called now and then during a batch, in its thread: something more urgent may be recognized there."""
 
     def __init__(
         self,
@@ -183,7 +186,7 @@ class WhisperRecognizer(Transcriber):
     @torch.inference_mode()
     def encode(self, segments: Sequence[AudioSegment], config: WhisperDecodingConfig) -> EncodedWindows:
         """One batch, from samples to encoded steps, with the language of each."""
-        with self._precision():
+        with arithmetic(self.device, self.dtype):
             audio = self.system.encode(*pad_audio([segment.audio_S for segment in segments], self.device))
             if (language := config.language or self.language) is not None:
                 return EncodedWindows(audio, [(language, None)] * len(segments))
@@ -204,7 +207,7 @@ class WhisperRecognizer(Transcriber):
     @torch.inference_mode()
     def decode(self, windows: EncodedWindows, config: WhisperDecodingConfig) -> list[Segment]:
         """Decode encoded windows to text."""
-        with self._precision():
+        with arithmetic(self.device, self.dtype):
             return decode_windows(self.model, self.tokenizer, windows, config, self.checks, self.give_way)
 
     def time(
@@ -224,7 +227,7 @@ class WhisperRecognizer(Transcriber):
         prompts = [self.tokenizer.prompt(language, config.task) for language, _ in part.languages]
         step_samples = SECONDS_PER_STEP * self.sample_rate
         steps = [int(len(segments[row].audio_S) / step_samples) for row in rows]
-        with self._precision():
+        with arithmetic(self.device, self.dtype):
             aligned = align_tokens(self.model, self.tokenizer, part.audio, steps, prompts, known)
         for row, (language, _), firsts, chances in zip(rows, part.languages, *aligned, strict=True):
             spans = split_words(self.tokenizer, texts[row], language)

@@ -21,12 +21,12 @@ from asr.data import read_manifest
 from asr.decoding import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
-from asr.models import Decoder, SpeechModel, build_model, is_int8_exact
+from asr.models import Decoder, SpeechModel, build_model, choose_device, is_int8_exact
 from asr.scale import OutputFolder
 from asr.system import DecodingResources, RunConfig, System, load_state, save_checkpoint
 from asr.text import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
 from asr.train import train
-from asr.transcription import Recognizer, Request, choose_device, load_model
+from asr.transcription import Recognizer, Request, load_model
 from asr.transcripts import Segment, Transcript
 
 RATE = 16_000
