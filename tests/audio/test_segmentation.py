@@ -153,25 +153,20 @@ def test_cuts_at_the_quietest_place_where_nobody_pauses() -> None:
     assert first.cut_after == second.cut_before == pytest.approx(3.15, abs=0.06)
 
 
-def test_a_pause_shorter_than_two_paddings_is_shared_in_halves() -> None:
-    audio_S = np.concatenate([hush(1), speak(1.5), hush(0.54), speak(1.5), hush(1)])
-    first, second = split(audio_S)
-    assert first.end == second.start == pytest.approx(2.77, abs=0.04)
-
-
-def test_cuts_in_a_short_pause_without_overlap_when_it_must() -> None:
-    audio_S = np.concatenate([hush(1), speak(2.5), hush(0.3), speak(2.5), hush(1)])
-    first, second = split(audio_S)
+@pytest.mark.parametrize(
+    ("pieces", "end"),
+    [
+        ([1.5, -0.54, 1.5], 2.77),  # a pause shorter than two paddings is shared in halves
+        ([2.5, -0.3, 2.5], 3.65),  # a short pause is cut where a segment gets too long
+        ([1.5, -0.25, 0.7, -0.4, 3.0], 3.65),  # and of several the longest
+        ([1.5, -0.4, 0.7, -0.25, 3.0], 2.7),
+    ],
+)
+def test_cuts_in_pauses_without_overlap(pieces: list[float], end: float) -> None:
+    parts = [speak(seconds) if seconds > 0 else hush(-seconds) for seconds in pieces]
+    first, second, *_ = split(np.concatenate([hush(1), *parts, hush(1)]))
     assert first.cut_after is None and second.cut_before is None
-    assert first.end == pytest.approx(3.65, abs=0.03) and second.start == pytest.approx(3.65, abs=0.03)
-
-
-@pytest.mark.parametrize(("pauses", "middle"), [((0.25, 0.4), 3.65), ((0.4, 0.25), 2.7)])
-def test_cuts_in_the_longest_of_several_short_pauses(pauses: tuple[float, float], middle: float) -> None:
-    early, late = pauses
-    audio_S = np.concatenate([hush(1), speak(1.5), hush(early), speak(0.7), hush(late), speak(3), hush(1)])
-    first, second, *_ = split(audio_S)
-    assert [first.end, second.start] == pytest.approx([middle] * 2, abs=0.04)
+    assert [first.end, second.start] == pytest.approx([end] * 2, abs=0.04)
 
 
 def test_short_recording_is_not_judged_unless_it_is_silent() -> None:

@@ -59,13 +59,20 @@ def post(client: TestClient, content: bytes = AUDIO, headers: Any = None, **fiel
     )
 
 
-def post_later(
-    client: TestClient, content: bytes = AUDIO, **options: Any
-) -> tuple[threading.Thread, list[Any]]:
+@contextlib.contextmanager
+def busy(
+    gated: Gated, keys: Keys | None = None, headers: Any = None, **settings: Any
+) -> Iterator[TestClient]:
+    """A server with one request in the midst of its batch, which is answered at the end."""
     answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(post(client, content, **options)), daemon=True)
-    thread.start()
-    return thread, answers
+    with TestClient(make_app(keys, gated.model, **settings)) as client:
+        thread = threading.Thread(target=lambda: answers.append(post(client, headers=headers)), daemon=True)
+        thread.start()
+        wait_until(lambda: gated.num_batches)
+        yield client
+        gated.gate.release(1000)
+        thread.join(10)
+        assert answers[0].status_code == 200
 
 
 # --- keys -----------------------------------------------------------------------------------------
@@ -175,37 +182,24 @@ def test_large_text_fields_are_refused() -> None:
 
 
 def test_a_busy_server_tells_when_to_come_back(gated: Gated) -> None:
-    with TestClient(make_app(recognizer=gated.model, max_waiting_seconds=5.0)) as client:
-        thread, answers = post_later(client)
-        wait_until(lambda: gated.num_batches)
+    with busy(gated, max_waiting_seconds=5.0) as client:
         refused = post(client)
         assert refused.status_code == 503 and refused.json()["error"]["code"] == "overloaded"
         assert 1 <= int(refused.headers["retry-after"]) <= 60 and refused.headers["x-should-retry"] == "true"
-        gated.gate.release(1000)
-        thread.join(10)
-        assert answers[0].status_code == 200
-        assert post(client).status_code == 200
 
 
 def test_a_key_has_its_share(gated: Gated) -> None:
     keys = Keys({name: hashlib.sha256(name.encode()).hexdigest() for name in ("ann", "bob")})
     as_ann, as_bob = ({"authorization": f"Bearer {name}"} for name in ("ann", "bob"))
-    with TestClient(make_app(keys, gated.model, max_key_seconds=5.0)) as client:
-        thread, _ = post_later(client, headers=as_ann)
-        wait_until(lambda: gated.num_batches)
+    with busy(gated, keys, as_ann, max_key_seconds=5.0) as client:
         assert post(client, headers=as_ann).status_code == 429
         gated.gate.release(1000)
         assert post(client, headers=as_bob).status_code == 200
-        thread.join(10)
 
 
 def test_only_so_many_requests_are_held(gated: Gated) -> None:
-    with TestClient(make_app(recognizer=gated.model, max_requests=1)) as client:
-        thread, _ = post_later(client)
-        wait_until(lambda: gated.num_batches)
+    with busy(gated, max_requests=1) as client:
         assert post(client).status_code == 503 and client.get("/health").status_code == 200
-        gated.gate.release(1000)
-        thread.join(10)
 
 
 def make_upload(stream: bool) -> bytes:
@@ -257,26 +251,20 @@ def test_a_model_that_fails_fails_its_request_alone(stream: str, caplog: pytest.
 
 def test_a_stuck_model_is_not_ready(gated: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asr.serve.service.STUCK_SECONDS", 0.05)
-    with TestClient(make_app(recognizer=gated.model)) as client:
-        thread, _ = post_later(client)
+    with busy(gated) as client:
         wait_until(lambda: client.get("/ready").status_code == 503)
         assert "at one batch" in client.get("/ready").text and client.get("/health").status_code == 200
         gated.gate.release(1000)
-        thread.join(10)
-        assert client.get("/ready").status_code == 200
+        wait_until(lambda: client.get("/ready").status_code == 200)
 
 
 def test_a_server_that_shuts_down_takes_nothing_new_and_finishes(gated: Gated) -> None:
-    app = make_app(recognizer=gated.model)
-    with TestClient(app) as client:
-        thread, answers = post_later(client)
-        wait_until(lambda: gated.num_batches)
-        app.state.service.is_draining = True
+    with busy(gated) as client:
+        service = client.app.state.service  # type: ignore[attr-defined]
+        service.is_draining = True
         assert client.get("/ready").status_code == 503
         assert post(client).json()["error"]["code"] == "draining"
-        gated.gate.release(1000)
-        thread.join(10)
-        assert answers[0].status_code == 200 and app.state.service.is_idle
+    assert service.is_idle
 
 
 def test_what_is_cut_off_at_the_end_is_told_to_come_back(gated: Gated) -> None:

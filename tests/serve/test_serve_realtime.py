@@ -9,6 +9,7 @@ import io
 import json
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,15 @@ def to_pcm(audio_S: np.ndarray) -> bytes:
     return (audio_S.clip(-1, 1) * 32767).astype("<i2").tobytes()
 
 
+@contextlib.contextmanager
+def session(client: TestClient, **audio: Any) -> Iterator[Any]:
+    """A session with 16 kHz, unless told otherwise."""
+    with client.websocket_connect(URL) as socket:
+        socket.receive_json()
+        assert update(socket, **PCM | audio)["type"] == "session.updated"
+        yield socket
+
+
 def receive_until(socket: Any, kind: str, count: int = 1) -> list[Any]:
     events = []
     while sum(event["type"] == kind for event in events) < count:
@@ -77,9 +87,7 @@ def test_a_session_begins_and_is_described(client: TestClient) -> None:
 
 
 def test_a_pause_ends_an_item_and_its_events_come_in_order(client: TestClient) -> None:
-    with client.websocket_connect(URL) as socket:
-        socket.receive_json()
-        update(socket, **PCM, turn_detection={"type": "server_vad", "silence_duration_ms": 500})
+    with session(client, turn_detection={"type": "server_vad", "silence_duration_ms": 500}) as socket:
         append(socket, to_pcm(AUDIO))
         events = receive_until(socket, f"{KIND}.completed", 2)
     first = [
@@ -102,9 +110,7 @@ def test_a_pause_ends_an_item_and_its_events_come_in_order(client: TestClient) -
 
 
 def test_a_commit_ends_a_turn_where_the_client_detects_them(client: TestClient, recognizer: Any) -> None:
-    with client.websocket_connect(URL) as socket:
-        socket.receive_json()
-        update(socket, **PCM, turn_detection=None, include=["asr.words"])
+    with session(client, turn_detection=None, include=["asr.words"]) as socket:
         for _ in range(2):
             append(socket, to_pcm(AUDIO[: 4 * RATE]))
             socket.send_json({"type": "input_audio_buffer.commit"})
@@ -123,10 +129,8 @@ def test_words_that_may_change_come_as_an_event_of_our_own(
     recognizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asr.serve.live.STEP_SECONDS", 0.05)
-    app = make_app(recognizer=recognizer)
-    with TestClient(app) as client, client.websocket_connect(URL) as socket:
-        socket.receive_json()
-        update(socket, **PCM, turn_detection={"silence_duration_ms": 500}, include=["asr.tentative"])
+    options = {"turn_detection": {"silence_duration_ms": 500}, "include": ["asr.tentative"]}
+    with TestClient(make_app(recognizer=recognizer)) as client, session(client, **options) as socket:
         begun = RATE + RATE // 4  # in the midst of the first words, where no segment ends
         append(socket, to_pcm(AUDIO[:begun]))
         seen = receive_until(socket, "asr.tentative")  # as nothing waits behind the last piece
@@ -149,9 +153,7 @@ def test_g711_is_decoded(client: TestClient, kind: str, subtype: str) -> None:
 
 
 def transcribe_turn(client: TestClient, content: bytes, audio_format: Any) -> str:
-    with client.websocket_connect(URL) as socket:
-        socket.receive_json()
-        assert update(socket, format=audio_format, turn_detection=None)["type"] == "session.updated"
+    with session(client, format=audio_format, turn_detection=None) as socket:
         append(socket, content, 4000)
         socket.send_json({"type": "input_audio_buffer.commit"})
         (text,) = texts(receive_until(socket, f"{KIND}.completed"))
@@ -159,9 +161,7 @@ def transcribe_turn(client: TestClient, content: bytes, audio_format: Any) -> st
 
 
 def test_cleared_audio_is_forgotten(client: TestClient) -> None:
-    with client.websocket_connect(URL) as socket:
-        socket.receive_json()
-        update(socket, **PCM, turn_detection=None)
+    with session(client, turn_detection=None) as socket:
         append(socket, to_pcm(AUDIO[: 2 * RATE]))
         socket.send_json({"type": "input_audio_buffer.clear"})
         assert socket.receive_json()["type"] == "input_audio_buffer.cleared"
@@ -275,9 +275,7 @@ def test_a_model_that_fails_fails_its_turn_alone() -> None:
         return recognize(segments, request)
 
     model.recognize = fail_once  # type: ignore[method-assign]
-    with TestClient(make_app(recognizer=model)) as client, client.websocket_connect(URL) as socket:
-        socket.receive_json()
-        update(socket, **PCM, turn_detection=None)
+    with TestClient(make_app(recognizer=model)) as client, session(client, turn_detection=None) as socket:
         append(socket, to_pcm(AUDIO[: 3 * RATE]))
         failed = receive_until(socket, f"{KIND}.failed")[-1]
         assert failed["error"]["code"] == "transcription_failed" and "secret" not in str(failed)
