@@ -40,6 +40,16 @@ def test_every_package_is_listed_with_its_duty() -> None:
     assert package_table() in page, f"the list of packages in the page should be:\n{package_table()}"
 
 
+def test_the_map_names_what_is_there() -> None:
+    rows = re.findall(
+        r"\| `(asr/\S+)` \| `(\w+)` \|", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    )
+    assert len(rows) >= 20
+    for path, name in rows:
+        code = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"^(?:def|class) {name}\b|^{name}\b", code, re.MULTILINE), f"{path}: no {name}"
+
+
 def code_blocks(language: str) -> list[str]:
     found = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
     return [block for name, block in found if name == language]
