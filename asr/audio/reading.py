@@ -267,11 +267,8 @@ class _Reading:
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, before the file is opened."""
         _require_rate(self.path, self.sample_rate)
-        for name, value, is_valid in (
-            ("start", self.start, self.start >= 0),
-            ("duration", self.duration, self.duration is None or self.duration > 0),
-        ):
-            if not is_valid or not math.isfinite(value or 0.0):
+        for name, value in (("start", self.start), ("duration", self.duration)):
+            if value is not None and not 0 <= value < math.inf:
                 raise AudioError(f"{self.path}: {name} is {value} s")
 
     def pieces(self) -> Iterator[np.ndarray]:
