@@ -25,9 +25,9 @@ from .packed import (
     is_shards as is_shards,
     read_audio as read_audio,
     read_data as read_data,
+    read_sentences as read_sentences,
 )
 from .records import COLUMNS as COLUMNS, KINDS as KINDS, Kind as Kind
-from .sentences import read_sentences as read_sentences
 from .storage import (
     ByteRange as ByteRange,
     read_range as read_range,

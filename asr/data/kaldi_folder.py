@@ -64,10 +64,8 @@ def read_kaldi(
         ends |= _read_table(folder / "utt2dur", partial(read_seconds, "duration"))
     for table, lines in (("text", texts), ("utt2spk", speakers)):
         if lines and (missing := [name for name in segments if name not in lines]):
-            logger.warning(
-                "%s: %d utterances have no line, the first is %s",
-                *(folder / table, len(missing), shorten(missing[0])),
-            )
+            first = shorten(missing[0])
+            logger.warning("%s/%s: %d utterances have no line, as %s", folder, table, len(missing), first)
     for name, segment in segments.items():
         if segment.recording not in recordings:
             raise UserError(f"{folder}/segments: {name} is part of {segment.recording}, which wav.scp lacks")
@@ -236,16 +234,11 @@ def write_kaldi(folder: str | Path, utterances: Iterable[Utterance]) -> int:
     losses: Counter[str] = Counter()
     for record in records:
         losses.update(f"lose their extras {shorten(name)}" for name in record.extras if name != "gender")
-        losses["lose their gender, which must be m or f"] += record.extras.get("gender") not in (
-            None,
-            "m",
-            "f",
-        )
+        gender = record.extras.get("gender")
+        losses["lose their gender, which must be m or f"] += gender not in (None, "m", "f")
     warn_of_losses(folder, losses)
     if sorted(records, key=lambda record: (record.speaker or record.id, record.id)) != records:
-        logger.warning(
-            "%s: Kaldi wants ids that begin with the name of the speaker, so that both sort alike", folder
-        )
+        logger.warning("%s: Kaldi wants ids that begin with the name of the speaker, to sort alike", folder)
     return len(records)
 
 

@@ -1,4 +1,4 @@
-"""Utterances of manifests and of folders of shards, with their audio.
+"""Utterances of manifests and folders of shards, with their audio; sentences of these and of text files.
 
 The only place in which the core imports asr/shards: without that folder, manifests work as before.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +18,10 @@ from pydantic import Field
 from asr.audio import reading as audio_files
 from asr.data.manifest import Utterance, read_manifest
 from asr.data.storage import ByteRange, is_address, read_ranges
+from asr.data.text_lines import read_text_lines
 from asr.errors import UserError
 from asr.files import hash_file
+from asr.text.normalization import TextConfig, normalize_for_training
 
 if TYPE_CHECKING:
     from asr.shards.shards import ShardFolder
@@ -110,3 +112,39 @@ def read_audio(utterance: Utterance, sample_rate: int, content: Content = None) 
         channel=utterance.channel_index,
         content=content,
     )
+
+
+# --- sentences to learn from ----------------------------------------------------------------------
+
+
+def read_sentences(
+    path: str | Path, config: TextConfig, max_packed: int | None = None, num_texts: int = 1
+) -> Iterator[str]:
+    """Read a manifest, a folder of shards, of which `max_packed` utterances suffice, or a file named .txt.
+
+    Each utterance has `num_texts` texts.
+    """
+    if Path(path).suffix == ".txt":
+        return read_text_file(path, config)
+    texts = (
+        (f"text of utterance {utterance.id}", text)
+        for utterance in read_data(path, max_packed=max_packed)
+        for text in (utterance.find_texts(num_texts) if num_texts > 1 else [utterance.text])
+    )
+    return _normalize(texts, config)
+
+
+def read_text_file(path: str | Path, config: TextConfig) -> Iterator[str]:
+    """Yield each line of text that is not blank."""
+    return _normalize(read_text_lines(path), config)
+
+
+def _normalize(texts: Iterable[tuple[str, str | None]], config: TextConfig) -> Iterator[str]:
+    """Normalise as for training; texts that are empty then are left out."""
+    for place, text in texts:
+        try:
+            sentence = normalize_for_training(text or "", config)
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+        if sentence:
+            yield sentence

@@ -252,10 +252,7 @@ class Records:
                 f"{self._path}: no column {shorten(self._text_column)} among {self._list_names()}"
             )
         if len(texts) > 1:
-            logger.warning(
-                "%s: the text is %s, and %s goes into the extras; choose another by --text-column",
-                *(self._path, texts[0], ", ".join(texts[1:])),
-            )
+            logger.warning("%s: the text is %s, not %s; choose by --text-column", self._path, *texts[:2])
 
     def _list_names(self) -> str:
         return ", ".join(map(shorten, self._names[:20])) or "nothing"
@@ -304,10 +301,8 @@ class Records:
         yield from utterances
         warn_of_losses(self._path, self.losses)
         if self._count and not self._texts:
-            logger.warning(
-                "%s: no utterance has a text; if its column is one of %s, name it by --text-column",
-                *(self._path, self._list_names()),
-            )
+            names = self._list_names()
+            logger.warning("%s: no utterance has a text; name it by --text-column: %s", self._path, names)
 
 
 def warn_of_losses(path: str | Path, losses: Mapping[str, int]) -> None:

@@ -37,7 +37,7 @@ from typing_extensions import TypeVar
 
 from asr import __version__
 from asr.config import Config, describe_config, dump_config, find_differences, load_config
-from asr.data.sentences import read_sentences
+from asr.data.packed import read_sentences
 from asr.decoding.hypothesis import DecodingConfig, FusionModel
 from asr.decoding.ngram import Lexicon, ShallowFusion, build_ngram_model, collect_words, read_arpa
 from asr.errors import UserError, suggest

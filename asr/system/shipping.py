@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from asr.config import dump_config
-from asr.data.sentences import read_sentences, read_text_file
+from asr.data.packed import read_sentences, read_text_file
 from asr.decoding.hypothesis import DecodingConfig, FusionModel
 from asr.decoding.ngram import (
     Arpa,

@@ -21,8 +21,15 @@ from asr.batches.loader import BatchLoader, TextLoader
 from asr.batches.order import ProcessShare, hash_names
 from asr.config import Config, find_differences
 from asr.data.manifest import Manifest
-from asr.data.packed import hash_file_or_shards, is_shards, open_shards, read_audio, read_data
-from asr.data.sentences import read_sentences, read_text_file
+from asr.data.packed import (
+    hash_file_or_shards,
+    is_shards,
+    open_shards,
+    read_audio,
+    read_data,
+    read_sentences,
+    read_text_file,
+)
 from asr.data.storage import is_address
 from asr.errors import UserError
 from asr.families import find_family

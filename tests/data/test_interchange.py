@@ -405,7 +405,7 @@ def test_the_separator_is_found(tmp_path: Path, separator: str, suffix: str) -> 
 def test_the_column_of_the_texts_may_be_chosen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     content = "path,duration,Words,text,sentence\na.wav,1,one,two,three\n"
     assert convert(tmp_path / "a.csv", content)["a"].text == "two"
-    assert "the text is text, and sentence goes into the extras" in caplog.text
+    assert "the text is text, not sentence; choose by --text-column" in caplog.text
     (tmp_path / "a.json").write_text('{"audio": "a.wav", "duration": 1, "Words": "one", "text": "two"}\n')
     for name in ("a.csv", "a.json"):
         found = convert(tmp_path / name, text_column="words")["a"]

@@ -118,7 +118,7 @@ def test_what_does_not_fit_together_is_counted(tmp_path: Path, caplog: pytest.Lo
     folder = write_folder(tmp_path, **GOOD, text="z x\na y\nc y\n", utt2spk="a s\n")
     assert [(u.id, u.text, u.speaker) for u in read_kaldi(folder)] == [("a", "y", "s"), ("b", None, None)]
     for table in ("text", "utt2spk"):
-        assert f"{folder}/{table}: 1 utterances have no line, the first is 'b'" in caplog.text
+        assert f"{folder}/{table}: 1 utterances have no line, as 'b'" in caplog.text
 
 
 # --- commands -----------------------------------------------------------------------------------
