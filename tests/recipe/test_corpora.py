@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data import Utterance, read_texts
+from asr.data import Utterance
 from asr.errors import UserError
 from asr.recipe import (
     compute_fingerprint,
@@ -17,7 +17,6 @@ from asr.recipe import (
     find_files,
     find_folder,
     limit_repeats,
-    require_count,
     require_fingerprint,
     widen,
 )
@@ -39,12 +38,6 @@ def test_the_folder_is_found_from_near_it(tmp_path: Path, given: str) -> None:
     assert find_corpus(tmp_path / given, LANDMARK) == corpus
 
 
-def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    corpus = make_corpus(tmp_path / "corpus")
-    monkeypatch.chdir(corpus / "etc")
-    assert find_corpus(Path("."), LANDMARK) == corpus
-
-
 def test_a_wrong_folder(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).mkdir()
@@ -56,13 +49,6 @@ def test_a_wrong_folder(tmp_path: Path) -> None:
     )
 
 
-def test_two_corpora(tmp_path: Path) -> None:
-    make_corpus(tmp_path / "one")
-    make_corpus(tmp_path / "two")
-    with pytest.raises(UserError, match=r"one, two each hold etc/list\.txt; pass the one that is meant"):
-        find_corpus(tmp_path, LANDMARK)
-
-
 def test_no_folder_at_all(tmp_path: Path) -> None:
     (tmp_path / "corpus.tar.gz").touch()
     with pytest.raises(UserError, match=r"corpus\.tar\.gz: a file; unpack it"):
@@ -71,12 +57,6 @@ def test_no_folder_at_all(tmp_path: Path) -> None:
         find_corpus(tmp_path / "none", LANDMARK)
     with pytest.raises(UserError, match="pass --corpus-dir FOLDER"):
         find_corpus(None, LANDMARK)
-
-
-def test_counts() -> None:
-    require_count(Path("corpus"), "files", 3, 3)
-    with pytest.raises(UserError, match=r"corpus: found 2,999 files, expected 3,000: .* complete copy"):
-        require_count(Path("corpus"), "files", 2_999, 3_000)
 
 
 @pytest.fixture
@@ -165,22 +145,6 @@ def test_files_are_found_in_any_case_through_links_and_without_circles(tmp_path:
     assert found == ["a/y.wav", "b/X.WAV"]
     assert find_folder(tmp_path, "nothing", "A") == tmp_path / "a"
     assert find_folder(tmp_path, "b/X.wav") is None  # a file
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"a one\nb\n", ":2: expected a new id and its text, found 'b'"),
-        (b"a one\na two\n", ":2: expected a new id and its text, found 'a'"),
-        (b"a \xff\n", ":1: byte 3 is not UTF-8"),
-    ],
-)
-def test_a_damaged_table_of_texts(tmp_path: Path, content: bytes, message: str) -> None:
-    (tmp_path / "texts").write_bytes(content)
-    with pytest.raises(UserError, match=message):
-        read_texts(tmp_path / "texts")
-    (tmp_path / "texts").write_bytes(b"\xef\xbb\xbfa  one two\r\n\nb\tthree\na one two\n")
-    assert read_texts(tmp_path / "texts") == {"a": "one two", "b": "three"}
 
 
 # --- going on where it was cut off --------------------------------------------------------------

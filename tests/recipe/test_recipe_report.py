@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
 import re
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_tones_recipe
+from recipe_examples import make_experiment, write_tones_recipe
 
 from asr.cli import main
 from asr.errors import UserError
@@ -71,16 +70,6 @@ def test_dev_chooses_the_way_of_decoding(done: Path) -> None:
         dev = {way: rates["wer"] for way, rates in run["ways"]["dev"].items()}
         assert dev[run["decoding"]] == min(dev.values())
         assert run["wer"] == run["ways"]["test"][run["decoding"]]["wer"]
-
-
-def test_the_figures_are_those_of_the_hypotheses(done: Path) -> None:
-    with gzip.open(done / "all" / "runs" / "report" / "test.jsonl.gz", "rt") as file:
-        lines = list(map(json.loads, file))
-    references = {line["id"]: line["text"] for line in lines}
-    assert len(references) == 6
-    for run in read_results(done)["runs"]:
-        heard = {line["id"]: line[f"{run['name']}.{run['decoding']}"] for line in lines}
-        assert run["wer"] == count_word_errors((references[name], heard[name]) for name in references).rate
 
 
 def test_further_references_count(copy: Path) -> None:
@@ -153,14 +142,6 @@ def test_publishing_is_asked_for(copy: Path) -> None:
     assert names == {"results.json", TABLE, "report.md", "curves.png", "notes.md"}
     assert (published / "results.json").read_text() == (copy / "all/runs/report/results.json").read_text()
     assert str(copy) not in (published / "results.json").read_text(), "no private paths"
-
-
-def test_systems_scored_by_other_rules_are_not_compared(copy: Path) -> None:
-    text = COMMON.format(name="transformer") + SYSTEMS["transformer"] + "text: {scoring: [lowercase]}\n"
-    write_conf(copy, "transformer", text)
-    experiment = make_experiment(copy / "recipes", output_dir=copy / "all")
-    with pytest.raises(UserError, match=r"ctc_lstm.yaml and .*transformer.yaml: their references differ"):
-        run_recipe(experiment)
 
 
 def test_an_unreadable_recording_stops_the_evaluation(copy: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.recipe import STAGES, Experiment, find_recipes, load_recipe, run_recipe
+from asr.recipe import Experiment, load_recipe, run_recipe
 
 RECIPE = '''"""A corpus of one utterance.
 
@@ -75,10 +75,6 @@ def read_calls() -> list[str]:
 # --- finding and loading ------------------------------------------------------------------------
 
 
-def test_the_recipes_of_the_checkout_are_found() -> None:
-    assert {"an4", "digits", "fsdd", "yesno"} <= set(find_recipes())
-
-
 def test_a_recipe_is_loaded(recipes_dir: Path) -> None:
     recipe = load_recipe("tiny", recipes_dir)
     assert recipe.summary == "A corpus of one utterance."
@@ -124,13 +120,6 @@ def test_a_recipe_that_is_not_one(recipes_dir: Path, old: str, new: str, message
     assert message in str(error.value)
 
 
-def test_no_recipes(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"no recipes in .*/none; expected NAME/recipe.py there.*--recipes-dir"
-    ):
-        find_recipes(tmp_path / "none")
-
-
 # --- stages -------------------------------------------------------------------------------------
 
 
@@ -173,12 +162,6 @@ def test_a_failed_stage_is_not_done(recipes_dir: Path, tmp_path: Path) -> None:
     assert len(read_calls()) == 3
 
 
-def test_a_stage_that_forgets_its_outputs(recipes_dir: Path, tmp_path: Path) -> None:
-    write_recipe(recipes_dir, "tiny", RECIPE.replace('("train", "dev", "test")', '("train", "dev")'))
-    with pytest.raises(UserError, match=r"prepare has not written data/tiny/test\.jsonl"):
-        run_recipe(make_experiment(recipes_dir, tmp_path))
-
-
 def test_one_stage_alone(recipes_dir: Path) -> None:
     with pytest.raises(
         UserError, match=r"data/tiny: no corpus has been downloaded; leave --stage out, or pass"
@@ -218,14 +201,6 @@ def test_a_corpus_that_cannot_be_downloaded(recipes_dir: Path, tmp_path: Path) -
     run_recipe(make_experiment(recipes_dir, tmp_path))
     run_recipe(make_experiment(recipes_dir))
     assert read_calls() == [str(tmp_path)]
-
-
-def test_a_recipe_may_define_a_dataclass(recipes_dir: Path) -> None:
-    """Which looks its module up among those that are loaded."""
-    lines = "from dataclasses import dataclass\n\n@dataclass\nclass Talk:\n    name: str\n"
-    docstring, _, rest = RECIPE.partition("\n")
-    write_recipe(recipes_dir, "tiny", f"{docstring}\nfrom __future__ import annotations\n{lines}{rest}")
-    assert make_experiment(recipes_dir).recipe.name == "tiny"
 
 
 def test_what_is_prepared_is_used_without_asking_again(recipes_dir: Path, tmp_path: Path) -> None:
@@ -314,20 +289,6 @@ def test_a_broken_recipe_is_listed_with_its_error(
     assert lines[2] == "tiny    -         A corpus of one utterance."
 
 
-def test_show(recipes_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recipe", "show", "tiny", "--recipes-dir", str(recipes_dir)]) == 0
-    shown = capsys.readouterr().out
-    for part in (
-        "It says so twice.",
-        "public domain",
-        "0.5",
-        "http://127.0.0.1:1/corpus.tar.gz",
-        "README.md",
-        *STAGES,
-    ):
-        assert part in shown
-
-
 def test_run(recipes_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     arguments = ["recipe", "run", "tiny", "--recipes-dir", str(recipes_dir), "--corpus-dir", str(tmp_path)]
     assert main([*arguments, "--output-dir", "elsewhere", "--dry-run"]) == 0
@@ -348,30 +309,6 @@ def test_run(recipes_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Pa
         "test.jsonl",
         "train.jsonl",
     ]
-
-
-def test_a_mistake_is_explained_without_a_traceback(
-    recipes_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["recipe", "run", "tony", "--recipes-dir", str(recipes_dir)]) == 2
-    assert capsys.readouterr().err == "asr: no recipe 'tony'; did you mean tiny?\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--seeds", "0,x"], "argument --seeds: '0,x': expected whole numbers with commas, such as 0,1,2"),
-        (["--seeds", "-1"], "--seeds"),
-        (["--stage", "training"], "invalid choice: 'training'"),
-    ],
-)
-def test_wrong_use(
-    recipes_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["recipe", "run", "tiny", "--recipes-dir", str(recipes_dir), *arguments])
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 def test_a_recipe_without_systems_ends_after_prepare(

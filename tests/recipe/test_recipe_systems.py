@@ -20,7 +20,6 @@ from asr.recipe import (
     find_recipes,
     find_runs,
     load_recipe,
-    run_recipe,
 )
 from asr.system import RunConfig
 
@@ -38,12 +37,6 @@ def test_the_systems_are_the_confs(recipes_dir: Path) -> None:
     assert config == RunConfig.load(runs[1].conf.path), (
         "in the usual folders, `asr train CONF` makes the same run"
     )
-
-
-def test_confs_beside_the_recipe_come_first(recipes_dir: Path, tmp_path: Path) -> None:
-    (tmp_path / "conf" / "tones").rename(recipes_dir / "tones" / "conf")
-    write_conf(tmp_path, "other", "")
-    assert [run.system for run in build_runs(make_experiment(recipes_dir))] == ["ctc_lstm", "transformer"]
 
 
 def test_only_and_seeds(recipes_dir: Path) -> None:
@@ -66,14 +59,6 @@ def test_settings_of_the_call_are_for_the_systems_that_it_trains(recipes_dir: Pa
     (small,) = build_runs(replace(experiment, smoke=True, overrides=("train.steps=7",)))
     assert small.config.train.steps == 7 and small.config.model.encoder.dim == 16  # type: ignore[union-attr]
     assert experiment.command.endswith("--only transformer --set model.decoder.num_layers=2 --set seed=3")
-
-
-def test_an_unknown_system(recipes_dir: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"--only transfomer: no transfomer.yaml in .*; did you mean transformer\?"
-    ):
-        run_recipe(make_experiment(recipes_dir, only=("transfomer",)))
-    assert not Path("data").exists(), "said before anything is done"
 
 
 def test_the_output_folder_moves_data_and_runs(recipes_dir: Path) -> None:
@@ -155,11 +140,3 @@ def test_a_system_that_starts_from_whisper_is_asked_for_by_name(recipes_dir: Pat
     assert [run.system for run in runs] == ["ctc_lstm", "transformer"]
     assert len(left_out) == 1 and "openai/whisper-tiny: ask for it by --only" in left_out[0]
     assert [run.system for run in build_runs(make_experiment(recipes_dir, only=("tuned",)))] == ["tuned"]
-
-
-def test_a_system_starts_from_another_of_its_recipe(recipes_dir: Path) -> None:
-    text = "start_from: runs/tones/transformer\n" + COMMON.format(name="a") + SYSTEMS["transformer"]
-    write_conf(recipes_dir.parent, "a", text)
-    runs = build_runs(make_experiment(recipes_dir, output_dir=Path("x")))
-    assert [run.system for run in runs] == ["transformer", "ctc_lstm", "a"]
-    assert runs[2].config.start_from == "x/runs/transformer"

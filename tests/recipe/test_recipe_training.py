@@ -122,15 +122,6 @@ def test_an_interrupted_training_goes_on(
     assert all(torch.equal(whole[name], resumed[name]) for name in whole | resumed)
 
 
-def test_a_training_by_hand_is_taken_over(recipes_dir: Path) -> None:
-    assert main(["train", "conf/tones/ctc_lstm.yaml"]) == 0
-    paths = sorted(Path("runs/tones/ctc_lstm/checkpoints").rglob("*.safetensors"))
-    before = [path.read_bytes() for path in paths]
-    train_all(make_experiment(recipes_dir, only=("ctc_lstm",)))
-    assert [path.read_bytes() for path in paths] == before
-    assert not Path("runs/tones/ctc_lstm.old-1").exists()
-
-
 def test_a_dry_run_says_what_and_why_and_does_nothing(
     recipes_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -148,18 +139,3 @@ def test_a_dry_run_says_what_and_why_and_does_nothing(
         "train transformer-seed-5: would train it for 4 updates (it has not been done)",
     ):
         assert line in shown
-
-
-def test_seeds_make_different_models(recipes_dir: Path) -> None:
-    train_all(make_experiment(recipes_dir, only=("ctc_lstm",), seeds=(0, 1)))
-    zero = Path("runs/tones/ctc_lstm/model/model.safetensors").read_bytes()
-    one = Path("runs/tones/ctc_lstm-seed-1/model/model.safetensors").read_bytes()
-    assert zero != one
-    assert json.loads(Path("runs/tones/ctc_lstm-seed-1/model/state.json").read_text())["step"] == 4
-
-
-def test_the_number_of_threads_is_as_before(recipes_dir: Path) -> None:
-    change_conf(recipes_dir, "train: {{", "train: {{threads: 1, ")
-    torch.set_num_threads(3)
-    train_all(make_experiment(recipes_dir, only=("ctc_lstm",)))
-    assert torch.get_num_threads() == 3

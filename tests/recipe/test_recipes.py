@@ -18,17 +18,13 @@ from asr.audio import read
 from asr.data import Utterance, read_manifest
 from asr.errors import UserError
 from asr.recipe import (
-    ACCENTS,
-    VARIANTS,
     Experiment,
     Recipe,
     build_runs,
     compute_fingerprint,
     find_recipes,
-    list_voices,
     load_conf,
     load_recipe,
-    pronounce,
     run_recipe,
 )
 
@@ -203,19 +199,6 @@ def test_fsdd_strings(fsdd: tuple[Recipe, Path], tmp_path: Path) -> None:
         assert max(counts) - min(counts) <= 1
 
 
-def test_fsdd_parts(fsdd: tuple[Recipe, Path], tmp_path: Path) -> None:
-    """Each a part of the next larger one, with as many strings of each speaker."""
-    recipe, root = fsdd
-    recipe.prepare(root, tmp_path / "out", strings_per_speaker={"train": 32, "dev": 5, "test": 10})
-    names = ("train_16th", "train_4th", "train")
-    parts = [list(read_manifest(tmp_path / "out" / f"{name}.jsonl")) for name in names]
-    for part, share in zip(parts, (16, 4, 1), strict=True):
-        speakers = [u.speaker for u in part]
-        assert [speakers.count(speaker) for speaker in FSDD_SPEAKERS] == [32 // share] * len(FSDD_SPEAKERS)
-    ids = [{u.id for u in part} for part in parts]
-    assert ids[0] < ids[1] < ids[2]
-
-
 def test_fsdd_is_the_same_each_time(fsdd: tuple[Recipe, Path], tmp_path: Path) -> None:
     recipe, root = fsdd
     for name in ("one", "two"):
@@ -361,14 +344,6 @@ def test_another_sample_is_another_corpus(name: str, request: pytest.FixtureRequ
     assert not (tmp_path / "out").exists()
 
 
-def test_a_path_of_an4_stays_in_its_folder(an4: tuple[Recipe, Path], tmp_path: Path) -> None:
-    recipe, root = an4
-    lists = root / "etc/an4_test.fileids"
-    lists.write_text(lists.read_text().replace("an4test_clstk/fcaw/", "../../../etc/"))
-    with pytest.raises(UserError, match="has no transcription"):
-        recipe.prepare(root, tmp_path / "out")
-
-
 # --- digits -------------------------------------------------------------------------------------
 
 
@@ -398,13 +373,6 @@ def test_digits_do_not_depend_on_what_is_spoken_before(tmp_path: Path) -> None:
     prepare_digits(tmp_path / "two", {"test": 2, "train": 2})
     one, two = digest_folder(tmp_path / "one" / "audio"), digest_folder(tmp_path / "two" / "audio")
     assert len(two) == 4 and two.items() <= one.items()
-
-
-def test_digits_voices() -> None:
-    timbres = [name for names in VARIANTS.values() for name in names]
-    assert len(timbres) == len(set(timbres)) == 34
-    assert len(VARIANTS["train"]) == 24 and len(ACCENTS) == 8
-    assert {f"{accent}+{name}" for accent in ACCENTS for name in timbres} <= set(list_voices())
 
 
 # --- smoke mode ---------------------------------------------------------------------------------
@@ -503,19 +471,3 @@ def test_real_corpora(name: str, tmp_path: Path) -> None:
         assert {split: len(names) for split, names in voices.items()} == {"train": 48, "dev": 8, "test": 12}
         timbres = {split: {str(v).split("+")[1] for v in names} for split, names in voices.items()}
         assert not timbres["train"] & (timbres["dev"] | timbres["test"])
-
-
-def test_synthetic_an4_says_each_letter_by_its_name() -> None:
-    """`ay` is read like I, and RUBOUT like a word of French."""
-    recipe = load_recipe("an4_synthetic", RECIPES_DIR)
-    said = recipe.prepare.__globals__["SAID"]
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    for accent in ("en-us", "en-gb-scotland"):
-        (x,), (q,) = pronounce(["x"], accent), pronounce(["q"], accent)
-        names = pronounce(letters, accent)
-        if accent != "en-us":
-            names[-1] = pronounce(["zee"], accent)[0]  # it would say zed
-        assert len(set(names)) == len(letters)
-        between = [f"x {said.get(letter.upper(), letter)} q" for letter in letters]
-        assert pronounce(between, accent) == [(*x, *name, *q) for name in names]
-    assert pronounce([said["A"], said["RUBOUT"]], "en-us") == [("eɪ",), ("ɹ", "ʌ", "b", "aʊ", "t")]

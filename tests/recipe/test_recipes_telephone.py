@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from corpus_examples import (
 )
 
 from asr.audio import read
-from asr.recipe import Experiment, run_recipe
 
 # --- Switchboard ----------------------------------------------------------------------------------
 
@@ -99,25 +97,6 @@ def test_switchboard(switchboard: Corpus, tmp_path: Path) -> None:
     assert (first.start, first.duration, first.channel) == (12.2, 2.9, 1)
     assert (okay.start, okay.duration) == (15.1, 0.5)
     assert sets["test_callhm"]["en_4998-A_000005-000100"].start == 0.0
-
-
-@pytest.mark.slow
-def test_switchboard_is_trained_and_scored(switchboard: Corpus, tmp_path: Path) -> None:
-    """The systems of conf/shared, in smoke size, on channels of calls."""
-    recipe, root = switchboard
-    experiment = Experiment(recipe, output_dir=tmp_path / "run", given_corpus_dir=root, smoke=True)
-    run_recipe(experiment)
-    results = json.loads((experiment.report_dir / "results.json").read_text())
-    assert {run["name"] for run in results["runs"]} == {"ctc_lstm", "transformer", "conformer"}
-    assert results["test"]["utterances"] == 3 and results["test"]["words"] == 7
-
-
-def test_half_of_switchboard_is_told(
-    switchboard: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(switchboard[0].prepare.__globals__, "NUM_CALLS", {"train": 2})
-    prepare(switchboard, tmp_path / "out")
-    assert "1 of 2 calls of train" in caplog.text
 
 
 # --- HKUST ------------------------------------------------------------------------------------------

@@ -165,16 +165,6 @@ def test_a_path_of_aishell2_stays_in_its_folder(aishell2: Corpus, tmp_path: Path
         recipe.prepare(root, tmp_path / "out")
 
 
-def test_aishell2_with_packed_speakers(aishell2: Corpus, tmp_path: Path) -> None:
-    recipe, root = aishell2
-    folder = root / "AISHELL-DEV-TEST-SET/iOS/test"
-    rename("wav", "../wav")(folder)
-    (folder / "wav.tar.gz").touch()
-    rename("../wav", "../speakers")(folder)
-    with pytest.raises(UserError, match=r"still packed, such as wav\.tar\.gz"):
-        recipe.prepare(root, tmp_path / "out")
-
-
 # --- JSUT ----------------------------------------------------------------------------------------
 
 
@@ -198,12 +188,6 @@ def test_jsut(jsut: Corpus, tmp_path: Path) -> None:
     assert list(sets["dev"]) == ["BASIC5000_0002", "BASIC5000_0003"]
     assert list(sets["train"]) == ["BASIC5000_0004", "REPEAT500_set1_001", "UT-PARAPHRASE-sent001-phrase1"]
     assert sets["test"]["BASIC5000_0001"].text == "もう少し、静かに:して。"
-
-
-def test_half_a_jsut_is_told(jsut: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rename("jsut_ver1.1/repeat500", "elsewhere")(jsut[1])
-    prepare(jsut, tmp_path / "out")
-    assert "2 of 3 utterances of train" in caplog.text
 
 
 test_no_damage_goes_unnoticed = damage_test("aishell", "aidatatang", "aishell2", "jsut")

@@ -15,7 +15,6 @@ from corpus_examples import (
     edit,
     load,
     prepare,
-    remove,
     rename,
     texts,
     write_audio,
@@ -24,7 +23,7 @@ from corpus_examples import (
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.recipe import Experiment, build_runs, normalize_prompt, read_dots, run_recipe
+from asr.recipe import Experiment, build_runs, normalize_prompt, run_recipe
 from asr.system import find_model, load_state
 
 EXAMPLES = [  # as Kaldi's normalize_transcript.pl writes them
@@ -43,14 +42,6 @@ EXAMPLES = [  # as Kaldi's normalize_transcript.pl writes them
 @pytest.mark.parametrize(("prompt", "text"), EXAMPLES)
 def test_prompts_are_normalised(prompt: str, text: str) -> None:
     assert normalize_prompt(prompt) == text
-
-
-def test_a_damaged_dot_file(tmp_path: Path) -> None:
-    write_text(tmp_path / "01ic0200.dot", "One (01ic0201)", "Two 01ic0202")
-    with pytest.raises(
-        UserError, match=r"01ic0200\.dot:2: expected a text and its id in parentheses, found 'Two"
-    ):
-        read_dots(tmp_path / "01ic0200.dot")
 
 
 # --- WSJ ------------------------------------------------------------------------------------------
@@ -122,19 +113,6 @@ def test_wsj_without_folders_of_discs(wsj: Corpus, tmp_path: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             path.rename(target)
     check_wsj((recipe, merged), tmp_path / "out")
-
-
-def test_half_a_wsj_is_told(wsj: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    remove("LDC94S13B/13-1.1/wsj1/si_tr_s/46a/46ac0201.wv1")(wsj[1])
-    prepare(wsj, tmp_path / "out")
-    assert "train_si284 lacks 1 files: wsj1/si_tr_s/46a/46ac0201.wv1" in caplog.text
-    assert "1 of 2 utterances of train" in caplog.text
-
-
-def test_wsj_from_inside(wsj: Corpus, tmp_path: Path) -> None:
-    recipe, root = wsj
-    with pytest.raises(UserError, match="no file in a folder wsj0 or wsj1; expected the folder above them"):
-        recipe.prepare(root / "LDC93S6B/11-1.1/wsj0", tmp_path / "out")
 
 
 # --- Aurora-4 -----------------------------------------------------------------------------------------
@@ -225,14 +203,6 @@ def test_chime4(chime4: Corpus, tmp_path: Path, has_track: bool) -> None:
     five = sets["et05_simu_5mics"]["M03_22GC0102_STR_SIMU"]
     assert five.text == "SAID SIMU"
     assert Path(five.audio) == tmp_path / "out/audio/et05_simu_5mics/M03_22GC0102_STR.wav"
-
-
-def test_chime4_of_early_copies(chime4: Corpus, tmp_path: Path) -> None:
-    recipe, root = chime4
-    rename("CHiME3/data/audio/16kHz/isolated_1ch_track", "x")(root)
-    remove("CHiME3/data/annotations/et05_real_1ch_track.list")(root)
-    with pytest.raises(UserError, match="those of et05 came later, as CHiME4_diff"):
-        recipe.prepare(root, tmp_path / "out")
 
 
 # --- REVERB -------------------------------------------------------------------------------------------
