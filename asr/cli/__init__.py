@@ -203,13 +203,8 @@ def add_settings(parser: argparse._ActionsContainer, help_text: str) -> None:
 def add_config(parser: argparse.ArgumentParser, help_text: str = "YAML file of a run") -> None:
     """Add CONF and the settings that replace those of the file; `read_overrides` joins both spellings."""
     parser.add_argument("config", metavar="CONF", help=help_text)
-    parser.add_argument(
-        "overrides",
-        metavar="KEY=VALUE",
-        nargs="*",
-        default=[],
-        help="settings that replace those of the file",
-    )
+    text = "settings that replace those of the file"
+    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", default=[], help=text)
     add_settings(parser, "the same, as in other commands; may be repeated")
 
 
@@ -219,44 +214,28 @@ def read_overrides(args: argparse.Namespace) -> list[str]:
 
 def add_batch_size(parser: argparse._ActionsContainer, items: str) -> None:
     """Add --batch-size. `items`: what a batch is made of, for the help."""
-    parser.add_argument(
-        "--batch-size",
-        type=whole_number(1),
-        default=8,
-        metavar="N",
-        help=f"{items} at once (default: 8)",
-    )
+    text = f"{items} at once (default: 8)"
+    parser.add_argument("--batch-size", type=whole_number(1), default=8, metavar="N", help=text)
 
 
 def add_device(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--device", default="auto", help="cpu, cuda or cuda:1 (default: auto, a GPU if there is one)"
-    )
+    text = "cpu, cuda or cuda:1 (default: auto, a GPU if there is one)"
+    parser.add_argument("--device", default="auto", help=text)
 
 
 def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None:
     """Add the options of commands that decode. `items`: what a batch is made of, for the help."""
-    parser.add_argument(
-        *("--beam", "--beam-size"),
-        type=whole_number(1),
-        metavar="N",
-        help="beam size (default: 10; of Whisper 1)",
-    )
-    parser.add_argument(
-        "--language-model",
-        metavar="PATH",
-        help="folder of a language model's run, or an ARPA file, for shallow fusion (its weight: 0.3, or "
-        "--set decoding.language_model_weight=...)",
-    )
-    parser.add_argument(
-        "--lexicon",
-        metavar="FILE",
-        help="allow the words of this file only: plain text named .txt, or the texts of a manifest",
-    )
+    add = parser.add_argument
+    text = "beam size (default: 10; of Whisper 1)"
+    add("--beam", "--beam-size", type=whole_number(1), metavar="N", help=text)
+    text = """folder of a language model's run, or an ARPA file, for shallow fusion (its weight: 0.3, or --set
+    decoding.language_model_weight=...)"""
+    add("--language-model", metavar="PATH", help=text)
+    text = "allow the words of this file only: plain text named .txt, or the texts of a manifest"
+    add("--lexicon", metavar="FILE", help=text)
     add_batch_size(parser, items)
-    parser.add_argument(
-        "--threads", type=whole_number(0), metavar="N", help="threads of the CPU (default: one for each core)"
-    )
+    text = "threads of the CPU (default: one for each core)"
+    add("--threads", type=whole_number(0), metavar="N", help=text)
     add_device(parser)
 
 
@@ -264,22 +243,14 @@ def add_engine(
     parser: argparse._ActionsContainer, units: str = "in units of about 30 minutes of audio"
 ) -> None:
     """Add where the work is done: in this process, or in several of Ray."""
-    parser.add_argument(
-        "--engine",
-        choices=("local", "ray"),
-        default="local",
-        help=f"ray: several processes, {units}, and go on after the failure of one (needs the extra `ray`; "
-        "default: local, this process alone)",
-    )
-    parser.add_argument(
-        "--ray", metavar="ADDRESS", help="the Ray cluster to work on, such as auto or ray://host:10001"
-    )
-    parser.add_argument(
-        "--workers",
-        type=whole_number(1),
-        metavar="N",
-        help="processes of Ray (default: one for each GPU; where none is used, one for each core)",
-    )
+    add = parser.add_argument
+    text = f"""ray: several processes, {units}, which go on after the failure of one (needs the extra
+    `ray`; default: local, this process alone)"""
+    add("--engine", choices=("local", "ray"), default="local", help=text)
+    text = "the Ray cluster to work on, such as auto or ray://host:10001"
+    add("--ray", metavar="ADDRESS", help=text)
+    text = "processes of Ray (default: one for each GPU; where none is used, one for each core)"
+    add("--workers", type=whole_number(1), metavar="N", help=text)
 
 
 def find_pool(args: argparse.Namespace) -> PoolOptions | None:

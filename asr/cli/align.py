@@ -6,38 +6,26 @@ import argparse
 import logging
 import os
 
-from asr.cli import add_batch_size, add_device, refuse_to_overwrite
+from asr.cli import AudioProgress, add_batch_size, add_device, refuse_to_overwrite
 
 logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="folder of a run, or of a checkpoint")
-    parser.add_argument("manifest", metavar="MANIFEST", help="utterances with their texts, as JSON Lines")
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        required=True,
-        help="the manifest to write: the same utterances, with the times of their words",
-    )
-    parser.add_argument(
-        "--field",
-        metavar="NAME",
-        default="word_times",
-        help='where in extras the times go, as "TWO:0.1060-0.4364 SIX:...", in seconds (default: word_times)',
-    )
-    parser.add_argument(
-        "--by",
-        choices=("ctc", "attention"),
-        default="ctc",
-        help="the best path of the CTC head, or where the decoder's last layer attends (default: ctc)",
-    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="folder of a run, or of a checkpoint")
+    add("manifest", metavar="MANIFEST", help="utterances with their texts, as JSON Lines")
+    text = "the manifest to write: the same utterances, with the times of their words"
+    add("--output", metavar="FILE", required=True, help=text)
+    text = 'where in extras the times go, as "TWO:0.1060-0.4364 SIX:...", in seconds (default: word_times)'
+    add("--field", metavar="NAME", default="word_times", help=text)
+    text = "the best path of the CTC head, or where the decoder's last layer attends (default: ctc)"
+    add("--by", choices=("ctc", "attention"), default="ctc", help=text)
     add_batch_size(parser, "utterances encoded")
     add_device(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from asr.cli import AudioProgress
     from asr.data.manifest import write_manifest
     from asr.errors import UserError
     from asr.evaluation.speech import read_references

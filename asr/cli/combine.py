@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from asr.cli import (
     DECODING_METHODS,
+    AudioProgress,
     add_decoding_options,
     add_settings,
     limit_threads,
@@ -84,7 +85,6 @@ def _vote(args: argparse.Namespace) -> int:
 
 
 def _decode(args: argparse.Namespace) -> int:
-    from asr.cli import AudioProgress
     from asr.evaluation.ensemble import decode_together
     from asr.evaluation.speech import read_utterances
 

@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import argparse
 
-DTYPES = ("float32", "float16")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="run directory, checkpoint or model folder; or Whisper: file of OpenAI (.pt), folder of Hugging "
-        "Face, name on the hub, or run that fine-tuned one",
+    add = parser.add_argument
+    text = """run directory, checkpoint or model folder; or Whisper: file of OpenAI (.pt), folder of Hugging
+    Face, name on the hub, or run that fine-tuned one"""
+    add("model", metavar="MODEL", help=text)
+    text = "a new folder for the model; Whisper: in the form of Hugging Face, or as FILE.pt in that of OpenAI"
+    add("target", metavar="TARGET", help=text)
+    text = (
+        "of the weights; with float16 the file takes half the space (default: float32; Whisper: as in MODEL)"
     )
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help="a new folder to write the model to; Whisper: in the form of Hugging Face, or a new file "
-        "FILE.pt in that of OpenAI",
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        help="precision of the weights in the file; float16 takes half the space, and they are float32 again "
-        "when they are loaded (default: float32; Whisper: that of MODEL)",
-    )
-    parser.add_argument(
-        "--vocabulary",
-        metavar="PATH",
-        help="Whisper: file or folder to take the vocabulary from; files of OpenAI have none "
-        "(multilingual.tiktoken or gpt2.tiktoken beside them is found without this)",
-    )
+    add("--dtype", choices=("float32", "float16"), help=text)
+    text = """Whisper: file or folder of its vocabulary, which files of OpenAI lack; multilingual.tiktoken or
+    gpt2.tiktoken beside them is found without this"""
+    add("--vocabulary", metavar="PATH", help=text)
 
 
 def run(args: argparse.Namespace) -> int:

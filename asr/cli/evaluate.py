@@ -8,38 +8,23 @@ from asr.cli import DECODING_METHODS, add_decoding_options, add_settings, limit_
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="folder of a run or of one of its checkpoints, or a Whisper model: its file, folder or name",
-    )
-    parser.add_argument(
-        "manifest",
-        metavar="MANIFEST",
-        help="utterances with texts or labels: JSON Lines, or a folder of shards",
-    )
-    parser.add_argument(
-        "--decoding",
-        metavar="METHOD",
-        action="append",
-        help=f"{DECODING_METHODS}, or all that MODEL offers; may be repeated (default: auto)",
-    )
+    add = parser.add_argument
+    text = "folder of a run or of one of its checkpoints, or a Whisper model: its file, folder or name"
+    add("model", metavar="MODEL", help=text)
+    text = "utterances with texts or labels: JSON Lines, or a folder of shards"
+    add("manifest", metavar="MANIFEST", help=text)
+    text = f"{DECODING_METHODS}, or all that MODEL offers; may be repeated (default: auto)"
+    add("--decoding", metavar="METHOD", action="append", help=text)
     add_decoding_options(parser, "utterances")
-    add_settings(
-        parser,
-        "any other setting, such as decoding.ctc_weight=0.5, checks=off or whisper.language=de; may be "
-        "repeated; `--set list` explains those of MODEL",
-    )
-    parser.add_argument(
-        "--output-dir",
-        metavar="DIR",
-        help="write references and the hypotheses of each METHOD there as they are scored (reference.jsonl, "
-        "METHOD.jsonl and the same as .trn; `asr score` finds the same errors in them; further references in "
-        "reference_2.jsonl and so on), and the texts before normalization (METHOD.raw.jsonl); of several "
-        "speakers at once reference.stm and hypothesis.stm, for `asr score --align speakers`; of a "
-        "classifier the expected and the predicted labels (labels.jsonl)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    text = """any other setting, such as decoding.ctc_weight=0.5, checks=off or whisper.language=de; may be
+    repeated; `--set list` explains those of MODEL"""
+    add_settings(parser, text)
+    text = """write references and hypotheses there as they are scored (reference.jsonl, METHOD.jsonl, and the
+    same as .trn), in which `asr score` finds the same errors, and as the model wrote them
+    (METHOD.raw.jsonl); of several speakers at once reference.stm and hypothesis.stm; of a classifier
+    labels.jsonl"""
+    add("--output-dir", metavar="DIR", help=text)
+    add("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:

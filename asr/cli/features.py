@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.cli import add_engine, add_settings, find_pool
+from asr.cli import add_engine, add_settings, find_pool, limit_threads
 from asr.errors import UserError
 
 if TYPE_CHECKING:
@@ -126,7 +126,6 @@ def _compute(config: FeaturesConfig, audio_S: np.ndarray) -> np.ndarray:
 
 
 def _compute_on_ray(files: list[Path], work: Any, options: PoolOptions) -> Iterable[dict[str, Any]]:
-    from asr.cli import limit_threads
     from asr.scale.ray_pool import RayPool
 
     def make_work(threads: int) -> Any:

@@ -10,23 +10,13 @@ from asr.cli import add_config, read_overrides, whole_number
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser, "YAML file of a run: its data, text and tokenizer")
-    parser.add_argument(
-        "--order",
-        metavar="N",
-        type=whole_number(1, 20),
-        default=3,
-        help="tokens or words in the longest n-gram (%(default)s)",
-    )
-    parser.add_argument(
-        "--units",
-        choices=("tokens", "words"),
-        default="tokens",
-        help="of tokens, for any speech model, or of words, for one of characters or phones (%(default)s)",
-    )
-    parser.add_argument(
-        "--output", metavar="FILE", help="where to write it (default: UNITS-Ngram.arpa in output_dir)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    add = parser.add_argument
+    text = "tokens or words in the longest n-gram (%(default)s)"
+    add("--order", metavar="N", type=whole_number(1, 20), default=3, help=text)
+    text = "of tokens, for any speech model, or of words, for one of characters or phones (%(default)s)"
+    add("--units", choices=("tokens", "words"), default="tokens", help=text)
+    add("--output", metavar="FILE", help="where to write it (default: UNITS-Ngram.arpa in output_dir)")
+    add("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def run(args: argparse.Namespace) -> int:

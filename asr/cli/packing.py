@@ -6,7 +6,7 @@ import argparse
 import logging
 from typing import TYPE_CHECKING
 
-from asr.cli import add_engine, find_pool, whole_number
+from asr.cli import AudioProgress, add_engine, find_pool, whole_number
 from asr.errors import UserError, plural
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ def add_pack(parser: argparse.ArgumentParser) -> None:
 def pack_manifest(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from asr.cli import AudioProgress
     from asr.data.manifest import Manifest
     from asr.shards.packing import PackSettings, pack, write_here, write_in_processes
 

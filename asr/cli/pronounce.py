@@ -9,19 +9,11 @@ from asr.cli import add_config, read_overrides
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser, "YAML file of a run: its data and text, and a tokenizer of phones")
-    parser.add_argument(
-        "--voice", default="en-us", help="of espeak-ng: en-us, en, de, fr, cmn and so on (%(default)s)"
-    )
-    parser.add_argument(
-        "--texts",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="words of this manifest or .txt file, too; may be repeated",
-    )
-    parser.add_argument(
-        "--output", metavar="FILE", help="where to write it (default: tokenizer.pronunciations)"
-    )
+    add = parser.add_argument
+    add("--voice", default="en-us", help="of espeak-ng: en-us, en, de, fr, cmn and so on (%(default)s)")
+    text = "words of this manifest or .txt file, too; may be repeated"
+    add("--texts", metavar="FILE", action="append", default=[], help=text)
+    add("--output", metavar="FILE", help="where to write it (default: tokenizer.pronunciations)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from asr.cli import (
     DECODING_METHODS,
+    AudioProgress,
     add_decoding_options,
     add_engine,
     add_settings,
@@ -296,7 +297,6 @@ def _transcribe(
     pool: PoolOptions | None,
 ) -> int:
     """Write each recording to standard output or a folder; those that fail are named and counted."""
-    from asr.cli import AudioProgress
     from asr.files import claim_folder
     from asr.transcription.arguments import measure_recording
     from asr.transcripts.transcript import Segment
@@ -376,8 +376,9 @@ def _transcribe_here(
         from asr.evaluation.attention_pictures import check_drawing, draw_recording
 
         check_drawing(transcriber, Path(plot))
-    pipe = sys.stdin.buffer
-    opened = [replace(one, content=pipe) if one.path == STANDARD_INPUT else one for one in recordings]
+    opened = [
+        replace(one, content=sys.stdin.buffer) if one.path == STANDARD_INPUT else one for one in recordings
+    ]
     # Unit by unit, as on Ray: the other segments of a batch change the last digit of what some models
     # compute, so they are the same, and the outputs are the same to the byte.
     for unit in plan_units(seconds):
