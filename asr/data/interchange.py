@@ -22,6 +22,7 @@ from asr.audio.reading import AUDIO_SUFFIXES
 from asr.data.kaldi_folder import read_kaldi, write_kaldi
 from asr.data.manifest import (
     Utterance,
+    build_utterance,
     read_manifest,
     relative_audio,
     require_line_fits,
@@ -53,6 +54,8 @@ from asr.files import replace_file
 TRANS = ".trans.txt"
 METADATA = ("metadata.csv", "metadata.jsonl")
 _NEMO_NAMES = {"audio": "audio_filepath", "start": "offset", "language": "lang"}
+BATCH_ROWS = 32  # of Parquet in memory at once, with their audio
+AUDIO_MARKS = {b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff\xfb": ".mp3", b"\xff\xf3": ".mp3"}
 _TABLE_COLUMNS = ("id", "path", "start", "duration", "text", "speaker", "language", "channel")
 
 
@@ -73,9 +76,7 @@ def read_utterances(
     if kind == "jsonl":
         return read_manifest(path)
     if kind == "lhotse":
-        from asr.data.lhotse_manifests import read_lhotse
-
-        return read_lhotse(path)
+        return _read_lhotse(path)
     records = Records(path, text_column, leave_out)
     if kind == "kaldi":
         return records.read(read_kaldi(path, allow_pipes, records))
@@ -194,17 +195,6 @@ def _read_audiofolder(path: str | Path, records: Records) -> Iterator[Utterance]
         yield from (_read_csv if table.suffix == ".csv" else _read_nemo)(table, records, split=split)
 
 
-def _read_parquet(path: str | Path, records: Records, audio_dir: Path) -> Iterator[Utterance]:
-    """A table, or a folder of them; the audio of their cells becomes files in `audio_dir`."""
-    from asr.data.parquet import read_rows as read_parquet_rows
-
-    root = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
-    for table, source, record in read_parquet_rows(path, audio_dir, records.losses, records.leave_out):
-        records.check_names(record)
-        known = {name: value for name, value in record.items() if value is not None}
-        yield from records.build(source, known, "", find_split(os.path.relpath(table, root)))
-
-
 # --- tables -------------------------------------------------------------------------------------
 
 
@@ -265,6 +255,196 @@ def _read_clip_durations(path: Path) -> dict[str, str]:
         if len(header) != 2 or MEANINGS.get(header[1]) != "milliseconds":
             raise UserError(f"{path}: expected the columns clip and duration[ms], found {shorten(header)}")
         return {clip: milliseconds for _, (clip, milliseconds) in rows}
+
+
+# --- Parquet ------------------------------------------------------------------------------------
+
+
+def _read_parquet(path: str | Path, records: Records, audio_dir: Path) -> Iterator[Utterance]:
+    """A table, or all in a folder and below; the audio of their cells becomes files in `audio_dir`."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UserError("Parquet needs pyarrow: pip install 'asr-toolkit[parquet]'") from None
+    is_folder = os.path.isdir(path)
+    for table in sorted(Path(path).rglob("*.parquet")) if is_folder else [Path(path)]:
+        split = find_split(os.path.relpath(table, path if is_folder else table.parent))
+        number = 0
+        try:
+            with parquet.ParquetFile(table) as file:
+                column = _find_audio_column(table, file.schema_arrow)
+                labels = _read_labels(file.schema_arrow.metadata or {})
+                for batch in file.iter_batches(BATCH_ROWS):
+                    for row in batch.to_pylist():
+                        number += 1
+                        source = f"{table}: row {number}"
+                        cell = row.pop(column) or {}
+                        record = _name_labels(keep_scalars(row, records.losses), labels)
+                        id, name = _pop_names(record, cell.get("path"))
+                        record["id"] = records.ids.add(id)
+                        records.check_names(record)
+                        if cell.get("bytes") is not None:
+                            record["audio"] = _write_audio(audio_dir / record["id"], cell["bytes"])
+                        elif (audio := _find_beside(table.parent, name)) is not None:
+                            record["audio"] = audio
+                        else:
+                            message = "its audio is neither in the table nor a file beside it"
+                            records.leave_out(UserError(f"{source}: {message}: {shorten(name)}"))
+                            continue
+                        known = {name: value for name, value in record.items() if value is not None}
+                        yield from records.build(source, known, "", split)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise UserError(f"{table}: not a whole Parquet table ({error}); get it again") from None
+
+
+def _find_audio_column(table: Path, schema: Any) -> str:
+    """The column of structs with bytes and path: `audio`, if there are several."""
+    structs = {field.name: field.type for field in schema if str(field.type).startswith("struct<")}
+    found = [name for name, cell in structs.items() if {"bytes", "path"} <= {part.name for part in cell}]
+    if not found or (len(found) > 1 and "audio" not in found):
+        raise UserError(
+            f"{table}: expected one column of audio, each cell with bytes and path; found "
+            f"{', '.join(found) or 'none'} among {', '.join(schema.names)}"
+        )
+    return found[0] if len(found) == 1 else "audio"
+
+
+def _read_labels(metadata: Mapping[bytes, bytes]) -> dict[str, list[Any]]:
+    """Columns in which Hugging Face stores the number of a name, with these names."""
+    try:
+        features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+        return {name: list(own["names"]) for name, own in features.items() if "names" in own}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}  # written by others
+
+
+def _name_labels(record: dict[str, Any], labels: Mapping[str, list[Any]]) -> dict[str, Any]:
+    for name in labels.keys() & record.keys():
+        number = record[name]
+        if isinstance(number, int) and number < len(labels[name]):
+            record[name] = str(labels[name][number]) if number >= 0 else None
+    return record
+
+
+def _pop_names(record: dict[str, Any], path: str | None) -> tuple[str, str]:
+    """Take the id out of a record, and the path of its audio on the machine that made the table."""
+    names = {"id": "", "audio": path or ""}
+    for key in list(record):
+        meaning = MEANINGS.get(key.lower())
+        if meaning in names:
+            value = record.pop(key)
+            names[meaning] = names[meaning] or ("" if value is None else str(value))
+    id = re.sub(r"[^\w.-]+", "_", names["id"] or build_id(names["audio"]))
+    return id.strip(".")[:150] or "utterance", names["audio"]
+
+
+def _find_beside(folder: Path, name: str) -> str | None:
+    path = os.path.realpath(folder / name)
+    is_inside = name and path.startswith(os.path.realpath(folder) + os.sep)
+    return path if is_inside and os.path.isfile(path) else None
+
+
+def _write_audio(stem: Path, content: bytes) -> str:
+    suffix = next((own for mark, own in AUDIO_MARKS.items() if content.startswith(mark)), ".wav")
+    with replace_file(f"{stem}{suffix}", flush=False) as file:
+        file.write(content)
+    return f"{stem}{suffix}"
+
+
+# --- lhotse -------------------------------------------------------------------------------------
+
+
+def _read_lhotse(path: str | Path) -> Iterator[Utterance]:
+    """An utterance for each supervision, in the order of the file.
+
+    Recordings of supervisions come from the file of the same name with recordings instead of supervisions.
+    Relative audio starts at the folder of the manifest or, as lhotse has it, at the current one.
+    """
+    recordings: dict[str, Mapping[str, Any]] | None = None
+    losses: Counter[str] = Counter()
+    with open_lines(path) as lines:
+        for number, record in read_objects(lines):
+            recording = record.get("recording")
+            if "recording_id" in record:
+                if recordings is None:
+                    recordings = _read_recordings(Path(path))
+                recording = recordings.get(str(record["recording_id"]))
+                if recording is None:
+                    raise lines.error(
+                        number, f"no recording {shorten(record['recording_id'])} beside it; give all of them"
+                    )
+            if not isinstance(recording, dict):
+                losses[f"are left out, as {record.get('type')} without a recording"] += 1
+                continue
+            try:
+                found = [*_build_lhotse_fields(lines.folder, record, recording, losses)]
+            except UserError as error:
+                raise lines.error(number, str(error)) from None
+            yield from (build_utterance(f"{path}:{number}", fields) for fields in found)
+    warn_of_losses(path, losses)
+
+
+def _build_lhotse_fields(
+    folder: str, record: Mapping[str, Any], recording: Mapping[str, Any], losses: Counter[str]
+) -> Iterator[dict[str, Any]]:
+    """The fields of an utterance for a supervision, or for each of a cut, whose times count from its start.
+
+    A cut without any has no text.
+    """
+    if recording.get("transforms"):
+        raise UserError(
+            f"recording {shorten(recording.get('id'))} has transforms; store it by lhotse's save_audios"
+        )
+    shift: Any = 0.0
+    supervisions: Any = [record]
+    if "recording_id" not in record:
+        shift = record.get("start")
+        whole = {"id": record.get("id"), "start": 0, "duration": record.get("duration")}
+        supervisions = record.get("supervisions") or [whole]
+    for supervision in supervisions if isinstance(supervisions, list) else [{}]:
+        start = supervision.get("start") if isinstance(supervision, dict) else None
+        if not isinstance(start, (int, float)) or not isinstance(shift, (int, float)):
+            raise UserError(f"cut {shorten(record.get('id'))}: expected supervisions, and starts in seconds")
+        audio, channel = _find_lhotse_audio(recording, supervision.get("channel", record.get("channel")))
+        if not os.path.isabs(audio):
+            beside = os.path.join(folder, audio)
+            audio = beside if os.path.exists(beside) else os.path.abspath(audio)
+        custom = supervision.get("custom")
+        extras = keep_scalars(custom if isinstance(custom, dict) else {}, losses, "custom.")
+        losses["lose their alignment"] += bool(supervision.get("alignment"))
+        if supervision.get("gender") is not None:
+            extras.setdefault("gender", supervision["gender"])
+        same = {name: supervision.get(name) for name in ("id", "duration", "text", "speaker", "language")}
+        yield {**same, "audio": audio, "start": round(shift + start, 9), "channel": channel, "extras": extras}
+
+
+def _find_lhotse_audio(recording: Mapping[str, Any], channels: object) -> tuple[str, int | None]:
+    """The file with the channel, and which of its channels that is, counted from 1; None: its only one."""
+    wanted = [str(one) for one in channels] if isinstance(channels, list) else [str(channels or 0)]
+    own = recording.get("sources")
+    for item in own if isinstance(own, list) else []:
+        there = item.get("channels") if isinstance(item, dict) else None
+        there = [str(one) for one in there] if isinstance(there, list) else []
+        if not set(wanted) <= set(there):
+            continue
+        if item.get("type") != "file" or not isinstance(item.get("source"), str):
+            raise UserError(
+                f"audio of type {shorten(item.get('type'))} is not opened; store it by lhotse's save_audios"
+            )
+        if 1 < len(wanted) < len(there):
+            raise UserError(f"{len(wanted)} of its channels are meant; expected one, or all")
+        is_one = len(wanted) == 1 < len(there)
+        return item["source"], there.index(wanted[0]) + 1 if is_one else None
+    raise UserError(f"recording {shorten(recording.get('id'))} has no file with channel {', '.join(wanted)}")
+
+
+def _read_recordings(supervisions: Path) -> dict[str, Mapping[str, Any]]:
+    path = supervisions.with_name(supervisions.name.replace("supervisions", "recordings"))
+    if path == supervisions or not path.exists():
+        raise UserError(f"{supervisions}: no recordings; expected {path} beside it, or give the cuts")
+    with open_lines(path) as lines:
+        return {str(record.get("id")): record for _, record in read_objects(lines)}
 
 
 # --- writing ------------------------------------------------------------------------------------
