@@ -22,7 +22,7 @@ from pathlib import Path
 
 from asr.audio import reading as audio
 from asr.recipe import list_voices, synthesize
-from asr.transcription import JOURNAL
+from asr.scale import STATE
 
 SUBJECTS = ["the old man", "my sister", "a small dog", "the teacher", "our neighbour", "the young doctor"]
 VERBS = ["opened", "carried", "watched", "painted", "bought", "repaired"]
@@ -95,7 +95,7 @@ def hash_outputs(folder: Path) -> dict[str, str]:
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != JOURNAL
+        if path.is_file() and STATE not in path.parts
     }
 
 

@@ -10,7 +10,7 @@ import logging
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -317,14 +317,16 @@ def _transcribe(
     seconds = {recording.name: measure_recording(recording) for recording in todo}
     tally = Tally(folder, num_done)
     with contextlib.ExitStack() as opened:
-        events: Iterator[Event] = iter(())
+        events: Iterable[Event] = ()
         if folder is not None and pool is not None:
             opened.enter_context(claim_folder(folder.state))
-            events = _transcribe_on_ray(job, recordings, todo, pool)
+            on_ray = _transcribe_on_ray(job, recordings, todo, pool)
+            events = opened.enter_context(contextlib.closing(on_ray))
         elif todo:
             model, request = job.load()
             request = replace(request, journal=folder)
-            events = _transcribe_here(model, request, todo, list(seconds.values()), args.plot_attention)
+            here = _transcribe_here(model, request, todo, list(seconds.values()), args.plot_attention)
+            events = opened.enter_context(contextlib.closing(here))
         if folder is not None and todo:
             folder.begin(len(recordings), sum(seconds.values()))
         progress = opened.enter_context(AudioProgress(sum(seconds.values())))
@@ -366,7 +368,7 @@ def _transcribe_here(
     recordings: Sequence[Recording],
     seconds: Sequence[float],
     plot: str | None,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Transcribe in this process, and draw the attention of the only recording where `plot` is a path."""
     from asr.audio.sources import STANDARD_INPUT
     from asr.transcription.arguments import plan_units
@@ -394,7 +396,7 @@ def _transcribe_here(
 
 def _transcribe_on_ray(
     job: TranscriptionJob, recordings: Sequence[Recording], todo: Sequence[Recording], pool: PoolOptions
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Transcribe `todo`, in the units that all `recordings` make.
 
     A unit is done as a whole, so that its texts do not depend on what an earlier call has finished.

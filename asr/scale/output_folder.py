@@ -141,7 +141,8 @@ class OutputFolder:
         for path in paths.values():
             # A call that was killed while it wrote has left these.
             for remains in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-                remains.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    remains.unlink()
         outputs = [self._relative(path) for path in paths.values()]
         self._add(line | {"outputs": dict.fromkeys(outputs)})
         for name, path in paths.items():
@@ -150,7 +151,8 @@ class OutputFolder:
         made = others | {output: stamp_file(self.folder / output) for output in outputs}
         self._add(line | {"outputs": made} | ({"fault": fault} if fault else {"seconds": seconds}))
         self._segments.pop(recording.name, None)
-        self._segment_journal(recording).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._segment_journal(recording).unlink()
 
     def require_free(self, recording: Recording) -> None:
         """Refuse to write over a file that is not ours, or of something else, and names that are too long."""

@@ -364,19 +364,14 @@ def describe_making(
     model: str, resources: DecodingResources, settings: TranscriptionSettings, arithmetic: str
 ) -> dict[str, object]:
     """Describe all that a transcript depends on, but for the audio; for an OutputFolder."""
-    files = {"model": find_weights(model), **resources.files}
+    family = find_family(model)
+    weights = find_model(model) / "model.safetensors" if family is None else family.find_weights(model)
     stamps = {
         name: [os.path.realpath(path), path.stat().st_size, path.stat().st_mtime_ns]
-        for name, path in files.items()
+        for name, path in {"model": weights, **resources.files}.items()
     }
     told = settings.model_dump(mode="json", exclude={"precision"})
     return {"version": __version__, **stamps, "settings": told, "arithmetic": arithmetic}
-
-
-def find_weights(model: str) -> Path:
-    """The file that is another one when the model is."""
-    family = find_family(model)
-    return find_model(model) / "model.safetensors" if family is None else family.find_weights(model)
 
 
 def print_settings(settings: Config) -> None:

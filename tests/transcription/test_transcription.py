@@ -201,10 +201,12 @@ def test_company_and_order_change_nothing(
     recognizer = build_recognizer(tiny_run, name)
     expected = transcribe_all(recognizer, files, 1, method)
     assert any(transcript.text for transcript in expected.values())
-    found = transcribe_all(recognizer, random.Random(0).sample(files, len(files)), 5, method)
-    for id, transcript in expected.items():
-        assert found[id].text == transcript.text
-        assert [(w.start, w.end) for w in found[id].words] == [(w.start, w.end) for w in transcript.words]
+    for batch_size in (5, 32):
+        shuffled = random.Random(batch_size).sample(files, len(files))
+        found = transcribe_all(recognizer, shuffled, batch_size, method)
+        for id, transcript in expected.items():
+            assert found[id].text == transcript.text
+            assert [(w.start, w.end) for w in found[id].words] == [(w.start, w.end) for w in transcript.words]
 
 
 def test_what_is_heard_at_another_speed_has_the_times_of_the_recording(
@@ -357,23 +359,6 @@ def test_a_model_in_8_bits(tiny_run: Callable[..., RunConfig], files: list[Path]
     assert found[1].transcribe(files[-1]).arithmetic == "int8 on cpu"
     with pytest.raises(UserError, match="no layers that can be quantized"):
         Recognizer(build_system(tiny_run, "lstm-ctc"), "cpu", "int8")
-
-
-@pytest.mark.slow
-def test_200_utterances_are_the_same_in_batches_of_1_7_and_32(
-    tiny_run: Callable[..., RunConfig], tmp_path: Path
-) -> None:
-    recognizer = build_recognizer(tiny_run, "transformer-hybrid")
-    lengths = np.random.default_rng(0).uniform(0.3, 4.0, 200)
-    paths = [tmp_path / f"{number:03}.wav" for number in range(200)]
-    for number, (path, seconds) in enumerate(zip(paths, lengths, strict=True)):
-        audio.write(path, np.clip(make_audio(seconds, number), -1, 1), RATE)
-    texts = []
-    for batch_size in (1, 7, 32):
-        shuffled = random.Random(batch_size).sample(paths, len(paths))
-        found = transcribe_all(recognizer, shuffled, batch_size, "joint")
-        texts.append([found[path.stem].text.encode() for path in paths])
-    assert texts[0] == texts[1] == texts[2] and len(set(texts[0])) > 50
 
 
 @pytest.mark.slow

@@ -170,13 +170,6 @@ def test_clipped_words_are_in_order_and_have_a_length(
     assert all(word.start >= 0 and word.end <= 10 + 1e-9 for word in clipped)
 
 
-def test_more_words_than_there_is_time_for_share_it() -> None:
-    clipped = clip_words([Word("a", 0.1, 0.1, 0.9)] * 40, build_place(end=0.2))
-    assert all(word.end > word.start >= 0 for word in clipped)
-    (alone,) = clip_words([Word("a", 0.0, 0.0, 0.9)], build_place(end=0.01))
-    assert (alone.start, alone.end) == (0.0, 0.01), "a single one has it all"
-
-
 def test_channels_become_speakers_in_the_order_of_time(caplog: pytest.LogCaptureFixture) -> None:
     def build(*starts: float, warning: str = "") -> Transcript:
         segments = tuple(Segment(start, start + 1, f"at {start}") for start in starts)
