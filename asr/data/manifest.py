@@ -12,7 +12,7 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Annotated, Any, TypeVar, overload
+from typing import IO, Annotated, Any, TypeVar
 
 import numpy as np
 import pydantic
@@ -170,13 +170,7 @@ class Manifest(Sequence[Utterance]):
                 _require_unchanged(file, path, stamp)
         return read_manifest(*self.paths, rank=rank, count=count)
 
-    @overload
-    def __getitem__(self, index: int) -> Utterance: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Utterance]: ...
-    def __getitem__(self, index: int | slice) -> Utterance | list[Utterance]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> Utterance:  # type: ignore[override]
         position = range(len(self))[operator.index(index)]  # IndexError, and negative ones count from the end
         path, stamp, first = next(file for file in reversed(self._files) if file[2] <= position)
         source = f"{path}: utterance number {position - first + 1}"

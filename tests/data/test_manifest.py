@@ -72,7 +72,7 @@ def test_any_utterance_comes_back_as_it_was(
     path = tmp_path_factory.mktemp("manifest") / "a.jsonl"
     assert write_manifest(path, utterances) == len(utterances)
     assert list(read_manifest(path)) == utterances
-    assert Manifest.open(path)[:] == utterances
+    assert list(Manifest.open(path)) == utterances
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_blank_lines_byte_order_mark_and_windows_lines_are_skipped(
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
     assert [utterance.id for utterance in read_manifest(path)] == ids
-    assert [utterance.id for utterance in Manifest.open(path)[:]] == ids
+    assert [utterance.id for utterance in Manifest.open(path)] == ids
 
 
 def test_a_line_without_end_is_refused_without_holding_it_in_memory(tmp_path: Path) -> None:
@@ -260,8 +260,7 @@ def test_random_access(ten: Path) -> None:
     assert len(manifest) == 10
     assert manifest[3].id == manifest[np.int64(-7)].id == "é3"
     assert manifest[3].audio == str(ten.parent / "3.wav")
-    assert [utterance.id for utterance in manifest[8:]] == ["é8", "é9"]
-    assert list(manifest) == manifest[:] == list(read_manifest(ten))
+    assert list(manifest) == list(read_manifest(ten))
     np.testing.assert_array_equal(manifest.durations, [1 + i / 10 for i in range(10)])
     for index in (10, -11):
         with pytest.raises(IndexError):

@@ -123,15 +123,9 @@ def test_a_second_run_goes_on_and_ends_the_same(
     pack_noise(manifest, tmp_path / "cut", 4)
     assert first.stat().st_mtime_ns == stamp
     assert hash_all(tmp_path / "cut") == hash_all(tmp_path / "whole")
-
-
-def test_what_does_not_match_is_written_anew(manifest: Manifest, tmp_path: Path) -> None:
-    pack_noise(manifest, tmp_path / "one", 2)
-    before = hash_all(tmp_path / "one")
-    (tmp_path / "one" / "shard-000001.tar").write_bytes(b"cut short")
-    settings = PackSettings(hours=float(manifest.durations.sum()) / 3600 / 2 * 1.0001)
-    assert pack(manifest, tmp_path / "one", settings).kept == len(before) // 2 - 2
-    assert hash_all(tmp_path / "one") == before
+    first.write_bytes(b"cut short")
+    pack_noise(manifest, tmp_path / "cut", 4)
+    assert hash_all(tmp_path / "cut") == hash_all(tmp_path / "whole")
 
 
 def test_shards_of_another_packing_are_not_mixed_with_new_ones(manifest: Manifest, tmp_path: Path) -> None:
@@ -140,16 +134,13 @@ def test_shards_of_another_packing_are_not_mixed_with_new_ones(manifest: Manifes
     pack(manifest, folder, PackSettings(hours=total / 3))
     before = hash_all(folder)
 
-    def refuse(settings: PackSettings) -> None:
+    for settings in (PackSettings(), PackSettings("opus", hours=total / 3), PackSettings(hours=total / 3)):
+        if settings.hours < 8 and settings.encoding == "flac":  # shards of anybody
+            (folder / "index.jsonl").unlink()
+            before.pop("index.jsonl")
         with pytest.raises(UserError, match=r"one: holds other shards, such as shard-000000.tar; delete"):
             pack(manifest, folder, settings)
         assert hash_all(folder) == before
-
-    for settings in (PackSettings(), PackSettings("opus", hours=total / 3)):
-        refuse(settings)
-    (folder / "index.jsonl").unlink()  # shards of anybody
-    before.pop("index.jsonl")
-    refuse(PackSettings(hours=total / 3))
 
 
 @pytest.mark.slow
