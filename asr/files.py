@@ -146,7 +146,7 @@ def hash_file(path: str | Path) -> str:
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 SHIPPED = Path(__file__).resolve().parent / "shipped"
-"""Where an installed package has `recipes` and `conf`, which in a checkout lie beside the package."""
+"""Folder of `recipes` and `conf` in an installed package; in a checkout they lie beside the package."""
 
 
 def find_shipped(path: str | Path) -> Path:

@@ -112,7 +112,7 @@ class AudioSegment:
     """Begin and end of each span of speech in it, in seconds of the recording, with pauses of at least
     INNER_PAUSE_SECONDS between; empty where nobody has looked."""
     recording: Recording = field(default_factory=Recording)
-    """What it was cut from."""
+    """Recording that the segment was cut from."""
 
     @property
     def end(self) -> float:

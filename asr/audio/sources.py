@@ -38,7 +38,7 @@ class Recording:
     """A recording on its way in, or a part of one: a file, samples, or what fetches a file."""
 
     path: str | Path = ""
-    """As it was given, or found; "-" for standard input, "" for samples."""
+    """Path as given or found; "-" for standard input, "" for samples."""
     id: str = ""
     """Id of its transcript, and where its outputs go below a folder; without one, the stem of the path."""
     start: float = 0.0
@@ -51,7 +51,7 @@ class Recording:
     """Mono samples, an opened file, or what fetches a file from elsewhere; `path` is then its name. None: the
     file at `path`."""
     sample_rate: int | None = None
-    """Of samples."""
+    """Sample rate of `samples`."""
     is_utterance: bool = False
     """Cut out as one utterance by somebody; cut no further unless it is very long."""
     on_read: Callable[[float], None] | None = None

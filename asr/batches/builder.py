@@ -60,7 +60,7 @@ class Batch:
         return self.features_BTF.shape[:2].numel() or self.tokens_BU.numel()
 
     def take(self, rows: Sequence[int]) -> Batch:
-        """Only these rows, in this order, as often as they are named; no frames that are padding for all."""
+        """Select rows by index, in this order, repeatedly if asked; drop frames that are padding in all."""
         share = float(self.feature_lengths_B[rows].sum() / self.feature_lengths_B.sum().clamp(min=1))
         taken = self._map(lambda tensor: tensor[rows])
         return replace(

@@ -219,7 +219,7 @@ class TrainingSet:
 
 
 def measure_utterances(utterances: Iterable[Utterance], inputs: Inputs) -> list[np.ndarray]:
-    """For each utterance: seconds, frames that its tokens need, tokens, hash of the id."""
+    """Measure each utterance: seconds, frames that its tokens need, tokens, hash of the id."""
     seconds, needed, lengths, id_hashes = array("d"), array("q"), array("q"), array("Q")
     for utterance in utterances:
         tokens = encode_text(utterance, inputs)

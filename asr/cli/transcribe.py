@@ -513,7 +513,7 @@ class Tally:
 
 
 def describe_damage(transcript: Transcript) -> str:
-    """What is wrong with a recording of which not all could be read; "" if nothing is."""
+    """Describe what could not be read of a recording; "" if all could."""
     if not transcript.warnings:
         return ""
     damage = transcript.incomplete

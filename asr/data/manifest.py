@@ -195,7 +195,7 @@ def _require_unchanged(file: IO[bytes], path: Path, stamp: tuple[int, int]) -> N
 
 
 def find_more_references(fields: Mapping[str, _Value]) -> dict[str, _Value]:
-    """Those named reference_2, reference_3 and so on, in this order."""
+    """Return the fields reference_2, reference_3 and so on, in this order."""
     numbers = {name: int(match[1]) for name in fields if (match := _REFERENCE.fullmatch(name))}
     return {name: fields[name] for name in sorted(numbers, key=lambda name: numbers[name])}
 

@@ -167,7 +167,7 @@ def _find_filesystem(address: str) -> tuple[Any, str]:
 
 @functools.lru_cache(maxsize=64)
 def _open_filesystem(process_id: int, folder: str) -> tuple[Any, str]:
-    """By process: the connections of a parent are of no use to a forked worker."""
+    """Open a file system for this process: a forked worker cannot use the connections of its parent."""
     import fsspec
 
     try:

@@ -1,4 +1,4 @@
-"""From audio to tokens: encode, search by a method, check, fall back, choose among speeds.
+"""Decode audio to tokens: encode, search by a method, check, fall back, choose among speed factors.
 
 `asr transcribe`, `asr evaluate`, recipes and studies all decode by `SpeechDecoder`.
 """

@@ -1,4 +1,4 @@
-"""What a search takes and returns: settings, encoded audio, n-best lists; and checks of the texts."""
+"""Input and output of searches: settings, encoded audio, n-best lists; hallucination checks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DecodingConfig(Config):
     """Maximum number of tokens of a text, unless CTC's steps limit it. null: one for each encoded step, which
     CTC never exceeds; without a CTC head one for every two frames of features."""
     guide_width: float | None = pydantic.Field(default=None, gt=0)
-    """With joint and attention: cross-attention keeps to a soft window around the encoded step where CTC has
+    """Soft window of cross-attention (joint and attention decoding) around the encoder frame where CTC has
     its next token (a Gaussian of this standard deviation in steps; 2, say), for recordings longer than those
     of training: recipes/guided_attention.md. null: as in training."""
     speeds: tuple[Annotated[float, pydantic.Field(ge=0.5, le=2)], ...] = (1.0,)
@@ -91,7 +91,7 @@ class Hypothesis:
     """One possible text of an utterance, and how likely it is."""
 
     tokens: tuple[int, ...]
-    """Without start and end."""
+    """Token IDs without start and end."""
     score: float
     """The value it was ranked by, with weights and bonus."""
     log_probability: float = math.nan
@@ -99,7 +99,7 @@ class Hypothesis:
     ctc_log_probability: float = math.nan
     """Log-probability of the text under the CTC head, all alignments summed; nan if it did not score it."""
     attended_steps: tuple[float, ...] = ()
-    """For each token and the end, the encoded step that the decoder's last layer attends to on average: where
+    """Mean encoder frame that the decoder's last layer attends to, for each token and the end: where
     these jump back or stand still, the decoder repeats or invents. Empty without a decoder that attends."""
 
     @property

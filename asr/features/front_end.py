@@ -44,7 +44,7 @@ class FeaturesConfig(Config):
     """Settings of feature vectors."""
 
     convention: Literal["kaldi", "whisper"] = "kaldi"
-    """Whose numbers to compute: `kaldi` (and torchaudio.compliance.kaldi) or `whisper` (OpenAI's log-mel)."""
+    """Convention: `kaldi` (as torchaudio.compliance.kaldi) or `whisper` (OpenAI's log-mel)."""
     type: Literal["log_mel", "mfcc"] = "log_mel"
     """`log_mel`: energies of the mel bands. `mfcc`: their cepstra, with the zeroth one, without energy."""
     sample_rate: int = Field(default=16_000, ge=1_000, le=192_000)

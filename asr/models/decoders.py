@@ -72,7 +72,7 @@ class DecoderLoss:
 
     loss: Tensor
     parts: dict[str, Tensor]
-    """By names that `SpeechModel.reported` has."""
+    """Parts of the loss, by the names in `SpeechModel.reported`."""
     weights: Weights
     num_rows_B: Tensor
     """Rows of the attention of each utterance, one for each token and, maybe, one for the end."""

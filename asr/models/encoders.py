@@ -124,7 +124,7 @@ class Encoder(nn.Module, abc.ABC):
 
     output_dim: int
     dropout: Dropout
-    """Also applied to the output where a CTC head reads it."""
+    """Dropout of the encoder; a CTC head applies it to the output too."""
     subsampling: Subsampling
 
     @property

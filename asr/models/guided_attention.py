@@ -89,7 +89,7 @@ class AttentionWindowConfig(Config):
     width: float = pydantic.Field(default=2.0, gt=0)
     """Standard deviation of the window, in encoded steps."""
     ctc_threshold: float = pydantic.Field(default=1.0, gt=0)
-    """With follows: ctc, an utterance has the window in training as soon as its CTC loss per token is below
+    """CTC loss per token below which an utterance has the window in training, with follows: ctc. Above
     this. Until then its attention is free, or has the prior."""
 
 

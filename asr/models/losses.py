@@ -125,7 +125,7 @@ class Losses:
     total: Tensor
     """Sum to differentiate."""
     num_tokens: int
-    """As `Model.count_targets` says."""
+    """Number of targets; see `Model.count_targets`."""
     parts: dict[str, Tensor] = field(default_factory=dict)
     """Detached; some of `Model.reported`."""
 

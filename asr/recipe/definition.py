@@ -37,9 +37,9 @@ class SystemConf(Config):
     path: Path
     overrides: tuple[str, ...] = ()
     variant: str | None = None
-    """In a study: which of its variants it is."""
+    """Name of the variant, in a study."""
     left_out: str | None = None
-    """In a study with folds: the speaker that it is trained without."""
+    """Held-out speaker, in a study with folds."""
 
 
 WITHOUT_TAGS = "text.scoring=[strip_invisible,nfc,strip_tags,collapse_spaces]"
@@ -75,7 +75,7 @@ class Recipe(Config):
     """
 
     licence: str
-    """Of the corpus: the terms under which it may be used."""
+    """License of the corpus."""
     hours: pydantic.NonNegativeFloat
     """Hours of speech in train, dev and test together."""
     prepare: Prepare
@@ -87,7 +87,7 @@ class Recipe(Config):
     download: Callable[[Path], Path] | None = None
     """download(target_dir) returns the folder of the corpus; None: it is made, or comes by --corpus-dir."""
     source: str = ""
-    """For a corpus that is not downloaded here: what to get, and from where."""
+    """How to obtain a corpus that the recipe does not download."""
     synthetic: bool = False
     """Whether `prepare` makes the corpus itself and reads none."""
     systems: dict[str, SystemConf] | None = None
@@ -192,7 +192,7 @@ class Study(Config):
     name: str = ""
     """Set by `find_studies`."""
     question: str
-    """What the study asks: the first lines of its report."""
+    """Question of the study: the first lines of its report."""
     system: str
     """The system of the recipe that is varied."""
     all: tuple[str, ...] = ()
@@ -202,7 +202,7 @@ class Study(Config):
     variants: dict[str, tuple[str, ...]] = pydantic.Field(min_length=2)
     """Overrides for each."""
     parameters: int | None = None
-    """That each variant has, give or take a tenth; null: they may differ in size."""
+    """Number of parameters of each variant, within 10 %; null: sizes may differ."""
     folds: Literal["speaker"] | None = None
     """speaker: each variant is trained as often as there are speakers, each time without one of them, whom
     neither train nor dev has then, and tested on that one; null: trained once, tested on all."""

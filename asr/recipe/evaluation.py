@@ -390,7 +390,7 @@ class Split:
     recognizer: Recognizer
     manifest: Path
     folder: Path
-    """Where the texts go."""
+    """Folder of the decoded texts."""
     name: str
     utterances: list[Utterance]
     references: Texts

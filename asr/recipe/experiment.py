@@ -34,7 +34,7 @@ class Experiment:
 
     recipe: Recipe
     output_dir: Path | None = None
-    """Where all goes; None: data/NAME for the data, runs/NAME for the rest."""
+    """Folder of all outputs; None: data/NAME for the data, runs/NAME for the rest."""
     given_corpus_dir: Path | None = None
     only: tuple[str, ...] = ()
     """Systems, or variants of the study; empty: all of them."""

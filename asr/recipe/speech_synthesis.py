@@ -211,7 +211,7 @@ class Voices(Protocol):
 
 
 class EspeakVoices:
-    """Those of espeak-ng in English accents; `rates`: words a minute, least and most."""
+    """Voices of espeak-ng in English accents; `rates`: words per minute, lowest and highest."""
 
     def __init__(self, rates: tuple[int, int] = RATES):
         self._rates = rates

@@ -58,7 +58,7 @@ class Task:
     name: str
     """The stage, and the run if it is that of one: "train conformer"."""
     does: str
-    """What it does, as in "would ..."."""
+    """Action as a verb phrase, as in "would ..."."""
     find_reason: Callable[[], str | None]
     """Finds why it is to be done; None if it is not."""
     run: Callable[[], None]

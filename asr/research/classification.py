@@ -154,7 +154,7 @@ class LabelScore:
     confusions_LL: np.ndarray
     """How often the label of the row was expected, and that of the column said."""
     interval: Interval | None
-    """Of the accuracy, with 95 % confidence; None where one group of utterances cannot tell."""
+    """95 % confidence interval of the accuracy; None with a single group of utterances."""
 
     @property
     def count(self) -> int:

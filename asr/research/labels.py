@@ -31,7 +31,7 @@ class Labels(Protocol):
     """A source of labels for utterances."""
 
     unit: ClassVar[str]
-    """What has a label: frame, or "" for the recording."""
+    """Unit that is labeled: frame, or "" for the recording."""
 
     def names(self, utterance: Utterance) -> Iterable[str]:
         """All that it is labelled with. Raises a `UserError` where there is nothing."""

@@ -38,11 +38,11 @@ class PoolOptions:
     """Number and place of the workers."""
 
     address: str | None = None
-    """Of a Ray cluster; None: a pool on this machine, which ends with the call."""
+    """Address of a Ray cluster; None: a pool on this machine, which ends with the call."""
     workers: int | None = None
     """None: one for each GPU; without GPUs one for each core."""
     threads: int | None = None
-    """Of each worker; None: the cores divided by the workers."""
+    """Threads of each worker; None: the cores divided by the workers."""
 
 
 Task = tuple[int, list[int]]

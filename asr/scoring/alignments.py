@@ -20,7 +20,7 @@ Method = Literal["jiwer", "sclite"]
 Unit = Literal["words", "characters", "mixed"]
 Kind = Literal["correct", "substitution", "deletion", "insertion"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-"""In the order of the columns of counts."""
+"""Kinds of edits, in the order of the columns of counts."""
 SUBSTITUTION, DELETION, INSERTION = 1, 2, 3
 _CODES = {"replace": SUBSTITUTION, "delete": DELETION, "insert": INSERTION}
 

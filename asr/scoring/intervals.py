@@ -10,7 +10,7 @@ import numpy as np
 # Shapes: P utterances, G groups that are drawn together, S resamples, K columns that are added up.
 
 MIN_GROUPS = 8
-"""With fewer groups too many resamples are equal; Student's t is narrower and holds as often."""
+"""Minimum number of groups to resample; with fewer, Student's t is narrower and holds as often."""
 MIN_WITH_ERRORS = 5
 """If fewer groups have errors, a resample may contain none of them, and says nothing about the tails."""
 MAX_MULTINOMIAL = 1000

@@ -42,7 +42,7 @@ class Report:
     notes: tuple[str, ...]
     settings: Mapping[str, str]
     by: Mapping[str, Sequence[Mapping[str, Score]]]
-    """For each field, such as speaker or length, and each system: a score for each value."""
+    """Score by field (such as speaker or length), system and value."""
 
 
 def write_report(path: str, report: Report) -> None:

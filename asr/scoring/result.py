@@ -156,14 +156,14 @@ class Score:
 
     ids: tuple[str, ...]
     references: tuple[str, ...]
-    """Those with the fewest errors against these hypotheses; of equals the first."""
+    """References with the fewest errors against these hypotheses; the first of equals."""
     all_references: tuple[tuple[str, ...], ...]
     """All references of each utterance, before alternatives in braces were chosen."""
     hypotheses: tuple[str | None, ...]
     """None where the hypothesis is missing: all of its reference is deleted then."""
     speakers: tuple[str, ...] | None
     recordings: tuple[str, ...] | None
-    """For several speakers at once: what was assigned together is drawn together."""
+    """Recording of each text with overlapping speakers: texts of a recording are resampled together."""
     counts_P4: np.ndarray
     """Correct, substituted, deleted and inserted units of each utterance."""
     align: Method

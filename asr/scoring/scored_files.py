@@ -368,7 +368,7 @@ def pair_speakers(
 
 
 def assign_texts(references: Sequence[str], hypotheses: Sequence[str], split: Splitter) -> list[int]:
-    """For each hypothesis the index of its reference: together with the fewest errors of all assignments.
+    """Assign each hypothesis to the index of a reference, with the fewest errors in total.
 
     There are at least as many references. What is left of them counts as deleted.
     """

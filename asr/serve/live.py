@@ -54,7 +54,7 @@ class LiveText:
     agreed: tuple[Word, ...]
     """Words of the segment that is being spoken, on which two decodings agree: these stay until it ends."""
     tentative: tuple[Word, ...]
-    """What follows them; the next decoding may change it."""
+    """Partial words after the stable ones; the next decoding may change them."""
     seconds: float
     """Seconds of audio that had come."""
     segment: Segment | None = None
@@ -305,7 +305,7 @@ class PipeReader:
         self._is_over = False
         self._error: OSError | None = None
         self.arrived = time.monotonic()
-        """When that came which was read last."""
+        """Arrival time of the chunk that was read last."""
         threading.Thread(target=self._drain, name="live-input", daemon=True).start()
 
     @property

@@ -144,7 +144,7 @@ class _Turn:
     item: str = ""
     """Id of the one that is being spoken; "" in a pause."""
     segments: list[Segment] = field(default_factory=list)
-    """Of a client that commits: those that are final."""
+    """Final segments of the current item, of a client that commits."""
     separator: str = " "
 
     def shift(self, word: Word) -> Word:

@@ -56,7 +56,7 @@ class Client:
     is_live: bool = False
     """Live sessions are served before files."""
     expected_seconds: float = 0.0
-    """Of audio in all, as far as is known."""
+    """Total seconds of audio, as far as known."""
     position: float = 0.0
     """Up to where its audio is recognized, in seconds."""
     served_seconds: float = 0.0
@@ -192,7 +192,7 @@ class Scheduler:
         return took
 
     def _let_live_pass(self) -> None:
-        """In the midst of a batch, what live sessions wait for."""
+        """Serve waiting live sessions in the middle of a batch."""
         if self._is_letting_pass:
             return
         self._is_letting_pass = True

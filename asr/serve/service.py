@@ -45,9 +45,9 @@ class ServeConfig(FamilySections):
     """Settings of `asr serve`."""
 
     checks: ChecksConfig = ChecksConfig()
-    """When a decoded text is rejected, and another decoding is tried. checks=off: never."""
+    """Conditions under which a text is rejected and decoded again. checks=off: never."""
     segmentation: SegmentationConfig = SegmentationConfig()
-    """Where long recordings are cut."""
+    """Segmentation of long recordings."""
     precision: Precision = "auto"
     """Precision of matrix products, as in `asr transcribe`."""
     batch_size: int = pydantic.Field(default=8, ge=1)
@@ -328,7 +328,7 @@ class Upload:
         self.content = os.fdopen(os.dup(file.fileno()), "rb", buffering=0)
         self.num_bytes = os.fstat(file.fileno()).st_size
         self.seconds: float | None = None
-        """By its header; None where that does not tell."""
+        """Duration according to the header; None if unknown."""
         with contextlib.suppress(UserError):  # what is wrong is said when it is read
             self.seconds = read_info(name, self.content).seconds
 

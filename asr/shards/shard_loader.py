@@ -95,7 +95,7 @@ class ShardWindow(Sequence[PackedUtterance]):
         return keys
 
     def _find(self, position: int) -> tuple[int, bytes]:
-        """Which of the shards an utterance is in, and its line there."""
+        """Find the shard of an utterance, and its line there."""
         number = int(np.searchsorted(self._firsts, position, side="right")) - 1
         return number, self._lines[number][position - int(self._firsts[number])]
 
@@ -114,7 +114,7 @@ class PlannedBatch:
     window: ShardWindow
     positions_B: np.ndarray
     padded_seconds: float = 0.0
-    """At the original speed."""
+    """Padded seconds at the original speed."""
 
     def __len__(self) -> int:
         return len(self.positions_B)

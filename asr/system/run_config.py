@@ -27,7 +27,7 @@ class DataConfig(Config):
     such as s3://bucket/corpus, or a list of such; for a language model also plain text (.txt), a sentence a
     line. The tokenizer learns from it too: the one of the speech model, if both have the same."""
     shares: tuple[float, ...] = ()
-    """For each folder of shards in `train`, what part of its shards an epoch takes, to mix several by weight;
+    """Fraction of the shards of each folder in `train` that an epoch takes, to mix several by weight;
     the next epoch goes on with others. Nothing: all of each."""
     dev: str
     """Manifest or folder of shards to choose by: checkpoints, settings, when to stop. Never the test set. For
@@ -92,8 +92,8 @@ class TrainConfig(Config):
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     """Precision of matrix products. auto: bf16 where the processor has instructions for it, else float32."""
     sharded: bool = False
-    """For a model that one device does not hold: of several processes, each keeps a part of the weights,
-    their gradients and moments (FSDP). The encoder's layers are gathered one by one as they are needed."""
+    """Sharded training (FSDP), for a model too large for one device: each process has a part of the weights,
+    their gradients and optimizer state. The encoder's layers are gathered one by one as they are needed."""
     average_decay: float | None = pydantic.Field(default=None, gt=0, lt=1)
     """Use a moving average of the weights (0.999, say) to validate and as the result; null: the weights."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -224,11 +224,11 @@ class SharedSettings(Config):
     """Settings of whatever turns audio into text."""
 
     checks: ChecksConfig = ChecksConfig()
-    """When a decoded text is rejected, and another decoding is tried. checks=off: never."""
+    """Conditions under which a text is rejected and decoded again. checks=off: never."""
     segmentation: SegmentationConfig = SegmentationConfig()
-    """Where long recordings are cut, and utterances longer than training had them or the model can read."""
+    """Segmentation of long recordings, and of utterances that are too long for the model."""
     precision: Precision = "auto"
-    """Of matrix products; bf16 and fp16 are faster on a GPU, int8 on a CPU, with int8_bf16 for Whisper alone.
+    """Precision of matrix products: bf16 and fp16 for a GPU, int8 for a CPU; int8_bf16 for Whisper alone.
     auto: bf16 or fp16 on a GPU; 8 bits for Whisper on a CPU with instructions for them; else float32."""
 
 
@@ -243,7 +243,7 @@ class CombinationSettings(Config):
     """Settings of `asr combine --manifest`: nothing is cut there, and no text rejected."""
 
     precision: Precision = "auto"
-    """As in `asr evaluate`."""
+    """Precision of matrix products, as in `asr evaluate`."""
     decoding: DecodingConfig = DecodingConfig()
     """How each system finds its texts."""
 
@@ -264,7 +264,7 @@ class ScoringConfig(Config):
         "strip_punctuation",
         "collapse_spaces",
     )
-    """Those of asr/text/normalization.py that are applied in place of the English ones."""
+    """Rules of asr/text/normalization.py that replace the English ones."""
     join_letters: bool = False
     """Then runs of single letters, and of digits, are one word: references have C Z, Whisper writes CZ."""
 
@@ -316,7 +316,7 @@ class TranscriptionSettings(EvaluationSettings, FamilySections):
     subtitles: SubtitlesConfig = SubtitlesConfig()
     """How srt and vtt divide the text."""
     channels: Channels = "mix"
-    """Of recordings with several: mix, their mean; separate, each by itself, as a speaker; or one, from 1."""
+    """Channels: mix, their mean; separate, each one as a speaker; or the number of one, from 1."""
     tokens: bool = False
     """Whether json and jsonl hold the ids of the tokens of each segment."""
 

@@ -90,7 +90,7 @@ SEGMENTS = pydantic.TypeAdapter(list[Segment])  # of a journal
 
 
 class Journal(Protocol):
-    """Where finished segments are kept, in case that a call is interrupted."""
+    """Store of finished segments, from which an interrupted call resumes."""
 
     def find_segment(self, segment: AudioSegment) -> Any: ...
     def add_segment(self, segment: AudioSegment, value: dict[str, Any]) -> None: ...
@@ -108,7 +108,7 @@ class End:
     seconds: float
     error: UserError | None = None
     damages: Sequence[Damage] = ()
-    """At most one: what is missing, if anything is."""
+    """Damage of the recording: at most one entry."""
     is_last: bool = True
     """False: another channel of it follows."""
 
@@ -125,11 +125,11 @@ class Request:
     language_model: FusionModel | None = None
     batch_size: int = 8
     options: Config | None = None
-    """Of the model's family, such as WhisperDecodingConfig; None: the defaults."""
+    """Decoding settings of the model's family, such as WhisperDecodingConfig; None: the defaults."""
     tokens: bool = False
     """Whether segments hold their tokens."""
     channels: Channels = "mix"
-    """Of recordings with several: their mean; separate: each by itself, as a speaker; or one, from 1."""
+    """Channels: mix, their mean; separate, each one as a speaker; or the number of one, from 1."""
     journal: Journal | None = None
     """Keeps finished segments, in case that the call is interrupted."""
 
@@ -195,7 +195,7 @@ class Transcriber(abc.ABC):
     """A model that turns recordings into transcripts. Made by `load_model`."""
 
     name = ""
-    """As it was given to `load_model`."""
+    """Argument of `load_model`."""
     sample_rate: int
     separator: str
     """Between two words, and two segments."""
@@ -272,7 +272,7 @@ class Transcriber(abc.ABC):
         yield from self.join_recordings(self.decode_recordings(recordings, request), request)
 
     def make_request(self, asked: Asked) -> Request:
-        """Without `decoding` and `language_model`, it is as the folder of the model says."""
+        """Make a request; the model's folder supplies `decoding` and `language_model` by default."""
         given = {name: value for name, value in asked.items() if value is not None}
         if not {"decoding", "language_model"} & given.keys():
             decoding, language_model = self.usual_decoding()

@@ -102,7 +102,7 @@ class WhisperDecodingConfig(Config):
     """pauses: recordings are cut at pauses, and many segments decoded at once. sequential: windows of 30 s,
     each of which begins where the text of the one before ended; slower, as Whisper was published."""
     condition_on_previous_text: bool = False
-    """With sequential windows, the text so far is added to the prompt: names stay the same, but so do errors
+    """Add the previous text to the prompt (sequential windows): names stay the same, but so do errors
     and loops."""
 
     @pydantic.field_validator("language")

@@ -114,11 +114,11 @@ class Checkpoint:
     vocabulary: Vocabulary | None
     """None where the files have none."""
     weights: dict[str, Tensor]
-    """By our names, in the precision of the file."""
+    """Weights by our names, in the precision of the file."""
     is_fine_tuned: bool = False
     """Whether a run trained it: on audio of its real length, without silence up to 30 s."""
     language: str | None = None
-    """Of the texts that a run trained it on."""
+    """Language of the texts that a run trained it on."""
 
 
 def load_whisper(source: str | Path) -> WhisperSystem:
@@ -390,7 +390,7 @@ def _write_huggingface(folder: Path, checkpoint: Checkpoint, tokenizer: WhisperT
 
 
 def _name_constants(sizes: WhisperSizes) -> dict[str, Any]:
-    """What Hugging Face's config states of any Whisper."""
+    """Constants of Hugging Face's config that every Whisper has."""
     return {
         "model_type": "whisper",
         "activation_function": "gelu",

@@ -33,7 +33,7 @@ class _Network(NamedTuple):
     words: list[str]
     """The first one, "", is the beginning of the text."""
     previous: list[list[int]]
-    """For each word, the indices of the words that may stand before it."""
+    """Indices of the words that may precede each word."""
     last: list[int]
     """The words that may end the text."""
     optional: set[int]
@@ -199,7 +199,7 @@ MAX_TABLE = 1_000_000_000
 
 
 def find_cheapest_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Edits:
-    """Among alignments of the same least cost, the one that sclite takes: see _compute_moves."""
+    """Find the alignment that sclite chooses among those of least cost: see _compute_moves."""
     numbers: dict[str, int] = {}
     kept: list[tuple[int, np.ndarray, np.ndarray]] = []
     for pair, (reference, hypothesis) in enumerate(pairs):
