@@ -195,15 +195,6 @@ def test_read_has_a_limit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 # --- resampling ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("from_rate", [44_100, 48_000])
-def test_reading_resamples_as_whole_arrays_do(from_rate: int, tmp_path: Path) -> None:
-    sound = make_speechlike(5.0, from_rate)
-    path = put(tmp_path, encode_sound(sound, from_rate, "WAV", "FLOAT"))
-    read = audio.read(path)
-    assert abs(len(read) - 5 * RATE) <= 1
-    np.testing.assert_allclose(read, audio.resample(sound, from_rate, RATE)[: len(read)], atol=1e-6)
-
-
 def test_reading_resamples_like_an_ideal_filter(tmp_path: Path) -> None:
     """Against scipy in float64: what passes is unchanged, what would alias is gone."""
     times = np.arange(4 * 48_000) / 48_000

@@ -343,14 +343,6 @@ def test_probabilities_are_those_of_the_package(rate: int) -> None:
     assert max(expected) > 0.9
 
 
-def test_speech_is_known_from_music_and_noise() -> None:
-    model = load_silero(16_000)
-    noise = 0.1 * np.random.default_rng(0).standard_normal((150, 512)).astype(np.float32)
-    assert model(noise, None)[0].max() < 0.5
-    assert model(play(5.0, 16_000), None)[0].max() < 0.5
-    assert np.mean(model(pronounce(16_000)[31:-31], None)[0] > 0.5) > 0.7
-
-
 def test_the_number_of_threads_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """The package sets it to one when it is imported."""
     for name in [name for name in sys.modules if name.startswith("silero_vad")]:

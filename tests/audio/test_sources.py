@@ -17,7 +17,6 @@ import torch
 from asr.audio import (
     Recording,
     make_recording,
-    make_samples,
     read_ahead,
     read_recording,
     reading as audio,
@@ -25,26 +24,9 @@ from asr.audio import (
 from asr.errors import UserError
 
 
-def test_array_and_file_give_the_same_samples(tmp_path: Path) -> None:
-    samples_S = np.random.default_rng(0).uniform(-0.5, 0.5, 20_000).astype(np.float32)
-    samples_S = np.round(samples_S * 32768) / 32768
-    audio.write(tmp_path / "a.wav", samples_S, 8_000)
-    whole = np.concatenate(list(read_recording(Recording(tmp_path / "a.wav"), 8_000)))
-    assert np.array_equal(whole, samples_S)
-    assert np.array_equal(np.concatenate(list(read_recording(make_samples(samples_S, 8_000), 8_000))), whole)
-    part = np.concatenate(list(read_recording(Recording(tmp_path / "a.wav", start=0.5, duration=1.0), 8_000)))
-    assert np.array_equal(part, samples_S[4_000:12_000])
-
-
 def test_silence_is_no_error(tmp_path: Path) -> None:
     audio.write(tmp_path / "a.wav", np.zeros(8_000), 8_000)
     assert sum(map(len, read_recording(Recording(tmp_path / "a.wav"), 8_000))) == 8_000
-
-
-def test_names() -> None:
-    assert make_recording(Path("x/talk.one.mp3")).name == "talk.one"
-    assert Recording("x/y.wav", "u1").name == "u1"
-    assert make_samples(np.zeros(1), 8_000).name == ""
 
 
 def test_reading_ahead_keeps_order_and_is_bounded() -> None:

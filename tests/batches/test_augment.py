@@ -114,15 +114,6 @@ def test_speeds_are_known_before_the_audio_is_read() -> None:
     assert planned.tolist() == [augmenter.augment_audio(tone(0.1), name, 2)[1] for name in names]
 
 
-def test_speeds_are_equally_likely_in_every_epoch() -> None:
-    hashes = hash_names(f"utterance-{number}" for number in range(30_000))
-    epochs = [build(EVERYTHING).choose_speeds(hashes, epoch) for epoch in range(3)]
-    for speeds in epochs:
-        assert all(abs(np.mean(speeds == speed) - 1 / 3) < 0.01 for speed in EVERYTHING.speed)
-    # Independent from epoch to epoch: a third stays the same by chance.
-    assert abs(np.mean(epochs[0] == epochs[1]) - 1 / 3) < 0.01
-
-
 # --- waveform -----------------------------------------------------------------------------------
 
 

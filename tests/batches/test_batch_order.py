@@ -65,19 +65,6 @@ def test_groups_keep_the_limits_and_hold_each_utterance_once(
         assert len(group) == 1 or 1 - seconds_N[group].sum() / padded <= MAX_PADDING + 1e-9
 
 
-def test_groups_by_hand() -> None:
-    """From short to long; cut where a fourth, where 60 padded seconds or where 10 % of padding would be exceeded."""
-    config = CONFIG.model_copy(update={"max_utterances": 3})
-    seconds_N = np.array([19.0, 1.0, 1.0, 1.0, 1.0, 10.0, 19.5, 20.0, 18.0])
-    assert [group.tolist() for group in group_by_length(seconds_N, config, None)] == [
-        [1, 2, 3],
-        [4],
-        [5],
-        [8, 0, 6],
-        [7],
-    ]
-
-
 @settings(max_examples=40)
 @given(
     lengths=st.lists(st.tuples(st.floats(0.1, 20.0), st.integers(0, 50)), min_size=1, max_size=100),

@@ -172,17 +172,6 @@ def test_utterance_with_a_start(tmp_path: Path) -> None:
     assert torch.equal(batch.features_BTF, inputs.front_end(part[None], torch.tensor([RATE // 2]))[0])
 
 
-@pytest.mark.parametrize("is_used", [False, True])
-def test_batches_are_pinned_for_a_gpu(
-    manifest: Manifest, monkeypatch: pytest.MonkeyPatch, is_used: bool
-) -> None:
-    options: dict[str, Any] = {}
-    monkeypatch.setattr("asr.batches.loader.DataLoader", lambda *_, **given: options.update(given) or [])
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: is_used)
-    assert not list(build(manifest).evaluation_batches())
-    assert options["pin_memory"] == is_used
-
-
 @pytest.mark.gpu
 def test_pin_memory(manifest: Manifest) -> None:
     pinned = next(build(manifest).epoch_batches(0)).pin_memory()
@@ -315,14 +304,6 @@ def test_frames_are_counted_at_the_fastest_speed(manifest: Manifest) -> None:
 def test_nothing_left_to_train_on(manifest: Manifest) -> None:
     with pytest.raises(UserError, match=r"train\.jsonl: none of the 40 utterances"):
         next(build(manifest, min_seconds=1.4).epoch_batches(0))
-
-
-def test_incomplete_last_step_is_said(manifest: Manifest, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    world_size = len(list(build(manifest).epoch_batches(0))) - 1
-    batches = list(build(manifest, share=ProcessShare(0, world_size)).epoch_batches(0))
-    assert len(batches) == 1
-    assert f"their batches are too few for {world_size} processes" in caplog.text
 
 
 # --- faults -------------------------------------------------------------------------------------

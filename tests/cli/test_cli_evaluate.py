@@ -195,12 +195,6 @@ def test_infinite_rates_are_null(run: Run, manifest: Path) -> None:
     assert "inf" in run().out
 
 
-def test_one_of_each_is_singular(run: Run, manifest: Path) -> None:
-    manifest.write_text(manifest.read_text().partition("\n")[0])
-    replace_text(manifest, "nine")
-    assert run().out.startswith("1 utterance of 1 speaker, 1 word, 0.6 s of audio, checks: on\n")
-
-
 @pytest.mark.parametrize(("num_rejected", "is_said"), [(1, False), (2, True)])
 def test_texts_that_the_checks_rejected_are_said(
     num_rejected: int, is_said: bool, caplog: pytest.LogCaptureFixture

@@ -416,10 +416,8 @@ def test_alignments_look_where_the_decoder_does() -> None:
     [
         ({"loss": {}}, {"decoder": None, "ctc_weight": 1.0}, "needs a decoder that attends"),
         ({"window": {}}, {"decoder": {"type": "single_summary"}}, "needs a decoder that attends"),
-        ({"prior": {}}, {"decoder": {"type": "parallel_end"}}, "decoder.type = parallel_end does not"),
         ({"window": {}}, {"decoder": {"type": "parallel_end"}}, "decoder.type = parallel_end does not"),
         ({"window": {}}, {"ctc_weight": 0.0}, "set ctc_weight above 0"),
-        ({"loss": {"path": "ctc"}}, {"ctc_weight": 0.0}, "set ctc_weight above 0"),
         ({"prior": {"keep_updates": 500}}, {}, "end_updates = 500 is not after keep_updates = 500"),
     ],
 )

@@ -10,14 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from asr.errors import UserError
 from asr.models import (
     CrossAttention,
-    Dropout,
-    FeedForward,
     KeyValueCache,
     PositionConfig,
     Positions,
@@ -69,13 +66,6 @@ def test_dropout_draws_for_each_element_alone() -> None:
     assert chi_square < 350  # exceeded by chance once in 10,000 times at 255 degrees of freedom
 
 
-def test_dropout_is_off_in_evaluation_and_at_probability_zero() -> None:
-    x = torch.randn(10, 10)
-    assert Dropout(0.5).eval()(x) is x
-    assert Dropout(0.0).train()(x) is x
-    assert (Dropout(0.5).train()(x) == 0).any()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_dropout_passes_the_gradient_where_it_passes_the_value(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
@@ -90,23 +80,6 @@ def test_dropout_passes_the_gradient_where_it_passes_the_value(dtype: torch.dtyp
 
 
 # --- feed-forward -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("activation", "formula"),
-    [
-        (F.gelu, lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))),
-        (F.silu, lambda x: x / (1 + torch.exp(-x))),
-    ],
-)
-def test_feed_forward_equals_its_formula(activation: Any, formula: Any) -> None:
-    torch.manual_seed(0)
-    block = FeedForward(6, 10, 0.5, activation).double()
-    x = torch.randn(2, 3, 6, dtype=torch.float64)
-    hidden = formula(x @ block.expand.weight.T + block.expand.bias)
-    expected = hidden @ block.contract.weight.T + block.contract.bias
-    torch.testing.assert_close(block.eval()(x), expected, rtol=0, atol=1e-12)
-    assert not torch.equal(block.train()(x), block(x))
 
 
 # B batch, T query steps, S key steps, H heads, K head dimension, D model dimension
@@ -268,32 +241,6 @@ def test_steps_have_no_products_of_many_shapes() -> None:
 # --- masks --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("window", [None, (2, 1), (20, 20)])
-@pytest.mark.parametrize("causal", [False, True])
-def test_padding_changes_nothing(window: tuple[int, int] | None, causal: bool) -> None:
-    layer = build_self_attention(window=window, rotary=True)
-    x_BTD = torch.randn(3, 9, DIM, dtype=torch.float64)
-    mask_BT = length_mask(LENGTHS, 9)
-    batched = layer(x_BTD.masked_fill(~mask_BT[..., None], 1e3), mask_BT, causal=causal)
-    assert batched.isfinite().all()
-    for row, length in enumerate(LENGTHS.tolist()):
-        alone = layer(x_BTD[row : row + 1, :length], causal=causal)
-        torch.testing.assert_close(batched[row, :length], alone[0], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("window", [None, (2, 1)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_gradients_are_finite_with_much_padding(window: tuple[int, int] | None, dtype: torch.dtype) -> None:
-    """Whole blocks of padding, on each path of `attend`."""
-    layer = SelfAttention(DIM, HEADS, window=window).to(dtype).train()
-    x_BTD = torch.randn(3, 90, DIM, dtype=layer.project_in.weight.dtype, requires_grad=True)
-    attended_BTD = layer(x_BTD, length_mask(torch.tensor([90, 40, 1]), 90))
-    attended_BTD.sum().backward()
-    assert attended_BTD.isfinite().all()
-    assert x_BTD.grad is not None
-    assert x_BTD.grad.isfinite().all()
-
-
 @given(
     length=st.integers(1, 90),
     left=st.integers(0, 40),
@@ -404,12 +351,6 @@ def test_codes_are_added_or_put_beside(kind: str, combine: str) -> None:
     torch.testing.assert_close(positions(x_BTD), expected)
 
 
-@pytest.mark.parametrize("kind", ["rotary", "none"])
-def test_rotary_and_none_leave_the_input_alone(kind: str) -> None:
-    x = torch.randn(1, 3, 8)
-    assert build_positions(kind)(x) is x
-
-
 # --- rotary -------------------------------------------------------------------------------------
 
 
@@ -420,18 +361,6 @@ def test_rotary_equals_a_complex_product() -> None:
     angles = torch.arange(1000, 1050)[:, None] * 10000.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
     expected = pairs * torch.polar(torch.ones_like(angles), angles)
     torch.testing.assert_close(turned, torch.cat([expected.real, expected.imag], -1), rtol=0, atol=1e-5)
-
-
-@given(distance=st.integers(0, 300), start=st.integers(0, 20_000), seed=st.integers(0, 99))
-@settings(max_examples=40)
-def test_rotary_scores_depend_on_the_distance_alone(distance: int, start: int, seed: int) -> None:
-    query, key = torch.randn(2, 1, 1, 1, 16, generator=torch.Generator().manual_seed(seed))
-    rotary = Rotary(16)
-    at_zero = (rotary(query, start=0) * rotary(key, start=distance)).sum()
-    moved = (rotary(query, start=start) * rotary(key, start=start + distance)).sum()
-    torch.testing.assert_close(moved, at_zero, rtol=0, atol=2e-5)
-    if distance:
-        assert not torch.isclose(moved, (query * key).sum(), rtol=0, atol=1e-6)
 
 
 # --- lengths ------------------------------------------------------------------------------------

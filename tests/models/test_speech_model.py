@@ -226,8 +226,6 @@ def test_ten_utterances_are_learned_by_heart(name: str) -> None:
     [
         ({"decoder": None}, "ctc_weight = 0.3, but without a decoder"),
         ({"ctc_weight": 1.0}, "ctc_weight = 1.0 leaves the decoder untrained"),
-        ({"decoder": None, "ctc_weight": 1.0, "exposure": {"drop": 0.1}}, "exposure"),
-        ({"decoder": None, "ctc_weight": 1.0, "label_smoothing": 0.2}, "label_smoothing"),
     ],
 )
 def test_config_names_the_settings_in_conflict(changes: dict[str, Any], message: str) -> None:

@@ -173,13 +173,6 @@ def test_unseen_labels_are_errors(corpus: Path, tmp_path: Path, capsys: pytest.C
     assert record["score"]["labels"]["new"] == {"count": 6, "precision": None, "recall": 0.0}
 
 
-def test_what_cannot_be_evaluated(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    nameless = [item.model_copy(update={"speaker": None}) for item in read_manifest(corpus / "dev.jsonl")]
-    write_manifest(tmp_path / "test.jsonl", nameless)
-    assert cli.main(["evaluate", str(corpus / "recording"), str(tmp_path / "test.jsonl")]) == 2
-    assert "has no speaker" in capsys.readouterr().err
-
-
 def test_options_of_text_are_refused(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for option in (["--decoding", "ctc_greedy"], ["--beam", "3"], ["--set", "decoding.beam=3"]):
         assert cli.main(["evaluate", str(corpus / "frames"), str(corpus / "dev.jsonl"), *option]) == 2

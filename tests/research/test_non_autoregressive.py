@@ -168,22 +168,6 @@ def test_loss_of_tokens_and_end(lengths: tuple[int, ...]) -> None:
     assert decoder_loss.num_rows_B.tolist() == [min(5, max(lengths)), 3, 1, 4]
 
 
-@torch.no_grad()
-def test_queries_by_the_length_of_the_utterance() -> None:
-    """One for each step; what an utterance has no query for changes nothing."""
-    model = build("parallel-end")
-    decoder = model.decoder
-    assert isinstance(decoder, EndDecoder)
-    encoded_BTD, lengths_B = encode(model, (11, 6, 1, 2))
-    scores_BUV, _ = decoder(encoded_BTD, lengths_B)
-    for row, length in enumerate([11, 6, 1, 2]):
-        alone_1UV, _ = decoder(encoded_BTD[row : row + 1, :length], lengths_B[row : row + 1])
-        assert alone_1UV.size(1) == length
-        torch.testing.assert_close(scores_BUV[row, :length], alone_1UV[0], rtol=0, atol=1e-5)
-    decoder_loss = decoder.compute_loss(TARGETS, (encoded_BTD, lengths_B), {}, FORCING)
-    assert decoder_loss.num_rows_B.tolist() == [5, 3, 1, 2]  # the last text lacks one for a token and the end
-
-
 # --- gaps ---------------------------------------------------------------------------------------
 
 
@@ -233,30 +217,6 @@ def test_loss_of_the_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
         assert decoder_loss.parts["correct"].item() == pytest.approx(num_correct, rel=1e-5)
 
 
-@torch.no_grad()
-def test_what_is_in_a_gap_does_not_leak(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build("mask-ctc").train()
-    encoded = encode(model)
-    gaps_BU = torch.tensor([[0, 0, 1, 0]]).bool().expand(4, 4)
-    monkeypatch.setattr(module, "draw_gaps", lambda lengths_B, longest: gaps_BU)
-    seen: list[Tensor] = []
-    original = MaskDecoder.forward
-
-    def note(self: MaskDecoder, tokens_BU: Tensor, *rest: Any) -> Any:
-        scores = original(self, tokens_BU, *rest)
-        seen.append(scores[0])
-        return scores
-
-    monkeypatch.setattr(MaskDecoder, "forward", note)
-    for token, place in ((5, 2), (6, 2), (6, 3)):
-        tokens_BU = TARGETS.tokens_BU.clone()
-        tokens_BU[0, place] = token
-        assert model.decoder is not None
-        model.decoder.compute_loss(Targets(tokens_BU, TARGETS.lengths_B), encoded, {}, FORCING)
-    assert torch.equal(seen[0], seen[1])
-    assert not torch.allclose(seen[1][0], seen[2][0])  # a token that is no gap is seen from everywhere
-
-
 # --- all ----------------------------------------------------------------------------------------
 
 
@@ -282,7 +242,6 @@ def test_attention_that_is_asked_for(name: str) -> None:
             "positions.type = rotary",
         ),
         ({"decoder": {"type": "mask_ctc"}, "ctc_weight": 0.0}, "decoder.type = mask_ctc starts from CTC"),
-        ({"decoder": {"type": "parallel_end"}, "exposure": {"drop": 0.1}}, "exposure"),
     ],
 )
 def test_config_names_the_settings_in_conflict(changes: dict[str, Any], message: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import platform
@@ -260,15 +259,6 @@ def test_learning_rate(options: dict[str, Any], rates: dict[int, float]) -> None
     assert computed == pytest.approx({step: 2 * rate for step, rate in rates.items()})
 
 
-@pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt", "cosine"])
-def test_learning_rate_has_no_jumps(schedule: Any) -> None:
-    config = OptimConfig(learning_rate=1.0, schedule=schedule, warmup_steps=100)
-    rates = [learning_rate_at(step, config, max_steps=1000) for step in range(1000)]
-    assert all(0 < rate <= 1 for rate in rates)
-    assert max(rates) == 1
-    assert max(abs(after - before) for before, after in itertools.pairwise(rates)) < 0.011
-
-
 def test_a_warmup_that_is_cut_off_is_said(caplog: pytest.LogCaptureFixture) -> None:
     warn_of_short_training(OptimConfig(learning_rate=2.0, warmup_steps=99), 100)
     assert not caplog.text
@@ -327,14 +317,3 @@ def test_moving_average_equals_a_plain_loop() -> None:
     expected["1.num_batches_tracked"] = torch.tensor(20.0, dtype=torch.float64)
     for name, tensor in average.weights.items():
         torch.testing.assert_close(tensor.double(), expected[name], rtol=0, atol=1e-5)
-
-
-def test_moving_average_is_apart_from_the_model() -> None:
-    model = nn.Linear(3, 2)
-    average = MovingAverage(model, decay=0.5)
-    before = average.weights["weight"].clone()
-    nn.init.zeros_(model.weight)
-    assert torch.equal(average.weights["weight"], before)
-    average.update(model, step=10**6)
-    torch.testing.assert_close(average.weights["weight"], before / 2)
-    assert not average.weights["weight"].requires_grad

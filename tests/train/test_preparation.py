@@ -249,15 +249,6 @@ def test_a_missing_file_is_named_by_its_setting(
         train(tiny_run(f"{key}=no/such/file", *overrides))
 
 
-def test_a_training_starts_from_another(tiny_run: TinyRun, tmp_path: Path) -> None:
-    source = prepare_system(tiny_run(f"output_dir={tmp_path}/first"), PROCESS)
-    save_checkpoint(tmp_path / "first" / "model", source, {})
-    again = prepare_system(tiny_run(f"start_from={tmp_path}/first"), PROCESS)
-    weights, others = source.model.state_dict(), again.model.state_dict()
-    assert all(torch.equal(weights[name], others[name]) for name in weights)
-    assert again.tokenizer == source.tokenizer
-
-
 @pytest.mark.slow
 def test_a_training_goes_on_without_the_one_it_started_from(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

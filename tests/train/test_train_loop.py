@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import torch
 from model_examples import SYSTEMS, every_system
-from safetensors.torch import load_file
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
 import asr
@@ -39,10 +38,6 @@ from asr.train import (
 )
 
 TinyRun = Callable[..., RunConfig]
-
-
-def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -313,14 +308,6 @@ def test_a_finished_training_is_extended(
     assert all("hardly learned" in message for message in warnings)
     assert [line["step"] for line in read_log(tmp_path / "run", "dev")] == [3, 6, 9]
     assert [line["step"] for line in read_log(tmp_path / "run", "model")] == [9]
-
-
-def test_what_more_updates_do_is_said(tiny_run: TinyRun, caplog: pytest.LogCaptureFixture) -> None:
-    settings = ("optim.schedule=cosine", "train.patience=1", "train.validate_every=1", "train.keep_best=1")
-    settings += ("train.select_by=loss", "optim.learning_rate=1e-12")
-    train(tiny_run("train.steps=5", *settings))
-    train(tiny_run("train.steps=50", *settings))
-    assert "stretched to 50 updates" in caplog.text
 
 
 def test_a_run_and_its_data_may_move(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:

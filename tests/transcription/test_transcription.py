@@ -21,8 +21,7 @@ from asr.data import read_manifest
 from asr.decoding import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
-from asr.models import Decoder, SpeechModel, build_model, choose_device, is_int8_exact
-from asr.scale import OutputFolder
+from asr.models import Decoder, SpeechModel, build_model, is_int8_exact
 from asr.system import DecodingResources, RunConfig, System, load_state, save_checkpoint
 from asr.text import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
 from asr.train import train
@@ -321,14 +320,6 @@ def test_silence_and_noise_say_nothing(tiny_run: Callable[..., RunConfig]) -> No
         assert recognizer.transcribe(samples_S, RATE).segments == ()
 
 
-def test_wrong_use_is_refused_before_anything_is_read(tiny_run: Callable[..., RunConfig]) -> None:
-    recognizer = build_recognizer(tiny_run, "transformer-ctc")
-    with pytest.raises(UserError, match="needs a decoder"):
-        next(recognizer.transcribe_files(["no.wav"], decoding=DecodingConfig(method="attention")))
-    with pytest.raises(UserError, match="device nowhere"):
-        choose_device("nowhere")
-
-
 def test_stopping_early_leaves_no_thread(tiny_run: Callable[..., RunConfig], files: list[Path]) -> None:
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
     before = threading.active_count()
@@ -401,65 +392,3 @@ def test_segments_are_no_longer_than_what_training_heard(
     longest = max(utterance.duration for utterance in read_manifest(tones / "train.jsonl"))
     assert load_state(tmp_path / "run" / "model")["longest_seconds"] == pytest.approx(longest)
     assert load_model(tmp_path / "run", "cpu").segmentation.max_seconds == max(4.0, longest)
-
-
-def test_segments_come_one_by_one_in_the_order_of_the_files(
-    tiny_run: Callable[..., RunConfig], files: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recognizer = build_recognizer(tiny_run, "transformer-ctc")
-    order: list[str] = []
-    decode = recognizer.recognize
-
-    def recognize(segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
-        order.append("batch")
-        return decode(segments, request)
-
-    monkeypatch.setattr(recognizer, "recognize", recognize)
-    segments: list[Segment] = []
-    for recording, result in recognizer.transcribe_events(map(Recording, files), Request(batch_size=2)):
-        if isinstance(result, Segment):
-            segments.append(result)
-            order.append("segment")
-        else:
-            assert isinstance(result, Transcript) and list(result.segments) == segments
-            assert recording.path == files[order.count("file")]
-            segments.clear()
-            order.append("file")
-    assert order.count("file") == len(files)
-    first = order[: order.index("segment")]
-    assert first.count("batch") < order.count("batch") / 2, "after the first batches, not after all"
-    events = [event for event in order if event != "batch"]
-    assert "segment segment" in " ".join(events), "a long one gives its segments before it ends"
-
-
-@pytest.mark.parametrize("num_batches", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_an_interrupted_recording_goes_on_where_it_stopped(
-    tiny_run: Callable[..., RunConfig], tmp_path: Path, num_batches: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recognizer = build_recognizer(tiny_run, "lstm-ctc")
-    recording = Recording(tmp_path / "long.wav")
-    audio.write(recording.path, np.clip(make_audio(30.0), -1, 1), RATE)
-    expected = recognizer.transcribe(recording, batch_size=2)
-    done: list[int] = []
-    decode = recognizer.recognize
-
-    def recognize(segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
-        if len(done) == num_batches:
-            raise KeyboardInterrupt
-        done.append(len(segments))
-        return decode(segments, request)
-
-    def resume() -> Transcript:
-        journal = OutputFolder(tmp_path / "out", ["txt"], {"model": "tiny"})
-        return recognizer.transcribe_recording(recording, Request(batch_size=2, journal=journal))
-
-    monkeypatch.setattr(recognizer, "recognize", recognize)
-    with pytest.raises(KeyboardInterrupt):
-        resume()
-    num_known = sum(done)
-    num_batches = -1  # no interruption
-    done.clear()
-    assert resume() == expected
-    assert num_known + sum(done) >= len(expected.segments) > num_known
-    done.clear()
-    assert resume() == expected and not done, "all is known now"
