@@ -23,8 +23,8 @@ from asr.transcription import TranscriptionSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 
-MAX_LINES_OF_ASR = 34_971
-MAX_LINES_OF_TESTS = 36_173
+MAX_LINES_OF_ASR = 34_964
+MAX_LINES_OF_TESTS = 35_771
 MAX_TRACKED_FILES = 691
 MAX_UNUSED_SETTINGS = {"run": 19, "call": 6}
 MAX_MODULES = {"conformer": 49, "shipped": 49}
@@ -87,8 +87,7 @@ def find_settings(config: Any) -> set[str]:
 def test_settings_that_nothing_sets() -> None:
     """One that no conf, study or recipe sets is a constant that has not been written as one.
 
-    The saved config of a shipped model holds them all and does not count. What is set for a call alone counts as
-    used where a page shows it.
+    The saved config of a shipped model does not count. Settings of a call count where a page shows them.
     """
     confs = [path for folder in ("conf", "recipes") for path in (ROOT / folder).rglob("*.yaml")]
     confs = [path for path in confs if "pretrained" not in path.parts]

@@ -89,8 +89,8 @@ class AttentionWindowConfig(Config):
     width: float = pydantic.Field(default=2.0, gt=0)
     """Standard deviation of the window, in encoded steps."""
     ctc_threshold: float = pydantic.Field(default=1.0, gt=0)
-    """CTC loss per token below which an utterance has the window in training, with follows: ctc. Above
-    this. Until then its attention is free, or has the prior."""
+    """CTC loss per token below which an utterance has the window in training, with follows: ctc. Until then
+    its attention is free, or has the prior."""
 
 
 class GuidedAttentionConfig(Config):
@@ -102,6 +102,12 @@ class GuidedAttentionConfig(Config):
     """Holds attention near the diagonal in the first updates, then lets go; null: none."""
     window: AttentionWindowConfig | None = None
     """Keeps attention to where the next token is, in training and decoding; null: it is free."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> GuidedAttentionConfig:
+        if not self.model_fields_set:
+            raise ValueError("guides nothing: give it a loss, a prior or a window, or set it to null")
+        return self
 
     @property
     def needs_ctc(self) -> bool:
@@ -140,7 +146,7 @@ class GuidedAttention:
     """
 
     def __init__(self, config: GuidedAttentionConfig | None, subsampling_factor: int) -> None:
-        config = config or GuidedAttentionConfig()
+        config = config or GuidedAttentionConfig(loss=None)
         self.loss, self.prior, self._factor = config.loss, config.prior, subsampling_factor
         follows_ctc = config.window is not None and config.window.follows == "ctc"
         self.ctc_window = config.window if follows_ctc else None

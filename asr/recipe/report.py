@@ -6,15 +6,12 @@ import dataclasses
 import json
 import shutil
 import statistics
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from asr.audio.sources import Recording
-from asr.batches.builder import Batch
-from asr.batches.loader import BatchLoader
-from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
+from asr.data.manifest import Utterance, read_manifest
 from asr.errors import UserError
 from asr.evaluation.attention_pictures import View, draw_text
 from asr.evaluation.plots import draw_learning_curve
@@ -39,8 +36,7 @@ from asr.scoring.page import Report, write_report
 from asr.scoring.result import Rows, markdown_table, percent, show_interval
 from asr.scoring.scored_files import score_files
 from asr.scoring.significance import compare
-from asr.system.checkpoint import System, find_model, load_system
-from asr.train.preparation import build_inputs
+from asr.system.checkpoint import find_model, load_system
 from asr.transcription.transcribe import Recognizer
 
 NUM_MAPS = 3
@@ -82,15 +78,6 @@ def draw_attention(run_folder: Path, utterances: Sequence[Utterance], folder: Pa
             recognizer, Recording(utterance.audio, utterance.id, *span), path, utterance.text or "", View()
         )
     return paths
-
-
-def read_batches(system: System, utterances: Sequence[Utterance]) -> Iterator[Batch]:
-    """Read each utterance once, without augmentation."""
-    settings = system.config.batches.model_copy(update={"num_workers": 0})
-    with tempfile.TemporaryDirectory() as folder:
-        manifest = Path(folder) / "utterances.jsonl"
-        write_manifest(manifest, utterances)
-        yield from BatchLoader(Manifest.open(manifest), build_inputs(system), settings).evaluation_batches()
 
 
 RATES = (0.5, 0.2, 0.1)  # of dev WER: how soon are they reached?

@@ -65,7 +65,7 @@ every_guided_decoder = pytest.mark.parametrize(
 
 def guide(model: SpeechModel, **parts: Any) -> SpeechModel:
     """The same model, led by these parts alone."""
-    config = GuidedAttentionConfig.model_validate(parts)
+    config = GuidedAttentionConfig.model_validate(parts) if parts else None
     model.guided_attention = GuidedAttention(config, model.subsampling_factor)
     return model
 
@@ -200,7 +200,7 @@ def test_its_width_is_kept_then_grows_then_there_is_none() -> None:
 def test_it_holds_training_alone_and_not_after_its_end(name: str) -> None:
     """Off, it changes no bit."""
     batch, model = make_utterances([90, 60], [5, 3]), build_example(name)
-    own = (SYSTEMS[name].guided_attention or GuidedAttentionConfig()).model_dump() | {"prior": None}
+    own = (SYSTEMS[name].guided_attention or GuidedAttentionConfig(loss=None)).model_dump() | {"prior": None}
 
     def losses(step: int, training: bool, **prior: Any) -> list[float]:
         torch.manual_seed(1)
@@ -432,6 +432,7 @@ def test_config_says_what_it_needs(guided: dict[str, Any], changes: dict[str, An
     [
         ("train.steps=500", "end_updates = 500 is not before train.steps = 500"),
         ("features.type=mfcc", "guided_attention finds silence in log-mel features"),
+        ("model.guided_attention={}", "guides nothing: give it a loss, a prior or a window"),
     ],
 )
 def test_run_says_what_it_needs(setting: str, message: str) -> None:

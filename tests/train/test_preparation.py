@@ -221,7 +221,7 @@ def test_shared_and_doubled_ids_are_said(
 
 def test_only_ctc_leaves_texts_out_that_have_more_tokens_than_steps(tiny_run: TinyRun) -> None:
     process, used = Process(0, 1, torch.device("cpu")), {}
-    for weight, guided in ((0.3, "{}"), (0.0, "null")):
+    for weight, guided in ((0.3, "{loss: {}}"), (0.0, "null")):
         config = tiny_run(
             "model.encoder.subsampling.factor=8",
             f"model.ctc_weight={weight}",
