@@ -24,7 +24,7 @@ from asr.transcription import TranscriptionSettings
 ROOT = Path(__file__).resolve().parent.parent
 
 MAX_LINES_OF_ASR = 34_964
-MAX_LINES_OF_TESTS = 35_771
+MAX_LINES_OF_TESTS = 35_788
 MAX_TRACKED_FILES = 691
 MAX_UNUSED_SETTINGS = {"run": 19, "call": 6}
 MAX_MODULES = {"conformer": 49, "shipped": 49}
