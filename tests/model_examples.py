@@ -55,7 +55,7 @@ _TREES: dict[str, dict[str, Any]] = {
             **(_DECODER | {"dim": 24}),
             "positions": {"type": "sinusoid", "combine": "concatenate"},
         },
-        "guided_attention": {"loss": {"path": "ctc", "sigma": 0.3}},
+        "guided_attention": {"loss": {"sigma": 0.3}},
         "exposure": {"replace": 0.05, "drop": 0.05, "repeat": 0.05, "scheduled_sampling": 0.1},
     },
     "transformer-clock": {
@@ -102,7 +102,7 @@ _TREES: dict[str, dict[str, Any]] = {
             **{"type": "attention", "cell": "gru", "dim": 24, "num_layers": 2, "dropout": 0.05},
             "attention": {"score": "cosine", "location": 5},
         },
-        "guided_attention": {"loss": {"path": "ctc"}},
+        "guided_attention": {"loss": {}},
         "exposure": {"replace": 0.05, "drop": 0.05, "repeat": 0.05, "scheduled_sampling": 0.1},
     },
     "intra-attention-decoder": {
@@ -134,7 +134,7 @@ _TREES: dict[str, dict[str, Any]] = {
             **(_SIZE | {"type": "parallel_end", "dropout": 0.05}),
             "positions": {"type": "learned", "span": 64},
         },
-        "guided_attention": {"loss": {"path": "ctc"}},
+        "guided_attention": {"loss": {}},
     },
     "mask-ctc": {
         "encoder": _LSTM,

@@ -41,7 +41,6 @@ from .guided_attention import (
     GuidedBatch as GuidedBatch,
     attention_measures as attention_measures,
     diagonal_times as diagonal_times,
-    follow_alignment as follow_alignment,
     follow_texts as follow_texts,
     guide_texts as guide_texts,
     guided_attention_loss as guided_attention_loss,

@@ -14,7 +14,7 @@ from asr.config import Config
 from asr.features.front_end import speech_spans
 from asr.models.decoders import AnyDecoder, Decoder, DecoderLoss, Encoded, WeightsOf
 from asr.models.layers import length_mask
-from asr.models.losses import CTC, Targets, align_tokens
+from asr.models.losses import CTC, Targets
 from asr.text.tokenizer import BLANK_ID
 
 # B batch, W texts (or beams) of each, U tokens, N rows of attention (tokens and the end), T encoded steps,
@@ -23,20 +23,19 @@ from asr.text.tokenizer import BLANK_ID
 PRIOR_WIDTH = 0.08  # standard deviation of the prior at first, as a share of the length of the speech
 MIN_DEVIATION = 0.5  # steps
 ELSEWHERE = 1e-8  # attention far from the window; not 0, which CTC might be sure of at no step
-ALIGNED = 1.0  # CTC loss per token (nats) below which the penalty follows CTC's alignment of an utterance
 
 
 class AttentionLossConfig(Config):
-    """A penalty on attention that strays from a path: 1 - exp(-(distance / T)^2 / (2 sigma^2))."""
+    """A penalty on attention that strays from the diagonal: 1 - exp(-(distance / T)^2 / (2 sigma^2)).
+
+    On the diagonal, the tokens are spread evenly over the speech.
+    """
 
     weight: float = pydantic.Field(default=1.0, gt=0)
     """Initial weight of the penalty in the loss. The penalty of a token lies between 0 and 1. Beside CTC, 0.1
     may help the decoder as much as 1, and costs the CTC head less: recipes/fsdd/guided_attention.md."""
     sigma: float = pydantic.Field(default=0.2, gt=0)
     """Tolerance, as a share of the utterance's length (0.2 and 0.4 are usual in speech synthesis)."""
-    path: Literal["diagonal", "ctc"] = "diagonal"
-    """diagonal: tokens are spread evenly over the speech. ctc: each token's time in the alignment by the CTC
-    head, as soon as CTC's loss per token is below 1 nat, and the diagonal until then."""
     half_life: int | None = pydantic.Field(default=None, gt=0)
     """Updates after which the weight is halved, exponentially; null: it stays."""
 
@@ -111,9 +110,8 @@ class GuidedAttentionConfig(Config):
 
     @property
     def needs_ctc(self) -> bool:
-        """True if a part of it follows the CTC head."""
-        on_path = self.loss is not None and self.loss.path == "ctc"
-        return on_path or (self.window is not None and self.window.follows == "ctc")
+        """True if its window follows the CTC head."""
+        return self.window is not None and self.window.follows == "ctc"
 
 
 @dataclass(frozen=True)
@@ -199,13 +197,8 @@ class GuidedAttention:
             return 0.0, {}
         weights_BHNT = torch.cat(list(decoder_loss.weights.values()), dim=1)
         _, times_BN = batch.find_diagonal(self._factor, trim=self.loss is not None)
-        parts: dict[str, Tensor] = {}
-        if self.loss is not None and self.loss.path == "ctc" and batch.ctc is not None:
-            is_aligned_B = batch.ctc.aligns(batch.targets, ALIGNED)
-            times_BN = follow_alignment(times_BN, is_aligned_B, batch.ctc, batch.targets, batch.encoded[1])
-            parts["on_ctc_path"] = (is_aligned_B * batch.targets.num_rows_B).sum()
         rows = (times_BN[:, : weights_BHNT.size(2)], decoder_loss.num_rows_B, batch.encoded[1])
-        parts |= attention_measures(weights_BHNT.detach(), *rows)
+        parts = attention_measures(weights_BHNT.detach(), *rows)
         if self.loss is None or batch.step is None:
             return 0.0, parts
         penalty = guided_attention_loss(weights_BHNT, *rows, self.loss.sigma)
@@ -224,20 +217,6 @@ def diagonal_times(spans_B2: Tensor, num_rows_B: Tensor, max_rows: int) -> Tenso
     share_BN = (rows_N / num_rows_B[:, None]).clamp(max=1)
     start_B1, end_B1 = spans_B2[:, :1], spans_B2[:, 1:]
     return start_B1 + share_BN * (end_B1 - start_B1)
-
-
-def follow_alignment(
-    times_BN: Tensor, is_aligned_B: Tensor, ctc: CTC, targets: Targets, lengths_B: Tensor
-) -> Tensor:
-    """(B, N): the middle of each token in CTC's alignment; the end, and other utterances, as they were."""
-    if not is_aligned_B.any():
-        return times_BN
-    first_BU, past_BU = align_tokens(
-        ctc.log_probabilities_BTV, lengths_B, targets.tokens_BU, targets.lengths_B
-    )
-    is_token_BU = length_mask(targets.lengths_B, first_BU.size(1)) & is_aligned_B[:, None]
-    path_BU = torch.where(is_token_BU, (first_BU + past_BU - 1) / 2, times_BN[:, :-1])
-    return torch.cat([path_BU, times_BN[:, -1:]], dim=1)
 
 
 def guided_attention_loss(
@@ -260,7 +239,7 @@ def guided_attention_loss(
 def attention_measures(
     weights_BHNT: Tensor, times_BN: Tensor, num_rows_B: Tensor, lengths_B: Tensor
 ) -> dict[str, Tensor]:
-    """Measure attention: its mean distance from the path as a share of T, how often it does not step back.
+    """Measure attention: its mean distance from the diagonal, a share of T; how often it does not step back.
 
     Both are sums over rows, averaged over heads: divide by the number of rows.
     """

@@ -383,8 +383,7 @@ REPORTED = (
     "length",  # of the text, as a decoder predicts it before the tokens
     "guided_attention",
     "correct",  # tokens that the decoder predicts rightly
-    "on_ctc_path",  # tokens guided to their time in the CTC alignment
-    "attention_distance",  # from the path, as a share of the utterance
+    "attention_distance",  # from the diagonal, as a share of the utterance
     "attention_monotonic",  # tokens whose attention does not step back
 )
 

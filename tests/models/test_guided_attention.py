@@ -15,7 +15,6 @@ from model_examples import (
     FREE,
     NUM_FEATURES,
     SYSTEMS,
-    VOCAB_SIZE,
     build_example,
     every_attending_decoder,
     every_free_decoder,
@@ -44,14 +43,12 @@ from asr.models import (
     Targets,
     attention_measures,
     diagonal_times,
-    follow_alignment,
     follow_texts,
     guide_texts,
     guided_attention_loss,
     prior_bias,
 )
 from asr.system import RunConfig
-from asr.text import BLANK_ID
 
 # B batch, W texts of each, R rows of beams, N tokens and the end, T encoded steps, H heads, V vocabulary
 
@@ -118,30 +115,6 @@ def test_its_weight_stays_or_is_halved() -> None:
     assert AttentionLossConfig(weight=2.0).weight_at(10**6) == 2.0
     halved = AttentionLossConfig(weight=2.0, half_life=10)
     assert [halved.weight_at(step) for step in (0, 5, 20)] == pytest.approx([2.0, 2 / math.sqrt(2), 0.5])
-
-
-def test_it_follows_the_ctc_alignment_once_that_is_good() -> None:
-    """The first two utterances are clear, the third is not, the fourth has too few steps for its tokens."""
-    scores_BTV = torch.zeros(4, 20, VOCAB_SIZE)
-    scores_BTV[:2, :, BLANK_ID] = 10
-    for token, (first, past) in {7: (1, 2), 8: (3, 6), 9: (18, 20)}.items():
-        scores_BTV[0, first:past, token] = 30
-    scores_BTV[1, 4:5, 7] = 30
-    lengths_B = torch.tensor([20, 10, 20, 2])
-    targets = Targets(torch.tensor([[7, 8, 9], [7, 1, 1], [7, 8, 9], [7, 8, 9]]), torch.tensor([3, 1, 3, 3]))
-    model = guide(build_example(HYBRID), loss={"path": "ctc"})
-    model.ctc_log_probabilities = lambda scores: scores.log_softmax(-1)  # type: ignore[method-assign]
-    ctc = model._compute_ctc((scores_BTV, lengths_B), targets)
-    spans_B2 = torch.stack([torch.zeros(4), lengths_B], dim=1)
-    is_aligned_B = ctc.aligns(targets, 1.0)
-    times_BN = diagonal_times(spans_B2, targets.num_rows_B, 4)
-    times_BN = follow_alignment(times_BN, is_aligned_B, ctc, targets, lengths_B)
-    # The middle of each token, and for the end its place on the diagonal.
-    assert times_BN[0].tolist() == [1.0, 4.0, 18.5, 15.0]
-    assert times_BN[1, :2].tolist() == [4.0, 5.0]
-    assert times_BN[2].tolist() == [0.0, 5.0, 10.0, 15.0]
-    assert times_BN[3].tolist() == [0.0, 0.5, 1.0, 1.5]
-    assert is_aligned_B.tolist() == [True, True, False, False]
 
 
 @torch.no_grad()
