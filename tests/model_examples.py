@@ -56,7 +56,6 @@ _TREES: dict[str, dict[str, Any]] = {
             "positions": {"type": "sinusoid", "combine": "concatenate"},
         },
         "guided_attention": {"loss": {"sigma": 0.3}},
-        "exposure": {"replace": 0.05, "drop": 0.05, "repeat": 0.05, "scheduled_sampling": 0.1},
     },
     "transformer-clock": {
         "encoder": _TRANSFORMER,
@@ -103,7 +102,6 @@ _TREES: dict[str, dict[str, Any]] = {
             "attention": {"score": "cosine", "location": 5},
         },
         "guided_attention": {"loss": {}},
-        "exposure": {"replace": 0.05, "drop": 0.05, "repeat": 0.05, "scheduled_sampling": 0.1},
     },
     "intra-attention-decoder": {
         "encoder": _LSTM,

@@ -1,7 +1,6 @@
 from .decoders import (
     Decoder as Decoder,
     DecoderLayer as DecoderLayer,
-    ExposureConfig as ExposureConfig,
     TeacherForcing as TeacherForcing,
     TransformerDecoder as TransformerDecoder,
     TransformerDecoderConfig as TransformerDecoderConfig,

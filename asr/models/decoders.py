@@ -33,35 +33,11 @@ Weights = dict[int, Tensor]  # of each of these layers, (R, H, U, T)
 Encoded = tuple[Tensor, Tensor]  # encoded_BTD and encoded_lengths_B
 
 
-class ExposureConfig(Config):
-    """Tokens that the decoder reads in training in place of the true ones. Targets stay as they are."""
-
-    replace: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Share of tokens replaced by another one, more often by one whose embedding is similar."""
-    drop: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Share of tokens replaced by the unknown token."""
-    repeat: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Share of tokens replaced by the token before, as if that had been decoded twice."""
-    scheduled_sampling: float = pydantic.Field(default=0.0, ge=0, le=1)
-    """Share of tokens replaced by the decoder's own choice in a first pass (Bengio et al. 2015)."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> ExposureConfig:
-        if self.corrupted >= 1:
-            raise ValueError(f"replace + drop + repeat = {self.corrupted:g} must be below 1")
-        return self
-
-    @property
-    def corrupted(self) -> float:
-        return self.replace + self.drop + self.repeat
-
-
 @dataclass(frozen=True)
 class TeacherForcing:
-    """Settings of a decoder's loss, and of the tokens that it reads in training."""
+    """Settings of a decoder's loss."""
 
     label_smoothing: float
-    exposure: ExposureConfig
     attention_bias_BNT: Tensor | None = None
     """Added to the scores of cross-attention."""
 
@@ -204,10 +180,6 @@ class Decoder(AnyDecoder):
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
     ) -> DecoderLoss:
         inputs_BN, targets_BN = targets.for_decoder()
-        if self.training and forcing.exposure != ExposureConfig():
-            from asr.research.exposure import expose
-
-            inputs_BN = expose(self, inputs_BN, targets_BN, encoded, forcing)
         scores_BNV, weights = self(inputs_BN, *encoded, weights_of, forcing.attention_bias_BNT)
         return score_tokens(scores_BNV, targets_BN, weights, targets.num_rows_B, forcing)
 

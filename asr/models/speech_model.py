@@ -20,7 +20,6 @@ from asr.models.decoders import (
     AnyDecoderConfig,
     Decoder,
     Encoded,
-    ExposureConfig,
     TeacherForcing,
     Weights,
     WeightsOf,
@@ -320,8 +319,6 @@ class SpeechModelConfig(ModelConfig):
     """Share of each target that is spread over the whole vocabulary."""
     guided_attention: GuidedAttentionConfig | None = None
     """Leads cross-attention along the recording; null: it is free."""
-    exposure: ExposureConfig = ExposureConfig()
-    """Mistakes among the tokens that the decoder reads in training, after which it learns to go on."""
     frozen: tuple[str, ...] = ()
     """Parts whose weights stay as they are, such as encoder, or decoder.embedding."""
     lora: LoraConfig | None = None
@@ -337,9 +334,6 @@ class SpeechModelConfig(ModelConfig):
         if self.decoder is not None and self.ctc_weight == 1:
             raise ValueError("ctc_weight = 1.0 leaves the decoder untrained; lower it or set decoder: null")
         self.refuse_idle(self.decoder is not None, "a decoder", "label_smoothing")
-        reads_tokens = self.decoder is not None and self.decoder.reads_tokens
-        if self.exposure != ExposureConfig() and not reads_tokens:
-            raise ValueError("exposure is about the tokens that a decoder reads, and none does; remove it")
         if self.decoder is not None and self.decoder.needs_ctc and self.ctc_weight == 0:
             raise ValueError("decoder.type = mask_ctc starts from CTC: set ctc_weight above 0")
         if self.guided_attention is not None:
@@ -454,7 +448,7 @@ class SpeechModel(EncoderModel):
             audio = (features_BTF, feature_lengths_B, speech_spans_B2)
             batch = GuidedBatch(targets, encoded, ctc, audio, step if self.training else None)
             guided, config = self.guided_attention, self.config
-            forcing = TeacherForcing(config.label_smoothing, config.exposure, guided.find_bias(batch))
+            forcing = TeacherForcing(config.label_smoothing, guided.find_bias(batch))
             watched = guided.watch(self.decoder, batch)
             decoder_loss = self.decoder.compute_loss(targets, encoded, watched, forcing)
             penalty, measures = guided.measure(decoder_loss, batch)

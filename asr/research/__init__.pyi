@@ -19,7 +19,6 @@ from .convolutional import (
     ConvolutionalEncoder as ConvolutionalEncoder,
     ConvolutionalEncoderConfig as ConvolutionalEncoderConfig,
 )
-from .exposure import corrupt as corrupt, expose as expose, token_similarity as token_similarity
 from .intra_attention import (
     IntraAttention as IntraAttention,
     IntraAttentionCell as IntraAttentionCell,

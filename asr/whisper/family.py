@@ -231,12 +231,6 @@ def check_run(run: RunConfig) -> None:
         )
     if isinstance(decoder, WhisperDecoderConfig):
         decoder.refuse_idle(has_tokens, "tokenizer.type = whisper", "language")
-    exposure = getattr(run.model, "exposure", None)
-    if has_tokens and exposure is not None and exposure.corrupted:
-        raise ValueError(
-            "model.exposure: replace, drop and repeat compare all tokens with each other, and those of "
-            "Whisper are too many; scheduled_sampling works"
-        )
     if not isinstance(encoder, WhisperEncoderConfig):
         return
     if run.features.convention != "whisper":

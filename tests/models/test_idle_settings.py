@@ -24,7 +24,6 @@ LABEL = [
     ("base", "override", "message"),
     [
         (CTC, "model.label_smoothing=0.2", "label_smoothing = 0.2 .* a decoder"),
-        (CTC, "model.exposure.drop=0.1", "exposure .* a decoder reads"),
         (HYBRID, "features.num_ceps=20", "num_ceps = 20 .* mfcc"),
         (HYBRID, "augment.noise.snr_db=[0.0,9.0]", "snr_db .* probability"),
         (HYBRID, "augment.spec_augment.time_mask_width=9", "time_mask_width = 9 .* num_time_masks"),

@@ -19,7 +19,6 @@ from model_examples import (
 from torch import Tensor
 
 from asr.models import (
-    ExposureConfig,
     SpeechModel,
     SpeechModelConfig,
     Targets,
@@ -39,7 +38,7 @@ from asr.text import EOS_ID
 # B utterances, T encoded steps, U tokens or queries, N tokens and the end, V vocabulary
 
 SMOOTHING = 0.1
-FORCING = TeacherForcing(SMOOTHING, ExposureConfig())
+FORCING = TeacherForcing(SMOOTHING)
 TARGETS = Targets(
     torch.tensor([[5, 6, 7, 8], [9, 5, 1, 1], [1, 1, 1, 1], [7, 7, 7, 1]]), torch.tensor([4, 2, 0, 3])
 )

@@ -48,15 +48,12 @@ TinyRun = Callable[..., RunConfig]
         pytest.param(8, ("train.steps=9", "train.average_decay=0.9"), marks=pytest.mark.slow),
         pytest.param(
             10,
-            ("batches.num_workers=1", "train.batches_per_update=2", "model.exposure.replace=0.1"),
+            ("batches.num_workers=1", "train.batches_per_update=2"),
             marks=pytest.mark.slow,
         ),
         pytest.param(
             5,
-            (
-                *("train.steps=6", "model.decoder={type: intra_attention, dim: 16}"),
-                "model.exposure.scheduled_sampling=0.2",
-            ),
+            ("train.steps=6", "model.decoder={type: intra_attention, dim: 16}"),
             marks=pytest.mark.slow,
         ),
     ],

@@ -357,7 +357,6 @@ def test_a_text_without_end_stops_where_positions_do(run: BuildRun) -> None:
          "takes sizes and weights from a Whisper model"),
         (("features.convention=kaldi",), "set features.convention: whisper"),
         (("augment.speed=[0.9]",), "set it to 27"),
-        (("model.exposure.replace=0.1",), "scheduled_sampling works"),
         (("tokenizer.vocab_size=500",), "takes no vocab_size"),
         (("features.num_mels=128",), "num_mels: 80"),
         (("model.decoder.language=de",), "model.decoder.language: .*English only"),
