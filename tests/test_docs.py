@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
-from asr.cli import main
+from asr.cli import import_command, main
 from asr.data import read_manifest
 from asr.system import RunConfig
 
@@ -122,7 +122,7 @@ def test_commands_are_understood(page: Path, monkeypatch: pytest.MonkeyPatch) ->
         for part in command.split(" | "):
             words = shlex.split(part)
             if words[0] == "asr":
-                module = importlib.import_module(f"asr.cli.{words[1]}")
+                module = import_command(words[1])
                 monkeypatch.setattr(module, "run", lambda args: 0)
                 assert main(words[1:]) == 0, part
 

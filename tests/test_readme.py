@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_imports import PACKAGES
 
-from asr.cli import main
+from asr.cli import import_command, main
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -65,10 +65,8 @@ SHOWN_LINES = [line for block in code_blocks("") for line in block.splitlines() 
 @pytest.mark.parametrize("line", SHOWN_LINES)
 def test_commands_take_the_arguments_shown(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is parsed by the real parser; what it does is tested elsewhere."""
-    import importlib
-
     words = split_command(line)
-    module = importlib.import_module(f"asr.cli.{words[0]}")
+    module = import_command(words[0])
     monkeypatch.setattr(module, "run", lambda args: 0)
     assert main(words) == 0
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib
 import json
 import re
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from asr.cli import GROUPS
+from asr.cli import GROUPS, import_command
 from asr.config import Config
 from asr.serve import ServeConfig
 from asr.system import DecodingResources, RunConfig
@@ -147,7 +146,7 @@ def describe_commands() -> str:
         for name, help_text in commands.items():
             parser = argparse.ArgumentParser(prog=f"asr {name}", add_help=False)
             parser.description = f"{help_text[0].upper()}{help_text[1:]}."
-            importlib.import_module(f"asr.cli.{name}").add_arguments(parser)
+            import_command(name).add_arguments(parser)
             lines += describe_parser(parser)
     return "\n".join(lines) + "\n"
 

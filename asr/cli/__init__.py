@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Each command is the module of its name, which imports torch only when it runs: help stays quick.
+# Each command is a module, NAME_command, which imports torch only when it runs: help stays quick.
 GROUPS = {
     "data": {
         "manifest": "check, count, split, filter, merge or convert lists of utterances",
@@ -53,6 +53,7 @@ GROUPS = {
     },
 }
 COMMANDS = {name: help_text for commands in GROUPS.values() for name, help_text in commands.items()}
+FOLDERS = {"recipe": "recipe", "serve": "serve", "combine": "scoring.nist"}  # of capabilities; others: cli
 
 
 class _Parser(argparse.ArgumentParser):
@@ -147,7 +148,7 @@ def _run(arguments: list[str]) -> int:
     for name, help_text in COMMANDS.items():
         subparser = subparsers.add_parser(name, description=help_text[0].upper() + help_text[1:] + ".")
         if name == chosen:
-            module = importlib.import_module(f"asr.cli.{name}")
+            module = import_command(name)
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
     args = parser.parse_args(arguments)
@@ -160,6 +161,11 @@ def _run(arguments: list[str]) -> int:
         parser.print_help()
         return 0
     return int(args.run(args))
+
+
+def import_command(name: str) -> Any:
+    """Import the module of a command: its `add_arguments(parser)` and `run(args)`."""
+    return importlib.import_module(f"asr.{FOLDERS.get(name, 'cli')}.{name}_command")
 
 
 def _list_commands() -> str:

@@ -25,7 +25,7 @@ from system_examples import WORDS, save_talker
 
 from asr import cli
 from asr.audio import Recording
-from asr.cli.transcribe import Tally
+from asr.cli.transcribe_command import Tally
 from asr.scale import JOURNAL, STATE, output_folder
 from asr.transcription import Recognizer, transcribe as sequence
 from asr.transcripts import WRITERS, Segment, Transcript

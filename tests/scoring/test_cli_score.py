@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from asr.cli import score as command
+from asr.cli import score_command as command
 from asr.errors import UserError
 
 REFERENCE = [
@@ -176,9 +176,7 @@ def test_help_names_at_most_ten_options_and_loads_little(folder: Path) -> None:
     command.add_arguments(parser)
     options = [action for action in parser._actions if action.option_strings and action.dest != "help"]
     assert len(options) <= 10
-    script = (
-        "import sys, asr.cli.score; print([m for m in ('numpy', 'torch', 'rapidfuzz') if m in sys.modules])"
-    )
+    script = "import sys, asr.cli.score_command; print([m for m in ('numpy', 'torch', 'rapidfuzz') if m in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
 

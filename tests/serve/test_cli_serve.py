@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from asr import cli
-from asr.cli.serve import add_arguments, load_models
 from asr.config import build_config
 from asr.serve import ServeConfig
+from asr.serve.serve_command import add_arguments, load_models
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

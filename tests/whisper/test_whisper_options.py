@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.cli import main, transcribe
+from asr.cli import main, transcribe_command
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from-whisper.md"
 ROWS = re.findall(r"^\| `(--[^`]+)` \| `(--[^`]+)` \|", PAGE.read_text(encoding="utf-8"), re.M)
@@ -17,7 +17,7 @@ ROWS = re.findall(r"^\| `(--[^`]+)` \| `(--[^`]+)` \|", PAGE.read_text(encoding=
 def parse(options: str) -> argparse.Namespace:
     with pytest.MonkeyPatch.context() as patch:
         parsed: list[argparse.Namespace] = []
-        patch.setattr(transcribe, "run", lambda args: parsed.append(args) or 0)
+        patch.setattr(transcribe_command, "run", lambda args: parsed.append(args) or 0)
         assert main(["transcribe", "a.wav", *options.split()]) == 0
     del parsed[0].run
     return parsed[0]
@@ -30,7 +30,7 @@ def test_the_page_lists_options_that_mean_the_same(theirs: str, ours: str) -> No
 
 
 def test_the_page_has_every_option_of_theirs() -> None:
-    assert {*transcribe.WHISPER_OPTIONS, *transcribe.WHISPER_SWITCHES} <= {
+    assert {*transcribe_command.WHISPER_OPTIONS, *transcribe_command.WHISPER_SWITCHES} <= {
         theirs.split()[0].replace("_", "-") for theirs, _ in ROWS
     }
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from asr.cli import refuse_to_overwrite
-from asr.cli.packing import add_index, add_pack, index_folder, pack_manifest
+from asr.cli.packing_command import add_index, add_pack, index_folder, pack_manifest
 from asr.data.records import KINDS, SOURCES_ONLY, describe_columns
 from asr.errors import UserError
 
