@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import soundfile
 from hostile_audio import make_speechlike
+from ray_examples import StandIn
 from system_examples import save_talker
 
 from asr import cli
@@ -46,6 +47,20 @@ def test_what_does_not_go_together(
     monkeypatch.chdir(tmp_path)
     assert cli.main(["transcribe", *words]) == 2
     assert message in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_outputs_by_a_stand_in_for_ray_are_those_of_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asr.scale.ray_pool._import_ray", lambda is_cluster: StandIn())
+    monkeypatch.chdir(tmp_path)
+    save_talker(tmp_path / "model")
+    for name in ("a", "b"):
+        soundfile.write(f"{name}.wav", make_speechlike(1.0, seed=ord(name)), 16_000)
+    command = ["transcribe", "a.wav", "b.wav", "--model", "model", *BELIEVE, "--format", "all"]
+    assert cli.main([*command, "--output-dir", "here"]) == 0
+    assert cli.main([*command, "--output-dir", "ray", "--engine", "ray", "--workers", "2"]) == 0
+    assert read_outputs(tmp_path / "ray") == read_outputs(tmp_path / "here") != {}
 
 
 # --- with Ray -------------------------------------------------------------------------------------
