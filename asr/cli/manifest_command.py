@@ -7,8 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from asr.cli import refuse_to_overwrite
-from asr.cli.packing_command import add_index, add_pack, index_folder, pack_manifest
+from asr.cli import add_engine, refuse_to_overwrite
 from asr.data.records import KINDS, SOURCES_ONLY, describe_columns
 from asr.errors import UserError
 
@@ -33,8 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("filter", _add_filter, _filter, "keep the utterances that meet all conditions"),
         ("merge", _add_merge, _merge, "join manifests of any kind, whose ids must differ"),
         ("convert", _add_convert, _convert, "from and to the manifests of other toolkits and data sets"),
-        ("pack", add_pack, pack_manifest, "write the audio into tar shards, to train from anywhere"),
-        ("index", add_index, index_folder, "index tar files of webdataset or of lhotse Shar, as shards"),
+        ("pack", _add_pack, _pack, "write the audio into tar shards, to train from anywhere"),
     ):
         description = f"{help_text[0].upper()}{help_text[1:]}."
         action = actions.add_parser(name, help=help_text, description=description)
@@ -301,6 +299,22 @@ def _convert(args: argparse.Namespace) -> int:
     if left_out:
         logger.error("%s: %d utterances are left out", args.source, len(left_out))
     return 1 if left_out else 0
+
+
+def _add_pack(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("manifest", metavar="MANIFEST", help=JSON_LINES)
+    parser.add_argument("folder", metavar="FOLDER", help="the shards go here; a second run goes on")
+    text = "flac: 16 bits; opus: 24 kbit/s; copy: whole files as they are, parts as flac (default: flac)"
+    parser.add_argument("--encoding", choices=("flac", "opus", "copy"), default="flac", help=text)
+    parser.add_argument("--hours", metavar="H", type=float, default=8.0, help="of a shard (default: 8)")
+    parser.add_argument("--seed", type=int, default=0, help="of the order, which is random (default: 0)")
+    add_engine(parser, "a shard at a time")
+
+
+def _pack(args: argparse.Namespace) -> int:
+    from asr.shards import packing_command
+
+    return packing_command.run(args)
 
 
 def _with_progress(utterances: Iterable[Utterance], path: str) -> Iterator[Utterance]:

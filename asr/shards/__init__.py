@@ -1,4 +1,4 @@
-"""Audio in tar shards, with an index: pack, index what others packed, train from any address."""
+"""Audio in tar shards, with an index: pack, train from any address."""
 
 import lazy_loader
 

@@ -1,4 +1,3 @@
-from .foreign_shards import index_folder as index_folder
 from .packing import (
     PackSettings as PackSettings,
     ShardPlan as ShardPlan,
@@ -8,7 +7,6 @@ from .packing import (
     make_key as make_key,
     pack as pack,
     write_folder_index as write_folder_index,
-    write_in_processes as write_in_processes,
 )
 from .shard_loader import ShardLoader as ShardLoader, ShardWindow as ShardWindow, WindowStart as WindowStart
 from .shards import (

@@ -9,13 +9,10 @@ import contextlib
 import hashlib
 import io
 import json
-import multiprocessing
 import re
 import tarfile
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,19 +47,6 @@ class PackSettings:
     """Hours of audio in a shard: some 450 MB of FLAC at 16 kHz, 90 MB of Opus."""
     seed: int = 0
     """Seed of the order in which utterances are dealt to shards, so that each is a mixture of all."""
-
-
-@dataclass(frozen=True)
-class PackReport:
-    """Result of packing."""
-
-    shards: tuple[ShardInfo, ...]
-    kept: int
-    """Shards of an earlier run."""
-
-    @property
-    def failures(self) -> list[Failure]:
-        return [failure for shard in self.shards for failure in shard.failed]
 
 
 class ShardPlan(Sequence[tuple[int, Utterance]]):
@@ -107,8 +91,9 @@ def pack(
     *,
     engine: Engine = write_here,
     report: Report = lambda seconds: None,
-) -> PackReport:
-    """Write the shards that are not there yet, and the index of the folder.
+) -> tuple[list[ShardInfo], int]:
+    """Write the missing shards and the index of the folder; return all shards and how many were there.
+
     An utterance whose audio cannot be read is left out and named in the index. What is written depends on
     manifest and settings alone, not on `engine` or on where an earlier run was stopped.
     """
@@ -128,13 +113,13 @@ def pack(
                 done[number] = info.model_copy(update={"source": sources[number]})
                 index.write(done[number].model_dump_json(exclude_defaults=True).encode() + b"\n")
                 index.flush()
-        infos = tuple(done[plan.number] for plan in plans)
+        infos = [done[plan.number] for plan in plans]
         write_folder_index(folder, infos)
         _remove_remains(folder)
     if not any(info.utterances for info in infos):
         first = infos[0].failed[0].message
         raise UserError(f"{manifest.name}: none of its {len(manifest)} utterances could be packed; {first}")
-    return PackReport(infos, len(kept))
+    return infos, len(kept)
 
 
 def require_distinct_ids(manifest: Manifest) -> None:
@@ -209,47 +194,6 @@ def write_folder_index(folder: Path, infos: Sequence[ShardInfo], num_shards: int
 # --- shards ---------------------------------------------------------------------------------------
 
 
-def write_in_processes(jobs: int) -> Engine:
-    """Have shards written by so many processes of this machine."""
-
-    def write_all(
-        plans: Sequence[ShardPlan], write: Write, report: Report
-    ) -> Iterator[tuple[int, ShardInfo]]:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(
-            jobs, mp_context=context, initializer=_receive, initargs=(plans, write)
-        ) as pool:
-            futures = {pool.submit(_write_in_worker, index): plan for index, plan in enumerate(plans)}
-            try:
-                for future in as_completed(futures):
-                    yield futures[future].number, future.result()
-                    report(futures[future].seconds)
-            except BrokenProcessPool:
-                raise UserError(
-                    "a process has died that packed audio, for want of memory or by a file that its decoder "
-                    "cannot bear; the same command goes on, with --engine ray such a file is left out"
-                ) from None
-            finally:
-                pool.shutdown(cancel_futures=True)
-
-    return write_all
-
-
-_received: tuple[Sequence[ShardPlan], Write]
-
-
-def _receive(plans: Sequence[ShardPlan], write: Write) -> None:
-    """Once in each worker, since a manifest may be large."""
-    global _received
-    _received = plans, write
-
-
-def _write_in_worker(index: int) -> ShardInfo:
-    plans, write = _received
-    [(_, info)] = write_here([plans[index]], write, lambda seconds: None)
-    return info
-
-
 def name_shard(number: int) -> str:
     return f"shard-{number:06d}.tar"
 
@@ -279,19 +223,6 @@ def write_shard(
             rows.append(PackedUtterance(**record.model_dump(), offset=offset, size=len(content)))
         tar.finish()
     index_name = f"shard-{number:06d}.jsonl"
-    return finish_shard(folder, name, rows, failed, index_name, tar.size, tar.digest.hexdigest())
-
-
-def finish_shard(
-    folder: Path,
-    name: str,
-    rows: Sequence[PackedUtterance],
-    failed: Sequence[Failure],
-    index_name: str,
-    size: int,
-    sha256: str,
-) -> ShardInfo:
-    """Write the index of a shard, and describe both."""
     exclude = {"shard", "version"}
     lines = [row.model_dump_json(exclude_defaults=True, exclude=exclude).encode() + b"\n" for row in rows]
     content = b"".join(lines)
@@ -303,8 +234,8 @@ def finish_shard(
         utterances=len(rows),
         seconds=sum(row.duration for row in rows),
         longest=max((row.duration for row in rows), default=0.0),
-        size=size,
-        sha256=sha256,
+        size=tar.size,
+        sha256=tar.digest.hexdigest(),
         index_size=len(content),
         index_sha256=hashlib.sha256(content).hexdigest(),
         source="",

@@ -37,10 +37,9 @@ from asr.errors import UserError
 MAX_FOLDER_INDEX_BYTES = 1_000_000_000  # 3 million shards
 MAX_INDEX_BYTES = 500_000_000  # of one shard: a million utterances
 BLOCK_BYTES = 1 << 24
-_PART = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"  # no part is "..", none is hidden
 
-# A relative path with plain characters only, in at most two folders: it cannot lead out of its own.
-SafeName = Annotated[str, Field(pattern=rf"^(?:{_PART}/){{0,2}}{_PART}$", max_length=250)]
+# A name of plain characters, neither ".." nor hidden: it cannot lead out of its folder.
+SafeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$", max_length=250)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, le=1 << 40)]
 
@@ -179,9 +178,7 @@ def _read_folder_index(address: str | os.PathLike[str]) -> tuple[str, bytes]:
     try:
         return folder, read_start(join_address(folder, INDEX_NAME), MAX_FOLDER_INDEX_BYTES)
     except MissingFileError:
-        raise MissingFileError(
-            f"{address}: no {INDEX_NAME} there; write it by `asr manifest pack` or `asr manifest index`"
-        ) from None
+        raise MissingFileError(f"{address}: no {INDEX_NAME} there; write it by `asr manifest pack`") from None
 
 
 def hash_index(path: str | Path) -> str:

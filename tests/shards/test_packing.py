@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import os
-import signal
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,10 @@ from asr.scale import ray_pool
 from asr.shards import (
     PackSettings,
     ShardFolder,
-    ShardInfo,
-    ShardPlan,
     deal,
     make_key,
     pack,
     packing,
-    write_in_processes,
 )
 
 
@@ -143,26 +139,6 @@ def test_shards_of_another_packing_are_not_mixed_with_new_ones(manifest: Manifes
         assert hash_all(folder) == before
 
 
-@pytest.mark.slow
-def test_processes_change_nothing(manifest: Manifest, tmp_path: Path) -> None:
-    settings = PackSettings(hours=float(manifest.durations.sum()) / 3600 / 4)
-    pack(manifest, tmp_path / "one", settings)
-    pack(manifest, tmp_path / "two", settings, engine=write_in_processes(2))
-    assert hash_all(tmp_path / "one") == hash_all(tmp_path / "two")
-
-
-def die(*_: object) -> ShardInfo:
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError
-
-
-@pytest.mark.slow
-def test_a_process_that_dies_is_told(manifest: Manifest) -> None:
-    plans = [ShardPlan(manifest, 0, np.arange(2))]
-    with pytest.raises(UserError, match="a process has died that packed audio"):
-        list(write_in_processes(2)(plans, die, lambda seconds: None))
-
-
 # --- on Ray ---------------------------------------------------------------------------------------
 
 
@@ -215,8 +191,9 @@ def test_what_kills_its_worker_is_left_out(
     assert all(failure.message == "ended its worker, 2 times; it is left out" for failure in failed)
     packed = {item.id for item in read_data(tmp_path / "ray")}
     assert packed == {item.id for item in manifest} - killers
-    kept = pack(manifest, tmp_path / "ray", PackSettings(hours=float(manifest.durations.sum()) / 3600 / 3))
-    assert kept.kept == len(folder.shards)  # though some have fewer utterances than they were dealt
+    hours = float(manifest.durations.sum()) / 3600 / 3
+    _, kept = pack(manifest, tmp_path / "ray", PackSettings(hours=hours))
+    assert kept == len(folder.shards)  # though some have fewer utterances than they were dealt
 
 
 def test_a_shard_that_is_too_much_for_its_worker(
@@ -241,19 +218,6 @@ def test_shards_of_real_workers(manifest: Manifest, tmp_path: Path) -> None:
     assert pack_on_ray(manifest, tmp_path / "one") == 0
     assert pack_on_ray(manifest, tmp_path / "ray", "--engine", "ray", "--workers", "2") == 0
     assert hash_all(tmp_path / "ray") == hash_all(tmp_path / "one")
-
-
-def test_processes_are_counted_for_one_engine(
-    tmp_path: Path, manifest: Manifest, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for words, message in (
-        ("--engine ray --jobs 2", "--jobs 2"),
-        ("--workers 2", "--engine ray"),
-        ("--hours 0", "--hours 0"),
-    ):
-        assert pack_on_ray(manifest, tmp_path / "out", *words.split()) == 2
-        assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
 
 
 def test_bad_files_are_reported_and_stop_nothing(
@@ -310,3 +274,18 @@ def test_hostile_ids_stay_inside(tmp_path: Path) -> None:
     [path] = (tmp_path / "shards").rglob("*.tar")
     with tarfile.open(path) as tar:
         assert not any("/" in name or ".." in name for name in tar.getnames())
+
+
+@pytest.mark.slow
+def test_webdataset_opens_ours(manifest: Manifest, tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset", reason="the extra formats is not installed")
+    pack_noise(manifest, tmp_path, 2)
+    paths = [str(path) for path in sorted(tmp_path.glob("shard-*.tar"))]
+    samples = list(webdataset.WebDataset(paths, shardshuffle=False).decode())
+    expected = {item.id: item for item in manifest}
+    assert len(samples) == len(expected)
+    for sample in samples:
+        item = expected.pop(sample["__key__"])
+        assert sample["json"]["text"] == item.text and sample["json"]["duration"] == item.duration
+        audio, rate = soundfile.read(io.BytesIO(sample["flac"]), dtype="float32")
+        assert rate == RATE and np.array_equal(audio, audio_files.read(item.audio, RATE))
