@@ -14,7 +14,7 @@ NUMERIC := attention beam conformer convolutional core ctc_alignment ctc_beam ct
 FORMATS := tests/shards/test_packing.py::test_webdataset_opens_ours tests/data/test_parquet.py tests/data/test_lhotse_manifests.py \
 	tests/test_docs.py::test_hugging_face_script
 
-.PHONY: help setup demo test test-older test-formats test-slow check format clean
+.PHONY: help setup demo docs test test-older test-formats test-slow check format clean
 
 help:
 	@echo "make setup      create $(VENV) and install the package with its development tools"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-formats  install pyarrow, datasets, lhotse and webdataset, compare with them"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make check      ruff, mypy and the fast tests"
+	@echo "make docs       build the documentation's site into site/"
 	@echo "make demo       speak a corpus of digits, train two systems on it, compare their error rates"
 
 setup: $(VENV)/.installed
@@ -45,6 +46,10 @@ test-older: setup
 test-formats: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[formats]"
 	$(PYTEST) -rs $(FORMATS)
+
+docs: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	$(BIN)/mkdocs build --strict
 
 demo: setup
 	$(BIN)/asr recipe run digits --stage prepare

@@ -1,6 +1,7 @@
-"""Build hook of the wheel: its pages of recipes have no links to what stays in the repository.
+"""Build hooks of the wheel: its pages have no links to what stays in the repository.
 
-Results, studies and docs are not in the wheel. A link there becomes its text, and an image goes.
+Results, studies and docs are not in the wheel. A link there becomes its text, and an image goes. So it is in
+the README that the package index shows.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _LINK = re.compile(r"(!?)\[([^]]*)\]\(([^)\s]+)\)")
 _LEFT_OUT = re.compile(r"recipes/[^/]+/(results|studies)/")
@@ -47,3 +49,11 @@ class CustomBuildHook(BuildHookInterface):
             text = (root / page).read_text(encoding="utf-8")
             copy.write_text(drop_links(text, page, shipped), encoding="utf-8")
             build_data["force_include"][str(copy)] = f"asr/shipped/{page}"
+
+
+class CustomMetadataHook(MetadataHookInterface):
+    """Give the package index a README without such links."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        metadata["readme"] = {"content-type": "text/markdown", "text": drop_links(text, "README.md", ())}

@@ -5,6 +5,6 @@ The names that people use most, in __init__.pyi, are imported when they are aske
 
 import lazy_loader
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
