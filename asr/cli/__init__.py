@@ -49,7 +49,7 @@ GROUPS = {
     "measure": {
         "evaluate": "decode a split by one or several methods: error rates with intervals, speed",
         "score": "error rates with intervals, where the errors are, and which system is better",
-        "combine": "one text for each utterance, of several systems, by votes or scores",
+        "combine": "one text for each utterance, by votes of several systems on each word",
     },
 }
 COMMANDS = {name: help_text for commands in GROUPS.values() for name, help_text in commands.items()}

@@ -494,14 +494,11 @@ def rescore(
     found: NBest,
     config: DecodingConfig,
     language_model: FusionModel | None = None,
-    asks_decoder: bool = True,
 ) -> NBest:
     """Sort the texts again by decoder and CTC, and cut them to `config.nbest`; all are scored in one pass."""
     tokens_RU, counts_R = pad_texts(found, encoded.lengths_B.device)
-    decoder_R = torch.zeros(len(tokens_RU), dtype=torch.float64)
-    attended_RN, language_R = torch.empty(len(tokens_RU), 0), torch.zeros_like(decoder_R)
-    if asks_decoder:
-        decoder_R, attended_RN = _score_by_decoder(encoded, tokens_RU, counts_R, config)
+    decoder_R, attended_RN = _score_by_decoder(encoded, tokens_RU, counts_R, config)
+    language_R = torch.zeros_like(decoder_R)
     if language_model is not None and config.language_model_weight > 0:
         language_R = score_texts(language_model, tokens_RU, counts_R, SOS_ID, EOS_ID)
     columns = [

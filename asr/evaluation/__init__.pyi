@@ -10,12 +10,6 @@ from .attention_pictures import (
     draw_text as draw_text,
     require_recognizer as require_recognizer,
 )
-from .ensemble import (
-    Member as Member,
-    choose_text as choose_text,
-    decode_batch as decode_batch,
-    score_hypotheses as score_hypotheses,
-)
 from .speech import (
     DecodedSplit as DecodedSplit,
     EvaluatedSplit as EvaluatedSplit,

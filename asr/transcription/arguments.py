@@ -239,15 +239,6 @@ class EvaluationSettings(SharedSettings):
     """How the text is found."""
 
 
-class CombinationSettings(Config):
-    """Settings of `asr combine --manifest`: nothing is cut there, and no text rejected."""
-
-    precision: Precision = "auto"
-    """Precision of matrix products, as in `asr evaluate`."""
-    decoding: DecodingConfig = DecodingConfig()
-    """How each system finds its texts."""
-
-
 class ScoringConfig(Config):
     """Normalisation of references and of texts of a ready model, which has no rules of a run."""
 
