@@ -16,18 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asr.batches import (
-    AugmentConfig,
-    BatchConfig,
-    BatchLoader,
-    Inputs,
-    NoiseConfig,
-    SpecAugmentConfig,
-    plan_epoch,
-)
+from asr.batches import BatchLoader, Inputs, plan_epoch
 from asr.data import Manifest
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
+from asr.system import AugmentConfig, BatchConfig, NoiseConfig, SpecAugmentConfig
 from asr.text import TextConfig, Tokenizer, TokenizerConfig, normalize_for_training
 
 AUGMENT = AugmentConfig(

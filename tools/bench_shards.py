@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.batches import AugmentConfig, BatchConfig, Inputs
+from asr.batches import Inputs
 from asr.data import read_data
 from asr.features import FeaturesConfig, FrontEnd
 from asr.models import subsampled_lengths
@@ -38,6 +38,7 @@ from asr.shards import (
     encode_flac,
     write_folder_index,
 )
+from asr.system import AugmentConfig, BatchConfig
 from asr.text import TextConfig, Tokenizer, TokenizerConfig
 
 ROWS = 9_000  # of a shard: 16 hours at 6.5 s

@@ -191,10 +191,11 @@ def measure_files(folder: Path) -> dict[str, float]:
 
 def measure_planning(folder: Path, count: int = 50_000) -> dict[str, float]:
     """Planning an epoch of a manifest."""
-    from asr.batches import AugmentConfig, BatchConfig, BatchLoader, Inputs
+    from asr.batches import BatchLoader, Inputs
     from asr.data import Manifest, Utterance, write_manifest
     from asr.features import FeaturesConfig, FrontEnd
     from asr.models import subsampled_lengths
+    from asr.system import AugmentConfig, BatchConfig
     from asr.text import TextConfig, Tokenizer, TokenizerConfig
 
     tokenizer = Tokenizer.train(TokenizerConfig(), [TEXT])

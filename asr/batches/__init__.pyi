@@ -1,8 +1,5 @@
 from .augment import (
-    AugmentConfig as AugmentConfig,
     Augmenter as Augmenter,
-    NoiseConfig as NoiseConfig,
-    SpecAugmentConfig as SpecAugmentConfig,
     apply_spec_augment as apply_spec_augment,
     build_mask as build_mask,
     draw_masks as draw_masks,
@@ -22,7 +19,6 @@ from .loader import (
     explain_dead_workers as explain_dead_workers,
 )
 from .order import (
-    BatchConfig as BatchConfig,
     ProcessShare as ProcessShare,
     choose as choose,
     group_by_length as group_by_length,

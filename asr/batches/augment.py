@@ -10,92 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import pydantic
 import torch
 from torch import Tensor
 
 from asr.audio import reading as audio_files
 from asr.batches.order import choose, hash_names, random_stream
-from asr.config import Config
 from asr.data.manifest import read_manifest
 from asr.errors import UserError
 from asr.features.front_end import speech_spans, valid_frames
+from asr.system.run_config import AugmentConfig, SpecAugmentConfig
 
 RECORDING_SUFFIXES = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".sph", ".aiff"}
 # Power of coloured noise falls with frequency f as f ** -exponent.
 NOISE_EXPONENTS = {"white": 0.0, "pink": 1.0, "brown": 2.0}
 LOWEST_NOISE_HZ = 20.0  # of coloured noise: what nobody hears would be most of its power
 MAX_TIME_MASK_SHARE = 0.2  # of the frames of an utterance, under one mask
-
-
-class NoiseConfig(Config):
-    """Noise added to the waveform."""
-
-    probability: float = pydantic.Field(default=0.0, ge=0, le=1)
-    """Share of the utterances that get noise; 0 switches it off."""
-    snr_db: tuple[float, float] = (10.0, 20.0)
-    """Lowest and highest ratio of the power of speech and noise over the utterance, in dB; drawn evenly."""
-    kinds: tuple[Literal["white", "pink", "brown", "recorded"], ...] = ("white",)
-    """Kinds of noise to choose from, evenly: synthetic of a colour, or an excerpt of `recordings`."""
-    recordings: str | None = None
-    """Noise recordings for the kind `recorded`: a manifest, or a folder, searched with all that is below it.
-    The headers of a folder are read at every start; for thousands of files a manifest is quicker."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> NoiseConfig:
-        if not -30 <= self.snr_db[0] <= self.snr_db[1] <= 100:
-            raise ValueError(f"snr_db = {list(self.snr_db)}: expected [low, high], from -30 to 100")
-        if not self.kinds or len(set(self.kinds)) < len(self.kinds):
-            raise ValueError(f"kinds = {list(self.kinds)}: expected at least one kind, and each only once")
-        if ("recorded" in self.kinds) != (self.recordings is not None):
-            raise ValueError("kinds has `recorded` if, and only if, recordings is set; change one of the two")
-        self.refuse_idle(self.probability > 0, "probability", "snr_db", "kinds", "recordings")
-        return self
-
-
-class SpecAugmentConfig(Config):
-    """Masks and time warp on the features (Park et al. 2019, arXiv 1904.08779).
-
-    Masked cells have the mean of the utterance over frames and features.
-    """
-
-    time_warp: int = pydantic.Field(default=0, ge=0)
-    """Greatest shift of a point of the utterance, in frames; 0: no warp. Utterances shorter than twice this
-    plus 3 frames stay as they are."""
-    num_frequency_masks: int = pydantic.Field(default=0, ge=0, le=100)
-    """Bands of features that are masked in each utterance; they may overlap."""
-    frequency_mask_width: int = pydantic.Field(default=27, ge=1)
-    """Greatest width of a band, in features; the width is drawn evenly from 0 to this."""
-    num_time_masks: int = pydantic.Field(default=0, ge=0, le=1000)
-    """Stretches of frames that are masked in each utterance; they may overlap."""
-    time_mask_width: int | None = pydantic.Field(default=None, ge=1)
-    """Greatest width of a stretch in frames, at most a fifth of the utterance; null: a fifth."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> SpecAugmentConfig:
-        self.refuse_idle(self.num_frequency_masks > 0, "num_frequency_masks", "frequency_mask_width")
-        self.refuse_idle(self.num_time_masks > 0, "num_time_masks", "time_mask_width")
-        return self
-
-
-class AugmentConfig(Config):
-    """Augmentation of the training audio; the defaults change nothing."""
-
-    speed: tuple[float, ...] = ()
-    """Factors of tempo and pitch such as [0.9, 1.0, 1.1]: one is drawn for each utterance and epoch."""
-    noise: NoiseConfig = NoiseConfig()
-    """Noise added to the waveform."""
-    spec_augment: SpecAugmentConfig = SpecAugmentConfig()
-    """Masks and time warp on the features."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> AugmentConfig:
-        if len(set(self.speed)) < len(self.speed) or any(not 0.5 <= factor <= 2.0 for factor in self.speed):
-            raise ValueError(f"speed = {list(self.speed)}: expected factors from 0.5 to 2.0, each only once")
-        return self
 
 
 class Augmenter:

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from asr.batches.augment import AugmentConfig, Augmenter
+from asr.batches.augment import Augmenter
 from asr.data.manifest import Utterance
 from asr.data.packed import Content, fetch, read_audio
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
+from asr.system.run_config import AugmentConfig
 from asr.text.normalization import TextConfig, normalize_for_training
 from asr.text.tokenizer import EOS_ID, Tokenizer
 

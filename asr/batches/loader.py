@@ -28,17 +28,10 @@ from asr.batches.builder import (
     needed_frames,
     pad_rows,
 )
-from asr.batches.order import (
-    WHOLE,
-    BatchConfig,
-    ProcessShare,
-    group_by_length,
-    hash_names,
-    plan_epoch,
-    report_left_over,
-)
+from asr.batches.order import WHOLE, ProcessShare, group_by_length, hash_names, plan_epoch, report_left_over
 from asr.data.manifest import Manifest, Utterance
 from asr.errors import UserError
+from asr.system.run_config import BatchConfig
 from asr.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

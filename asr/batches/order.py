@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pydantic
 
-from asr.config import Config
 from asr.errors import UserError
+from asr.system.run_config import BatchConfig
 
 logger = logging.getLogger(__name__)
 
@@ -46,34 +45,6 @@ def _hash(text: str, num_bytes: int) -> int:
 
 
 MAX_PADDING = 0.1  # of a batch; the mean is about half. More of it would mix lengths better
-
-
-class BatchConfig(Config):
-    """Grouping of utterances into batches."""
-
-    max_seconds: float = pydantic.Field(default=160.0, gt=0)
-    """Greatest length of a batch with its padding: the number of utterances times the longest."""
-    max_tokens: int | None = pydantic.Field(default=None, ge=2)
-    """Greatest number of tokens in a batch with their padding: the number of utterances times those of the
-    longest text. Utterances that exceed it alone are left out of training. Null: no limit; 4000 for a
-    language model."""
-    max_utterances: int = pydantic.Field(default=64, ge=1)
-    """Greatest number of utterances in a batch."""
-    min_seconds: float = pydantic.Field(default=0.1, ge=0)
-    """Shorter utterances are left out of training."""
-    max_utterance_seconds: float = pydantic.Field(default=30.0, gt=0)
-    """Longer utterances are left out of training."""
-    num_workers: int = pydantic.Field(default=2, ge=0, le=256)
-    """Processes that read audio and compute features; 0: the training process does it itself."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> BatchConfig:
-        if not self.min_seconds < self.max_utterance_seconds <= self.max_seconds:
-            raise ValueError(
-                f"expected min_seconds < max_utterance_seconds <= max_seconds, found {self.min_seconds}, "
-                f"{self.max_utterance_seconds} and {self.max_seconds}"
-            )
-        return self
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from asr.batches.order import BatchConfig
 from asr.models.encoders import AttentionConfig, EncoderLayer
 from asr.models.layers import Dropout, KeyValueCache, PositionConfig, Positions
 from asr.models.losses import IGNORED, Losses, Model, ModelConfig, Targets, cross_entropy, name_means
@@ -33,12 +32,6 @@ class LanguageModelConfig(AttentionConfig, ModelConfig):
         for key, section in (("features", run.features), ("augment", run.augment)):
             if section != type(section)():
                 raise ValueError(f"{key} is about audio, which a model of language does not read; remove it")
-        for key in ("max_seconds", "min_seconds", "max_utterance_seconds", "num_workers"):
-            if getattr(run.batches, key) != BatchConfig.model_fields[key].default:
-                raise ValueError(
-                    f"batches.{key} is about audio, which a model of language does not read; remove it "
-                    "(batches.max_tokens limits a batch)"
-                )
 
 
 class LanguageModel(Model):

@@ -14,18 +14,12 @@ import numpy as np
 
 from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import UtteranceLoader, count_tokens, report_left_out, select_training_set
-from asr.batches.order import (
-    BatchConfig,
-    group_by_length,
-    order_batches,
-    order_shards,
-    report_left_over,
-    too_few_batches,
-)
+from asr.batches.order import group_by_length, order_batches, order_shards, report_left_over, too_few_batches
 from asr.data.packed import PackedUtterance
 from asr.data.storage import read_ranges
 from asr.errors import UserError
 from asr.shards.shards import ShardFolder
+from asr.system.run_config import BatchConfig
 
 logger = logging.getLogger(__name__)
 

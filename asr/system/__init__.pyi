@@ -17,5 +17,13 @@ from .checkpoint import (
     save_checkpoint as save_checkpoint,
     write_checkpoint as write_checkpoint,
 )
-from .run_config import OptimConfig as OptimConfig, RunConfig as RunConfig, TrainConfig as TrainConfig
+from .run_config import (
+    AugmentConfig as AugmentConfig,
+    BatchConfig as BatchConfig,
+    NoiseConfig as NoiseConfig,
+    OptimConfig as OptimConfig,
+    RunConfig as RunConfig,
+    SpecAugmentConfig as SpecAugmentConfig,
+    TrainConfig as TrainConfig,
+)
 from .shipping import build_resources as build_resources, read_training_texts as read_training_texts

@@ -7,14 +7,11 @@
     state.json            step, scores, versions
     decoding.yaml         of a model to pass on: how it is decoded, with its language model and lexicon
 
-In checkpoints of a sharded training, model-00000-of-00002.safetensors and so on hold parts of the tensors:
-some rows of each, in the order of the parts.
 Folders are written aside and renamed, so that one which exists is whole. Nothing in them is unpickled.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import logging
@@ -88,22 +85,15 @@ def copy_tensors(
     system: System[Model],
     weights: Mapping[str, Tensor] | None = None,
     training: Mapping[str, Tensor] | None = None,
-    part: tuple[int, int] = (0, 1),
 ) -> dict[str, dict[str, Tensor]]:
-    """Copy what the files of a checkpoint will hold to memory, so that training may go on meanwhile.
-
-    `part`: which part the weights are, and of how many.
-    """
-    index, count = part
+    """Copy the tensors of a checkpoint to memory, by file, so that training may go on meanwhile."""
     weights = system.model.state_dict() if weights is None else weights
     tensors = {f"{MODEL_PREFIX}{name}": tensor for name, tensor in weights.items()}
-    if index == 0:
-        statistics = system.front_end.state_dict()
-        tensors |= {f"{FRONT_END_PREFIX}{name}": tensor for name, tensor in statistics.items()}
-    suffix = ".safetensors" if count == 1 else f"-{index:05d}-of-{count:05d}.safetensors"
-    files = {f"model{suffix}": tensors}
+    statistics = system.front_end.state_dict()
+    tensors |= {f"{FRONT_END_PREFIX}{name}": tensor for name, tensor in statistics.items()}
+    files = {"model.safetensors": tensors}
     if training is not None:
-        files[f"training{suffix}"] = dict(training)
+        files["training.safetensors"] = dict(training)
     # Copies too since safetensors refuses two names for one memory, as tied embeddings have.
     return {
         file: {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in own.items()}
@@ -116,25 +106,16 @@ def write_checkpoint(
     system: System[Model],
     state: Mapping[str, Any],
     files: Mapping[str, dict[str, Tensor]],
-    completes: Callable[[], bool] | None = None,
 ) -> None:
-    """Write the folder, whole or not at all. `files`: from `copy_tensors`.
-
-    `completes`: where they are a part, waits until the other processes have written theirs too; whether this
-    process completes the folder.
-    """
+    """Write the folder, whole or not at all. `files`: from `copy_tensors`."""
     require_local(folder)
-    writer = os.getpid() if completes is None else "parts"
-    temporary = folder.with_name(f".{folder.name}.{writer}.tmp")
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
-        if completes is None:
-            shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True, exist_ok=completes is not None)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
         for name, tensors in files.items():
             with usual_mode(temporary / name):
                 save_file(tensors, temporary / name)
-        if completes is not None and not completes():
-            return
         (temporary / "config.yaml").write_text(dump_config(system.config), encoding="utf-8")
         system.tokenizer.save(temporary / "tokenizer.json")
         (temporary / "state.json").write_text(json.dumps({**versions(), **state}, indent=2), encoding="utf-8")
@@ -228,26 +209,15 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a file, or of the parts in its place, one after the other."""
-    parts = [path] if path.exists() else _find_parts(path)
-    if parts and parts[0] != path and len(parts) != int(parts[0].stem[-5:]):
-        raise UserError(f"{path.parent}: {len(parts)} parts, named as {parts[0].name}; some are missing")
+    """Read the tensors of a file one after the other."""
     try:
-        with contextlib.ExitStack() as stack:
-            files = [stack.enter_context(safe_open(part, framework="pt")) for part in parts or [path]]
-            keys = [set(file.keys()) for file in files]
-            for name in sorted(set().union(*keys)):
-                rows = [file.get_tensor(name) for file, own in zip(files, keys, strict=True) if name in own]
-                yield name, rows[0] if len(rows) == 1 else torch.cat(rows)
+        with safe_open(path, framework="pt") as file:
+            for name in sorted(file.keys()):
+                yield name, file.get_tensor(name)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; give the folder of a run or of a checkpoint") from None
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: not a whole safetensors file ({error}); take another checkpoint") from None
-
-
-def _find_parts(path: Path) -> list[Path]:
-    digits = "[0-9]" * 5
-    return sorted(path.parent.glob(f"{path.stem}-{digits}-of-{digits}{path.suffix}"))
 
 
 def average_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
@@ -269,7 +239,7 @@ def find_model(path: str | Path) -> Path:
     """The folder to load for a run (its final model, else its last checkpoint) or for a checkpoint itself."""
     path = find_shipped(path)
     for folder in (path, path / "model"):
-        if (folder / "model.safetensors").is_file() or _find_parts(folder / "model.safetensors"):
+        if (folder / "model.safetensors").is_file():
             return folder
     if checkpoints := find_checkpoints(path):
         return checkpoints[-1]

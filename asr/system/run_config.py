@@ -8,8 +8,6 @@ from typing import Literal
 
 import pydantic
 
-from asr.batches.augment import AugmentConfig
-from asr.batches.order import BatchConfig
 from asr.config import Config, load_config
 from asr.families import find_families
 from asr.features.front_end import FeaturesConfig
@@ -63,6 +61,94 @@ class DataConfig(Config):
         return " + ".join(self.train_paths)
 
 
+class NoiseConfig(Config):
+    """Noise added to the waveform."""
+
+    probability: float = pydantic.Field(default=0.0, ge=0, le=1)
+    """Share of the utterances that get noise; 0 switches it off."""
+    snr_db: tuple[float, float] = (10.0, 20.0)
+    """Lowest and highest ratio of the power of speech and noise over the utterance, in dB; drawn evenly."""
+    kinds: tuple[Literal["white", "pink", "brown", "recorded"], ...] = ("white",)
+    """Kinds of noise to choose from, evenly: synthetic of a colour, or an excerpt of `recordings`."""
+    recordings: str | None = None
+    """Noise recordings for the kind `recorded`: a manifest, or a folder, searched with all that is below it.
+    The headers of a folder are read at every start; for thousands of files a manifest is quicker."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> NoiseConfig:
+        if not -30 <= self.snr_db[0] <= self.snr_db[1] <= 100:
+            raise ValueError(f"snr_db = {list(self.snr_db)}: expected [low, high], from -30 to 100")
+        if not self.kinds or len(set(self.kinds)) < len(self.kinds):
+            raise ValueError(f"kinds = {list(self.kinds)}: expected at least one kind, and each only once")
+        if ("recorded" in self.kinds) != (self.recordings is not None):
+            raise ValueError("kinds has `recorded` if, and only if, recordings is set; change one of the two")
+        return self
+
+
+class SpecAugmentConfig(Config):
+    """Masks and time warp on the features (Park et al. 2019, arXiv 1904.08779).
+
+    Masked cells have the mean of the utterance over frames and features.
+    """
+
+    time_warp: int = pydantic.Field(default=0, ge=0)
+    """Greatest shift of a point of the utterance, in frames; 0: no warp. Utterances shorter than twice this
+    plus 3 frames stay as they are."""
+    num_frequency_masks: int = pydantic.Field(default=0, ge=0, le=100)
+    """Bands of features that are masked in each utterance; they may overlap."""
+    frequency_mask_width: int = pydantic.Field(default=27, ge=1)
+    """Greatest width of a band, in features; the width is drawn evenly from 0 to this."""
+    num_time_masks: int = pydantic.Field(default=0, ge=0, le=1000)
+    """Stretches of frames that are masked in each utterance; they may overlap."""
+    time_mask_width: int | None = pydantic.Field(default=None, ge=1)
+    """Greatest width of a stretch in frames, at most a fifth of the utterance; null: a fifth."""
+
+
+class AugmentConfig(Config):
+    """Augmentation of the training audio; the defaults change nothing."""
+
+    speed: tuple[float, ...] = ()
+    """Factors of tempo and pitch such as [0.9, 1.0, 1.1]: one is drawn for each utterance and epoch."""
+    noise: NoiseConfig = NoiseConfig()
+    """Noise added to the waveform."""
+    spec_augment: SpecAugmentConfig = SpecAugmentConfig()
+    """Masks and time warp on the features."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> AugmentConfig:
+        if len(set(self.speed)) < len(self.speed) or any(not 0.5 <= factor <= 2.0 for factor in self.speed):
+            raise ValueError(f"speed = {list(self.speed)}: expected factors from 0.5 to 2.0, each only once")
+        return self
+
+
+class BatchConfig(Config):
+    """Grouping of utterances into batches."""
+
+    max_seconds: float = pydantic.Field(default=160.0, gt=0)
+    """Greatest length of a batch with its padding: the number of utterances times the longest."""
+    max_tokens: int | None = pydantic.Field(default=None, ge=2)
+    """Greatest number of tokens in a batch with their padding: the number of utterances times those of the
+    longest text. Utterances that exceed it alone are left out of training. Null: no limit; 4000 for a
+    language model."""
+    max_utterances: int = pydantic.Field(default=64, ge=1)
+    """Greatest number of utterances in a batch."""
+    min_seconds: float = pydantic.Field(default=0.1, ge=0)
+    """Shorter utterances are left out of training."""
+    max_utterance_seconds: float = pydantic.Field(default=30.0, gt=0)
+    """Longer utterances are left out of training."""
+    num_workers: int = pydantic.Field(default=2, ge=0, le=256)
+    """Processes that read audio and compute features; 0: the training process does it itself."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> BatchConfig:
+        if not self.min_seconds < self.max_utterance_seconds <= self.max_seconds:
+            raise ValueError(
+                f"expected min_seconds < max_utterance_seconds <= max_seconds, found {self.min_seconds}, "
+                f"{self.max_utterance_seconds} and {self.max_seconds}"
+            )
+        return self
+
+
 class OptimConfig(Config):
     """AdamW and its learning rate."""
 
@@ -87,13 +173,8 @@ class TrainConfig(Config):
     batches_per_update: int | None = pydantic.Field(default=None, gt=0)
     """Batches of an update, of all processes together; null: one for each process of the first start. More
     of them than processes are done one after the other (gradient accumulation)."""
-    clip_norm: float = pydantic.Field(default=5.0, gt=0)
-    """Gradients are scaled down to this norm."""
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     """Precision of matrix products. auto: bf16 where the processor has instructions for it, else float32."""
-    sharded: bool = False
-    """Sharded training (FSDP), for a model too large for one device: each process has a part of the weights,
-    their gradients and optimizer state. The encoder's layers are gathered one by one as they are needed."""
     average_decay: float | None = pydantic.Field(default=None, gt=0, lt=1)
     """Use a moving average of the weights (0.999, say) to validate and as the result; null: the weights."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -170,10 +251,6 @@ class RunConfig(Config):
             )
         if self.model.reads_audio and self.data.text:
             raise ValueError("data.text is for a language model; remove it, or set model.type: language")
-        self.batches.refuse_idle(not makes_labels, "texts to learn", "max_tokens")
-        self.text.refuse_idle(self.model.reads_text, "a model of texts", "training")
-        makes_text = self.model.makes_text or self.model.num_texts > 1
-        self.text.refuse_idle(makes_text, "a speech model", "scoring")
         self.model.check_run(self)
         for family in find_families():
             family.check_run(self)

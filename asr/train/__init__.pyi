@@ -3,7 +3,6 @@ from .distributed import (
     Process as Process,
     agree_on_name as agree_on_name,
     one_voice as one_voice,
-    shard_model as shard_model,
     share_from_main as share_from_main,
 )
 from .learner import (

@@ -8,8 +8,8 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -21,17 +21,7 @@ from asr.models import Model
 from asr.models.losses import Losses
 from asr.models.speech_model import is_fast
 from asr.system.run_config import OptimConfig, RunConfig
-from asr.train.distributed import (
-    GradientSum,
-    Process,
-    make_completer,
-    own_parts,
-    shard_model,
-    split_like,
-    sum_over_processes,
-    whole,
-    whole_weights,
-)
+from asr.train.distributed import GradientSum, Process, sum_over_processes
 
 logger = logging.getLogger(__name__)
 
@@ -62,18 +52,9 @@ class Learner:
         self.config = config
         self.process = process
         self.precision = precision
-        self.is_sharded = config.train.sharded and process.world_size > 1
-        """Then all processes pass through the model together, also those that have nothing to learn from."""
-        self._nothing: Batch | None = None
-        """One that counts nothing, to pass through the model with."""
-        self.completes_checkpoint: Callable[[], bool] | None = None
-        if self.is_sharded:
-            shard_model(model, config.train)
-            self.completes_checkpoint = make_completer(process)
-        else:
-            model.to(process.device)
+        model.to(process.device)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.gradient_sum = GradientSum([] if self.is_sharded else self.parameters, process)
+        self.gradient_sum = GradientSum(self.parameters, process)
         self.optimizer = build_optimizer(model, config.optim)
         decay = config.train.average_decay
         self.average = None if decay is None else MovingAverage(model, decay)
@@ -102,7 +83,7 @@ class Learner:
         summed = sum_over_processes([sums.get(name, 0.0) for name in names], self.process)
         sums = {name: value for name, value in zip(names, summed, strict=True) if value or name in sums}
         self.scaler.unscale_(self.optimizer)
-        norm = float(whole(nn.utils.clip_grad_norm_(self.parameters, config.train.clip_norm, foreach=True)))
+        norm = float(nn.utils.clip_grad_norm_(self.parameters, CLIP_NORM, foreach=True))
         is_finite = math.isfinite(norm) and math.isfinite(sums.get("total", 0.0))
         if is_finite:
             self.scaler.step(self.optimizer)
@@ -118,7 +99,6 @@ class Learner:
         Returns its seconds.
         """
         started = time.monotonic()
-        self._nothing = replace(batch.take([0]), ids=())
         num_tokens = max(float(self.model.count_targets(batch.token_lengths_B)), 1.0)
         self._accumulate_gradients([batch], num_tokens, 0, sends=False)
         self.optimizer.zero_grad(set_to_none=True)
@@ -132,17 +112,12 @@ class Learner:
         raw = {}
         if weights is not None:
             raw = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-            self._take(weights.items())
+            self.model.load_state_dict(dict(weights))
         try:
-            with whole_weights(self.model):
-                yield
+            yield
         finally:
             if weights is not None:
                 self.model.load_state_dict(raw)
-
-    def _take(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        own = self.model.state_dict()
-        self.model.load_state_dict({name: split_like(tensor, own[name]) for name, tensor in weights})
 
     def _accumulate_gradients(
         self, batches: list[Batch], num_tokens: float, step: int, *, sends: bool = True
@@ -151,19 +126,13 @@ class Learner:
 
         `sends`: each gradient goes to the other processes as soon as it is ready.
         """
-        nothing = [self._nothing] if self.is_sharded and self._nothing is not None else []
-        batches = [one for batch in batches for one in ([batch] if len(batch) else nothing)]
+        batches = [batch for batch in batches if len(batch)]
         while True:
             try:
                 return self._run_batches(batches, num_tokens, step, sends)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                if self.is_sharded:
-                    raise UserError(
-                        "out of memory, and with train.sharded a batch is not halved, since all processes "
-                        "would have to: lower batches.max_seconds, or take more processes"
-                    ) from None
             # Outside of the handler, which would keep the tensors of the failed pass alive.
             self.optimizer.zero_grad(set_to_none=True)
             if self.process.device.type == "cuda":
@@ -187,10 +156,10 @@ class Learner:
                     step,
                     batch.speech_spans_B2,
                 )
-            scaled: Tensor = self.scaler.scale(losses.total * (len(batch) > 0) / num_tokens)
+            scaled: Tensor = self.scaler.scale(losses.total / num_tokens)
             self.gradient_sum.begin_pass(is_last=sends and index == len(batches))
             scaled.backward()
-            for name, part in ({"total": losses.total.detach()} | losses.parts if len(batch) else {}).items():
+            for name, part in ({"total": losses.total.detach()} | losses.parts).items():
                 sums[name] = sums[name] + part.double() if name in sums else part.double()
         # One wait for the GPU in all.
         return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True)) if sums else {}
@@ -198,10 +167,7 @@ class Learner:
     # --- state ----------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, float]]:
-        """Weights to use; tensors that only training needs; the few numbers of the gradient scaler.
-
-        Of a sharded model, what this process has to save of them.
-        """
+        """Weights to use; tensors that only training needs; the few numbers of the gradient scaler."""
         weights = raw = self.model.state_dict()
         tensors = {
             f"optimizer.{index}.{name}": value
@@ -211,8 +177,6 @@ class Learner:
         if self.average is not None:
             weights = self.average.weights
             tensors |= {f"raw.{name}": tensor for name, tensor in raw.items()}
-        if self.is_sharded:
-            weights, tensors = (own_parts(one, is_main=self.process.is_main) for one in (weights, tensors))
         return weights, tensors, self.scaler.state_dict()
 
     def load(
@@ -222,23 +186,20 @@ class Learner:
         scaler: dict[str, float],
     ) -> None:
         """Restore `state`, tensor by tensor."""
-        self._take(weights)
+        self.model.load_state_dict(dict(weights))
         if self.average is not None:
             self.average = MovingAverage(self.model, self.average.decay)
         own = self.model.state_dict()
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         state = self.optimizer.state_dict()
         state["state"] = {}
         for key, value in tensors:
             kind, _, rest = key.partition(".")
             if kind == "raw":
                 with torch.no_grad():
-                    own[rest].copy_(split_like(value, own[rest]))
+                    own[rest].copy_(value)
             elif kind == "optimizer":
                 index, _, name = rest.partition(".")
-                like = parameters[int(index)]
-                moments = state["state"].setdefault(int(index), {})
-                moments[name] = split_like(value, like) if value.shape == like.shape else value
+                state["state"].setdefault(int(index), {})[name] = value
         self.optimizer.load_state_dict(state)
         for parameter, moments in self.optimizer.state.items():
             for name, value in moments.items():
@@ -296,6 +257,7 @@ def halve_largest(batches: list[Batch]) -> list[Batch]:
 
 
 FINAL_SCALE = 0.01  # learning rate at the end of a cosine, as a share of the peak
+CLIP_NORM = 5.0  # gradients are scaled down to this norm
 BETAS = (0.9, 0.98)  # memory of Adam's two moving averages, as usual for Transformers
 
 

@@ -190,8 +190,7 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
                         with learner.weights_to_use():
                             scores = compute_dev_scores(system, data.dev.evaluation_batches(), process)
                     except UserError:  # the updates so far are not lost
-                        if not learner.is_sharded:
-                            save(output_dir, system, learner, state, writer)
+                        save(output_dir, system, learner, state, writer)
                         raise
                     spent = {"audio_hours": state.audio_seconds / 3600, "training_seconds": state.seconds}
                     monitor.record(state.step, "dev", scores | spent)
@@ -265,7 +264,7 @@ def report_extension(config: RunConfig, steps_before: int, state: TrainingState)
 
 # Settings that a resumed training may change, since no update depends on them.
 FREE_SETTINGS = {
-    "output_dir", "data.max_unknown", "batches.num_workers", "train.device", "train.threads", "train.sharded",
+    "output_dir", "data.max_unknown", "batches.num_workers", "train.device", "train.threads",
     "train.loggers", "train.log_every", "train.validate_every", "train.save_every",
     "train.keep_best", "train.patience",
 }  # fmt: skip
@@ -305,19 +304,17 @@ def save(
     """Write the checkpoint of this update beside the training, then drop those that are neither the last nor
     among the best."""
     weights, tensors, state.scaler = learner.state()
-    process = learner.process
-    if not (process.is_main or learner.is_sharded):
+    if not learner.process.is_main:
         return
     folder = output_dir / "checkpoints" / step_name(state.step)
     kept = {folder.name} | {step_name(ranked.step) for ranked in state.best}
     writer.wait()  # whose copy in memory goes before the next is made
-    part = (process.rank, process.world_size) if learner.is_sharded else (0, 1)
-    files, stored = copy_tensors(system, weights, tensors, part), dataclasses.asdict(state)
+    files, stored = copy_tensors(system, weights, tensors), dataclasses.asdict(state)
 
     def write() -> None:
         if not folder.exists():
-            write_checkpoint(folder, system, stored, files, learner.completes_checkpoint)
-        for old in find_checkpoints(output_dir) if process.is_main else ():
+            write_checkpoint(folder, system, stored, files)
+        for old in find_checkpoints(output_dir):
             if old.name not in kept:
                 shutil.rmtree(old)
 

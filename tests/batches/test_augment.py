@@ -9,9 +9,10 @@ import pytest
 import soundfile
 from hypothesis import given, settings, strategies as st
 
-from asr.batches import AugmentConfig, Augmenter, NoiseConfig, SpecAugmentConfig, hash_names
+from asr.batches import Augmenter, hash_names
 from asr.data import Utterance, write_manifest
 from asr.errors import UserError
+from asr.system import AugmentConfig, NoiseConfig, SpecAugmentConfig
 
 RATE = 16_000
 EVERYTHING = AugmentConfig(

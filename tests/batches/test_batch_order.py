@@ -10,17 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from asr.batches import (
-    BatchConfig,
-    ProcessShare,
-    choose,
-    group_by_length,
-    hash_names,
-    plan_epoch,
-    random_stream,
-)
+from asr.batches import ProcessShare, choose, group_by_length, hash_names, plan_epoch, random_stream
 from asr.batches.order import MAX_PADDING
 from asr.errors import UserError
+from asr.system import BatchConfig
 
 CONFIG = BatchConfig(max_seconds=60.0, max_utterances=16, max_utterance_seconds=20.0)
 

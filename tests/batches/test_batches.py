@@ -20,22 +20,19 @@ import torch
 
 from asr.audio import reading as audio_files
 from asr.batches import (
-    AugmentConfig,
     Augmenter,
     Batch,
     BatchBuilder,
-    BatchConfig,
     BatchLoader,
     Inputs,
-    NoiseConfig,
     ProcessShare,
-    SpecAugmentConfig,
     explain_dead_workers,
     needed_frames,
 )
 from asr.data import Manifest, Utterance, write_manifest
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd, speech_spans
+from asr.system import AugmentConfig, BatchConfig, NoiseConfig, SpecAugmentConfig
 from asr.text import TextConfig, Tokenizer, TokenizerConfig
 from asr.train import halve_largest
 

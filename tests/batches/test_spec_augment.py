@@ -10,15 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from asr.batches import (
-    SpecAugmentConfig,
-    apply_spec_augment,
-    build_mask,
-    draw_masks,
-    random_stream,
-    warp_time,
-)
+from asr.batches import apply_spec_augment, build_mask, draw_masks, random_stream, warp_time
 from asr.features import speech_spans
+from asr.system import SpecAugmentConfig
 
 MASKS = SpecAugmentConfig(
     num_frequency_masks=2, frequency_mask_width=10, num_time_masks=2, time_mask_width=20

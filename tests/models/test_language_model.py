@@ -13,11 +13,12 @@ import pytest
 import torch
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
-from asr.batches import BatchConfig, ProcessShare, TextLoader
+from asr.batches import ProcessShare, TextLoader
 from asr.decoding import score_texts
 from asr.errors import UserError
 from asr.models import LanguageModel, LanguageModelConfig, build_model
 from asr.system import (
+    BatchConfig,
     RunConfig,
     find_checkpoints,
     load_any_system,
@@ -225,7 +226,6 @@ def test_sentences_that_are_all_too_long_are_said() -> None:
     [
         ("train.select_by=wer", "select_by"),
         ("features.num_mels=40", "features is about audio"),
-        ("batches.max_seconds=30", "max_seconds is about audio"),
         ("train.plot_every=5", "plot_every"),
         ("model.encoder={}", "unknown key model.encoder"),
         ("model.type=tree", "model.type = 'tree': expected one of 'speech', 'language'"),

@@ -13,10 +13,11 @@ import pytest
 from shard_examples import LIMITS, load_shards, pack_noise, write_noise
 from test_batches import CONFIG, assert_equal, build_inputs
 
-from asr.batches import AugmentConfig, BatchLoader, ProcessShare, order_shards
+from asr.batches import BatchLoader, ProcessShare, order_shards
 from asr.data import Manifest, PackedUtterance, read_data, write_manifest
 from asr.errors import UserError
 from asr.shards import ShardFolder, ShardLoader, TarShard, WindowStart, shard_loader
+from asr.system import AugmentConfig
 
 
 @pytest.fixture(scope="module")

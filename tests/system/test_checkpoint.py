@@ -18,15 +18,12 @@ from asr.files import find_shipped
 from asr.system import (
     RunConfig,
     average_weights,
-    copy_tensors,
     describe_commit,
     find_commit,
     find_model,
     load_state,
     load_system,
-    read_tensors,
     save_checkpoint,
-    write_checkpoint,
 )
 from asr.train import Process, prepare_system
 
@@ -50,30 +47,6 @@ def test_what_is_saved_is_loaded(folder: Path, tiny_run: Callable[..., RunConfig
     assert {path.name for path in folder.iterdir()} == {
         "model.safetensors", "config.yaml", "tokenizer.json", "state.json",
     }  # fmt: skip
-
-
-def test_parts_of_a_sharded_training_make_a_whole(folder: Path, tmp_path: Path) -> None:
-    """Rows of each tensor in each part; what has no rows to share out is in the first alone."""
-    system, count = load_system(folder), 3
-    weights = system.model.state_dict()
-    for index in range(count):
-        part = {name: tensor.tensor_split(count)[index] for name, tensor in weights.items()}
-        if index == 0:
-            training = {"step": torch.tensor(7.0), "moment": torch.zeros(2, 2)}
-        else:
-            training = {"moment": torch.full((index, 2), float(index))}
-        files = copy_tensors(system, part, training, (index, count))
-        write_checkpoint(tmp_path / "sharded", system, {}, files, lambda index=index: index == count - 1)  # type: ignore[misc]
-    assert find_model(tmp_path / "sharded") == tmp_path / "sharded"
-    loaded = load_system(tmp_path / "sharded").model.state_dict()
-    assert all(torch.equal(tensor, loaded[name]) for name, tensor in weights.items())
-    training = dict(read_tensors(tmp_path / "sharded" / "training.safetensors"))
-    assert training["step"] == 7 and training["moment"][:, 0].tolist() == [0, 0, 1, 2, 2]
-    (tmp_path / "sharded" / "model-00001-of-00003.safetensors").unlink()
-    with pytest.raises(
-        UserError, match=r"2 parts, named as model-00000-of-00003\.safetensors; some are missing"
-    ):
-        load_system(tmp_path / "sharded")
 
 
 class Bomb:
