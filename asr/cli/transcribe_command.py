@@ -114,10 +114,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 # Options of openai-whisper's command line, and the settings that they are here.
-_SEQUENTIAL = ["whisper.windows=sequential", "whisper.condition_on_previous_text=true"]
 WHISPER_SWITCHES: dict[str, dict[str, list[str]]] = {
     "--fp16": {"True": ["precision=fp16"], "False": ["precision=float32"]},
-    "--condition-on-previous-text": {"True": _SEQUENTIAL, "False": []},
 }
 WHISPER_OPTIONS = {
     "--best-of": "whisper.samples",

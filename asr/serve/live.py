@@ -80,7 +80,6 @@ class LiveTranscriber:
     ) -> None:
         self.recognizer = recognizer
         self.request = request or Request()
-        recognizer.check_live(self.request)
         self.sample_rate = recognizer.sample_rate
         rules = recognizer.segmentation.with_rules()
         pause = min(max_pause_seconds, rules.max_pause_seconds)

@@ -96,7 +96,6 @@ class Scheduler:
         max_batch_seconds: float = MAX_BATCH_SECONDS,
     ) -> None:
         self.transcriber = copy.copy(transcriber)
-        vars(self.transcriber)["give_way"] = self._let_live_pass  # called by those that take long for a batch
         self.speed = 0.0
         """Seconds of audio recognized in a second, lately; 0 before the first batch."""
         self.batch_size = batch_size
@@ -108,8 +107,6 @@ class Scheduler:
         self._changed = threading.Condition()
         self._busy_since: float | None = None
         self._is_closed = False
-        self._is_letting_pass = False
-        self._passed_seconds = 0.0
         self._last_live = -math.inf
         self._last_trim = clock()
         self._thread = threading.Thread(target=self._work, name="inference", daemon=True)
@@ -178,33 +175,15 @@ class Scheduler:
                 trim_memory()
                 self._last_trim = self._clock()
 
-    def _recognize_timed(self, batch: list[_Waiting]) -> float:
-        """The seconds that it took, without those of live sessions that it let pass."""
+    def _recognize_timed(self, batch: list[_Waiting]) -> None:
         started = self._busy_since = self._clock()
-        self._passed_seconds = 0.0
         self._recognize(batch)
-        took = self._clock() - started - self._passed_seconds
+        took = self._clock() - started
         seconds = sum(len(one.segment.audio_S) / one.segment.sample_rate for one in batch)
         share = NEWEST_SHARE if self.speed else 1.0
         self._segment_seconds += share * (took / len(batch) - self._segment_seconds)
         self.speed += share * (seconds / max(took, 1e-6) - self.speed)
         self._report(len(batch), seconds, took, max(started - one.since for one in batch))
-        return took
-
-    def _let_live_pass(self) -> None:
-        """Serve waiting live sessions in the middle of a batch."""
-        if self._is_letting_pass:
-            return
-        self._is_letting_pass = True
-        passed = self._passed_seconds
-        while True:
-            with self._changed:
-                if self._is_closed or not any(one.client.is_live for one in self._waiting):
-                    break
-                batch = self._take_batch()
-            passed += self._recognize_timed(batch)
-        self._passed_seconds, self._busy_since = passed, self._clock()
-        self._is_letting_pass = False
 
     def _take_batch(self) -> list[_Waiting]:
         """The first in line, and others that may go with it, as they stand in line."""

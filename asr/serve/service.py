@@ -160,7 +160,6 @@ class ServedModel:
         decoding, language_model = self.transcriber.usual_decoding()
         request = Request(decoding, language_model, self.scheduler.batch_size, options, tokens=True)
         self.transcriber.check(request)
-        self.transcriber.check_live(request)  # whose segments are those of files, too
         return request
 
 

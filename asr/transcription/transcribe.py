@@ -440,9 +440,6 @@ class Transcriber(abc.ABC):
     ) -> dict[str, TimedTexts]:
         """Decode one batch for each request. The texts are those of `recognize`; words have no times."""
 
-    def check_live(self, request: Request) -> None:  # noqa: B027
-        """Refuse what does not go with live speech."""
-
     def in_language(self, request: Request, language: str) -> Request:
         """The same request, of speech in this language."""
         return request

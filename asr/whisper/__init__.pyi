@@ -66,10 +66,8 @@ from .whisper_tokenizer import (
     write_ranks as write_ranks,
 )
 from .words import (
-    TimedSpan as TimedSpan,
     align_tokens as align_tokens,
     find_alignment_heads as find_alignment_heads,
-    split_spans as split_spans,
     split_words as split_words,
     time_words as time_words,
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -23,29 +23,23 @@ from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 PIECE = 32  # tokens of earlier text read at once: the scores of each take 200 kB, and nobody looks at them
 LOOP = 48  # tokens at the end of a text, of which all repeat those before: nobody speaks like that
-LOOK_UP = 16  # tokens between two looks for loops, which a GPU is waited for, and for what is more urgent
-LAST_FIRST_TIME = 50  # the first span of a window begins within 1 s, in steps of 20 ms
+LOOK_UP = 16  # tokens between two searches for loops, for which a GPU has to be waited for
 SECONDS_PER_STEP = 0.02  # of the encoder, and between two tokens of time
 
 Found = tuple[tuple[int, ...], float]
-"""Tokens without the prompt and the end, times among them where they were asked for; and the mean
-log-probability of these and of the end."""
+"""Tokens without the prompt and the end, and the mean log-probability of these and of the end."""
 
 
 @dataclass(frozen=True)
 class EncodedWindows:
-    """A batch of encoded windows, their languages and the text before them."""
+    """A batch of encoded windows and their languages."""
 
     audio: EncodedSteps
     languages: Sequence[tuple[str, float | None]]
     """Code of each, with its probability if it was detected."""
-    previous: Sequence[int] = ()
-    """Tokens of the text before, of all of them."""
-    with_times: bool = False
 
     def select(self, rows: Sequence[int]) -> EncodedWindows:
-        languages = [self.languages[row] for row in rows]
-        return replace(self, audio=self.audio.select(rows), languages=languages)
+        return EncodedWindows(self.audio.select(rows), [self.languages[row] for row in rows])
 
 
 @torch.inference_mode()
@@ -72,29 +66,23 @@ def decode_windows(
     windows: EncodedWindows,
     config: WhisperDecodingConfig,
     checks: ChecksConfig,
-    give_way: Callable[[], None] = lambda: None,
 ) -> list[Segment]:
     """Decode each window to a segment without times, and again at higher temperatures while it has faults.
 
-    If no text is without faults, the likeliest of those with the fewest is taken. `give_way` is called now
-    and then.
+    If no text is without faults, the likeliest of those with the fewest is taken.
     """
 
     def run(temperature: float, rows: list[int]) -> list[Segment]:
-        if temperature:
-            give_way()
         part = windows if len(rows) == len(windows.languages) else windows.select(rows)
         prompts = build_prompts(tokenizer, part, config, model.sizes.max_tokens)
         beginning = begin(model, tokenizer, part.audio, prompts)
-        rules = Rules(tokenizer, part.with_times, part.audio.lengths_B.device)
+        rules = Rules(tokenizer, part.audio.lengths_B.device)
         method, samples = ("sampling", config.samples) if temperature else ("greedy", 1)
         repeats = MAX_REPEATS if checks.enabled else None
         if temperature == 0 and config.beam > 1:
             method, found = "beam", search(model, rules, beginning, config.beam)
         else:
-            found = sample(
-                model, rules, beginning, temperature, samples, max_repeats=repeats, give_way=give_way
-            )
+            found = sample(model, rules, beginning, temperature, samples, max_repeats=repeats)
         texts = []
         lengths, silences = part.audio.lengths_B.tolist(), beginning.no_speech_B.tolist()
         rated = zip(found, part.languages, lengths, silences, strict=True)
@@ -142,15 +130,10 @@ def _is_silence(mean: float, no_speech: float, config: WhisperDecodingConfig, ch
 def build_prompts(
     tokenizer: WhisperTokenizer, windows: EncodedWindows, config: WhisperDecodingConfig, max_tokens: int
 ) -> list[list[int]]:
-    """Build the prompt of each window: the text before, if any, then language and task."""
+    """Build the prompt of each window: the context, if any, then language and task."""
     context = encode_context(tokenizer, config, max_tokens)
-    left = max_tokens // 2 - 1 - len(context)
-    earlier = [*context, *(windows.previous[-left:] if left else ())]
-    start = [tokenizer.start_of_previous, *earlier] if earlier else []
-    return [
-        [*start, *tokenizer.prompt(language, config.task, windows.with_times)]
-        for language, _ in windows.languages
-    ]
+    start = [tokenizer.start_of_previous, *context] if context else []
+    return [[*start, *tokenizer.prompt(language, config.task)] for language, _ in windows.languages]
 
 
 def encode_context(tokenizer: WhisperTokenizer, config: WhisperDecodingConfig, max_tokens: int) -> list[int]:
@@ -197,10 +180,9 @@ def begin(
 class Rules:
     """Rules for which tokens may come next."""
 
-    def __init__(self, tokenizer: WhisperTokenizer, with_times: bool, device: torch.device) -> None:
-        self.end, self.first_time, self.with_times = tokenizer.end, tokenizer.first_time, with_times
-        never = [*tokenizer.suppressed, *([tokenizer.no_times] if with_times else [])]
-        self._never = torch.tensor(never, device=device)
+    def __init__(self, tokenizer: WhisperTokenizer, device: torch.device) -> None:
+        self.end = tokenizer.end
+        self._never = torch.tensor(tokenizer.suppressed, device=device)
         self._not_first = torch.tensor([*tokenizer.encode(" "), tokenizer.end], device=device)
 
     def apply(self, scores_RV: Tensor, tokens_RU: Tensor) -> Tensor:
@@ -208,30 +190,7 @@ class Rules:
         scores_RV = scores_RV.float().index_fill(1, self._never, -torch.inf)
         if tokens_RU.size(1) == 0:
             scores_RV.index_fill_(1, self._not_first, -torch.inf)
-        if self.with_times:
-            self._apply_times(scores_RV, tokens_RU)
         return scores_RV
-
-    def _apply_times(self, scores_RV: Tensor, tokens_RU: Tensor) -> None:
-        """Texts stand between a time of start and one of end, and no time lies before another."""
-        text_RV, times_RC = scores_RV[:, : self.first_time], scores_RV[:, self.first_time :]
-        if tokens_RU.size(1) == 0:
-            text_RV.fill_(-torch.inf)
-            times_RC[:, LAST_FIRST_TIME + 1 :] = -torch.inf
-            return
-        is_time_RU = tokens_RU >= self.first_time
-        is_last_R = is_time_RU[:, -1]
-        is_pair_R = is_last_R & is_time_RU[:, -2] if tokens_RU.size(1) > 1 else is_last_R
-        times_RC.masked_fill_(is_pair_R[:, None], -torch.inf)
-        is_end_R = is_last_R & ~is_pair_R  # of a span: the next one begins, or nothing follows
-        text_RV[:, : self.end].masked_fill_(is_end_R[:, None], -torch.inf)
-        latest_R = tokens_RU.masked_fill(~is_time_RU, self.first_time - 1).amax(1) - self.first_time
-        lowest_R = torch.where(is_end_R, latest_R, latest_R + 1)  # no span is empty
-        places_C = torch.arange(times_RC.size(1), device=times_RC.device)
-        times_RC.masked_fill_(places_C < lowest_R[:, None], -torch.inf)
-        # Any time, if all of them together are likelier than each token of text.
-        is_time_R = times_RC.logsumexp(1) > text_RV.amax(1)
-        text_RV.masked_fill_(is_time_R[:, None], -torch.inf)
 
 
 @torch.inference_mode()
@@ -244,12 +203,11 @@ def sample(
     *,
     seed: int = 0,
     max_repeats: int | None = None,
-    give_way: Callable[[], None] = lambda: None,
 ) -> list[Found]:
     """Decode token by token: the likeliest one, or at a temperature above 0 one drawn at random.
 
     A hypothesis that has gone round for LOOP tokens, more than `max_repeats` times, ends there: the checks
-    refuse it anyway, and it would go on to the longest text. `give_way` is called now and then.
+    refuse it anyway, and it would go on to the longest text.
 
     Of several `samples` the likeliest is taken. What is drawn for an utterance depends on the seed alone, not
     on its company: all utterances share the numbers that draw.
@@ -276,11 +234,9 @@ def sample(
         sums_R[rows_R] += gains_R.masked_fill(is_done_R[rows_R], 0.0)
         tokens_RL[rows_R, place] = tokens_R
         is_done_R[rows_R] |= tokens_R == rules.end
-        if place % LOOK_UP == LOOK_UP - 1:
-            give_way()
-            if max_repeats is not None:
-                loops = [is_loop(text, max_repeats) for text in tokens_RL[rows_R, : place + 1].tolist()]
-                is_done_R[rows_R] |= torch.tensor(loops, device=device)
+        if max_repeats is not None and place % LOOK_UP == LOOK_UP - 1:
+            loops = [is_loop(text, max_repeats) for text in tokens_RL[rows_R, : place + 1].tolist()]
+            is_done_R[rows_R] |= torch.tensor(loops, device=device)
         running_B = (~is_done_R[rows_R]).view(-1, samples).any(1)
         kept_B = running_B.nonzero()[:, 0]  # the one place in a step where a GPU is waited for
         if len(kept_B) == 0:

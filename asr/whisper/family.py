@@ -98,23 +98,11 @@ class WhisperDecodingConfig(Config):
     max_no_speech: float | None = pydantic.Field(default=0.6, gt=0, lt=1)
     """A text below checks.min_log_probability is dropped if the model's probability of no speech is above
     this. Null: never."""
-    windows: Literal["pauses", "sequential"] = "pauses"
-    """pauses: recordings are cut at pauses, and many segments decoded at once. sequential: windows of 30 s,
-    each of which begins where the text of the one before ended; slower, as Whisper was published."""
-    condition_on_previous_text: bool = False
-    """Add the previous text to the prompt (sequential windows): names stay the same, but so do errors
-    and loops."""
 
     @pydantic.field_validator("language")
     @classmethod
     def _check_language(cls, language: str | None) -> str | None:
         return None if language is None else find_language(language)
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> WhisperDecodingConfig:
-        is_sequential = self.windows == "sequential"
-        self.refuse_idle(is_sequential, "windows = sequential", "condition_on_previous_text")
-        return self
 
 
 config_class = WhisperDecodingConfig

@@ -1,27 +1,24 @@
-"""Transcribe by a Whisper model: segments in batches, or one window of 30 s after the other.
+"""Transcribe by a Whisper model: segments in batches, each in one window.
 
 features -> model.encode -> decode_windows -> align_tokens -> time_words
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pydantic
 import torch
 
-from asr.audio.reading import Damage
 from asr.audio.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
-from asr.audio.sources import Recording, read_ahead, read_recording, split_channels
+from asr.audio.sources import Recording
 from asr.decoding.decode import arithmetic, batch_by_length, pad_audio, read_clock
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.models.speech_model import Precision
-from asr.transcription.transcribe import Decoded, End, Request, TimedTexts, Transcriber
+from asr.transcription.transcribe import End, Request, TimedTexts, Transcriber
 from asr.transcripts.transcript import Segment, Word, clip_words, replace_words
 from asr.whisper.decoding import (
     SECONDS_PER_STEP,
@@ -33,7 +30,7 @@ from asr.whisper.decoding import (
 from asr.whisper.encoder_decoder import WhisperSystem
 from asr.whisper.family import WhisperDecodingConfig
 from asr.whisper.loading import load_whisper
-from asr.whisper.words import WITHOUT_SPACES, align_tokens, split_spans, split_words, time_words
+from asr.whisper.words import WITHOUT_SPACES, align_tokens, split_words, time_words
 
 # B segments, S samples, W samples of a window, T encoded steps, D dimension
 
@@ -44,7 +41,6 @@ MAX_PAUSE_SECONDS = 3.0
 SLACK = 0.3  # seconds, by which the time of a word may be wrong
 SKIPPED = "speech without text: decoded again in parts"
 MAX_SKIPPED_SECONDS = 0.8
-SURE_TEMPERATURE = 0.5  # text that was found above is no good to go on from
 
 Language = tuple[str, float | None]
 """Code, with its probability if it was detected."""
@@ -58,26 +54,8 @@ class OpenedSegment(AudioSegment):
     known: list[Language] | None = None
 
 
-@dataclass(frozen=True)
-class DecodedWindow:
-    """Text of one window of 30 seconds, where each begins at the end of the text before."""
-
-    segments: tuple[Segment, ...]
-    language: str
-    previous: tuple[int, ...]
-    """Tokens of the text before the next window."""
-    step: int
-    """Samples from the start of this window to that of the next one."""
-
-
-DECODED_WINDOW: pydantic.TypeAdapter[DecodedWindow] = pydantic.TypeAdapter(DecodedWindow)
-
-
 class WhisperRecognizer(Transcriber):
     """A Whisper model."""
-
-    give_way: Callable[[], None] = staticmethod(lambda: None)
-    """Called now and then during a batch, in its thread: something more urgent may be recognized there."""
 
     def __init__(
         self,
@@ -120,10 +98,6 @@ class WhisperRecognizer(Transcriber):
 
     def padded_length(self, num_samples: int, request: Request) -> int:
         return self.system.count_padded_samples(num_samples)
-
-    def check_live(self, request: Request) -> None:
-        if _options(request).windows != "pauses":
-            raise UserError("live speech is cut in pauses; leave whisper.windows out")
 
     def in_language(self, request: Request, language: str) -> Request:
         return replace(request, options=_options(request).model_copy(update={"language": language}))
@@ -208,7 +182,7 @@ class WhisperRecognizer(Transcriber):
     def decode(self, windows: EncodedWindows, config: WhisperDecodingConfig) -> list[Segment]:
         """Decode encoded windows to text."""
         with arithmetic(self.device, self.dtype):
-            return decode_windows(self.model, self.tokenizer, windows, config, self.checks, self.give_way)
+            return decode_windows(self.model, self.tokenizer, windows, config, self.checks)
 
     def time(
         self,
@@ -239,10 +213,6 @@ class WhisperRecognizer(Transcriber):
     ) -> dict[str, TimedTexts]:
         texts = {}
         for name, request in requests.items():
-            if _options(request).windows != "pauses":
-                raise UserError(
-                    "whisper.windows is about recordings; utterances are decoded as they are, remove it"
-                )
             began = read_clock(self.device)
             own = self._recognize_once(segments, request, with_words=False)
             texts[name] = TimedTexts(own, read_clock(self.device) - began)
@@ -275,86 +245,6 @@ class WhisperRecognizer(Transcriber):
             if isinstance(piece, End):
                 opening = None
                 yield piece
-
-    # --- windows one after the other --------------------------------------------------------------
-
-    def decode_recordings(self, recordings: Iterable[Recording], request: Request) -> Iterator[Decoded]:
-        if _options(request).windows == "pauses":
-            yield from super().decode_recordings(recordings, request)
-            return
-        for recording in recordings:
-            parts = split_channels(recording, request.channels)
-            for part in parts:
-                yield from self._go_through(part, request, part is parts[-1])
-
-    def _go_through(self, recording: Recording, request: Request, is_last: bool) -> Iterator[Decoded]:
-        """Each window begins where the last whole span of text before it ended."""
-        audio_S, done, total, size = np.zeros(0, np.float32), 0, 0, self.system.whole_samples
-        window: DecodedWindow | None = None
-        error, damages, journal = None, list[Damage](), request.journal
-        blocks = read_ahead(read_recording(recording, self.sample_rate, damages.append), 60)
-        with contextlib.closing(blocks):
-            while True:
-                try:
-                    while len(audio_S) < size and (block_S := next(blocks, None)) is not None:
-                        audio_S, total = np.concatenate([audio_S, block_S]), total + len(block_S)
-                except UserError as fault:
-                    error = fault
-                if not len(audio_S):
-                    break
-                start = recording.start + done / self.sample_rate
-                place = AudioSegment(start, audio_S[:size], self.sample_rate, recording=recording)
-                if known := journal and journal.find_segment(place):
-                    window = DECODED_WINDOW.validate_python(known)
-                else:
-                    window = self._read_window(place, window, request)
-                if journal is not None:
-                    journal.add_segment(place, asdict(window))
-                for segment in window.segments:
-                    yield place, segment
-                audio_S, done = audio_S[window.step :], done + window.step
-        yield End(recording, total / self.sample_rate, error, damages, is_last), None
-
-    def _read_window(
-        self, place: AudioSegment, before: DecodedWindow | None, request: Request
-    ) -> DecodedWindow:
-        """Decode a window that follows on another one."""
-        config, previous = _options(request), [] if before is None else list(before.previous)
-        if before is not None:
-            config = config.model_copy(update={"language": before.language})
-        windows = replace(self.encode([place], config), with_times=True, previous=previous)
-        (text,) = self.decode(windows, config)
-        language, _ = windows.languages[0]
-        spans, going_on = split_spans(self.tokenizer, text.tokens, len(place.audio_S) / self.sample_rate)
-        texts = [[token for token in span.tokens if token < self.tokenizer.end] for span in spans]
-        whole = [token for own in texts for token in own]
-        (words,) = self.time([place], windows, [whole], config)
-        words = clip_words(words, place)
-        firsts = [span.tokens.start for span in split_words(self.tokenizer, whole, language)]
-        segments, past, warnings = [], 0, text.warnings
-        for span, own in zip(spans, texts, strict=True):
-            first, past = past, past + len(own)
-            inside = [word for token, word in zip(firsts, words, strict=True) if first <= token < past]
-            found = replace_words(text, self.tokenizer.decode(own).strip(), inside)
-            segments.append(
-                replace(
-                    found,
-                    start=place.start + span.start,
-                    end=place.start + span.end,
-                    warnings=warnings,
-                    tokens=span.tokens if request.tokens else (),
-                )
-            )
-            warnings = ()
-        if config.condition_on_previous_text:
-            # Not what follows the last whole one, which the next window decodes again.
-            for segment, span in zip(segments, spans, strict=True):
-                if segment.text and span.start < span.end:
-                    previous += span.tokens
-            is_sure = (text.temperature or 0.0) <= SURE_TEMPERATURE
-            previous = previous[-self.model.sizes.max_tokens :] if is_sure else []
-        step = max(1, min(len(place.audio_S), round(going_on * self.sample_rate)))
-        return DecodedWindow(tuple(segments), language, tuple(previous), step)
 
 
 def join_parts(segment: AudioSegment, parts: Sequence[Segment], separator: str) -> Segment:

@@ -65,24 +65,21 @@ class SpecialTokens:
     def __len__(self) -> int:
         return self.end + len(self.names)
 
-    def prompt(
-        self, language: str | None = None, task: Task = "transcribe", times: bool = False
-    ) -> list[int]:
+    def prompt(self, language: str | None = None, task: Task = "transcribe") -> list[int]:
         """Tokens that the decoder begins with. English-only models take neither a language nor a task."""
-        end = [] if times else [self.no_times]
         if not self.is_multilingual:
             if task != "transcribe" or find_language(language or "en") != "en":
                 raise UserError(
                     f"language {language}, task {task}: this model transcribes English only; take one "
                     "without .en in its name"
                 )
-            return [self.start, *end]
+            return [self.start, self.no_times]
         if language is None:
             raise UserError("this model is multilingual; give the language that is spoken, such as en")
         code = find_language(language)
         if code not in self.languages:
             raise UserError(f"language {code} has no token in this model; take large-v3 or turbo")
-        return [self.start, self.languages[code], self.tasks[task], *end]
+        return [self.start, self.languages[code], self.tasks[task], self.no_times]
 
 
 class WhisperTokenizer(SpecialTokens):

@@ -1,4 +1,4 @@
-"""Words of decoded tokens and their times, by warping over attention; spans between tokens of time."""
+"""Words of decoded tokens, and their times by warping over attention."""
 
 from __future__ import annotations
 
@@ -179,41 +179,3 @@ def time_words(
         start, end = (firsts[place] * SECONDS_PER_STEP for place in (span.timed.start, span.timed.stop))
         words.append(Word(span.text, offset + start, offset + end, average(probabilities[span.tokens])))
     return words
-
-
-# --- spans between tokens of time -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TimedSpan:
-    """Text between two tokens of time, which are among its tokens; seconds from the start of the window."""
-
-    start: float
-    end: float
-    tokens: tuple[int, ...]
-
-
-def split_spans(
-    tokenizer: WhisperTokenizer, tokens: Sequence[int], seconds: float
-) -> tuple[list[TimedSpan], float]:
-    """Split a window with so many seconds of audio; also says after how many the next window begins.
-
-    Where the text goes on past the window, that is the end of the last span that is whole.
-    """
-    is_time = [token >= tokenizer.first_time for token in tokens]
-    pairs = [place for place in range(1, len(tokens)) if is_time[place - 1] and is_time[place]]
-
-    def time_of(token: int) -> float:
-        return min((token - tokenizer.first_time) * SECONDS_PER_STEP, seconds)
-
-    is_over = is_time[-2:] == [False, True]  # a time, and nothing after it: the rest is silence
-    if not pairs:
-        times = [time_of(token) for token in tokens if token >= tokenizer.first_time]
-        start = times[0] if tokens and is_time[0] else 0.0
-        end = times[-1] if times and times[-1] > start else seconds
-        return [TimedSpan(start, end, tuple(tokens))], seconds
-    edges = [0, *pairs, *([len(tokens)] if is_over else [])]
-    parts = [tuple(tokens[first:past]) for first, past in itertools.pairwise(edges)]
-    going_on = time_of(tokens[edges[-1] - 1])
-    spans = [TimedSpan(time_of(own[0]), time_of(own[-1]), own) for own in parts]
-    return spans, seconds if is_over or going_on == 0 else going_on

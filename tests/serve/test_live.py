@@ -55,9 +55,6 @@ class Listener:
     ) -> None:
         self.change, self.language = change, language
 
-    def check_live(self, request: Any) -> None:
-        """Anything goes."""
-
     def in_language(self, request: Any, language: str) -> Any:
         return replace(request, options=language)
 

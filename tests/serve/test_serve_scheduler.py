@@ -171,31 +171,6 @@ def test_clients_share_a_batch_that_is_too_large_for_one_unless_somebody_speaks(
     assert {len(batch) for batch in fake.batches[2:]} == sizes
 
 
-def test_live_sessions_pass_a_file_where_it_gives_way() -> None:
-    fake = Fake()
-
-    def try_again(segments: Sequence[AudioSegment]) -> None:
-        if segments[0].start == 0.0:
-            scheduler.transcriber.give_way()
-            fake.batches.append([segments[0].start])
-            fake.gate.acquire()
-
-    fake.fault = try_again
-    scheduler = make(fake, batch_size=1)
-    file = Asking(scheduler, Client(), [0.0])
-    wait_until(lambda: fake.batches)
-    Asking(scheduler, Client(), [1.0])
-    live = Asking(scheduler, Client(is_live=True), [2.0])
-    wait_for(scheduler, 2)
-    fake.gate.release(2)
-    live.join(5)
-    assert live.texts == ["2"] and not file.texts
-    fake.gate.release(2)
-    file.join(5)
-    wait_until(lambda: len(fake.batches) == 4)
-    assert fake.batches == [[0.0], [2.0], [0.0], [1.0]]
-
-
 def test_only_the_guilty_segment_fails() -> None:
     def refuse(segments: Sequence[AudioSegment]) -> None:
         if any(segment.start == 2.0 for segment in segments):

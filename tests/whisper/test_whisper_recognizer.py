@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import itertools
 import json
 import subprocess
 import sys
@@ -31,7 +30,6 @@ from asr.serve import Delay, LiveTranscriber, write_live
 from asr.transcription import Request, ScoringConfig, load_model
 from asr.transcripts import Segment, Transcript, Word
 from asr.whisper import (
-    EncodedWindows,
     WhisperDecodingConfig,
     WhisperRecognizer,
     write_ranks,
@@ -68,8 +66,8 @@ def read(
 
 @pytest.mark.parametrize(
     "changed",
-    [{"language": None}, {"windows": "sequential"}, {"beam": 2}],
-    ids=["language told", "sequential", "beam"],
+    [{"language": None}, {"beam": 2}],
+    ids=["language told", "beam"],
 )
 def test_company_changes_nothing(
     recognizer: WhisperRecognizer, files: list[Path], changed: dict[str, Any]
@@ -89,16 +87,13 @@ def test_company_changes_nothing(
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("windows", ["pauses", "sequential"])
-def test_a_segment_has_the_scores_of_its_window(
-    recognizer: WhisperRecognizer, files: list[Path], windows: str
-) -> None:
+def test_a_segment_has_the_scores_of_its_window(recognizer: WhisperRecognizer, files: list[Path]) -> None:
     """Equal to those of the window, which the decoder is asked for once more here."""
-    config = ENGLISH.model_copy(update={"language": None, "windows": windows})
+    config = ENGLISH.model_copy(update={"language": None})
     transcript = recognizer.transcribe(files[1], options=config, tokens=True)
     (segment, *_), tokenizer = transcript.segments, recognizer.tokenizer
     place = AudioSegment(0.0, audio.read(files[1], RATE), RATE)
-    asked = dataclasses.replace(recognizer.encode([place], config), with_times=windows == "sequential")
+    asked = recognizer.encode([place], config)
     state = recognizer.model.decoder.start(*asked.audio)
     scores_V = recognizer.model.decoder.step(torch.tensor([[tokenizer.start]]), state)[0][0, -1]
     languages = scores_V[list(tokenizer.languages.values())].softmax(-1)
@@ -208,73 +203,16 @@ def test_one_language_for_a_recording(
     assert spoken == {str(path): language for path, language in seen}
 
 
-def test_sequential_windows_begin_where_the_last_text_ended(
-    recognizer: WhisperRecognizer, files: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    places: list[tuple[float, float]] = []
-    encode = WhisperRecognizer.encode
-
-    def spy(self: WhisperRecognizer, segments: Any, config: Any) -> Any:
-        places.append((segments[0].start, segments[0].end))
-        return encode(self, segments, config)
-
-    monkeypatch.setattr(WhisperRecognizer, "encode", spy)
-    config = ENGLISH.model_copy(update={"windows": "sequential"})
-    assert read(recognizer, files[-1:], 1, config)[0].segments
-    assert places[0][0] == 0.0 and places[-1][1] == pytest.approx(9.0)
-    for before, after in itertools.pairwise(places):
-        assert before[0] < after[0] <= before[1]
-
-
-def test_the_prompt_has_the_finished_text_alone(
-    recognizer: WhisperRecognizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither what the next window decodes again, nor empty spans, nor text drawn at high temperature."""
-    first_time = recognizer.system.tokenizer.first_time
-    a, b, c = recognizer.system.tokenizer.encode("abc")
-
-    def at(seconds: float) -> int:
-        return first_time + round(50 * seconds)
-
-    readings = [
-        # finished at 2 s; the rest is decoded again
-        ([at(0), a, at(1), at(1), b, at(2), at(2), c], 0.4),
-        # no text, then one without length; then the prompt starts anew
-        ([at(0), at(1), at(1), b, at(1), at(1), c, at(2), at(2), a], 0.4),
-        ([at(0), a, at(1), at(1), b, at(2), at(2), c], 0.6),
-        ([], 0.0),
-    ]
-    told: list[list[int]] = []
-
-    def decode(asked: EncodedWindows, config: WhisperDecodingConfig) -> list[Segment]:
-        told.append(list(asked.previous))
-        tokens, temperature = readings[min(len(told), len(readings)) - 1]
-        text = recognizer.system.tokenizer.decode([token for token in tokens if token < first_time])
-        return [Segment(0, 0, text, (), 0, "greedy", temperature=temperature, tokens=tuple(tokens))]
-
-    monkeypatch.setattr(recognizer, "decode", decode)
-    config = ENGLISH.model_copy(update={"windows": "sequential"})
-    recognizer.transcribe(make_audio(9.0, 0), RATE, options=config)
-    assert not any(told)
-    told.clear()
-    config = config.model_copy(update={"condition_on_previous_text": True})
-    recognizer.transcribe(make_audio(9.0, 0), RATE, options=config)
-    first = [at(0), a, at(1), at(1), b, at(2)]
-    second = [at(1), c, at(2)]
-    assert told[:4] == [[], first, [*first, *second], []]
-
-
 def test_python_interface(recognizer: WhisperRecognizer, files: list[Path], tmp_path: Path) -> None:
     samples_S = audio.read(files[3], RATE)
     from_array = recognizer.transcribe(samples_S, RATE, options=ENGLISH)
     from_file = recognizer.transcribe(files[3], options=ENGLISH)
     assert from_array == dataclasses.replace(from_file, id="", audio="")
-    sequential = ENGLISH.model_copy(update={"windows": "sequential"})
     wrong: Any
     for path, wrong, message in (
         (files[0], {"decoding": DecodingConfig(beam=3)}, "are for models trained here"),
         (files[0], {"options": WhisperDecodingConfig(language="yue")}, "language yue has no token"),
-        (tmp_path / "no.wav", {"options": sequential}, r"no\.wav"),
+        (tmp_path / "no.wav", {"options": ENGLISH}, r"no\.wav"),
     ):
         with pytest.raises(UserError, match=message):
             recognizer.transcribe(path, **wrong)
@@ -301,15 +239,13 @@ def test_live_text_of_languages_without_spaces(recognizer: WhisperRecognizer, fi
         assert out.getvalue().splitlines() == [segment.text for segment in ended]
 
 
-@pytest.mark.parametrize("changed", [{"windows": "sequential"}, {"language": None}])
 def test_an_interrupted_recording_goes_on_where_it_stopped(
     recognizer: WhisperRecognizer,
     files: list[Path],
     tmp_path: Path,
-    changed: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = ENGLISH.model_copy(update=changed)
+    config = ENGLISH.model_copy(update={"language": None})
     (expected,) = read(recognizer, files[-1:], 1, config)
 
     def transcribe() -> object:
@@ -330,7 +266,7 @@ def test_an_interrupted_recording_goes_on_where_it_stopped(
     with pytest.raises(KeyboardInterrupt):
         transcribe()
     (log,) = (tmp_path / "out" / STATE).iterdir()
-    assert len(log.read_text().splitlines()) == 3, "what it depends on, and two segments or windows"
+    assert len(log.read_text().splitlines()) == 3, "what it depends on, and two segments"
     monkeypatch.setattr(recognizer, "decode", decode)
     assert transcribe() == expected
 

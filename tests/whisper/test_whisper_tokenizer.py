@@ -98,7 +98,7 @@ def test_prompts() -> None:
     start, no_times, german = MULTILINGUAL.start, MULTILINGUAL.no_times, MULTILINGUAL.languages["de"]
     tasks = MULTILINGUAL.tasks
     assert MULTILINGUAL.prompt("German") == [start, german, tasks["transcribe"], no_times]
-    assert MULTILINGUAL.prompt("DE", "translate", times=True) == [start, german, tasks["translate"]]
+    assert MULTILINGUAL.prompt("DE", "translate") == [start, german, tasks["translate"], no_times]
     assert ENGLISH.prompt() == ENGLISH.prompt("en") == [ENGLISH.start, ENGLISH.no_times]
     older = WhisperTokenizer(VOCABULARY, 99, True)
     for tokenizer, arguments, message in (

@@ -14,12 +14,10 @@ from whisper_systems import build_system
 from asr.decoding import warp_batch
 from asr.whisper import (
     EncodedSteps,
-    TimedSpan,
     WhisperSizes,
     WhisperTokenizer,
     align_tokens,
     find_alignment_heads,
-    split_spans,
     split_words,
     time_words,
 )
@@ -129,39 +127,3 @@ def test_bytes_that_are_no_letters_are_lost_nowhere() -> None:
     assert [span.text for span in split_words(TOKENIZER, tokens, "en")] == ["the\ufffd", "sun"]
     cut = [*TOKENIZER.encode(" the"), TOKENIZER.vocabulary.index(b"\xe4")]
     assert [span.text for span in split_words(TOKENIZER, cut, "en")] == ["the\ufffd"]
-
-
-# --- spans between tokens of time -------------------------------------------------------------------
-
-A, B = 65, 66
-
-
-def at(seconds: float) -> int:
-    return TOKENIZER.first_time + round(50 * seconds)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "expected", "going_on"),
-    [
-        # two whole spans, and a third that goes on past the window
-        ([at(0), A, at(2), at(2.5), B, at(4), at(4), A], [(0, 2, [A]), (2.5, 4, [B])], 4.0),
-        # a last time with nothing behind: the rest is silent
-        ([at(0), A, at(2), at(2), B, at(4)], [(0, 2, [A]), (2, 4, [B])], 30.0),
-        ([at(1), A, B, at(3)], [(1, 3, [A, B])], 30.0),
-        ([at(1), A, B], [(1, 30, [A, B])], 30.0),
-        ([A], [(0, 30, [A])], 30.0),
-        ([], [(0, 30, [])], 30.0),
-    ],
-)
-def test_spans(tokens: list[int], expected: list[tuple[float, float, list[int]]], going_on: float) -> None:
-    spans, seconds = split_spans(TOKENIZER, tokens, 30.0)
-    texts = [[token for token in span.tokens if token < TOKENIZER.end] for span in spans]
-    assert [(span.start, span.end, own) for span, own in zip(spans, texts, strict=True)] == expected
-    timed = [token for span in spans for token in span.tokens]
-    assert timed == tokens[: len(timed)], "in order, and without what goes on past the window"
-    assert seconds == going_on and tokens[len(timed) :] == ([at(4), A] if going_on < 30 else [])
-
-
-def test_no_time_lies_past_the_audio() -> None:
-    spans, seconds = split_spans(TOKENIZER, [at(0), A, at(29), at(29), B], 12.5)
-    assert spans == [TimedSpan(0.0, 12.5, (at(0), A, at(29)))] and seconds == 12.5
