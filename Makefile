@@ -11,7 +11,7 @@ NUMERIC := attention beam conformer convolutional core ctc_alignment ctc_beam ct
 	int8 intra_attention layers live losses lstm non_autoregressive parallel positions precision recurrent_decoder \
 	search speech_model subsampling transcription transformer whisper_decoding \
 	whisper_model whisper_recognizer whisper_words
-FORMATS := tests/shards/test_packing.py::test_webdataset_opens_ours tests/data/test_parquet.py tests/data/test_lhotse_manifests.py \
+FORMATS := tests/shards/test_packing.py::test_webdataset_opens_ours tests/formats/test_parquet.py tests/formats/test_lhotse_cuts.py \
 	tests/test_docs.py::test_hugging_face_script
 
 .PHONY: help setup demo docs test test-older test-formats test-slow check format clean

@@ -19,6 +19,7 @@ RUN = "import sys, asr.cli; print([asr.cli.main(words.split()) for words in sys.
 ASKED = {  # a command that cannot do without the folder
     "whisper": "transcribe a.wav --model tiny",
     "serve": "transcribe --stream --model model",
+    "formats": "manifest convert train.csv train.jsonl",
     "shards": "manifest pack tones.jsonl packed",
     "scale": "transcribe a.wav --model model --output-dir out",
     "scoring/nist": "score train.trn train.trn --align sclite",

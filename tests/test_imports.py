@@ -26,6 +26,7 @@ PACKAGES = [
     "audio",
     "text",
     "data",
+    "formats",
     "transcripts",
     "features",
     "models",
@@ -39,10 +40,10 @@ PACKAGES = [
     "scale",
 ]
 PACKAGES += ["evaluation", "research", "train", "whisper", "recipe", "serve", "cli"]
-TORCH_FREE_PACKAGES = ("", "text", "data", "scale", "transcripts", "scoring", "scoring/nist")
+TORCH_FREE_PACKAGES = ("", "text", "data", "formats", "scale", "transcripts", "scoring", "scoring/nist")
 # Where the core imports a capability that can be taken away, when it is asked for.
 CAPABILITIES = {"research"}  # folders that can be deleted: from below they are imported inside functions only
-BORDERS = {("scoring/alignments", "scoring/nist"), ("data/packed", "shards")}
+BORDERS = {("scoring/alignments", "scoring/nist"), ("data/packed", "shards"), ("data/packed", "formats")}
 MAX_SINGLE_FILES = 8
 REFERENCES = {"jiwer", "librosa", "torchaudio"}  # tests compare with them; the package does without
 PUBLIC_FACE = {"__init__", "__main__"}  # the package itself may offer anything

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from asr.cli import add_engine, refuse_to_overwrite
-from asr.data.records import KINDS, SOURCES_ONLY, describe_columns
+from asr.data.records import SOURCES, TARGETS, describe_columns
 from asr.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ logger = logging.getLogger(__name__)
 
 MAX_LEFT_OUT_SHOWN = 10
 TOP_NAMES = 10
-BAR_WIDTH = 40
 JSON_LINES = "utterances as JSON Lines"
 
 
@@ -27,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, add, run_action, help_text in (
         ("validate", _add_validate, _validate, "list what is wrong; exit status 1 if anything is"),
-        ("stats", _add_stats, _stats, "count utterances, hours, speakers, words; durations as a histogram"),
+        ("stats", _add_stats, _stats, "count utterances, hours, speakers and words"),
         ("split", _add_split, _split, "split a manifest, by default so that no speaker is in two parts"),
         ("filter", _add_filter, _filter, "keep the utterances that meet all conditions"),
         ("merge", _add_merge, _merge, "join manifests of any kind, whose ids must differ"),
@@ -143,10 +142,6 @@ def _format_statistics(found: Statistics) -> Iterator[str]:
     shortest, mean, longest = found.min_seconds, found.mean_seconds, found.max_seconds
     yield f"  seconds     min {shortest:.2f}, mean {mean:.2f}, max {longest:.2f}"
     yield "  percentiles " + ", ".join(f"{p} %: {value:.2f}" for p, value in found.percentiles.items())
-    most = max((count for _, count in found.histogram), default=0)
-    for low, count in found.histogram:
-        bar = "#" * -(-count * BAR_WIDTH // most)  # rounded up: what is there can be seen
-        yield f"  {low:8.3g} s  {bar:{BAR_WIDTH}} {count:,}"
     for title, hours in (("speakers", found.hours_by_speaker), ("languages", found.hours_by_language)):
         yield f"  hours by {title}, {len(hours):,} in all"
         yield from (f"    {name:24} {value:10.3f}" for name, value in list(hours.items())[:TOP_NAMES])
@@ -238,15 +233,15 @@ def _add_merge(parser: argparse.ArgumentParser) -> None:
 
 
 def _merge(args: argparse.Namespace) -> int:
-    from asr.data.interchange import guess_source_kind, read_utterances
     from asr.data.manifest import write_manifest
+    from asr.data.packed import read_any
 
     sources: dict[str, str] = {}
 
     def join() -> Iterator[Utterance]:
         for path in args.manifests:
             refuse_to_overwrite(path, args.output)
-            for utterance in _with_progress(read_utterances(path, guess_source_kind(path)), path):
+            for utterance in _with_progress(read_any(path), path):
                 if first := sources.get(utterance.id):
                     raise UserError(
                         f"{path}: utterance {utterance.id} was in {first} already; rename one of them"
@@ -263,19 +258,22 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="file or folder to read")
     target = "file or folder to write; audio in the cells of Parquet goes into TARGET.audio beside it"
     parser.add_argument("target", metavar="TARGET", help=target)
-    sources, by_suffix = (*KINDS, *SOURCES_ONLY), "default: by the suffix"
-    parser.add_argument("--from", dest="source_kind", choices=sources, help=f"{by_suffix} and a record")
-    parser.add_argument("--to", dest="target_kind", choices=KINDS, help=f"{by_suffix}; .json is NeMo's")
+    by_suffix = "default: by the suffix"
+    parser.add_argument("--from", dest="source_kind", choices=SOURCES, help=f"{by_suffix} and a record")
+    parser.add_argument("--to", dest="target_kind", choices=TARGETS, help=f"{by_suffix}; .json is NeMo's")
     parser.add_argument("--text-column", metavar="NAME", help="the column, or JSON field, that has the texts")
-    pipes = "in a wav.scp, replace plain decoding commands by the files they read"
-    parser.add_argument("--allow-pipes", action="store_true", help=pipes)
 
 
 def _convert(args: argparse.Namespace) -> int:
     import os
     from pathlib import Path
 
-    from asr.data.interchange import guess_source_kind, guess_target_kind, read_utterances, write_utterances
+    from asr.formats.interchange import (
+        guess_source_kind,
+        guess_target_kind,
+        read_utterances,
+        write_utterances,
+    )
 
     source_kind = args.source_kind or guess_source_kind(args.source)
     target_kind = args.target_kind or guess_target_kind(args.target)
@@ -285,7 +283,6 @@ def _convert(args: argparse.Namespace) -> int:
     utterances = read_utterances(
         args.source,
         source_kind,
-        allow_pipes=args.allow_pipes,
         audio_dir=Path(os.path.abspath(args.target) + ".audio"),
         text_column=args.text_column,
         leave_out=left_out.append,

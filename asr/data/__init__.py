@@ -1,4 +1,4 @@
-"""Manifests and what they are made from: Kaldi folders, tables, corpora, synthetic speech."""
+"""Manifests: read, write, check, split and filter; rows of tables; byte ranges of files."""
 
 import lazy_loader
 

@@ -1,10 +1,3 @@
-from .interchange import (
-    guess_source_kind as guess_source_kind,
-    guess_target_kind as guess_target_kind,
-    read_utterances as read_utterances,
-    write_utterances as write_utterances,
-)
-from .kaldi_folder import parse_pipe as parse_pipe, read_kaldi as read_kaldi, write_kaldi as write_kaldi
 from .manifest import (
     Manifest as Manifest,
     Utterance as Utterance,
@@ -27,7 +20,7 @@ from .packed import (
     read_data as read_data,
     read_sentences as read_sentences,
 )
-from .records import COLUMNS as COLUMNS, KINDS as KINDS, Kind as Kind
+from .records import COLUMNS as COLUMNS, SOURCES as SOURCES, TARGETS as TARGETS
 from .storage import (
     ByteRange as ByteRange,
     read_range as read_range,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import os
 from array import array
 from collections import defaultdict
@@ -198,7 +197,6 @@ def _check_text(
 # --- statistics ---------------------------------------------------------------------------------
 
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
-HISTOGRAM_BINS = 12
 
 
 @dataclass(frozen=True)
@@ -215,7 +213,6 @@ class Statistics:
     mean_seconds: float
     max_seconds: float
     percentiles: dict[int, float]
-    histogram: list[tuple[float, int]]  # (lower edge, utterances); the last bin holds all that is longer
 
 
 def compute_statistics(utterances: Iterable[Utterance]) -> Statistics:
@@ -244,21 +241,8 @@ def compute_statistics(utterances: Iterable[Utterance]) -> Statistics:
         mean_seconds=float(seconds.mean()),
         max_seconds=float(seconds.max()),
         percentiles=dict(zip(PERCENTILES, np.percentile(seconds, PERCENTILES).tolist(), strict=True)),
-        histogram=_histogram(np.array(durations)),
     )
 
 
 def _most_first(hours: dict[str, float]) -> dict[str, float]:
     return dict(sorted(hours.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _histogram(seconds: np.ndarray) -> list[tuple[float, int]]:
-    """Bins of a round width up to the 99th percentile: one recording of an hour must not flatten the rest."""
-    if not len(seconds):
-        return []
-    width = max(float(np.percentile(seconds, 99)) / (HISTOGRAM_BINS - 1), 0.001)
-    power = 10.0 ** math.floor(math.log10(width))
-    width = next(step * power for step in (1, 2, 5, 10) if step * power >= width)
-    bins = np.floor(seconds / width + 1e-9)  # 1.0 // 0.1 would be 9
-    counts = np.bincount(np.minimum(bins, HISTOGRAM_BINS - 1).astype(np.int64))
-    return [(round(index * width, 6), int(count)) for index, count in enumerate(counts)]

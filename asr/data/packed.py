@@ -1,6 +1,7 @@
 """Utterances of manifests and folders of shards, with their audio; sentences of these and of text files.
 
-The only place in which the core imports asr/shards: without that folder, manifests work as before.
+The only place in which the core imports asr/shards and asr/formats: without these folders, manifests work
+as before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pydantic import Field
 from asr.audio import reading as audio_files
 from asr.data.manifest import Utterance, read_manifest
 from asr.data.storage import ByteRange, is_address, read_ranges
-from asr.data.text_lines import read_text_lines
+from asr.data.text_lines import parse_json, read_text_lines
 from asr.errors import UserError
 from asr.files import hash_file
 from asr.text.normalization import TextConfig, normalize_for_training
@@ -89,6 +90,23 @@ def read_data(*paths: str | Path, max_packed: int | None = None) -> Iterator[Utt
             logger.info("%s: the first %d of %d utterances are looked at", path, max_packed, len(folder))
         packed = itertools.chain.from_iterable(shard.utterances() for shard in folder.shards)
         yield from itertools.islice(packed, max_packed)
+
+
+def is_manifest(path: str | Path) -> bool:
+    """Tell a manifest from files of other toolkits, by its name and its first record."""
+    if not str(path).lower().removesuffix(".gz").endswith((".jsonl", ".json")) or not os.path.isfile(path):
+        return False
+    first = next((parse_json(line) for _, line in read_text_lines(path)), None)
+    return isinstance(first, dict) and {"id", "audio", "duration"} <= first.keys()
+
+
+def read_any(path: str | Path) -> Iterator[Utterance]:
+    """The utterances of a manifest, or of a file or folder of another toolkit."""
+    if is_manifest(path):
+        return read_manifest(path)
+    from asr.formats.interchange import guess_source_kind, read_utterances
+
+    return read_utterances(path, guess_source_kind(path))
 
 
 def fetch(utterances: Sequence[Utterance]) -> list[Content]:

@@ -21,7 +21,7 @@ from asr.audio.segmentation import SegmentationConfig
 from asr.audio.sources import STANDARD_INPUT, Channels, Recording
 from asr.config import Config, build_config, describe_choices, describe_config
 from asr.data.manifest import Utterance
-from asr.data.packed import INDEX_NAME, open_shards
+from asr.data.packed import INDEX_NAME, open_shards, read_any
 from asr.data.storage import ByteRange, MissingFileError, find_file, list_files
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
@@ -91,9 +91,7 @@ def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[Found]:
             raise UserError(f"{argument}: no file fits this pattern; check it, and the current folder")
         yield from ((Recording(path), os.path.dirname(path)) for path in matches or [argument])
     elif argument.lower().removesuffix(".gz").endswith(MANIFEST_SUFFIXES):
-        from asr.data.interchange import guess_source_kind, read_utterances
-
-        for utterance in read_utterances(argument, guess_source_kind(argument)):
+        for utterance in read_any(argument):
             yield _of_manifest(utterance)
     else:
         yield Recording(argument), os.path.dirname(argument)

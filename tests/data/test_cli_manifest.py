@@ -117,7 +117,6 @@ def test_stats(run: Run, corpus: Path) -> None:
     write_manifest(corpus / "none.jsonl", [])
     status, out, _ = run("stats", "all.jsonl", "none.jsonl")
     assert status == 0 and "none.jsonl\n  utterances  0" in out and "words       20" in out
-    assert "#" * 40 + " 10\n" in out
     reports = json.loads(run("stats", "all.jsonl", "none.jsonl", "--json")[1])
     assert [(report["manifest"], report["utterances"]) for report in reports] == [
         ("all.jsonl", 10),
@@ -160,7 +159,7 @@ def test_filter(run: Run, corpus: Path) -> None:
 # --- convert ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", ["data", "a.json", "a.csv", "a.tsv"])
+@pytest.mark.parametrize("target", ["data", "a.json"])
 def test_convert_there_and_back(run: Run, target: str) -> None:
     status, out, err = run("convert", "all.jsonl", target)
     assert (status, out) == (0, f"{target}: 10 utterances\n")
@@ -178,17 +177,6 @@ def test_convert_with_kinds_by_name(run: Run, corpus: Path) -> None:
     assert run("convert", "a.txt", "b.jsonl")[0] == 2
     assert run("convert", "a.txt", "b.jsonl", "--from", "nemo")[0] == 0
     assert list(read_manifest("b.jsonl")) == list(read_manifest("all.jsonl"))
-
-
-def test_convert_pipes_only_if_allowed(run: Run, corpus: Path) -> None:
-    (corpus / "data").mkdir()
-    (corpus / "data" / "wav.scp").write_text(f"a cat {corpus}/audio/0.wav |\n")
-    status, _, err = run("convert", "data", "b.jsonl")
-    assert status == 2
-    assert "no command is executed here; --allow-pipes" in err
-    assert not (corpus / "b.jsonl").exists()
-    assert run("convert", "data", "b.jsonl", "--allow-pipes")[0] == 0
-    assert next(read_manifest("b.jsonl")).duration == 1.0
 
 
 @pytest.mark.parametrize("source", ["t.csv", "kaldi", "libri"])
@@ -234,7 +222,7 @@ def test_convert_with_a_column_of_texts(run: Run, corpus: Path) -> None:
         ("filter all.jsonl b.jsonl --text (", "--text ("),
         ("filter all.jsonl b.jsonl --ids no.txt", "no.txt: cannot read the file"),
         ("convert all.jsonl a.txt", "a.txt: cannot tell the kind"),
-        ("convert all.jsonl all.jsonl --to csv", "is the input as well"),
+        ("convert all.jsonl all.jsonl --to nemo", "is the input as well"),
         ("merge all.jsonl all.jsonl --output b.jsonl", "utterance s0-u was in all.jsonl already"),
         ("merge all.jsonl --output all.jsonl", "is the input as well"),
     ],

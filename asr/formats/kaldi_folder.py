@@ -1,4 +1,4 @@
-"""Kaldi data folders in and out: wav.scp, segments, text, utt2spk, utt2dur, utt2lang, spk2gender.
+"""Kaldi data folders in and out: wav.scp, segments, text, utt2spk, utt2dur, utt2lang.
 
 Nothing is ever executed. Relative audio paths start at the current folder, as they do for Kaldi.
 """
@@ -19,10 +19,11 @@ from typing import NamedTuple, TypeVar
 
 from asr.audio.reading import AudioError, read_info
 from asr.data.manifest import Utterance, require_line_fits, with_absolute_audio
-from asr.data.records import Records, UniqueNames, read_seconds, warn_of_losses
+from asr.data.records import read_seconds
 from asr.data.text_lines import BLANKS, open_lines, read_id_texts
 from asr.errors import UserError, shorten
 from asr.files import replace_file
+from asr.formats.source import Source, UniqueNames, warn_of_losses
 
 logger = logging.getLogger(__name__)
 
@@ -39,26 +40,22 @@ class _Segment(NamedTuple):
     channel: str | None = None
 
 
-def read_kaldi(
-    folder: str | Path, allow_pipes: bool = False, records: Records | None = None
-) -> Iterator[Utterance]:
+def read_kaldi(folder: str | Path, source: Source | None = None) -> Iterator[Utterance]:
     """The utterances of a data folder, in the order of `segments`, or of `wav.scp` where that is all.
 
-    A command in wav.scp is an error. With `allow_pipes` the plain forms of sph2pipe, flac, sox, ffmpeg and
-    cat are replaced by the file that they decode, which can be read without them. A speaker with the name of
-    the utterance is Kaldi's way to say unknown.
+    The plain forms of sph2pipe, flac, sox, ffmpeg and cat in wav.scp are replaced by the file that they
+    decode, which can be read without them; any other command is an error. A speaker with the name of the
+    utterance is Kaldi's way to say unknown.
     """
-    folder, records = Path(folder), records or Records(folder)
+    folder, source = Path(folder), source or Source(folder)
     if not (folder / "wav.scp").is_file():
         raise UserError(f"{folder}: has no wav.scp, tables, .trans.txt or audio files; give another folder")
-    recordings = _read_table(folder / "wav.scp", lambda value: _find_audio(value, allow_pipes))
+    recordings = _read_table(folder / "wav.scp", _find_audio)
     segments = {name: _Segment(name) for name in recordings}
     if in_parts := (folder / "segments").exists():
         segments = _read_table(folder / "segments", _parse_segment)
     texts = _read_table(folder / "text", str)
-    speakers, languages, genders = (
-        _read_table(folder / name, _parse_word) for name in ("utt2spk", "utt2lang", "spk2gender")
-    )
+    speakers, languages = (_read_table(folder / name, _parse_word) for name in ("utt2spk", "utt2lang"))
     ends = _read_table(folder / "reco2dur", partial(read_seconds, "duration"))
     if not in_parts:  # else they were made of segments
         ends |= _read_table(folder / "utt2dur", partial(read_seconds, "duration"))
@@ -73,7 +70,7 @@ def read_kaldi(
         try:
             channel_number = _find_channel(path, segment.channel or channel)
         except AudioError as error:
-            records.leave_out(UserError(f"{folder}: {shorten(name)}: {error}"))
+            source.leave_out(UserError(f"{folder}: {shorten(name)}: {error}"))
             continue
         speaker = speakers.get(name)
         record = {
@@ -85,10 +82,9 @@ def read_kaldi(
             "text": texts.get(name),
             "speaker": None if speaker == name else speaker,
             "language": languages.get(name),
-            "gender": genders.get(speaker or name),
         }
         known = {name: value for name, value in record.items() if value is not None}
-        yield from records.build(f"{folder}: {shorten(name)}", known, "")
+        yield from source.build(f"{folder}: {shorten(name)}", known, "")
 
 
 # --- tables -------------------------------------------------------------------------------------
@@ -131,15 +127,10 @@ def _parse_segment(value: str) -> _Segment:
 # --- wav.scp ------------------------------------------------------------------------------------
 
 
-def _find_audio(value: str, allow_pipes: bool) -> tuple[str, str | None]:
+def _find_audio(value: str) -> tuple[str, str | None]:
     """The absolute path of an audio file, and the channel, counted from 0, that its command takes."""
     channel = None
     if value.endswith("|"):
-        if not allow_pipes:
-            raise UserError(
-                f"{shorten(value)} is a shell command, and no command is executed here; --allow-pipes takes "
-                f"those of {', '.join(DECODERS)} that only decode a file, and reads that file instead"
-            )
         value, channel = parse_pipe(value[:-1])
     _require_plain_path(value)
     return os.path.join(os.getcwd(), value), channel
@@ -198,7 +189,8 @@ def parse_pipe(command: str) -> tuple[str, str | None]:
     found = re.fullmatch(f"{some}(?P<file>[^\n-][^\n]*)\n{some}{output}{some}", words)
     if found is None:
         raise UserError(
-            f"{shorten(command.strip())} is not a plain decoding command; convert the audio first"
+            f"{shorten(command.strip())}: no command is executed here, and this one is not a plain one of "
+            f"{', '.join(DECODERS)}, whose input could be read instead; convert the audio first"
         )
     side = re.search("^-c\n([12])$", words, re.MULTILINE) if "sph2pipe" in program else None
     return found["file"], str(int(side[1]) - 1) if side else None
@@ -233,9 +225,7 @@ def write_kaldi(folder: str | Path, utterances: Iterable[Utterance]) -> int:
             file.writelines(f"{line}\n".encode() for line in lines)
     losses: Counter[str] = Counter()
     for record in records:
-        losses.update(f"lose their extras {shorten(name)}" for name in record.extras if name != "gender")
-        gender = record.extras.get("gender")
-        losses["lose their gender, which must be m or f"] += gender not in (None, "m", "f")
+        losses.update(f"lose their extras {shorten(name)}" for name in record.extras)
     warn_of_losses(folder, losses)
     if sorted(records, key=lambda record: (record.speaker or record.id, record.id)) != records:
         logger.warning("%s: Kaldi wants ids that begin with the name of the speaker, to sort alike", folder)
@@ -268,11 +258,8 @@ def _build_tables(records: list[Utterance]) -> dict[str, list[str]]:
         for path in sorted({record.audio for record in records})
     }
     utterances = defaultdict(list)
-    genders: dict[str, object] = {}
     for record in records:
         utterances[record.speaker or record.id].append(record.id)
-        if record.extras.get("gender") in ("m", "f"):
-            genders[record.speaker or record.id] = record.extras["gender"]
     tables = {
         "utt2dur": [f"{record.id} {_format_seconds(record.duration)}" for record in records],
         "wav.scp": sorted(f"{name} {path}" for path, name in names.items()),
@@ -285,7 +272,6 @@ def _build_tables(records: list[Utterance]) -> dict[str, list[str]]:
         "spk2utt": [f"{speaker} {' '.join(utterances[speaker])}" for speaker in sorted(utterances)],
         "text": [f"{record.id} {record.text}" for record in records if record.text is not None],
         "utt2lang": [f"{record.id} {record.language}" for record in records if record.language],
-        "spk2gender": [f"{speaker} {genders[speaker]}" for speaker in sorted(genders)],
     }
     return {name: lines for name, lines in tables.items() if lines}
 

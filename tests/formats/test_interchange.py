@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import itertools
 import json
@@ -16,18 +15,9 @@ import soundfile
 from hypothesis import given, settings, strategies as st
 
 from asr.cli import main
-from asr.data import (
-    COLUMNS,
-    KINDS,
-    Kind,
-    Utterance,
-    guess_source_kind,
-    guess_target_kind,
-    read_manifest,
-    read_utterances,
-    write_utterances,
-)
+from asr.data import COLUMNS, SOURCES, Utterance, read_manifest
 from asr.errors import UserError
+from asr.formats import guess_source_kind, guess_target_kind, read_utterances, write_utterances
 from asr.transcripts import read_transcripts
 
 
@@ -137,37 +127,6 @@ def test_a_whole_folder_of_common_voice(tmp_path: Path, heading: str) -> None:
         convert(folder / "train.tsv")
 
 
-def test_spontaneous_speech_of_common_voice(tmp_path: Path) -> None:
-    """Release 5: what nobody has written down has no text; the code of the language is in the name of the file."""
-    (tmp_path / "audios").mkdir()
-    names = [
-        "client_id",
-        "audio_id",
-        "audio_file",
-        "duration_ms",
-        "prompt",
-        "transcription",
-        "language",
-        "split",
-    ]
-    rows = [
-        ["ab12", "1", "gv-1.mp3", "6120", "What do you do?", "ta mee [disfluency] toiggal", "Manx", "train"],
-        ["ab12", "2", "gv-2.mp3", "6120", "", "", "Manx", "unassigned"],
-    ]
-    content = "".join("\t".join(row) + "\n" for row in (names, *rows))
-    told, untold = convert(tmp_path / "ss-corpus-gv.tsv", content).values()
-    assert told == Utterance(
-        id="gv-1",
-        audio=f"{tmp_path}/audios/gv-1.mp3",
-        duration=6.12,
-        text="ta mee [disfluency] toiggal",
-        speaker="ab12",
-        language="gv",
-        extras={"audio_id": "1", "prompt": "What do you do?", "split": "train"},
-    )
-    assert untold.text is None and untold.extras == {"audio_id": "2", "split": "unassigned"}
-
-
 def test_a_plain_csv_table(tmp_path: Path) -> None:
     audio = write_silence(tmp_path / "audio" / "a.wav", 0.5)
     (tmp_path / "a.csv").write_bytes(
@@ -234,47 +193,29 @@ def test_a_row_of_endless_lines_is_refused(tmp_path: Path, monkeypatch: pytest.M
             list(read(tmp_path / "a.csv"))
 
 
-def test_what_others_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """NeMo has names of its own; csv of the standard library reads our table."""
+def test_what_nemo_reads(tmp_path: Path) -> None:
+    """By names of its own."""
     extras = {"n": 1, "none": None}
     item = Utterance(
         id="a", audio=f"{tmp_path}/a.wav", start=1, duration=1.5, text='"é", he', language="fr", extras=extras
     )
-    for kind in ("csv", "nemo"):
-        assert write_utterances(tmp_path / f"a.{kind}", kind, [item]) == 1
-    assert json.loads((tmp_path / "a.nemo").read_text()) == {
+    assert write_utterances(tmp_path / "a.json", "nemo", [item]) == 1
+    assert json.loads((tmp_path / "a.json").read_text()) == {
         "id": "a", "audio_filepath": item.audio, "offset": 1.0, "duration": 1.5, "text": '"é", he', "lang": "fr", **extras
     }  # fmt: skip
-    with open(tmp_path / "a.csv", newline="") as file:
-        assert next(csv.DictReader(file)) == {
-            "id": "a", "path": "a.wav", "start": "1.0", "duration": "1.5", "text": item.text,
-            "speaker": "", "language": "fr", "n": "1", "none": "",
-        }  # fmt: skip
-    assert "1 utterances have extras that come back as text" in caplog.text
-    assert "1 utterances lose an extra that is empty" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "message"),
+    ("changes", "message"),
     [
-        ("tsv", {"text": "a\tb"}, "utterance a: "),
-        ("tsv", {"extras": {"x": "\r"}}, "utterance a: "),
-        ("tsv", {"extras": {"x\ty": "a"}}, "utterance id: "),
-        ("tsv", {"text": "a" * 200_000}, "utterance a: .*a cell"),
-        ("nemo", {"text": "a" * 1_000_000}, "utterance a: the line is longer"),
-        ("csv", {"text": "a\0b"}, "utterance a: .*a cell"),
-        ("csv", {"text": "a" * 200_000}, "utterance a: .*a cell"),
-        ("csv", {"extras": {"Path": "x"}}, "extras.Path"),
-        ("csv", {"extras": {" x": "x"}}, "extras. x"),
-        ("nemo", {"extras": {"offset": 1}}, "utterance a: extras.offset"),
+        ({"text": "a" * 1_000_000}, "utterance a: the line is longer"),
+        ({"extras": {"offset": 1}}, "utterance a: extras.offset"),
     ],
 )
-def test_what_a_format_cannot_hold_is_refused(
-    tmp_path: Path, kind: Kind, changes: dict, message: str
-) -> None:
+def test_what_nemo_cannot_hold_is_refused(tmp_path: Path, changes: dict, message: str) -> None:
     utterance = Utterance(**{"id": "a", "audio": "/a.wav", "duration": 1.0} | changes)
     with pytest.raises(UserError, match=message):
-        write_utterances(tmp_path / "a", kind, [utterance])
+        write_utterances(tmp_path / "a", "nemo", [utterance])
     assert not (tmp_path / "a").exists()
 
 
@@ -289,39 +230,29 @@ KEYS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_s
 VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
 
 
-def utterances(texts: st.SearchStrategy[str], values: st.SearchStrategy) -> st.SearchStrategy[Utterance]:
-    return st.builds(
-        Utterance,
-        id=IDS,
-        audio=LINES.map(lambda name: f"/x/{name}.wav"),
-        start=st.floats(0, 1e6),
-        duration=st.floats(1e-6, 1e6),
-        channel=st.none() | st.integers(1, 8),
-        text=texts,
-        speaker=st.none() | LINES.filter(bool),
-        language=st.none() | LINES.filter(bool),
-        extras=st.dictionaries(KEYS, values, max_size=3),
-    )
-
-
-@pytest.mark.parametrize(
-    ("kind", "strategy"),
-    [
-        ("jsonl", utterances(TEXTS, VALUES)),
-        ("nemo", utterances(TEXTS, VALUES)),
-        ("csv", utterances(TEXTS, TEXTS.filter(bool))),
-        ("tsv", utterances(LINES, LINES.filter(bool))),
-    ],
+UTTERANCES = st.builds(
+    Utterance,
+    id=IDS,
+    audio=LINES.map(lambda name: f"/x/{name}.wav"),
+    start=st.floats(0, 1e6),
+    duration=st.floats(1e-6, 1e6),
+    channel=st.none() | st.integers(1, 8),
+    text=TEXTS,
+    speaker=st.none() | LINES.filter(bool),
+    language=st.none() | LINES.filter(bool),
+    extras=st.dictionaries(KEYS, VALUES, max_size=3),
 )
-def test_there_and_back(
-    tmp_path_factory: pytest.TempPathFactory, kind: str, strategy: st.SearchStrategy
-) -> None:
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_there_and_back(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     """Of plain files and of packed ones."""
 
     @settings(max_examples=25)
-    @given(st.lists(strategy, min_size=1, max_size=3))
+    @given(st.lists(UTTERANCES, min_size=1, max_size=3))
     def check(records: list[Utterance]) -> None:
-        path = tmp_path_factory.mktemp("back") / f"a.{'json' if kind == 'nemo' else kind}"
+        path = tmp_path_factory.mktemp("back") / name
+        kind = guess_target_kind(path)
         write_utterances(path, kind, records)
         assert list(read_utterances(path, kind)) == records
         packed = path.with_name(path.name + ".gz")
@@ -345,7 +276,9 @@ def test_any_bytes_give_utterances_or_a_user_error(
     (folder / "a").write_bytes(head + data)
     (folder / "wav.scp").write_bytes(data)
     (folder / "text").write_bytes(data)
-    for kind in KINDS:
+    for kind in SOURCES:
+        if kind == "parquet":
+            continue
         try:
             list(read_utterances(folder if kind == "kaldi" else folder / "a", kind))
         except UserError as error:
@@ -383,17 +316,6 @@ def test_an_audiofolder_of_hugging_face(tmp_path: Path, name: str) -> None:
     assert found["test"] == Utterance(id="test", audio=audio, duration=1, text="yes", extras=extras)
     assert found["train"].extras["split"] == "train"
     assert convert(tmp_path / "test" / name)["test"].text == "yes"
-
-
-def test_ljspeech(tmp_path: Path) -> None:
-    audio = write_silence(tmp_path / "wavs" / "LJ001-0007.wav", 1)
-    (tmp_path / "metadata.csv").write_text('LJ001-0007|"in 1455, he|"in fourteen fifty-five, he\n')
-    for path in (tmp_path, tmp_path / "metadata.csv"):
-        (found,) = convert(path).values()
-        assert (found.id, found.audio, found.text) == ("LJ001-0007", audio, '"in fourteen fifty-five, he')
-        assert convert(path, text_column="raw_text")[found.id].text == '"in 1455, he'
-    (tmp_path / "metadata.csv").write_text("wavs/LJ001-0007.wav|in 1455\n")
-    assert convert(tmp_path)["LJ001-0007"].text == "in 1455"
 
 
 def test_the_separator_is_found(tmp_path: Path) -> None:
@@ -450,23 +372,10 @@ def test_kinds_are_guessed(tmp_path: Path) -> None:
         (tmp_path / name).write_text('\n{"audio_filepath": "a.wav"}\n')
     for name in ("a.csv", "a.TSV", "a.txt"):
         (tmp_path / name).touch()
-    sources = {
-        "": "kaldi",
-        "a.csv": "csv",
-        "a.TSV": "tsv",
-        "ours.jsonl": "jsonl",
-        "nemo.jsonl": "nemo",
-        "nemo.json": "nemo",
-    }
+    sources = {"": "kaldi", "a.csv": "csv", "a.TSV": "tsv", "ours.jsonl": "jsonl"}
+    sources |= {"nemo.jsonl": "nemo", "nemo.json": "nemo"}
     assert {name: guess_source_kind(tmp_path / name) for name in sources} == sources
-    targets = {
-        "": "kaldi",
-        "data": "kaldi",
-        "a.csv": "csv",
-        "a.tsv": "tsv",
-        "a.jsonl": "jsonl",
-        "a.json": "nemo",
-    }
+    targets = {"": "kaldi", "data": "kaldi", "a.jsonl": "jsonl", "a.json": "nemo"}
     assert {name: guess_target_kind(tmp_path / name) for name in targets} == targets
     for guess in (guess_source_kind, guess_target_kind):
         with pytest.raises(UserError, match=r"a\.txt: (cannot tell the|of unknown) kind"):

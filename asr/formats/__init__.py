@@ -1,0 +1,5 @@
+"""Manifests of other toolkits: Kaldi, NeMo, tables, lhotse, Hugging Face, folders of recordings."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,258 @@
+"""Manifests of other toolkits in and out: NeMo JSON Lines and Kaldi folders.
+
+In only: tables such as Common Voice's, LibriSpeech, lhotse, audiofolder and Parquet of Hugging Face,
+recordings with a .txt beside each. What a format cannot hold is an error if it would damage the rest, else a
+warning.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from asr.audio.reading import AUDIO_SUFFIXES
+from asr.data.manifest import Utterance, read_manifest, require_line_fits, with_absolute_audio, write_manifest
+from asr.data.packed import is_manifest
+from asr.data.records import (
+    COLUMNS,
+    MEANINGS,
+    SOURCES,
+    TARGETS,
+    build_id,
+    describe_columns,
+    read_objects,
+    read_rows,
+)
+from asr.data.text_lines import open_lines, parse_json, read_id_texts, read_text_lines
+from asr.errors import UserError, shorten
+from asr.files import replace_file
+from asr.formats.kaldi_folder import read_kaldi, write_kaldi
+from asr.formats.lhotse_cuts import read_cuts
+from asr.formats.parquet import read_parquet
+from asr.formats.source import LeaveOut, Source, find_split, raise_error
+
+TRANS = ".trans.txt"
+METADATA = ("metadata.csv", "metadata.jsonl")
+_NEMO_NAMES = {"audio": "audio_filepath", "start": "offset", "language": "lang"}
+_SUFFIXES = {TRANS: "librispeech", ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}
+
+
+def read_utterances(
+    path: str | Path,
+    kind: str,
+    *,
+    audio_dir: Path | None = None,
+    text_column: str | None = None,
+    leave_out: LeaveOut = raise_error,
+) -> Iterator[Utterance]:
+    """The utterances of a manifest of any kind, with absolute audio paths.
+
+    `audio_dir`: where the audio goes that a Parquet table has in its cells. `text_column`: which column of a
+    table has the texts. `leave_out` is called for each utterance whose audio is missing or cannot be read.
+    """
+    if kind == "jsonl":
+        return read_manifest(path)
+    source = Source(path, text_column, leave_out)
+    if kind == "parquet":
+        if audio_dir is None:
+            raise UserError(f"{path}: holds audio; make a manifest of it first, by `asr manifest convert`")
+        return source.read(read_parquet(path, source, audio_dir))
+    return source.read(_READERS[kind](path, source))
+
+
+def guess_source_kind(path: str | Path) -> str:
+    """The kind of a folder is that of the files in it, of a table that of its suffix, and of JSON Lines that
+    of the first record."""
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder; check the path")
+    if path.is_dir():
+        return _guess_folder_kind(path)
+    name = path.name.lower().removesuffix(".gz")
+    for suffix, kind in _SUFFIXES.items():
+        if name.endswith(suffix):
+            return kind
+    if not name.endswith((".jsonl", ".json")):
+        raise UserError(f"{path}: of unknown kind; name it by --from: {', '.join(SOURCES)}")
+    if is_manifest(path):
+        return "jsonl"
+    first = next((parse_json(line) for _, line in read_text_lines(path)), None)
+    if not isinstance(first, dict):
+        return "jsonl"
+    if str(first.get("type")).endswith("Cut"):
+        return "lhotse"
+    return "nemo" if any(MEANINGS.get(name.lower()) == "audio" for name in first) else "jsonl"
+
+
+def _guess_folder_kind(folder: Path) -> str:
+    if (folder / "wav.scp").exists():
+        return "kaldi"
+    patterns = [("*.parquet", "parquet"), (f"*{TRANS}", "librispeech")]
+    patterns += [(name, "audiofolder") for name in METADATA]
+    for pattern, kind in patterns:
+        if next(folder.rglob(pattern), None) is not None:
+            return kind
+    return "kaldi" if next(_find_recordings(folder), None) is None else "files"
+
+
+def guess_target_kind(path: str | Path) -> str:
+    """Guess by the suffix; a path without one is a Kaldi folder."""
+    path = Path(path)
+    kind = "kaldi" if path.is_dir() else {".jsonl": "jsonl", ".json": "nemo", "": "kaldi"}.get(path.suffix)
+    if kind is None:
+        raise UserError(f"{path}: cannot tell the kind of this target; name it: {', '.join(TARGETS)}")
+    return kind
+
+
+# --- NeMo ---------------------------------------------------------------------------------------
+
+
+def _read_nemo(path: str | Path, source: Source, split: str | None = None) -> Iterator[Utterance]:
+    """JSON Lines of NeMo and others. Relative audio starts at its folder; other fields become extras."""
+    with open_lines(path) as lines:
+        for number, record in read_objects(lines):
+            yield from source.build(f"{path}:{number}", source.keep_scalars(record), lines.folder, split)
+
+
+def _write_nemo(path: str | Path, utterances: Iterable[Utterance]) -> int:
+    """Audio paths are absolute, since only some versions of NeMo know relative ones."""
+    folder = os.path.dirname(os.path.abspath(path))
+    count = 0
+    with replace_file(path) as file:
+        for utterance in utterances:
+            fields = _flatten(utterance, with_absolute_audio(utterance, folder).audio, _NEMO_NAMES)
+            line = json.dumps(fields, ensure_ascii=False).encode()
+            require_line_fits(utterance.id, line)
+            file.write(line + b"\n")
+            count += 1
+    return count
+
+
+def _flatten(utterance: Utterance, audio: str, names: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of an utterance under the names of a format, with its extras beside them."""
+    for name in utterance.extras:
+        if utterance.text is not None and name.lower() in COLUMNS["text"][1:]:
+            continue  # the field `text` goes before
+        if name.lower() in MEANINGS:
+            raise UserError(
+                f"utterance {utterance.id}: extras.{name} means something else as a field; rename it"
+            )
+    fields = utterance.model_dump(exclude_defaults=True, exclude={"extras"}) | {"audio": audio}
+    return {names.get(name, name): value for name, value in fields.items()} | utterance.extras
+
+
+# --- folders of recordings ----------------------------------------------------------------------
+
+
+def _read_librispeech(path: str | Path, source: Source) -> Iterator[Utterance]:
+    """All SPEAKER-CHAPTER.trans.txt of a folder and below, or one of them: a line is an id and its text.
+
+    The audio, ID.flac or of another format, lies beside; the speaker is the first part of the id.
+    """
+    for table in sorted(Path(path).rglob(f"*{TRANS}")) if Path(path).is_dir() else [Path(path)]:
+        with open_lines(table) as lines:
+            for number, id, text in read_id_texts(lines):
+                names = (f"{id}{suffix}" for suffix in (".flac", ".wav", ".mp3", ".opus", ".ogg"))
+                audio = next(
+                    (name for name in names if "/" not in id and (table.parent / name).is_file()), None
+                )
+                if audio is None:
+                    message = f"no audio for {shorten(id)} beside it; expected {shorten(id + '.flac')}"
+                    source.leave_out(lines.error(number, message))
+                    continue
+                record = {"id": id, "audio": audio, "text": text, "speaker": id.split("-")[0]}
+                yield from source.build(f"{table}:{number}", record, table.parent)
+
+
+def _find_recordings(folder: Path) -> Iterator[Path]:
+    files = (file for file in folder.rglob("*") if file.suffix.lower() in AUDIO_SUFFIXES)
+    return (file for file in files if not file.name.startswith("."))
+
+
+def _read_files(path: str | Path, source: Source) -> Iterator[Utterance]:
+    """All audio files of a folder and below, each with the text of NAME.txt beside it; ids are the paths."""
+    root = Path(path)
+    for audio in sorted(_find_recordings(root)):
+        name = audio.relative_to(root)
+        record = {"id": source.ids.add(build_id("-".join(name.parts))), "audio": str(name)}
+        text = audio.with_suffix(".txt")
+        if text.is_file():
+            record["text"] = " ".join(line for _, line in read_text_lines(text))
+        else:
+            source.losses["have no text, for no .txt of their name is beside them"] += 1
+        yield from source.build(str(audio), record, root, find_split(str(name.parent)))
+
+
+def _read_audiofolder(path: str | Path, source: Source) -> Iterator[Utterance]:
+    """The tables named metadata of a folder and below, with the audio relative to each of them."""
+    for table in sorted(file for name in METADATA for file in Path(path).rglob(name)):
+        split = find_split(os.path.relpath(table.parent, path))
+        yield from (_read_csv if table.suffix == ".csv" else _read_nemo)(table, source, split=split)
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def _read_table(
+    path: str | Path, source: Source, separator: str, split: str | None = None
+) -> Iterator[Utterance]:
+    """A table with a header. Relative audio starts at the table's folder.
+
+    One with client_id and path is from Common Voice: its audio is in `clips/` beside it, and the durations in
+    `clip_durations.tsv`, if that is there.
+    """
+    with open_lines(path) as lines:
+        rows = read_rows(lines, separator)
+        _, names = next(rows, (1, []))
+        source.check_names(names)
+        folder = Path(lines.folder)
+        known, durations = {name.lower() for name in names}, dict[str, str]()
+        if not known & {*COLUMNS["audio"]}:
+            found = ", ".join(map(shorten, names[:20])) or "nothing"
+            raise UserError(f"{path}: no column for the audio in {found}. Known are {describe_columns()}")
+        if {"client_id", "path"} <= known:
+            if not known & {"duration", "duration_ms"} and (folder / "clip_durations.tsv").exists():
+                durations = _read_clip_durations(folder / "clip_durations.tsv")
+            folder /= "clips"
+        for number, row in rows:
+            cells = zip(names, row, strict=True)
+            record = {name: cell for name, cell in cells if cell or name.lower() in source.columns["text"]}
+            if record.get("path") in durations:
+                record["duration_ms"] = durations[record["path"]]
+            yield from source.build(f"{path}:{number}", record, folder, split)
+
+
+def _read_clip_durations(path: Path) -> dict[str, str]:
+    with open_lines(path) as lines:
+        rows = read_rows(lines, "\t")
+        _, header = next(rows, (1, []))
+        if len(header) != 2 or MEANINGS.get(header[1]) != "milliseconds":
+            raise UserError(f"{path}: expected the columns clip and duration[ms], found {shorten(header)}")
+        return {clip: milliseconds for _, (clip, milliseconds) in rows}
+
+
+_read_csv = partial(_read_table, separator=",")
+_READERS: dict[str, Callable[[str | Path, Source], Iterator[Utterance]]] = {
+    "nemo": _read_nemo,
+    "csv": _read_csv,
+    "tsv": partial(_read_table, separator="\t"),
+    "kaldi": read_kaldi,
+    "librispeech": _read_librispeech,
+    "lhotse": read_cuts,
+    "audiofolder": _read_audiofolder,
+    "files": _read_files,
+}
+_WRITERS: dict[str, Callable[[str | Path, Iterable[Utterance]], int]] = {
+    "jsonl": write_manifest,
+    "nemo": _write_nemo,
+    "kaldi": write_kaldi,
+}
+
+
+def write_utterances(path: str | Path, kind: str, utterances: Iterable[Utterance]) -> int:
+    """Write a manifest of any kind; returns the count."""
+    return _WRITERS[kind](path, utterances)
