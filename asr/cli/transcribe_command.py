@@ -84,8 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = f"{DECODING_METHODS} (default: auto, the best that MODEL offers)"
     add("--decoding", metavar="METHOD", help=text)
     add_decoding_options(more, "segments")
-    text = """of one recording, draw the attention of the decoder to each token, or the CTC probabilities;
-    several segments become OUT-001.png and so on"""
+    text = """of one recording, draw the attention of the decoder to each token; the second segment goes to
+    OUT-002.png and so on"""
     add("--plot-attention", metavar="OUT.png", help=text)
     text = """live: read standard input, raw PCM (16 kHz, 16 bits, mono, little-endian) or a format such as
     WAV, MP3, Ogg, and write text while someone speaks (--format txt or jsonl)"""

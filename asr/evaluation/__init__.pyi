@@ -1,14 +1,9 @@
 from .attention_pictures import (
     END as END,
-    View as View,
-    check_view as check_view,
-    choose_labels as choose_labels,
-    choose_view as choose_view,
     compute_spectrogram as compute_spectrogram,
     draw as draw,
     draw_recording as draw_recording,
     draw_text as draw_text,
-    require_recognizer as require_recognizer,
 )
 from .speech import (
     DecodedSplit as DecodedSplit,

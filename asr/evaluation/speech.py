@@ -228,7 +228,7 @@ def _normalize(
 
 def write_texts(
     folder: str | Path, split: EvaluatedSplit, utterances: Sequence[Utterance], normalizer: Normalizer
-) -> list[Path]:
+) -> None:
     """Write references and hypotheses as they are scored, so that `asr score` of them finds the same rates.
 
     JSON Lines have the speakers, for the intervals; trn files are for sclite. NAME.raw.jsonl has the text as
@@ -240,24 +240,21 @@ def write_texts(
         having = [item for item in utterances if len(item.more_references) > number]
         texts[f"reference_{number + 2}"] = {item.id: item.more_references[number] for item in having}
     texts |= {name: decoded.texts for name, decoded in split.setups.items()}
-    paths = []
     for name, raw in texts.items():
         known = [item for item in utterances if item.id in raw]
         normalized, setup = _normalize(raw, known, normalizer), name if name in split.setups else ""
         for kind in ("trn", "jsonl"):
-            paths.append(_write(folder / f"{name}.{kind}", kind, known, normalized, setup))
+            _write(folder / f"{name}.{kind}", kind, known, normalized, setup)
         if setup:
-            paths.append(_write(folder / f"{name}.raw.jsonl", "jsonl", known, raw, setup))
-    return paths
+            _write(folder / f"{name}.raw.jsonl", "jsonl", known, raw, setup)
 
 
 def _write(
     path: Path, format_name: str, utterances: Sequence[Utterance], texts: Mapping[str, str], setup: str
-) -> Path:
+) -> None:
     with replace_file(path) as file:
         for item in utterances:
             text = texts[item.id]
             segment = Segment(0.0, item.duration, text, confidence=math.nan, decoding=setup)
             transcript = Transcript(item.id, item.audio, item.duration, (segment,), item.speaker)
             file.write(format_transcript(format_name, transcript).encode())
-    return path

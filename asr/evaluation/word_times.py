@@ -37,10 +37,7 @@ def align_utterances(
     """
     model, front_end = system.model.to(device).eval(), system.front_end.to(device)
     if by == "ctc" and model.ctc_head is None:
-        raise UserError(
-            "alignment needs a CTC head, and this model has none; train with ctc_weight above 0, or align by "
-            "attention"
-        )
+        raise UserError("alignment needs a CTC head, and this model has none; align by attention")
     if by == "attention" and (model.decoder is None or model.decoder.num_heads == 0):
         raise UserError("alignment by attention needs a decoder that attends, and this model has none")
     clock, rate = make_clock(system.config.features, model.encoder), front_end.config.sample_rate

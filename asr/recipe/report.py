@@ -13,7 +13,7 @@ from typing import Any
 from asr.audio.sources import Recording
 from asr.data.manifest import Utterance, read_manifest
 from asr.errors import UserError
-from asr.evaluation.attention_pictures import View, draw_text
+from asr.evaluation.attention_pictures import draw_text
 from asr.evaluation.plots import draw_learning_curve
 from asr.recipe.evaluation import (
     RESULTS,
@@ -74,9 +74,7 @@ def draw_attention(run_folder: Path, utterances: Sequence[Utterance], folder: Pa
     paths = [folder / f"{utterance.id}.png" for utterance in utterances]
     for utterance, path in zip(utterances, paths, strict=True):
         span = utterance.start, utterance.duration, utterance.channel_index
-        draw_text(
-            recognizer, Recording(utterance.audio, utterance.id, *span), path, utterance.text or "", View()
-        )
+        draw_text(recognizer, Recording(utterance.audio, utterance.id, *span), path, utterance.text or "")
     return paths
 
 

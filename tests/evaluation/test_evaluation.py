@@ -174,8 +174,7 @@ def test_further_references_of_a_manifest(system: System, manifest: Path, tmp_pa
     utterances, normalizer = read_references(manifest), make_normalizer(system.config.text)
     found = score_setups(split, utterances, normalizer)["ctc_greedy"]
     assert found.num_references == 3 and found.errors_P[0] == found.errors_P[3] == 0 < found.errors_P[1]
-    paths = write_texts(tmp_path / "out", split, utterances, normalizer)
-    assert {"reference_2.jsonl", "reference_3.jsonl"} < {path.name for path in paths}
+    write_texts(tmp_path / "out", split, utterances, normalizer)
     files = [str(tmp_path / "out" / f"{name}.jsonl") for name in ("reference", "reference_2", "reference_3")]
     _, (again,), _ = score_files(files[0], [str(tmp_path / "out/ctc_greedy.trn")], more_references=files[1:])
     assert again.score.counts == found.counts and again.score.interval == found.interval
@@ -188,8 +187,7 @@ def test_further_references_of_a_manifest(system: System, manifest: Path, tmp_pa
 def test_files_give_the_same_scores(system: System, manifest: Path, tmp_path: Path) -> None:
     utterances, normalizer = read_references(manifest), make_normalizer(system.config.text)
     split = run(system, utterances, "ctc_greedy", "joint")
-    paths = write_texts(tmp_path / "out", split, utterances, normalizer)
-    assert sorted(path.name for path in paths) == sorted(path.name for path in (tmp_path / "out").iterdir())
+    write_texts(tmp_path / "out", split, utterances, normalizer)
     for name, scored in score_setups(split, utterances, normalizer).items():
         for kind in ("jsonl", "trn"):
             reference, hypothesis = (str(tmp_path / "out" / f"{own}.{kind}") for own in ("reference", name))
