@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import errno
 import importlib
 import logging
@@ -13,18 +12,15 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from asr.errors import UserError, suggest
+from asr.errors import UserError
 from asr.files import require_local
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
     from asr.scale.ray_pool import PoolOptions
-
-logger = logging.getLogger(__name__)
 
 # Each command is a module, NAME_command, which imports torch only when it runs: help stays quick.
 GROUPS = {
@@ -57,7 +53,7 @@ FOLDERS = {"recipe": "recipe", "serve": "serve", "combine": "scoring.nist"}  # o
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser of a command whose errors show its own usage and the nearest option or setting."""
+    """Parser of a command whose errors show its own usage."""
 
     def __init__(self, **values: Any) -> None:
         super().__init__(allow_abbrev=False, **values)  # --language would be --language-model
@@ -67,26 +63,8 @@ class _Parser(argparse.ArgumentParser):
         if hasattr(namespace, "overrides") and all("=" in word and word[0] != "-" for word in unknown):
             namespace.overrides = [*namespace.overrides, *unknown]  # settings that stand behind an option
         elif unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}; {self._explain(unknown[0])}")
+            self.error(f"unrecognized arguments: {' '.join(unknown)}; `{self.prog} --help` lists the options")
         return namespace, []
-
-    def _explain(self, unknown: str) -> str:
-        """Say what may be meant by an argument that is none."""
-        word, equals, value = unknown.partition("=")
-        options = [option for option in self._option_string_actions if option not in ("-h", "--help")]
-        if "--set" in options and ("." in word or (equals and word[0] != "-")):
-            prefix = "" if any(action.dest == "overrides" for action in self._actions) else "--set "
-            return f"a setting is given as {prefix}{word.lstrip('-')}={value or '...'}"
-        longer = [option for option in options if len(word) > 2 and option.startswith(word)]
-        near = longer or difflib.get_close_matches(word, options, n=1, cutoff=0.75)
-        return f"did you mean {near[0]}?" if near else f"`{self.prog} --help` shows what there is"
-
-    def _check_value(self, action, value):  # type: ignore[no-untyped-def]
-        try:
-            super()._check_value(action, value)
-        except argparse.ArgumentError as error:
-            error.message += f"; {suggest(str(value), [*map(str, action.choices)], 'choose one')}"
-            raise
 
 
 # Errors of a disk, a quota or a device that is full.
@@ -286,37 +264,37 @@ def limit_threads(threads: int | None) -> None:
 
 # --- progress --------------------------------------------------------------------------------------
 
+BAR = "{percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s of audio [{elapsed}<{remaining}]"
 LINE_EVERY_SECONDS = 30.0
-BAR = "{percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s of audio [{elapsed}<{remaining}]{postfix}"
 
 
 class AudioProgress:
-    """Counts seconds of audio: files differ too much in length for a count of files to foretell the end."""
+    """Counts seconds of audio: files differ too much in length for a count of files to foretell the end.
+
+    A bar on a terminal, elsewhere a line now and then.
+    """
 
     def __init__(self, total_seconds: float, every: float = LINE_EVERY_SECONDS) -> None:
         from tqdm import tqdm
 
-        self._total = total_seconds
-        self._every = every
-        self._done = 0.0
-        self._begin = self._said = time.monotonic()
-        self._stack = contextlib.ExitStack()
-        # None: a bar on a terminal only.
+        self._begin, self._total = time.monotonic(), max(total_seconds, 1e-6)
+        self._is_terminal = sys.stderr.isatty()
+        every = 0.1 if self._is_terminal else every
         self._bar: tqdm[Any] = tqdm(
-            total=max(total_seconds, 1e-6), bar_format=BAR, dynamic_ncols=True, disable=None, leave=False
-        )
+            total=self._total, mininterval=every, delay=every, leave=False, dynamic_ncols=True,
+            bar_format=BAR if self._is_terminal else BAR + "\n",
+        )  # fmt: skip
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> AudioProgress:
-        if not self._bar.disable:
+        if self._is_terminal:
             from tqdm.contrib.logging import logging_redirect_tqdm
 
             self._stack.enter_context(logging_redirect_tqdm())  # messages do not break the bar
+        self._stack.enter_context(self._bar)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.close()
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     @property
@@ -325,19 +303,6 @@ class AudioProgress:
 
     def advance(self, seconds: float) -> None:
         """Note that so many seconds of audio are done."""
-        self._done += seconds
-        if self._done > self._total:  # a header said less than was there
-            self._bar.total = self._total = self._done
+        self._total = max(self._total, self._bar.n + seconds)  # a header may say less than is there
+        self._bar.total = self._total
         self._bar.update(seconds)
-        now = time.monotonic()
-        if self._bar.disable and now - self._said >= self._every and self._done < self._total:
-            self._said = now
-            logger.info("%s", self._describe())
-
-    def _describe(self) -> str:
-        left = self.elapsed * (self._total - self._done) / max(self._done, 1e-6)
-        speed = self._done / max(self.elapsed, 1e-6)
-        return (
-            f"{self._done:.0f} of {self._total:.0f} s of audio, {speed:.1f} times as fast as it was spoken; "
-            f"about {left:.0f} s left"
-        )

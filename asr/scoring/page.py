@@ -1,10 +1,9 @@
-"""One HTML page about a score: intervals, confusions, error by length, and utterances to search and play."""
+"""One HTML page about a score: tables, and utterances to search and play."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,21 +13,12 @@ from urllib.parse import quote
 import numpy as np
 
 from asr.files import replace_file
-from asr.scoring.result import (
-    RATE_NAMES,
-    Score,
-    UtteranceScore,
-    most_common,
-    percent,
-    show_interval,
-    tabulate,
-)
+from asr.scoring.result import Score, UtteranceScore, tabulate
 from asr.scoring.scored_files import ScoredFile
 from asr.scoring.significance import Comparison
 from asr.transcripts.readers import Entry, TranscriptFile
 
 MAX_UTTERANCES = 5000  # in the page; a browser searches so many without a pause
-HEAT_MAP_UNITS = 20
 PLAYABLE = (".wav", ".mp3", ".flac", ".ogg", ".oga", ".opus", ".m4a", ".mp4", ".webm", ".aac")
 
 
@@ -42,7 +32,7 @@ class Report:
     notes: tuple[str, ...]
     settings: Mapping[str, str]
     by: Mapping[str, Sequence[Mapping[str, Score]]]
-    """Score by field (such as speaker or length), system and value."""
+    """Score by field (such as speaker), system and value."""
 
 
 def write_report(path: str, report: Report) -> None:
@@ -76,65 +66,19 @@ def _describe(report: Report) -> dict[str, Any]:
     names = [system.name for system in report.systems]
     total = len(report.systems[0].score)
     shown = "" if total <= MAX_UTTERANCES else f", the {MAX_UTTERANCES:,} with most errors"
-    groups = []
+    tables = [["Summary", tabulate(("system",), [((own.name,), own.score) for own in report.systems])]]
     for field, by_system in report.by.items():
         pairs = zip(names, by_system, strict=True)
         scores = [((name, value), score) for name, own in pairs for value, score in own.items()]
-        groups.append([f"By {field}", tabulate(("system", field), scores)])
+        tables.append([f"By {field}", tabulate(("system", field), scores)])
     return {
         "title": f"{report.reference.path}: {', '.join(names)}",
         "names": names,
         "settings": ", ".join(f"{name}: {value}" for name, value in report.settings.items()),
         "notes": report.notes,
-        "summary": tabulate(("system",), [((system.name,), system.score) for system in report.systems]),
         "verdicts": [str(comparison) for comparison in report.comparisons],
-        "intervals": _place_intervals(report.systems),
-        "groups": groups,
-        "confusions": [
-            _describe_confusions(system)
-            for system in report.systems
-            if system.score.error_counts["confusions"]
-        ],
+        "tables": tables,
         "utterances": f"Utterances: {total:,}{shown}",
-    }
-
-
-def _place_intervals(systems: Sequence[ScoredFile]) -> dict[str, Any] | None:
-    """[name, label, low, high, rate] of each system, the last three in percent of a common scale."""
-    found = [
-        (system, system.score.error_rate, interval)
-        for system in systems
-        if (interval := system.score.interval)
-    ]
-    if len(found) < len(systems):
-        return None
-    ends = [end for _, rate, interval in found for end in (rate, interval.high) if end < float("inf")]
-    top = max(ends, default=0) or 0.01
-    rows = []
-    for system, rate, interval in found:
-        places = (round(100 * min(x, top) / top, 2) for x in (interval.low, interval.high, rate))
-        rows.append([system.name, f"{percent(rate)} {show_interval(interval, '[{}, {}]')}", *places])
-    first = systems[0].score
-    by = f"{100 * first.confidence:g} % interval by {first.resampled_by}"
-    return {"title": f"{RATE_NAMES[first.unit]} from 0 to {percent(top)} %, with its {by}", "rows": rows}
-
-
-def _describe_confusions(system: ScoredFile) -> dict[str, Any]:
-    """The units that are confused most often, and how often with each of the most frequent other ones."""
-    confusions = system.score.error_counts["confusions"]
-    substituted, predicted = Counter[str](), Counter[str]()
-    for (reference, _), count in confusions.items():
-        substituted[reference] += count
-    rows = [unit for unit, _ in most_common(substituted, HEAT_MAP_UNITS)]
-    for (reference, hypothesis), count in confusions.items():
-        predicted[hypothesis] += count * (reference in rows)
-    columns = [unit for unit, count in most_common(predicted, HEAT_MAP_UNITS) if count]
-    return {
-        "title": f"{system.name}: confusions, {len(rows)} of {len(substituted):,} substituted units",
-        "columns": [unit if unit.strip() else "(space)" for unit in columns],
-        "rows": [
-            [row if row.strip() else "(space)", *(confusions[row, own] for own in columns)] for row in rows
-        ],
     }
 
 

@@ -116,18 +116,6 @@ class Counts:
     def error_rate(self) -> float:
         return divide(self.errors, self.reference_length)
 
-    @property
-    def match_error_rate(self) -> float:
-        """MER: the share of all pairs, deletions and insertions that is wrong; never above 1."""
-        return divide(self.errors, self.correct + self.errors)
-
-    @property
-    def information_lost(self) -> float:
-        """WIL: 1 minus the product of the correct shares of references and hypotheses."""
-        if self.reference_length == self.hypothesis_length == 0:
-            return 0.0
-        return 1 - self.correct**2 / max(self.reference_length * self.hypothesis_length, 1)
-
 
 @dataclass(frozen=True)
 class UtteranceScore:
@@ -332,8 +320,6 @@ class Score:
             "confidence": self.confidence,
             "resamples": self.resamples,
             "resampled_by": self.resampled_by,
-            "match_error_rate": self.counts.match_error_rate,
-            "information_lost": self.counts.information_lost,
             "character_error_rate": without_infinity(self.character_error_rate),
             "character_interval": _ends(self.character_interval),
             "sentence_errors": self.sentence_errors,

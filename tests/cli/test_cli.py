@@ -100,17 +100,13 @@ def test_a_misspelled_setting_names_the_nearest(
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        ("transcrib a.wav", "did you mean transcribe?"),
-        ("transcribe a.wav --format jsn", "did you mean json?"),
-        ("transcribe a.wav --threads 2 precision=int8", "a setting is given as --set precision=int8"),
-        ("transcribe a.wav --lang en", "did you mean --language?"),
-        ("train run.yaml --train.steps=10", "a setting is given as train.steps=10"),
+        ("transcrib a.wav", "'transcrib'"),
+        ("transcribe a.wav --format jsn", "'jsn'"),
+        ("transcribe a.wav --lang en", "unrecognized arguments: --lang en; `asr transcribe --help`"),
         ("train", "the following arguments are required: CONF\n"),
-        ("recipe run digits --corpus x", "did you mean --corpus-dir?"),
-        ("align runs/a dev.jsonl '' --output x", "`asr align --help` shows what there is"),
     ],
 )
-def test_wrong_options_name_the_right_ones(words: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_are_named(words: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(shlex.split(words))
     assert stopped.value.code == 2

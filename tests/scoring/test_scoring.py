@@ -26,8 +26,6 @@ def test_rates_are_jiwers(pairs) -> None:
     theirs = jiwer.process_words(said, heard)
     assert found.counts == Counts(theirs.hits, theirs.substitutions, theirs.deletions, theirs.insertions)
     assert found.error_rate == pytest.approx(theirs.wer)
-    assert found.counts.match_error_rate == pytest.approx(theirs.mer)
-    assert found.counts.information_lost == pytest.approx(theirs.wil)
     characters = jiwer.process_characters(said, heard)
     assert found.character_error_rate == pytest.approx(characters.cer)
     assert found.characters.counts == Counts(
@@ -111,9 +109,6 @@ def test_rates_of_counts() -> None:
     total = Counts(6, 2, 3, 4)
     assert (total.reference_length, total.hypothesis_length, total.errors) == (11, 12, 9)
     assert total.error_rate == 9 / 11
-    assert Counts().match_error_rate == 0
-    assert Counts().information_lost == 0
-    assert Counts(insertions=2).information_lost == 1
 
 
 def test_mixed_units_count_characters_of_some_scripts_and_words_of_others() -> None:
