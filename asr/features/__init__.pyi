@@ -4,6 +4,5 @@ from .front_end import (
     compute_kaldi_filters as compute_kaldi_filters,
     compute_povey_window as compute_povey_window,
     compute_whisper_filters as compute_whisper_filters,
-    fit_front_end as fit_front_end,
     speech_spans as speech_spans,
 )

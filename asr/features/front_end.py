@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 
 from asr.config import Config
-from asr.errors import UserError
 
 Lengths = TypeVar("Lengths", int, torch.Tensor)
 
@@ -57,10 +56,8 @@ class FeaturesConfig(Config):
     """Number of mel bands. Usual are 80 for log_mel (whisper: 80 or 128) and 23 for mfcc."""
     num_ceps: int = Field(default=13, ge=1)
     """Number of cepstra, with mfcc."""
-    deltas: Literal[0, 1, 2] = 0
-    """Append time derivatives up to this order, by regression over 2 frames to each side."""
-    cmvn: Literal["none", "utterance", "global"] = "utterance"
-    """Subtract mean, divide by deviation: of each utterance, or of the training data. None with whisper."""
+    cmvn: Literal["none", "utterance"] = "utterance"
+    """Subtract mean, divide by deviation, of each utterance. None with whisper."""
 
     @property
     def window_samples(self) -> int:
@@ -84,7 +81,7 @@ class FeaturesConfig(Config):
 
     @property
     def num_features(self) -> int:
-        return (self.num_ceps if self.type == "mfcc" else self.num_mels) * (1 + self.deltas)
+        return self.num_ceps if self.type == "mfcc" else self.num_mels
 
     @model_validator(mode="before")
     @classmethod
@@ -123,9 +120,7 @@ class FeaturesConfig(Config):
 class FrontEnd(torch.nn.Module):
     """Audio to features, for padded batches, on CPU and GPU. Not differentiable; always in float32.
 
-    The steps: windows and spectra -> mel bands -> logarithm -> cepstra, deltas, CMVN as the config asks. The
-    statistics of global CMVN are learned from data by `fit_front_end` and kept in buffers, so that they
-    travel with a checkpoint.
+    The steps: windows and spectra -> mel bands -> logarithm -> cepstra and CMVN as the config asks.
 
     An utterance has the same features alone and in a batch, on an x86 CPU to the bit (see ROW_MULTIPLE):
     nothing past its length is looked at, and frames past it are zeros. With convention `kaldi` only whole
@@ -136,8 +131,6 @@ class FrontEnd(torch.nn.Module):
     window_W: torch.Tensor
     mel_KM: torch.Tensor
     cepstra_MF: torch.Tensor
-    cmvn_mean_F: torch.Tensor
-    cmvn_std_F: torch.Tensor
 
     def __init__(self, config: FeaturesConfig) -> None:
         super().__init__()
@@ -154,10 +147,6 @@ class FrontEnd(torch.nn.Module):
         self._register_constant("mel_KM", mel_KM.repeat(2, axis=0))
         if config.type == "mfcc":
             self._register_constant("cepstra_MF", compute_cepstral_matrix(config.num_mels, config.num_ceps))
-        if config.cmvn == "global":
-            for name in ("cmvn_mean_F", "cmvn_std_F"):  # NaN: not learned yet
-                self.register_buffer(name, torch.full((config.num_features,), math.nan))
-        self._is_learned = False
         self._free_windows: list[torch.Tensor] = []
 
     def _register_constant(self, name: str, values: np.ndarray) -> None:
@@ -175,27 +164,6 @@ class FrontEnd(torch.nn.Module):
         self, audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(features_BTF, feature_lengths_B) of float32 audio in [-1, 1]."""
-        features_BTF, feature_lengths_B = self.before_cmvn(audio_BS, audio_lengths_B)
-        if self.config.cmvn == "none":
-            return features_BTF, feature_lengths_B
-        if self.config.cmvn == "utterance":
-            features_BTF = normalize_each(features_BTF, feature_lengths_B)
-        else:
-            # Remembered, because looking at a GPU's values waits for the GPU.
-            self._is_learned = self._is_learned or not bool(self.cmvn_mean_F.isnan().any())
-            if not self._is_learned:
-                raise UserError(
-                    "features.cmvn: global needs values learned from data: call fit_front_end, or load a "
-                    "checkpoint"
-                )
-            features_BTF = (features_BTF - self.cmvn_mean_F) / self.cmvn_std_F
-        return zero_padding(features_BTF, feature_lengths_B), feature_lengths_B
-
-    @torch.no_grad()
-    def before_cmvn(
-        self, audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The log-mel or MFCC, with deltas where the config asks for them."""
         whisper = self.config.convention == "whisper"
         feature_lengths_B = self.num_frames(audio_lengths_B.to(audio_BS.device))
         num_frames = self.num_frames(audio_BS.shape[1])
@@ -211,8 +179,8 @@ class FrontEnd(torch.nn.Module):
             if self.config.type == "mfcc":
                 features_BTF = _map_rows(features_BTF, self.cepstra_MF)
         features_BTF = zero_padding(features_BTF, feature_lengths_B)
-        if self.config.deltas:
-            features_BTF = append_deltas(features_BTF, feature_lengths_B, self.config.deltas)
+        if self.config.cmvn == "utterance":
+            features_BTF = normalize_each(features_BTF, feature_lengths_B)
         return zero_padding(features_BTF, feature_lengths_B), feature_lengths_B
 
     def _compute_log_mel(
@@ -272,38 +240,6 @@ class FrontEnd(torch.nn.Module):
         yield windows_RN
         if on_cpu:
             self._free_windows.append(windows_RN)
-
-
-# --- learning -----------------------------------------------------------------------------------
-
-
-def fit_front_end(front_end: FrontEnd, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Learn the statistics of global CMVN, if the config asks for it, in one pass, in float64.
-
-    `batches` holds (audio_BS, audio_lengths_B).
-    """
-    if front_end.config.cmvn != "global":
-        return
-    count, mean_F, scatter_F = 0, torch.zeros(1).double(), torch.zeros(1).double()
-    for batch in batches:
-        features_BTF, feature_lengths_B = front_end.before_cmvn(*batch)
-        is_valid_BT = valid_frames(features_BTF, feature_lengths_B.to(features_BTF.device))[..., 0]
-        frames_NF = features_BTF[is_valid_BT].to("cpu", torch.float64)
-        if not len(frames_NF):
-            continue
-        # Each batch is centered on its own mean before the two are merged: sums of raw squares would
-        # cancel where a mean is large beside its deviation.
-        total = count + len(frames_NF)
-        batch_mean_F = frames_NF.mean(dim=0)
-        difference_F = batch_mean_F - mean_F
-        scatter_F = scatter_F + (frames_NF - batch_mean_F).square().sum(dim=0)
-        scatter_F += difference_F.square() * (count * len(frames_NF) / total)
-        mean_F = mean_F + difference_F * (len(frames_NF) / total)
-        count = total
-    if count == 0:
-        raise UserError("no feature frames to learn from: there was no audio, or none as long as one window")
-    front_end.cmvn_mean_F.copy_(mean_F)
-    front_end.cmvn_std_F.copy_((scatter_F / count).sqrt().clamp(min=MIN_DEVIATION))
 
 
 # --- windows, mel filters and cepstra, in float64 -----------------------------------------------
@@ -452,26 +388,6 @@ def scale_like_whisper(log_mel_BTM: torch.Tensor, feature_lengths_B: torch.Tenso
     padding_BT1 = ~valid_frames(log_mel_BTM, feature_lengths_B)
     loudest_B11 = log_mel_BTM.masked_fill(padding_BT1, -math.inf).amax(dim=(1, 2), keepdim=True)
     return torch.maximum(log_mel_BTM, loudest_B11 - 8.0).add_(4.0).div_(4.0)
-
-
-def append_deltas(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor, order: int) -> torch.Tensor:
-    """Kaldi's deltas up to `order` behind the features; each utterance's first and last frame repeat."""
-    num_utterances, num_frames, _ = features_BTF.shape
-    reach = 2 * order
-    position_T = torch.arange(-reach, num_frames + reach, device=features_BTF.device)
-    position_BT = torch.minimum(position_T, feature_lengths_B[:, None] - 1).clamp_(min=0)
-    row_BT = position_BT + num_frames * torch.arange(num_utterances, device=features_BTF.device)[:, None]
-    extended_BTF = features_BTF.flatten(0, 1)[row_BT]
-    filters = [np.array([1.0])]
-    for _ in range(order):  # Kaldi's second order is the first applied twice, before frames are repeated
-        filters.append(np.convolve(filters[-1], np.arange(-2, 3) / 10))
-    blocks = [features_BTF]
-    for taps in filters[1:]:
-        delta_BTF = torch.zeros_like(features_BTF)
-        for offset, tap in enumerate(taps, start=reach - len(taps) // 2):
-            delta_BTF.add_(extended_BTF[:, offset : offset + num_frames], alpha=float(tap))
-        blocks.append(delta_BTF)
-    return torch.cat(blocks, dim=2)
 
 
 def normalize_each(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """A checkpoint is a folder that describes itself: weights, config, tokenizer, and how far training had come.
 
-    model.safetensors     weights to use, and the statistics of the front end
+    model.safetensors     weights to use
     training.safetensors  what only training needs: moments of the optimizer, raw weights beside an average
     config.yaml           the effective settings
     tokenizer.json
@@ -49,7 +49,6 @@ from asr.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-FRONT_END_PREFIX = "front_end."
 MODEL_PREFIX = "model."
 MAX_STATE_BYTES = 10_000_000
 PUBLISHED = ("recipes/*/results/*", "recipes/*/studies/*")  # what `--publish` writes says nothing of the code
@@ -89,8 +88,6 @@ def copy_tensors(
     """Copy the tensors of a checkpoint to memory, by file, so that training may go on meanwhile."""
     weights = system.model.state_dict() if weights is None else weights
     tensors = {f"{MODEL_PREFIX}{name}": tensor for name, tensor in weights.items()}
-    statistics = system.front_end.state_dict()
-    tensors |= {f"{FRONT_END_PREFIX}{name}": tensor for name, tensor in statistics.items()}
     files = {"model.safetensors": tensors}
     if training is not None:
         files["training.safetensors"] = dict(training)
@@ -189,7 +186,6 @@ def load_any_system(folder: str | Path, *, to_train: bool = False) -> System[Mod
     tensors = dict(read_tensors(folder / "model.safetensors"))
     _require_sizes_of_weights(config, front_end.num_features, len(tokenizer), tensors, folder)
     model = build_model(config.model, front_end.num_features, len(tokenizer))
-    _fill(front_end, tensors, FRONT_END_PREFIX, folder)
     _fill(model, tensors, MODEL_PREFIX, folder)
     if not to_train:
         merge_low_rank(model)

@@ -25,7 +25,6 @@ from asr.data.packed import (
     hash_file_or_shards,
     is_shards,
     open_shards,
-    read_audio,
     read_data,
     read_sentences,
     read_text_file,
@@ -33,7 +32,7 @@ from asr.data.packed import (
 from asr.data.storage import is_address
 from asr.errors import UserError
 from asr.families import find_family
-from asr.features.front_end import FrontEnd, fit_front_end
+from asr.features.front_end import FrontEnd
 from asr.models import Model, ModelConfig, build_model
 from asr.models.encoders import EncoderModel, make_clock, subsampled_lengths
 from asr.models.speech_model import is_low_rank
@@ -50,10 +49,8 @@ logger = logging.getLogger(__name__)
 
 WARN_UNKNOWN = 0.01  # of the tokens
 MAX_WRONG_BY_RULES = 0.5  # of the words of dev
-# Of each folder of shards, which may be of any size: enough for a tokenizer and the share of unknown tokens,
-# and for the moments of features.
+# Of each folder of shards, which may be of any size: enough for a tokenizer and the share of unknown tokens.
 MAX_SAMPLED_TEXTS = 100_000
-MAX_SAMPLED_AUDIO = 5_000
 
 
 class TrainingData:
@@ -234,32 +231,9 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
             taken: System[Model] = family.take_over(config, tokenizer)
             return taken
         return _take_over_run(config, tokenizer, find_model(config.start_from))
-    front_end = share_from_main(partial(_build_front_end, config), process)
+    front_end = FrontEnd(config.features)
     model = build_model(config.model, front_end.num_features, len(tokenizer))
     return System(config, tokenizer, front_end, model)
-
-
-def _build_front_end(config: RunConfig) -> FrontEnd:
-    front_end = FrontEnd(config.features)
-    if config.model.reads_audio:
-        fit_front_end(front_end, AudioOf(config))
-    return front_end
-
-
-class AudioOf:
-    """The training audio as batches of one, as often as asked for; broken files are left to the loader."""
-
-    def __init__(self, config: RunConfig) -> None:
-        self._config = config
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for utterance in read_data(*self._config.data.train_paths, max_packed=MAX_SAMPLED_AUDIO):
-            try:
-                audio: np.ndarray = read_audio(utterance, self._config.features.sample_rate)
-            except UserError as error:
-                logger.warning("utterance %s does not count in the statistics: %s", utterance.id, error)
-                continue
-            yield torch.from_numpy(audio)[None], torch.tensor([len(audio)])
 
 
 def hash_data(config: RunConfig) -> dict[str, str]:

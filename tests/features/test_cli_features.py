@@ -51,17 +51,17 @@ def test_table(speech: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_written_and_told_is_what_the_front_end_gives(
     speech: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = write_config(tmp_path, type="mfcc", sample_rate=8000, num_mels=23, deltas=2)
+    config = write_config(tmp_path, type="mfcc", sample_rate=8000, num_mels=23)
     folder = tmp_path / "new" / "folder"
     words = ["--config", str(config), "--set", "features.cmvn=none", "--output-dir", str(folder), "--json"]
     assert cli.main(["features", str(speech), *words]) == 0
     (entry,) = read_json(capsys)["files"]
     audio = torch.from_numpy(read(speech, 8000))[None]
-    front_end = FrontEnd(FeaturesConfig(type="mfcc", sample_rate=8000, num_mels=23, deltas=2, cmvn="none"))
+    front_end = FrontEnd(FeaturesConfig(type="mfcc", sample_rate=8000, num_mels=23, cmvn="none"))
     features, _ = front_end(audio, torch.tensor([audio.shape[1]]))
     np.testing.assert_array_equal(np.load(entry["output"], allow_pickle=False), features[0])
     assert [path.name for path in folder.iterdir()] == ["speech.npy"]
-    assert (entry["num_frames"], entry["num_features"]) == (118, 39)
+    assert (entry["num_frames"], entry["num_features"]) == (118, 13)
     assert entry["mean"] == pytest.approx(features.mean().item(), rel=1e-4)
     assert entry["std"] == pytest.approx(features.std().item(), rel=1e-3)
 
@@ -82,7 +82,7 @@ def test_a_bad_file_does_not_stop_the_rest(
     [
         (["{speech}", "{speech}", "--plot", "a.png"], "--plot"),
         (["{speech}", "other/speech.flac", "--output-dir", "out"], "--output-dir"),
-        (["{speech}", "--set", "features.cmvn=global"], "features.cmvn"),
+        (["{speech}", "--set", "features.cmvn=all"], "features.cmvn"),
         (["{speech}", "--output-dir", "{speech}/below"], "cannot write"),
         (["{speech}", "--plot", "{speech}/below"], "cannot write"),
     ],
@@ -115,5 +115,5 @@ def test_plot(tmp_path: Path) -> None:
     path = tmp_path / "costs $5_$ or more.wav"  # dollars would be formulas to matplotlib
     soundfile.write(path, make_speech(1.2).numpy(), 16_000)
     picture = tmp_path / "pictures" / "speech.png"
-    assert cli.main(["features", str(path), "--set", "features.deltas=1", "--plot", str(picture)]) == 0
+    assert cli.main(["features", str(path), "--plot", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")

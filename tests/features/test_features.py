@@ -1,11 +1,10 @@
-"""The front end: agreement with Kaldi and Whisper, independence from the batch, what is learnt and kept."""
+"""The front end: agreement with Kaldi and Whisper, independence from the batch."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import json
-import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,13 +19,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 import asr.features.front_end
-from asr.errors import UserError
 from asr.features import (
     FeaturesConfig,
     FrontEnd,
     compute_kaldi_filters,
     compute_povey_window,
-    fit_front_end,
 )
 
 KALDI_TOLERANCE = 1e-3  # float32 rounding in Kaldi itself: its own implementations differ by as much
@@ -38,12 +35,10 @@ IS_INTEL = CPU_INFO.exists() and "GenuineIntel" in CPU_INFO.read_text()
 
 EVERY_PATH: dict[str, dict[str, Any]] = {
     "log_mel": {},
-    "mfcc": {"type": "mfcc", "num_mels": 23, "deltas": 2, "cmvn": "utterance"},
-    "log_mel with deltas": {"num_mels": 37, "deltas": 1},
+    "mfcc": {"type": "mfcc", "num_mels": 23, "cmvn": "utterance"},
     "odd sizes": {"window_ms": 31.3, "shift_ms": 7.7, "num_mels": 50, "cmvn": "utterance"},
     "whisper": {"convention": "whisper"},
-    "whisper normalised": {"convention": "whisper", "num_mels": 128, "cmvn": "utterance", "deltas": 1},
-    "learned": {"num_mels": 40, "cmvn": "global", "deltas": 1},
+    "whisper normalised": {"convention": "whisper", "num_mels": 128, "cmvn": "utterance"},
 }
 
 
@@ -60,10 +55,7 @@ def make_speech(seconds: float, seed: int = 0, sample_rate: int = RATE) -> torch
 
 
 def build(**fields: Any) -> FrontEnd:
-    """A front end with those values learnt that it needs."""
-    front_end = FrontEnd(FeaturesConfig.model_validate_json(json.dumps({"cmvn": "none", **fields})))
-    fit_front_end(front_end, [pad([make_speech(2.0, seed=99)])])
-    return front_end
+    return FrontEnd(FeaturesConfig.model_validate_json(json.dumps({"cmvn": "none", **fields})))
 
 
 def compute_alone(front_end: FrontEnd, audio_S: torch.Tensor) -> torch.Tensor:
@@ -285,8 +277,7 @@ def test_mixed_precision_of_the_model_does_not_reach_the_front_end() -> None:
 
 @pytest.mark.parametrize("name", EVERY_PATH)
 def test_inference_mode_and_training_can_take_turns(name: str) -> None:
-    front_end, audio_S = FrontEnd(build(**EVERY_PATH[name]).config), make_speech(0.5)
-    front_end.load_state_dict(build(**EVERY_PATH[name]).state_dict())
+    front_end, audio_S = build(**EVERY_PATH[name]), make_speech(0.5)
     with torch.inference_mode():  # the first call of all: what it keeps must be of use later
         inferred = compute_alone(front_end, audio_S)
     assert_same(compute_alone(front_end, audio_S), inferred)
@@ -305,27 +296,7 @@ def test_gpu_agrees_with_cpu(name: str) -> None:
     torch.testing.assert_close(features_BTF.cpu(), expected, atol=KALDI_TOLERANCE, rtol=0)
 
 
-# --- deltas, CMVN -------------------------------------------------------------------------
-
-
-def compute_delta_reference(features_TF: np.ndarray, order: int) -> np.ndarray:
-    """Kaldi's definition in float64: one filter per order, applied to features whose ends repeat."""
-    taps = np.array([1.0])
-    for _ in range(order):
-        taps = np.convolve(taps, [-0.2, -0.1, 0.0, 0.1, 0.2])
-    reach = len(taps) // 2
-    padded = np.pad(features_TF, ((reach, reach), (0, 0)), mode="edge")
-    return np.stack([(padded[t : t + len(taps)] * taps[:, None]).sum(0) for t in range(len(features_TF))])
-
-
-@pytest.mark.parametrize("seconds", [0.03, 0.05, 0.8])
-def test_deltas(seconds: float) -> None:
-    audio_S = make_speech(seconds)
-    features = compute_alone(build(deltas=2), audio_S)
-    static, first, second = features.split(80, dim=1)
-    assert_same(static, compute_alone(build(), audio_S))
-    for order, block in ((1, first), (2, second)):
-        np.testing.assert_allclose(block, compute_delta_reference(static.double().numpy(), order), atol=1e-4)
+# --- CMVN -------------------------------------------------------------------------
 
 
 def test_utterance_cmvn() -> None:
@@ -338,45 +309,6 @@ def test_utterance_cmvn() -> None:
 def test_utterance_cmvn_of_silence_is_zero(num_samples: int) -> None:
     features = compute_alone(build(cmvn="utterance"), torch.zeros(num_samples))
     torch.testing.assert_close(features, torch.zeros_like(features), atol=1e-2, rtol=0)
-
-
-def test_global_cmvn_is_that_of_all_frames() -> None:
-    audio = [make_speech(s, seed) for seed, s in enumerate([1.0, 0.4, 2.0])]
-    front_end = FrontEnd(FeaturesConfig(cmvn="global", deltas=1))
-    fit_front_end(front_end, (pad([audio_S, audio_S[:5000]], extra=100) for audio_S in audio))
-    plain = build(deltas=1)
-    frames = torch.cat([compute_alone(plain, a) for audio_S in audio for a in (audio_S, audio_S[:5000])])
-    expected = (frames - frames.double().mean(0)) / frames.double().std(0, correction=0)
-    features = torch.cat(
-        [compute_alone(front_end, a) for audio_S in audio for a in (audio_S, audio_S[:5000])]
-    )
-    torch.testing.assert_close(features.double(), expected, atol=1e-4, rtol=0)
-
-
-def test_what_is_learned_travels_with_the_weights() -> None:
-    learned, audio_S = build(cmvn="global"), make_speech(0.5)
-    loaded = FrontEnd(learned.config)
-    with pytest.raises(UserError, match="call fit_front_end"):
-        compute_alone(loaded, audio_S)
-    loaded.load_state_dict(learned.state_dict())
-    for copied in (loaded, copy.deepcopy(learned), pickle.loads(pickle.dumps(learned))):
-        assert torch.equal(compute_alone(copied, audio_S), compute_alone(learned, audio_S))
-
-
-def test_only_what_is_learned_is_in_the_weights() -> None:
-    assert not build(type="mfcc", deltas=2).state_dict()
-
-
-NOTHING: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {
-    "no audio": [],
-    "too short": [(torch.zeros(1, 300), torch.tensor([300]))],
-}
-
-
-@pytest.mark.parametrize("name", NOTHING)
-def test_learning_from_nothing_is_an_error(name: str) -> None:
-    with pytest.raises(UserError, match="no feature frames"):
-        fit_front_end(FrontEnd(FeaturesConfig(cmvn="global")), NOTHING[name])
 
 
 # --- wrong input ----------------------------------------------------------------------------------

@@ -25,10 +25,6 @@ LABEL = [
     [
         (CTC, "model.label_smoothing=0.2", "label_smoothing = 0.2 .* a decoder"),
         (HYBRID, "features.num_ceps=20", "num_ceps = 20 .* mfcc"),
-        (HYBRID, "augment.noise.snr_db=[0.0,9.0]", "snr_db .* probability"),
-        (HYBRID, "augment.spec_augment.time_mask_width=9", "time_mask_width = 9 .* num_time_masks"),
-        (LABEL, "text.training=[nfc]", "training = .* a model of texts"),
-        (["model={type: language}", "train.select_by=loss"], "batches.num_workers=4", "num_workers .* audio"),
     ],
 )
 def test_what_does_nothing_is_refused_by_name(base: list[str], override: str, message: str) -> None:
