@@ -33,7 +33,7 @@ ALIGNMENTS: dict[str, dict[str, Any]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "Files are trn, stm, ctm, JSON Lines or {id: text}, TSV or CSV with a header, srt, vtt, Kaldi text "
+        "Files are trn, stm, ctm, JSON Lines, TSV or CSV with a header, Kaldi text "
         "(or its folder), or plain text with an utterance a line; which one is found by content, "
         "or named as in kaldi:hyp.txt. "
         "What is missing or odd is reported on standard error."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import json
 import logging
 import re
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # As in asr.transcripts.writers, which --help must not import.
-FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "lrc", "tsv", "whisper.tsv", "ctm", "stm", "trn")
+FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "tsv", "ctm", "stm", "trn")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--language", metavar="CODE", help=text)
     add("--task", choices=("transcribe", "translate"), help="Whisper: translate into English")
     text = "Whisper: a text that may have come before, such as names and their spelling"
-    add("--prompt", "--initial-prompt", metavar="TEXT", help=text)
+    add("--prompt", metavar="TEXT", help=text)
     text = "output format; several, or all, with --output-dir (default: txt)"
     add("--format", choices=formats, action="append", default=[], help=text)
     text = """write a file for each recording and format there, and skip what an earlier call has finished;
@@ -75,12 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     more = parser.add_argument_group("more")
     add = more.add_argument
     text = "only this part, in seconds or as minutes:seconds; without END, to the end"
-    add("--clip", "--clip-timestamps", metavar="START,END", help=text)
+    add("--clip", metavar="START,END", help=text)
     text = """of recordings with several channels: mix, their mean; separate, each as a speaker; or the number
     of one, from 1 (default: mix)"""
     add("--channels", metavar="mix|separate|N", help=text)
-    text = "Whisper: words that are likely, with commas between them"
-    add("--hotwords", metavar="WORDS", help=text)
     text = f"{DECODING_METHODS} (default: auto, the best that MODEL offers)"
     add("--decoding", metavar="METHOD", help=text)
     add_decoding_options(more, "segments")
@@ -91,52 +88,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     WAV, MP3, Ogg, and write text while someone speaks (--format txt or jsonl)"""
     add("--stream", action="store_true", help=text)
 
-    title = "Options by the names of OpenAI's command line."
-    add = parser.add_argument_group("openai-whisper", title).add_argument
-    text = "as --format, where tsv is the table that openai-whisper writes (--format whisper.tsv)"
-    shown: dict[str, Any] = {"metavar": "FORMAT", "choices": formats, "action": "append", "help": text}
-    add("-f", "--output-format", dest="format", type=_read_format_of_whisper, **shown)
-    kind: Any
-    for option, setting in WHISPER_OPTIONS.items():
-        kind = functools.partial(_read_value_of_whisper, setting)
-        text = f"--set {setting}=VALUE"
-        add(option, dest="set", metavar="VALUE", type=kind, action="append", help=text)
-    for option, settings in WHISPER_SWITCHES.items():
-        text = f"True: --set {' --set '.join(settings['True'])}"
-        shown = {"choices": list(settings.values()), "metavar": "True|False", "help": text}
-        kind = functools.partial(_read_switch_of_whisper, settings)
-        add(option, dest="set", type=kind, action="extend", **shown)
-
     many = parser.add_argument_group("many recordings", "With --output-dir.")
     add_engine(many)
     text = "how much of an --output-dir is done and failed, and how long the rest will take"
     many.add_argument("--status", metavar="DIR", help=text)
-
-
-# Options of openai-whisper's command line, and the settings that they are here.
-WHISPER_SWITCHES: dict[str, dict[str, list[str]]] = {
-    "--fp16": {"True": ["precision=fp16"], "False": ["precision=float32"]},
-}
-WHISPER_OPTIONS = {
-    "--best-of": "whisper.samples",
-    "--compression-ratio-threshold": "checks.max_compression",
-    "--logprob-threshold": "checks.min_log_probability",
-    "--no-speech-threshold": "whisper.max_no_speech",
-    "--max-line-width": "subtitles.line_width",
-    "--max-line-count": "subtitles.max_lines",
-}
-
-
-def _read_format_of_whisper(name: str) -> str:
-    return "whisper.tsv" if name == "tsv" else name
-
-
-def _read_value_of_whisper(setting: str, value: str) -> str:
-    return f"{setting}={'null' if value == 'None' else value}"
-
-
-def _read_switch_of_whisper(settings: dict[str, list[str]], value: str) -> list[str] | str:
-    return settings.get(value, value)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -237,8 +192,6 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     folder = None if family is not None else find_model(model)
     resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
     given = {name: getattr(args, name) for name in ("language", "task", "prompt")}
-    if args.hotwords is not None:
-        given["hotwords"] = [word.strip() for word in args.hotwords.split(",") if word.strip()]
     # Texts are quoted, or YAML would read : as the end of a key.
     own: dict[str, object] = {
         f"whisper.{key}": json.dumps(value) for key, value in given.items() if value is not None
@@ -250,7 +203,7 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     if family is not None and resources.files:
         raise UserError(
             "--language-model and --lexicon are for native models; tell a Whisper model words that are "
-            "likely by --prompt or --hotwords"
+            "likely by --prompt"
         )
     return TranscriptionJob(model, args.device, args.batch_size, settings, options, resources)
 
@@ -434,7 +387,7 @@ def _transcribe_on_ray(
 def _open_folder(
     output_dir: str, formats: Sequence[str], job: TranscriptionJob, pool: PoolOptions | None
 ) -> tuple[OutputFolder, TranscriptionJob]:
-    """Open the folder. Where an earlier call had another device or precision, they are to be named."""
+    """Open the folder, whose outputs are redone where an earlier call had another device or precision."""
     import torch
 
     # The one place where transcribing imports asr.scale, which can be deleted.
@@ -451,16 +404,6 @@ def _open_folder(
     arithmetic = describe_arithmetic(precision, device)
     made_by = describe_making(job.model, job.resources, job.settings, arithmetic)
     folder = OutputFolder(output_dir, formats, made_by)
-    earlier = folder.earlier_arithmetic or arithmetic
-    earlier_precision, _, earlier_device = earlier.partition(" on ")
-    if (wanted == "auto" and precision != earlier_precision) or (
-        job.device == "auto" and device.type != earlier_device
-    ):
-        raise UserError(
-            f"{output_dir}: was begun in {earlier}, and auto is {arithmetic} here; go on by --set "
-            f"precision={earlier_precision} --device {earlier_device}, or do all anew by --set "
-            f"precision={precision} --device {device}"
-        )
     settings = job.settings.model_copy(update={"precision": precision})
     return folder, replace(job, settings=settings, device=str(device))
 

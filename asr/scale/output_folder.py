@@ -53,17 +53,12 @@ class OutputFolder:
         self._announced: dict[str, Line] = {}  # output -> the newest line that names it
         self._newest: dict[str, Line] = {}  # name of a recording -> its newest line
         self._segments: dict[str, dict[Place, Any]] = {}  # name of a recording -> its finished segments
-        self.earlier_arithmetic: str | None = None
-        """Arithmetic of earlier calls which were equal in all else, the latest of them."""
-        arithmetics: dict[str, str | None] = {}  # by key
+        self._is_introduced = False
         for line in read_journal(self._journal):
-            if isinstance(own := line.get("made_by"), dict):
-                if own | {"arithmetic": ""} == self._made_by | {"arithmetic": ""}:
-                    arithmetics[str(line.get("key"))] = own.get("arithmetic")
+            if "made_by" in line:
+                self._is_introduced = self._is_introduced or line.get("key") == self._key
             elif {"name", "key", "audio", "stamp", "clip"} <= line.keys():
                 self._note(line)
-                self.earlier_arithmetic = arithmetics.get(line["key"], self.earlier_arithmetic)
-        self._is_introduced = self._key in arithmetics
 
     def paths(self, recording: Recording) -> dict[str, Path]:
         """Format to file."""

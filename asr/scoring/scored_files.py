@@ -233,12 +233,7 @@ def match_transcripts(
             notes.append("only one of the two files has ids: utterance N is compared with utterance N")
         found = dict(zip(reference.entries, found.values(), strict=True))
     elif not found.keys() & reference.entries.keys():
-        formats = {reference.format, hypothesis.format}
-        if len(reference.entries) == len(found) == 1 and formats & {"srt", "vtt"}:
-            found = dict(zip(reference.entries, found.values(), strict=True))
-            notes.append("one recording on each side: compared whatever their names")
-        else:
-            found = _match_by_time(reference, hypothesis, notes)
+        found = _match_by_time(reference, hypothesis, notes)
     scored = scored_ids(reference)
     entries = {id: found[id] for id in scored if id in found and found[id].text is not None}
     if not entries:

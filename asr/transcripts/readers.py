@@ -6,7 +6,6 @@ that was recognised is part of the result, and `kaldi:hyp.txt` says it where con
 
 from __future__ import annotations
 
-import html
 import itertools
 import math
 import os
@@ -17,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from asr.data.records import COLUMNS, MEANINGS, build_id, name_fields, read_objects, read_rows, read_seconds
+from asr.data.records import COLUMNS, build_id, name_fields, read_objects, read_rows, read_seconds
 from asr.data.text_lines import Lines, open_lines, parse_json, read_id_texts, read_texts
 from asr.errors import UserError, shorten
 from asr.transcripts.transcript import Word
 
-Format = Literal["jsonl", "stm", "ctm", "trn", "tsv", "csv", "srt", "vtt", "kaldi", "plain"]
+Format = Literal["jsonl", "stm", "ctm", "trn", "tsv", "csv", "kaldi", "plain"]
 Role = Literal["reference", "hypothesis"]
 
 MAX_TEXT_CHARACTERS = 1_000_000  # some 15 hours of speech; no alignment of more would end today
@@ -37,10 +36,8 @@ _COLUMNS: dict[Role, Mapping[str, tuple[str, ...]]] = {
     "reference": COLUMNS | {"text": _REFERENCE + _HYPOTHESIS},
     "hypothesis": COLUMNS | {"text": _HYPOTHESIS + _REFERENCE},
 }
-_KNOWN = {*MEANINGS, *TEXT_COLUMNS, "extras", "segments", "words", "channel"}
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_MARKUP = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")  # <i>, <v Ann>, <00:01.000>, {\an8}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NO_FIELDS: Mapping[str, str] = {}
 
@@ -175,7 +172,6 @@ def _collect(name: str, records: Iterator[Record]) -> dict[str, Entry]:
 
 # --- recognition --------------------------------------------------------------------------------
 
-_SRT_TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+ +--> +\d+:\d\d:\d\d[,.]\d+")
 # Speaker, recording and utterance names hold a digit or an underscore, and something else than a number.
 _ID = re.compile(r"(?=\S*[0-9_])(?=\S*[^0-9.,:])\S+")
 # Ids such as 020300065: no text begins with such a number in each line, another one every time.
@@ -186,12 +182,12 @@ def recognize(lines: list[str], known_ids: Container[str] = ()) -> Format:
     """The format that all lines of the beginning of a file have."""
     if not lines:
         return "plain"
+    if any(re.match(r"[\d:,.]+ --> [\d:,.]+", line) for line in lines[:9]):
+        raise UserError(
+            "subtitles are not read, as they have no ids; give a transcript, such as jsonl or trn"
+        )
     if re.match(r"\s*(\{\s*(\"|\}|$)|\[\s*(\{|\]|$))", lines[0]):
         return "jsonl"
-    if lines[0].startswith("WEBVTT"):
-        return "vtt"
-    if any(_SRT_TIMES.match(line) for line in lines[:2]):
-        return "srt"
     if _is_header(lines[0], "\t"):
         return "tsv"
     if _is_header(lines[0], ","):
@@ -262,22 +258,6 @@ def _read_trn(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
         yield number, match[2], Entry(match[1].strip())
 
 
-def _read_subtitles(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
-    """srt and vtt: one recording, named as the file, whose text is that of all cues."""
-    texts: list[str] = []
-    is_in_cue = False
-    for _, line in lines.numbered:
-        if "-->" in line:
-            is_in_cue = True
-        elif not line.strip():
-            is_in_cue = False
-        elif is_in_cue:
-            texts.append(html.unescape(_MARKUP.sub("", line)).strip())
-    name = re.sub(r"\s", "_", os.path.basename(lines.name))
-    name = re.sub(r"\.(srt|vtt)$", "", name.removesuffix(".gz"), flags=re.IGNORECASE)
-    yield 1, name, Entry(" ".join(filter(None, texts)), recording=name, start=0.0)
-
-
 def read_stm(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
     """`recording channel speaker start end [<label>] text`. Times that are to be ignored have no text."""
     ignored = 0
@@ -330,7 +310,7 @@ def _read_ctm(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
 
 
 def _read_jsonl(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
-    """One object a line, or one object or list for the whole file, also of texts by id."""
+    """One object a line, or one object or list for the whole file."""
     first = next((item for item in lines.numbered if item[1].strip()), (1, ""))
     lines = replace(lines, numbered=itertools.chain([first], lines.numbered))
     records: Iterator[tuple[int, Any]]
@@ -341,17 +321,7 @@ def _read_jsonl(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
         if not isinstance(value, (dict, list)):
             raise UserError(f"{lines.name}: neither JSON Lines nor one JSON value")
         records = ((first[0], record) for record in (value if isinstance(value, list) else [value]))
-    beginning = list(itertools.islice(records, 2))
-    if len(beginning) == 1 and _is_texts_by_id(beginning[0][1]):
-        records = ((first[0], {"id": id, "text": text}) for id, text in beginning[0][1].items())
-        beginning = []
-    return _read_records(lines, itertools.chain(beginning, records), role, notes)
-
-
-def _is_texts_by_id(record: Any) -> bool:
-    if not isinstance(record, dict) or not record or record.keys() & _KNOWN:
-        return False
-    return all(text is None or isinstance(text, str) for text in record.values())
+    return _read_records(lines, records, role, notes)
 
 
 def _read_table(lines: Lines, separator: str, role: Role, notes: list[str]) -> Iterator[Record]:
@@ -436,8 +406,6 @@ READERS: dict[Format, Reader] = {
     "trn": _read_trn,
     "tsv": lambda lines, role, notes: _read_table(lines, "\t", role, notes),
     "csv": lambda lines, role, notes: _read_table(lines, ",", role, notes),
-    "srt": _read_subtitles,
-    "vtt": _read_subtitles,
     "kaldi": _read_kaldi,
     "plain": _read_plain,
 }

@@ -1,4 +1,4 @@
-"""Transcripts as text in the formats that people use: txt, json, jsonl, srt, vtt, lrc, tsv, ctm, stm, trn."""
+"""Transcripts as text in the formats that people use: txt, json, jsonl, srt, vtt, tsv, ctm, stm, trn."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import itertools
 import json
 import re
 import unicodedata
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -27,16 +26,7 @@ BREAK_COST = 3.0  # a cue that ends neither at a pause nor at the end of a sente
 PAUSE_SECONDS = 0.3  # a pause of this length is a good place to end a cue
 MAX_PAUSE_SECONDS = 1.5  # a cue does not reach over a longer one, or it would tell what comes
 SENTENCE_ENDS = tuple(".!?…。！？؟।")
-# Stay with the word that follows; in lower case, without the last full stop.
-# fmt: off
-ABBREVIATIONS = frozenset((
-    "mr", "mrs", "ms", "mx", "dr", "drs", "prof", "rev", "hon", "messrs", "gen", "col", "maj", "capt", "lt",
-    "sgt", "gov", "sen", "rep", "pres", "st", "mt", "e.g", "i.e", "cf", "vs", "viz", "approx", "ca", "z.b",
-    "d.h", "bzw", "hr", "fr", "sr", "sra", "srta", "dra", "mme", "mlle", "p.ej", "sig", "dott",
-))
-# fmt: on
-BEFORE_NUMBERS = frozenset(("no", "nos", "nr", "núm", "fig", "figs", "vol", "ch", "sec", "pp", "eq"))
-OPENING, CLOSING = "\"'([{“‘«„¿¡", "\"')]}”’»“"  # quotes and brackets around a word
+CLOSING = "\"')]}”’»“"  # quotes and brackets behind a word
 
 
 # --- subtitles: a transcript cut into cues that fit the screen and can be read in their time -----
@@ -89,40 +79,18 @@ def build_cues(segments: Sequence[Segment], duration: float, config: SubtitlesCo
     """Cues in the order of time; a cue never reaches over two segments, nor over another of its speaker."""
     cues: list[Cue] = []
     for speaker in dict.fromkeys(segment.speaker for segment in segments):
-        builder = CueBuilder(config)
         own = sorted((one for one in segments if one.speaker == speaker), key=lambda one: one.start)
-        cues += [cue for segment in own for cue in builder.add(segment)] + builder.finish(duration)
+        cleaned = [replace(segment, text=clean(segment.text)) for segment in own]
+        groups = [group for segment in cleaned for group in _divide(_pieces(segment, config), config)]
+        free_ms = 0  # the end of the cue before
+        for group, following in itertools.zip_longest(groups, groups[1:]):
+            start_ms = max(free_ms, to_milliseconds(group[0].start))
+            end_ms = max(start_ms + 1, to_milliseconds(max(piece.end for piece in group)))
+            next_ms = to_milliseconds(following[0].start if following else duration)
+            end_ms = max(end_ms, min(start_ms + MIN_MS, next_ms))
+            free_ms = min(end_ms, start_ms + to_milliseconds(MAX_SECONDS))
+            cues.append(Cue(start_ms, free_ms, tuple(_balance(group, config)), speaker))
     return sorted(cues, key=lambda cue: cue.start_ms)
-
-
-class CueBuilder:
-    """Cues of a speaker's segments as they come; the last cue may stay until the next one begins."""
-
-    def __init__(self, config: SubtitlesConfig) -> None:
-        self._config = config
-        self._speaker: str | None = None
-        self._held: list[_Piece] = []  # of the cue before
-        self._free_ms = 0  # the end of the one before that
-
-    def add(self, segment: Segment) -> list[Cue]:
-        """The cues that are certain now."""
-        self._speaker = segment.speaker
-        cues = []
-        for group in _divide(_pieces(replace(segment, text=clean(segment.text)), self._config), self._config):
-            if self._held:
-                cues.append(self._build(to_milliseconds(group[0].start)))
-            self._held = group
-        return cues
-
-    def finish(self, duration: float) -> list[Cue]:
-        return [self._build(to_milliseconds(duration))] if self._held else []
-
-    def _build(self, next_ms: int) -> Cue:
-        start_ms = max(self._free_ms, to_milliseconds(self._held[0].start))
-        end_ms = max(start_ms + 1, to_milliseconds(max(piece.end for piece in self._held)))
-        end_ms = max(end_ms, min(start_ms + MIN_MS, next_ms))
-        self._free_ms = min(end_ms, start_ms + to_milliseconds(MAX_SECONDS))
-        return Cue(start_ms, self._free_ms, tuple(_balance(self._held, self._config)), self._speaker)
 
 
 def measure_width(text: str) -> int:
@@ -147,34 +115,13 @@ def _pieces(segment: Segment, config: SubtitlesConfig) -> list[_Piece]:
     if pieces is None:
         words = segment.text.split()
         pieces = _share_time(words, segment.start, segment.end, [False] * len(words))
-    bound: list[_Piece] = []
-    for piece in pieces:  # abbreviations such as "Mr." join the word that follows, if line and cue hold both
-        if bound and _is_abbreviation(bound[-1].text, piece.text):
-            text = bound[-1].text + ("" if piece.glued else " ") + piece.text
-            both = replace(bound[-1], text=text, end=max(bound[-1].end, piece.end))
-            if both.width <= config.line_width and _fits((bound[-1], piece), config):
-                bound[-1] = both
-                continue
-        bound.append(piece)
-    return [part for piece in bound for part in _break_long(piece, config.line_width)]
-
-
-def _is_abbreviation(text: str, following: str) -> bool:
-    """Check whether the last word of `text` is one that never ends a sentence."""
-    word = text.split()[-1].lstrip(OPENING)
-    if not word.endswith("."):
-        return False
-    name = word[:-1].lower()
-    return name in ABBREVIATIONS or (name in BEFORE_NUMBERS and following[:1].isdigit())
+    return [part for piece in pieces for part in _break_long(piece, config.line_width)]
 
 
 def _ends_sentence(text: str, following: str) -> bool:
-    """Find the end of a sentence; none is in "U.S. troops", "J. Smith" and "etc. and"."""
+    """Find the end of a sentence; none is in "etc. and"."""
     word = text.rstrip(CLOSING)
-    if not word.endswith(SENTENCE_ENDS) or _is_abbreviation(text, following):
-        return False
-    is_initial = len(word) == 2 and word[0].isupper() and word[0] != "I"
-    return not (word.endswith(".") and (is_initial or following.lstrip(OPENING)[:1].islower()))
+    return word.endswith(SENTENCE_ENDS) and not (word.endswith(".") and following[:1].islower())
 
 
 def _find_words(segment: Segment) -> list[_Piece] | None:
@@ -307,8 +254,8 @@ class TranscriptStream:
     """One stream for all recordings, such as standard output: pieces of text, to be written one by one.
 
     As txt, each line of `several` recordings begins with the path of its audio. json is one array, jsonl
-    has a line for each recording. Segments may come before their transcript: formats that write segments or
-    cues write them at once.
+    has a line for each recording. Segments may come before their transcript: formats of segments write them
+    at once.
     """
 
     def __init__(self, name: str, config: SubtitlesConfig | None = None, several: bool = True) -> None:
@@ -318,19 +265,13 @@ class TranscriptStream:
         self._name, self._several, self._config = name, several, config or SubtitlesConfig()
         self._is_empty = True
         self._is_begun = False  # whether segments of the newest recording were added
-        self._cues = defaultdict[str | None, CueBuilder](lambda: CueBuilder(self._config))
-        self._num_cues = 0
 
     def add_segment(self, id: str, audio: str, segment: Segment) -> str:
         """Return what to write now for the next segment of a recording that is on its way."""
-        if self._writer.takes == "transcript" or not clean(segment.text):
+        if self._writer.takes != "segment" or not clean(segment.text):
             return ""
         self._is_begun = True
-        if self._writer.takes == "cue":
-            text = self._write_cues(self._cues[segment.speaker].add(segment))
-        else:
-            text = self._write_segments(Transcript(id, audio, segment.end, (segment,)))
-        return self._begin(text) if text else ""
+        return self._begin(self._write_segments(Transcript(id, audio, segment.end, (segment,))))
 
     def add(self, transcript: Transcript) -> str:
         """Return what to write for this recording, without segments that were added before it.
@@ -341,11 +282,8 @@ class TranscriptStream:
         if self._writer.takes == "transcript":
             return self._begin(self._writer.write(transcript))
         if self._writer.takes == "cue":
-            if was_begun:
-                rest = [cue for cues in self._cues.values() for cue in cues.finish(transcript.duration)]
-            else:
-                rest = build_cues(_spoken(transcript), transcript.duration, self._config)
-            return self._begin(self._write_cues(rest))
+            cues = build_cues(_spoken(transcript), transcript.duration, self._config)
+            return self._begin("".join(self._writer.write(*numbered) for numbered in enumerate(cues, 1)))
         return self._begin("" if was_begun else self._write_segments(transcript))
 
     def _write_segments(self, transcript: Transcript) -> str:
@@ -356,13 +294,6 @@ class TranscriptStream:
         if self._name == "txt" and self._several:
             lines = text.splitlines() or [""]
             return "".join(f"{clean(transcript.audio)}: {line}".rstrip() + "\n" for line in lines)
-        return text
-
-    def _write_cues(self, cues: Iterable[Cue]) -> str:
-        text = ""
-        for cue in cues:
-            self._num_cues += 1
-            text += self._writer.write(self._num_cues, cue)
         return text
 
     def _begin(self, text: str) -> str:
@@ -430,15 +361,6 @@ def _clock(cue: Cue, mark: str) -> str:
     return " --> ".join(times)
 
 
-def _write_lrc_cue(number: int, cue: Cue) -> str:
-    """Lyrics: a cue on a line, after its start. A bracket where a text begins, as times do, becomes round."""
-    minutes, hundredths = divmod(cue.start_ms // 10, 6000)
-    text = _name_speaker(cue) + " ".join(cue.lines)
-    if text.startswith("["):
-        text = text.replace("[", "(").replace("]", ")")
-    return f"[{minutes:02}:{hundredths // 100:02}.{hundredths % 100:02}]{text}\n"
-
-
 # --- tables: a line is a segment or a word; a tab or a space separates columns -------------------
 
 
@@ -447,12 +369,6 @@ def _write_tsv(transcript: Transcript, segment: Segment) -> str:
     confidence = _decimal(segment.confidence)
     times = f"{_seconds(segment.start)}\t{_seconds(segment.end)}"
     return f"{clean(transcript.id)}\t{times}\t{confidence}\t{segment.speaker or ''}\t{clean(segment.text)}\n"
-
-
-def _write_whisper_tsv(transcript: Transcript, segment: Segment) -> str:
-    """Write as openai-whisper does: whole milliseconds, no id, so one recording to a file."""
-    times = f"{to_milliseconds(segment.start)}\t{to_milliseconds(segment.end)}"
-    return f"{times}\t{_write_txt(transcript, segment)}"
 
 
 def _write_ctm(transcript: Transcript) -> str:
@@ -507,9 +423,7 @@ WRITERS: dict[str, Writer] = {
     "jsonl": Writer(_write_jsonl, "transcript"),
     "srt": Writer(_write_srt_cue, "cue", holds_several=False),
     "vtt": Writer(_write_vtt_cue, "cue", header="WEBVTT\n\n", holds_several=False),
-    "lrc": Writer(_write_lrc_cue, "cue", holds_several=False),
     "tsv": Writer(_write_tsv, header="id\tstart\tend\tconfidence\tspeaker\ttext\n"),
-    "whisper.tsv": Writer(_write_whisper_tsv, header="start\tend\ttext\n", holds_several=False),
     "ctm": Writer(_write_ctm, "transcript"),
     "stm": Writer(_write_stm),
     "trn": Writer(_write_trn, "transcript"),

@@ -200,14 +200,3 @@ def test_lines_are_not_paired_by_number_where_both_files_may_have_ids(
 )
 def test_plain_text_stays_plain(contents: tuple[str, ...], tmp_path: Path) -> None:
     assert [file.format for file in find(tmp_path, *contents)] == ["plain", "plain"]
-
-
-def test_subtitles_of_one_recording_need_no_common_name(tmp_path: Path) -> None:
-    (tmp_path / "reference.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na b\n")
-    (tmp_path / "whisper.vtt").write_text("WEBVTT\n\n00:00.000 --> 00:01.000\na c\n")
-    (tmp_path / "r.trn").write_text("a b (talk)\n")
-    for name in ("reference.srt", "r.trn"):
-        reference = read_transcripts(tmp_path / name)
-        matched = match_transcripts(reference, read_transcripts(tmp_path / "whisper.vtt", "hypothesis"))
-        assert [entry.text for entry in matched[0].values()] == ["a c"]
-        assert matched[0].keys() == reference.entries.keys()

@@ -284,42 +284,11 @@ def test_a_pipe_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (file.path, texts(file)) == ("standard input", TEXTS)
 
 
-SRT = """1
-00:00:00,000 --> 00:00:01,500
-<i>The cat</i>
-{\\an8}sat
-
-2
-00:00:02,000 --> 00:00:03,000
-5 &lt; 6
-
-"""
-VTT = """WEBVTT - made by hand
-
-NOTE not said
-
-intro
-00:00.000 --> 00:01.500 align:start
-<v Ann>The <00:00.700>cat
-sat
-
-00:00:02.000 --> 00:00:03.000
-5 &lt; 6
-"""
-
-
-@pytest.mark.parametrize(("kind", "content"), [("srt", SRT), ("vtt", VTT)])
-def test_subtitles_are_one_recording_named_as_the_file(kind: str, content: str, tmp_path: Path) -> None:
-    file = read_transcripts(write(tmp_path, content.replace("\n", "\r\n"), f"my talk.{kind}"))
-    assert (file.format, texts(file)) == (kind, {"my_talk": "The cat sat 5 < 6"})
-    packed = write(tmp_path, gzip.compress(content.encode()), f"talk.{kind}.gz")
-    assert texts(read_transcripts(packed)) == {"talk": "The cat sat 5 < 6"}
-
-
-@pytest.mark.parametrize("indent", [None, 2])
-def test_texts_by_id_in_one_json_object(indent: int | None, tmp_path: Path) -> None:
-    content = json.dumps(TEXTS | {"none": None}, indent=indent)
-    file = read_transcripts(write(tmp_path, content))
-    assert (file.format, texts(file)) == ("jsonl", TEXTS | {"none": None})
-    file = read_transcripts(write(tmp_path, json.dumps({"id": "u", "text": "a"}, indent=indent)))
-    assert texts(file) == {"u": "a"}
+def test_subtitles_are_refused(tmp_path: Path) -> None:
+    """As plain text, their numbers and times would be scored."""
+    for content in (
+        "1\n00:00:00,000 --> 00:00:01,500\nThe cat\n",
+        "WEBVTT\n\n00:00.000 --> 00:01.500\nThe cat\n",
+    ):
+        with pytest.raises(UserError, match="subtitles"):
+            read_transcripts(write(tmp_path, content))

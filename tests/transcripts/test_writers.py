@@ -7,7 +7,6 @@ import html
 import io
 import itertools
 import json
-import re
 import urllib.parse
 from dataclasses import replace
 
@@ -49,8 +48,6 @@ EXPECTED = {
     "vtt": "WEBVTT\n\n00:00:00.250 --> 00:00:01.250\ngood morning\n\n00:00:03.000 --> 00:00:04.000\none more\n\n",
     "tsv": "id\tstart\tend\tconfidence\tspeaker\ttext\n"
     "meeting\t0.250\t1.150\t0.5000\t\tgood morning\nmeeting\t3.000\t3.900\t0.5000\t\tone more\n",
-    "lrc": "[00:00.25]good morning\n[00:03.00]one more\n",
-    "whisper.tsv": "start\tend\ttext\n250\t1150\tgood morning\n3000\t3900\tone more\n",
     "ctm": "meeting 1 0.250 0.400 good 0.5000\nmeeting 1 0.750 0.400 morning 0.5000\n"
     "meeting 1 3.000 0.400 one 0.5000\nmeeting 1 3.500 0.400 more 0.5000\n",
     "stm": "meeting 1 unknown 0.250 1.150 <NA> good morning\nmeeting 1 unknown 3.000 3.900 <NA> one more\n",
@@ -166,9 +163,7 @@ def spoken(text: str) -> str:
 def read_by_ffmpeg(text: str, name: str) -> list[tuple[int, int, str]]:
     """(start, end, text) of each cue, by FFmpeg's own reader."""
     cues = []
-    with av.open(
-        io.BytesIO(text.encode()), format={"srt": "srt", "vtt": "webvtt", "lrc": "lrc"}[name]
-    ) as file:
+    with av.open(io.BytesIO(text.encode()), format={"srt": "srt", "vtt": "webvtt"}[name]) as file:
         for packet in file.demux(file.streams.subtitles[0]):
             if packet.pts is not None:
                 scale = int(1000 * packet.time_base * 10**6)
@@ -194,29 +189,6 @@ def test_subtitles_are_read_by_ffmpeg(name: str, transcript: Transcript) -> None
         assert len(text.split("\n")) <= SubtitlesConfig().max_lines
     for (_, end, _), (start, _, _) in itertools.pairwise(cues):
         assert end <= start
-
-
-@given(transcript=transcripts())
-@example(transcript=Transcript("a", "a", 9e5, (make_segment(360_000.0, "[00:01.00]", "<b>", "[x]"),)))
-def test_lyrics_are_read_by_ffmpeg(transcript: Transcript) -> None:
-    cues = read_by_ffmpeg(format_transcript("lrc", transcript), "lrc")
-    expected = read_by_ffmpeg(format_transcript("srt", transcript), "srt")
-    assert [start for start, _, _ in cues] == [start // 10 * 10 for start, _, _ in expected]
-
-    def plain(text: str) -> str:
-        """Without what either format rewrites."""
-        return re.sub(r"[\[(]", "<", re.sub(r"[\])]", ">", spoken(text).replace("-->", "→")))
-
-    assert [plain(text) for _, _, text in cues] == [plain(text) for _, _, text in expected]
-
-
-@given(st.lists(st.tuples(st.integers(0, 10**8), st.text("aé z", max_size=9)), max_size=4))
-def test_whisper_tsv_is_that_of_whisper(stretches: list[tuple[int, str]]) -> None:
-    """WriteTSV of openai-whisper 20240930: whole milliseconds, and the text."""
-    texts = [(start, " ".join(text.split()) or "x") for start, text in stretches]
-    segments = tuple(Segment(start / 1000, start / 1000 + 1.5, text) for start, text in texts)
-    expected = "start\tend\ttext\n" + "".join(f"{start}\t{start + 1500}\t{text}\n" for start, text in texts)
-    assert format_transcript("whisper.tsv", Transcript("a", "a.wav", 1e6, segments)) == expected
 
 
 @given(transcript=transcripts())
@@ -303,7 +275,7 @@ def test_segments_one_by_one_make_the_same_text(name: str, several: bool) -> Non
             text += early[-1]
         text += by_segment.add(transcript)
     assert text + by_segment.end() == expected
-    assert any(early) == (name in ("txt", "tsv", "stm", "srt", "vtt", "lrc", "whisper.tsv"))
+    assert any(early) == (name in ("txt", "tsv", "stm"))
 
 
 CALL = Transcript(

@@ -271,7 +271,7 @@ def test_a_fine_tuned_whisper_is_a_whisper(
     recording = str(tones / json.loads((tones / "dev.jsonl").read_text().splitlines()[0])["audio"])
     command = ["transcribe", recording, "--model", config.output_dir, "--format", "json"]
     capsys.readouterr()
-    options = ["--language", "en", "--hotwords", "the rain, six", "--set", "whisper.samples=1"]
+    options = ["--language", "en", "--set", "whisper.hotwords=[the rain, six]", "--set", "whisper.samples=1"]
     assert main([*command, *options]) == 0
     assert json.loads(capsys.readouterr().out)[0]["language"] == "en"
     assert main([*command, "--language", "de"]) == 2
