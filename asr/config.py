@@ -15,8 +15,7 @@ import yaml
 from pydantic_core import PydanticKnownError
 
 from asr.errors import UserError, shorten, suggest
-from asr.families import describe_missing
-from asr.files import read_limited
+from asr.files import describe_missing, read_limited
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass

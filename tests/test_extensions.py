@@ -1,4 +1,4 @@
-"""asr/families.py: without the folders of the families, native models are transcribed with and trained."""
+"""asr/files.py: without the folders of the families, native models are transcribed with and trained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from test_imports import has_its_extra
 from tone_examples import TINY_RUN, write_tones
 
 import asr
-from asr.families import FAMILIES, find_families
+from asr.files import FAMILIES, find_families
 
 PACKAGE = Path(asr.__file__).parent
 

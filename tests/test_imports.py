@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import asr
-from asr.families import FAMILIES
+from asr.files import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "asr"
@@ -117,7 +117,7 @@ def test_a_package_imports_from_those_before_it() -> None:
         f"asr/{module}.py imports asr/{other}.py, whose package comes later in PACKAGES"
         for module in MODULES
         for other in own_imports(module)
-        if module not in PUBLIC_FACE | {"families"} and rank(other) > rank(module)
+        if module not in PUBLIC_FACE | {"files"} and rank(other) > rank(module)
         if (module, package(other)) not in BORDERS
         if package(other) not in CAPABILITIES or needs_capability(module, other)
     ]
@@ -127,7 +127,7 @@ def test_a_package_imports_from_those_before_it() -> None:
 def test_families_are_imported_in_one_place() -> None:
     """So that the folder of a family can be deleted."""
     folders = tuple(f"asr.{name}." for name in FAMILIES)
-    others = [module for module in MODULES if package(module) not in FAMILIES and module != "families"]
+    others = [module for module in MODULES if package(module) not in FAMILIES and module != "files"]
     assert [m for m in others if any(f"{name}.".startswith(folders) for name in imported_names(m))] == []
 
 

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.errors import UserError
     from asr.evaluation.speech import read_references
     from asr.evaluation.word_times import align_utterances
-    from asr.families import find_family
+    from asr.files import find_family
     from asr.models.speech_model import choose_device, describe_device
     from asr.system.checkpoint import find_model, load_system
 

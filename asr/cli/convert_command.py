@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from asr.errors import UserError
-    from asr.families import find_family
+    from asr.files import find_family
 
     dtype = None if args.dtype is None else getattr(torch, args.dtype)
     if (family := find_family(args.model)) is not None:

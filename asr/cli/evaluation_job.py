@@ -25,8 +25,7 @@ from asr.evaluation.speech import (
     score_setups,
     write_texts,
 )
-from asr.families import Family, find_family
-from asr.files import make_folder
+from asr.files import Family, find_family, make_folder
 from asr.models.speech_model import choose_device, describe_device
 from asr.scoring.counting import describe_choice
 from asr.scoring.result import Score, percent, show_interval, text_table, without_infinity

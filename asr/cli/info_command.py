@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from asr.config import describe_choices, describe_config
     from asr.errors import UserError
-    from asr.families import find_family
+    from asr.files import find_family
     from asr.system.run_config import RunConfig
 
     model, rows = dict[str, Any](), []

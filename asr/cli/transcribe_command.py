@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asr.families import find_families
+    from asr.files import find_families
     from asr.transcription.arguments import TranscriptionSettings, print_settings
 
     if args.status is not None:
@@ -180,7 +180,7 @@ class TranscriptionJob:
 
 def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     """Hold the command line against the model."""
-    from asr.families import find_family
+    from asr.files import find_family
     from asr.system.checkpoint import find_model, find_resources
     from asr.transcription.arguments import TranscriptionSettings, find_options, load_settings
     from asr.transcription.transcribe import find_default_model
@@ -391,7 +391,7 @@ def _open_folder(
     import torch
 
     # The one place where transcribing imports asr.scale, which can be deleted.
-    from asr.families import find_family
+    from asr.files import find_family
     from asr.models.speech_model import choose_device, describe_arithmetic, resolve_precision
     from asr.scale.output_folder import OutputFolder
     from asr.transcription.arguments import describe_making

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from asr.config import Config
 from asr.errors import UserError
-from asr.families import find_families
+from asr.files import find_families
 
 # B batch, T positions, D model dimension, H hidden dimension
 

@@ -21,8 +21,7 @@ from asr.config import describe_config
 from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
 from asr.data.packed import is_shards
 from asr.errors import UserError
-from asr.families import find_family
-from asr.files import replace_file
+from asr.files import find_family, replace_file
 from asr.recipe.definition import Recipe, Study, SystemConf
 from asr.system.checkpoint import find_model
 from asr.system.run_config import RunConfig

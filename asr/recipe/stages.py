@@ -14,9 +14,8 @@ import torch
 
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError, suggest
-from asr.families import find_family
 from asr.features.front_end import FrontEnd
-from asr.files import SHIPPED
+from asr.files import SHIPPED, find_family
 from asr.models import build_model
 from asr.recipe.definition import STAGES, Recipe, Study, SystemConf
 from asr.recipe.evaluation import describe_machine, describe_origin, evaluate_run

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from asr.errors import UserError
-from asr.families import Family
+from asr.files import Family
 from asr.serve.api import (
     LAST_EVENT,
     MEDIA_TYPES,

@@ -15,7 +15,7 @@ from asr.cli import add_device, add_settings, limit_threads, whole_number
 from asr.errors import UserError
 
 if TYPE_CHECKING:
-    from asr.families import Family
+    from asr.files import Family
     from asr.transcription.transcribe import Transcriber
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 def load_models(args: argparse.Namespace, config: Any) -> dict[str, tuple[Transcriber, Family | None]]:
     """Each model under its name."""
-    from asr.families import find_family
+    from asr.files import find_family
     from asr.transcription.transcribe import find_default_model, load_model
 
     found: dict[str, tuple[Transcriber, Family | None]] = {}

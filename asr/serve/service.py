@@ -27,7 +27,7 @@ from asr.audio.sources import Recording
 from asr.config import Config
 from asr.decoding.hypothesis import ChecksConfig
 from asr.errors import UserError
-from asr.families import Family
+from asr.files import Family
 from asr.models.speech_model import Precision
 from asr.serve.api import ApiError, too_long
 from asr.serve.scheduler import Client, Scheduler, WithdrawnError

@@ -38,9 +38,16 @@ from asr.data.packed import read_sentences
 from asr.decoding.hypothesis import DecodingConfig, FusionModel
 from asr.decoding.ngram import Lexicon, ShallowFusion, build_ngram_model, collect_words, read_arpa
 from asr.errors import UserError, suggest
-from asr.families import describe_missing, find_families
 from asr.features.front_end import FrontEnd
-from asr.files import CHECKOUT, find_shipped, read_limited, require_local, usual_mode
+from asr.files import (
+    CHECKOUT,
+    describe_missing,
+    find_families,
+    find_shipped,
+    read_limited,
+    require_local,
+    usual_mode,
+)
 from asr.models import LanguageModel, Model, SpeechModel, build_model
 from asr.models.layers import without_weights
 from asr.models.speech_model import merge_low_rank

@@ -9,9 +9,8 @@ from typing import Literal
 import pydantic
 
 from asr.config import Config, load_config
-from asr.families import find_families
 from asr.features.front_end import FeaturesConfig
-from asr.files import find_shipped
+from asr.files import find_families, find_shipped
 from asr.models import AnyModelConfig
 from asr.text.normalization import TextConfig
 from asr.text.tokenizer import TokenizerConfig
@@ -252,8 +251,11 @@ class RunConfig(Config):
         if self.model.reads_audio and self.data.text:
             raise ValueError("data.text is for a language model; remove it, or set model.type: language")
         self.model.check_run(self)
+        parts = (self.tokenizer, *(getattr(self.model, name, None) for name in ("encoder", "decoder")))
+        types = {getattr(part, "type", None) for part in parts}
         for family in find_families():
-            family.check_run(self)
+            if family.section in types:
+                family.check_run(self)
         if not self.keep_tokenizer and self.start_from is None:
             raise ValueError(
                 "keep_tokenizer = false is about the tokenizer of start_from; set that, or remove it"

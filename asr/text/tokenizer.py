@@ -17,8 +17,7 @@ import pydantic
 
 from asr.config import Config, describe_fault
 from asr.errors import UserError
-from asr.families import find_families
-from asr.files import read_limited, replace_file
+from asr.files import find_families, read_limited, replace_file
 
 # The same for each type of tokenizer, so that a model can rely on them.
 BLANK_ID, PAD_ID, SOS_ID, EOS_ID, UNK_ID = range(5)

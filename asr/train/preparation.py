@@ -31,8 +31,8 @@ from asr.data.packed import (
 )
 from asr.data.storage import is_address
 from asr.errors import UserError
-from asr.families import find_family
 from asr.features.front_end import FrontEnd
+from asr.files import find_family
 from asr.models import Model, ModelConfig, build_model
 from asr.models.encoders import EncoderModel, make_clock, subsampled_lengths
 from asr.models.speech_model import is_low_rank

@@ -25,7 +25,7 @@ from asr.data.packed import INDEX_NAME, open_shards, read_any
 from asr.data.storage import ByteRange, MissingFileError, find_file, list_files
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
-from asr.families import Family, find_families, find_family
+from asr.files import Family, find_families, find_family
 from asr.models.speech_model import Precision
 from asr.system.checkpoint import DecodingResources, find_model
 from asr.text.normalization import Rule, check_rules, join_letters, normalize, normalize_english

@@ -175,7 +175,7 @@ def load_model(
     Without `source`: what the environment names in ASR_MODEL, else whisper-base. auto: a GPU if there is one;
     16 bits there, 8 bits for Whisper on a CPU with instructions for them, else float32.
     """
-    from asr.families import find_family
+    from asr.files import find_family
 
     source = find_default_model() if source is None else source
     transcriber: Transcriber

@@ -1,6 +1,6 @@
 """Facts of Whisper that every run and every native model needs: names, settings, trained parts.
 
-The family that `asr/families.py` knows is the package `asr.whisper`: it has these names, and those of
+The family that `asr/files.py` knows is the package `asr.whisper`: it has these names, and those of
 loading, converting and fine-tuning, which it imports when they are used.
 """
 
@@ -28,7 +28,9 @@ prefers_int8 = True  # with precision auto, on a CPU with instructions for it
 
 # Names as in openai-whisper and faster-whisper, and where the hub has them.
 _SIZES = "tiny tiny.en base base.en small small.en medium medium.en large-v2 large-v3 large-v3-turbo"
-NAMES = {size: f"openai/whisper-{size}" for size in _SIZES.split()}
+NAMES = {}
+for _size in _SIZES.split():
+    NAMES[_size] = f"openai/whisper-{_size}"
 NAMES |= {"large-v1": "openai/whisper-large", "large": NAMES["large-v3"], "turbo": NAMES["large-v3-turbo"]}
 for _size in ("small.en", "medium.en", "large-v2", "large-v3", "large-v3.5"):
     NAMES[f"distil-{_size}"] = f"distil-whisper/distil-{_size}"
@@ -59,8 +61,7 @@ bo tibetan, tl tagalog, mg malagasy, as assamese, tt tatar, haw hawaiian, ln lin
 jw javanese, su sundanese, yue cantonese
 """
 # Code to name. The first checkpoints have 99 of them; Cantonese came with large-v3.
-_entries = (entry.split(maxsplit=1) for entry in _TABLE.split(","))
-languages: dict[str, str] = {code: words.strip() for code, words in _entries}
+languages: dict[str, str] = dict(re.findall("([a-z]+) ([a-z ]+)", _TABLE))
 
 
 def find_language(language: str) -> str:

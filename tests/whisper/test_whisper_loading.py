@@ -31,7 +31,7 @@ from whisper_examples import (
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.families import find_family
+from asr.files import find_family
 from asr.whisper import (
     find_files,
     load_whisper,

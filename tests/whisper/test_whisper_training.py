@@ -21,7 +21,7 @@ from whisper_examples import VOCABULARY, make_weights, write_huggingface
 from asr.cli import main
 from asr.decoding import DecodingConfig, pad_tokens
 from asr.errors import UserError
-from asr.families import find_family
+from asr.files import find_family
 from asr.models import LowRankLinear, SpeechModel
 from asr.recipe import build_tasks, read_record, run_recipe
 from asr.system import RunConfig, find_checkpoints, load_any_system, load_system
