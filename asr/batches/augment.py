@@ -9,8 +9,6 @@ Shapes: N utterances of a corpus, B utterances of a batch, T frames, F features.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +21,6 @@ from asr.errors import UserError
 from asr.features.front_end import speech_spans, valid_frames
 from asr.system.run_config import AugmentConfig, SpecAugmentConfig
 
-RECORDING_SUFFIXES = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".sph", ".aiff"}
 # Power of coloured noise falls with frequency f as f ** -exponent.
 NOISE_EXPONENTS = {"white": 0.0, "pink": 1.0, "brown": 2.0}
 LOWEST_NOISE_HZ = 20.0  # of coloured noise: what nobody hears would be most of its power
@@ -33,18 +30,14 @@ MAX_TIME_MASK_SHARE = 0.2  # of the frames of an utterance, under one mask
 class Augmenter:
     """Augmentation by an AugmentConfig. Holds no state: calls may come in any order and from any process."""
 
-    def __init__(self, config: AugmentConfig, seed: int, sample_rate: int, num_features: int) -> None:
-        mask_width = config.spec_augment.frequency_mask_width
-        if config.spec_augment.num_frequency_masks and mask_width > num_features:
-            raise UserError(
-                f"augment.spec_augment.frequency_mask_width = {mask_width}: "
-                f"there are only {num_features} features; give a smaller width"
-            )
+    def __init__(self, config: AugmentConfig, seed: int, sample_rate: int) -> None:
         self._config = config
         self._seed = seed
         self._sample_rate = sample_rate
         path = config.noise.recordings
-        self._recordings = list_recordings(path) if path is not None and config.noise.probability else []
+        self._recordings = [] if path is None else list(read_manifest(path))
+        if path is not None and not self._recordings:
+            raise UserError(f"augment.noise.recordings = {path}: no recordings in this manifest")
 
     def choose_speeds(self, id_hashes_N: np.ndarray, epoch: int) -> np.ndarray:
         """The speed factor of each utterance, given `hash_names` of the ids."""
@@ -95,42 +88,12 @@ class Augmenter:
         """An excerpt from a random place of a random recording; a recording that is too short is repeated."""
         recording = self._recordings[stream.integers(len(self._recordings))]
         seconds = num_samples / self._sample_rate
-        start = recording.start + stream.uniform(0, max(0.0, recording.seconds - seconds))
-        duration = min(seconds, recording.seconds)
+        start = recording.start + stream.uniform(0, max(0.0, recording.duration - seconds))
+        duration = min(seconds, recording.duration)
         excerpt = audio_files.read(
-            recording.path, self._sample_rate, start=start, duration=duration, allow_silence=True
+            recording.audio, self._sample_rate, start=start, duration=duration, allow_silence=True
         )
         return np.resize(excerpt, num_samples)
-
-
-# --- noise --------------------------------------------------------------------------------------
-
-
-class NoiseRecording(NamedTuple):
-    """A noise recording, or a part of one."""
-
-    path: str
-    start: float
-    seconds: float
-
-
-def list_recordings(path: str | Path) -> list[NoiseRecording]:
-    """The recordings of a manifest or a folder, always in the same order."""
-    path = Path(path)
-    recordings = []
-    if path.is_dir():
-        for file in sorted(file for file in path.rglob("*") if file.suffix.lower() in RECORDING_SUFFIXES):
-            seconds = audio_files.read_info(file).seconds
-            if seconds is None:
-                raise UserError(f"{file}: its header does not tell its length; list it in a manifest")
-            recordings.append(NoiseRecording(str(file), 0.0, seconds))
-    else:
-        recordings = [NoiseRecording(item.audio, item.start, item.duration) for item in read_manifest(path)]
-    if not recordings:
-        raise UserError(
-            f"{path}: no recordings; augment.noise.recordings takes a manifest or a folder of audio"
-        )
-    return recordings
 
 
 def make_noise(

@@ -60,20 +60,12 @@ class UtteranceLoader:
         share: ProcessShare = WHOLE,
         skipped_path: Path | None = None,
     ) -> None:
-        speeds = inputs.augment.speed
-        if speeds and config.max_utterance_seconds / min(speeds) > config.max_seconds:
-            raise UserError(
-                f"batches.max_utterance_seconds = {config.max_utterance_seconds}, at the slowest "
-                f"augment.speed, {min(speeds)}, exceeds batches.max_seconds = {config.max_seconds}; "
-                "change one of the three"
-            )
         self.name = name
         self._inputs = inputs
         self._config = config
         self._seed = seed
         self._share = share
-        features = inputs.front_end.config
-        self._augmenter = Augmenter(inputs.augment, seed, features.sample_rate, features.num_features)
+        self._augmenter = Augmenter(inputs.augment, seed, inputs.front_end.config.sample_rate)
         self._builder = BatchBuilder(utterances, inputs, self._augmenter)
         self._num_utterances = num_utterances
         self._skipped_path = skipped_path
@@ -164,7 +156,7 @@ class BatchLoader(UtteranceLoader):
         """Batches of an epoch for all processes together, as positions in the manifest."""
         chosen, multiple = self.training_set, self._share.multiple
         seconds_N = chosen.seconds_N / self._augmenter.choose_speeds(chosen.id_hashes_N, epoch)
-        groups = plan_epoch(seconds_N, self._config, self._seed, epoch, multiple, chosen.tokens_N)
+        groups = plan_epoch(seconds_N, self._config, self._seed, epoch, multiple)
         return [chosen.positions_N[group] for group in groups]
 
     def epoch_batches(self, epoch: int, start: int = 0, window: Sequence[int] = (0, 0)) -> Iterator[Batch]:
@@ -177,10 +169,7 @@ class BatchLoader(UtteranceLoader):
 
     def evaluation_batches(self) -> Iterator[Batch]:
         """Every utterance of the manifest once in all processes together, as it is, the longest first."""
-        tokens_N = None
-        if self._config.max_tokens is not None:
-            tokens_N = count_tokens(self._manifest, self._inputs)
-        groups = group_by_length(self._manifest.durations, self._config, None, tokens_N)
+        groups = group_by_length(self._manifest.durations, self._config, None)
         yield from self._load_groups(self._share.take(groups[::-1]), None)
 
     @property
@@ -205,22 +194,20 @@ class TrainingSet:
 
     positions_N: np.ndarray  # in the manifest
     seconds_N: np.ndarray  # at the original speed
-    tokens_N: np.ndarray
     id_hashes_N: np.ndarray
     left_out: dict[str, np.ndarray]
     """Positions of the others, by the reason."""
 
 
 def measure_utterances(utterances: Iterable[Utterance], inputs: Inputs) -> list[np.ndarray]:
-    """Measure each utterance: seconds, frames that its tokens need, tokens, hash of the id."""
-    seconds, needed, lengths, id_hashes = array("d"), array("q"), array("q"), array("Q")
+    """Measure each utterance: seconds, frames that its tokens need, hash of the id."""
+    seconds, needed, id_hashes = array("d"), array("q"), array("Q")
     for utterance in utterances:
         tokens = encode_text(utterance, inputs)
         seconds.append(utterance.duration)
         needed.append(needed_frames(tokens) if inputs.has_ctc else 1)
-        lengths.append(len(tokens))
         id_hashes.append(int(hash_names([utterance.id])[0]))
-    return [np.array(column) for column in (seconds, needed, lengths, id_hashes)]
+    return [np.array(column) for column in (seconds, needed, id_hashes)]
 
 
 def measure_together(utterances: Any, inputs: Inputs, share: ProcessShare) -> list[np.ndarray]:
@@ -244,7 +231,7 @@ def select_training_set(
     `utterances`: a manifest, or a window of shards. Frames are counted at the fastest speed, so that the same
     utterances are left out in every epoch.
     """
-    seconds_N, needed_N, tokens_N, id_hashes_N = measure_together(utterances, inputs, share)
+    seconds_N, needed_N, id_hashes_N = measure_together(utterances, inputs, share)
     samples_N = seconds_N * inputs.front_end.config.sample_rate / max(inputs.augment.speed, default=1.0)
     feature_lengths_N = inputs.front_end.num_frames(torch.from_numpy(samples_N).long())
     frames_N = inputs.num_encoded_frames(feature_lengths_N).numpy()
@@ -255,13 +242,10 @@ def select_training_set(
         ),
         "fewer frames behind the encoder than their tokens need": frames_N < needed_N,
     }
-    if config.max_tokens is not None:
-        reasons[f"more tokens than batches.max_tokens = {config.max_tokens}"] = tokens_N > config.max_tokens
     positions_N = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
     return TrainingSet(
         positions_N,
         seconds_N[positions_N],
-        tokens_N[positions_N],
         id_hashes_N[positions_N],
         {reason: np.flatnonzero(is_out_N) for reason, is_out_N in reasons.items() if is_out_N.any()},
     )
@@ -275,11 +259,6 @@ def report_left_out(name: str, utterances: Sequence[Utterance], chosen: Training
             "%s: %d of %d utterances are left out of training (%s): %s%s",
             name, len(positions), len(utterances), reason, first, ", ..." if len(positions) > 5 else "",
         )  # fmt: skip
-
-
-def count_tokens(utterances: Iterable[Utterance], inputs: Inputs) -> np.ndarray:
-    """Tokens of each utterance."""
-    return np.array([len(encode_text(utterance, inputs)) for utterance in utterances], dtype=np.int64)
 
 
 def _as_it_is(result: Any) -> Any:
@@ -320,8 +299,6 @@ def explain_dead_workers() -> Iterator[None]:
 
 # --- sentences for a language model (N sentences, B of a batch, U tokens) ------------------------
 
-DEFAULT_MAX_TOKENS = 4000
-
 
 class TextLoader:
     """Loader of this process's batches of all `texts`; each sentence is a sequence of its own."""
@@ -347,7 +324,7 @@ class TextLoader:
         self._name = name
         self._tokenizer = tokenizer
         # Grouped as audio is, but by tokens in place of seconds.
-        self._max_tokens = config.max_tokens or DEFAULT_MAX_TOKENS
+        self._max_tokens = config.max_tokens
         self._config = config.model_copy(update={"max_seconds": float(self._max_tokens)})
         self._seed = seed
         self._share = share

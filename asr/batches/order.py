@@ -83,10 +83,9 @@ def plan_epoch(
     seed: int,
     epoch: int,
     world_size: int,
-    tokens_N: np.ndarray | None = None,
 ) -> list[np.ndarray]:
     """The batches of all processes together, as positions. Only their number depends on `world_size`."""
-    groups = order_batches(seconds_N, config, seed, epoch, tokens_N=tokens_N)
+    groups = order_batches(seconds_N, config, seed, epoch)
     num_used = len(groups) - len(groups) % world_size
     if not num_used:
         raise too_few_batches(len(groups), world_size)
@@ -115,36 +114,28 @@ def order_batches(
     seed: int,
     epoch: int,
     window: int = 0,
-    tokens_N: np.ndarray | None = None,
 ) -> list[np.ndarray]:
     """The batches of an epoch, or of one of its windows, in their order."""
     stream = random_stream(seed, epoch, "order", *([window] if window else []))
-    groups = group_by_length(seconds_N, config, stream, tokens_N)
+    groups = group_by_length(seconds_N, config, stream)
     return [groups[index] for index in stream.permutation(len(groups))]
 
 
-def order_shards(
-    counts: Sequence[int], shares: Sequence[float], window_shards: int, seed: int, epoch: int
-) -> list[np.ndarray]:
-    """The windows of an epoch: in each, (source, shard) of the shards that are shuffled together.
+def order_shards(counts: Sequence[int], window_shards: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Order the windows of an epoch: in each, (source, shard) of the shards that are shuffled together.
 
-    `counts`: the shards of each source; `shares`: what part of them an epoch takes. The next epoch goes on
-    where this one stops, so that all shards of a source come equally often.
+    `counts`: the number of shards of each source.
     """
-    chosen = []
-    for source, (count, share) in enumerate(zip(counts, shares, strict=True)):
-        # Fractions of a shard add up over the epochs; 1e-6 is more than the error of the product.
-        first, past = (int(share * count * done + 1e-6) for done in (epoch, epoch + 1))
-        for cycle in range(first // count, (past - 1) // count + 1):
-            order = random_stream(seed, "shards", source, cycle).permutation(count)
-            begin, end = max(first - cycle * count, 0), min(past - cycle * count, count)
-            chosen += [(source, int(shard)) for shard in order[begin:end]]
-    shuffled = np.array(chosen, dtype=np.int64)[
-        random_stream(seed, epoch, "windows").permutation(len(chosen))
+    shards: list[tuple[int, int]] = []
+    for source, count in enumerate(counts):
+        order = random_stream(seed, "shards", source, epoch).permutation(count)
+        shards += [(source, int(shard)) for shard in order]
+    shuffled = np.array(shards, dtype=np.int64)[
+        random_stream(seed, epoch, "windows").permutation(len(shards))
     ]
     # Windows of about one size; inside of them the order is that of the shards, so that all of them in one
     # window are what a manifest is.
-    windows = np.array_split(shuffled, -(-len(chosen) // window_shards))
+    windows = np.array_split(shuffled, -(-len(shards) // window_shards))
     return [window[np.lexsort((window[:, 1], window[:, 0]))] for window in windows]
 
 
@@ -152,9 +143,8 @@ def group_by_length(
     seconds_N: np.ndarray,
     config: BatchConfig,
     stream: np.random.Generator | None,
-    tokens_N: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-    """Groups of similar length within the limits, from short to long; `max_tokens` holds with `tokens_N`.
+    """Group by similar length within the limits, from short to long.
 
     With a stream of random numbers the groups differ each time: the lengths are changed a little, as far as
     MAX_PADDING allows, before they are sorted. An utterance over the limit is a group of its own.
@@ -164,22 +154,16 @@ def group_by_length(
         keys_N = seconds_N * (1 + MAX_PADDING * stream.uniform(-0.5, 0.5, len(seconds_N)))
     order_N = np.argsort(keys_N, kind="stable")
     sorted_N = seconds_N[order_N]
-    sorted_tokens_N = None if tokens_N is None or config.max_tokens is None else tokens_N[order_N]
     starts, start = [], 0
     while start < len(order_N):
         starts.append(start)
-        reach = slice(start, start + config.max_utterances)
-        tokens = None if sorted_tokens_N is None else sorted_tokens_N[reach]
-        start += _count_fitting(sorted_N[reach], config, tokens)
+        start += _count_fitting(sorted_N[start : start + config.max_utterances], config.max_seconds)
     return np.split(order_N, starts[1:])
 
 
-def _count_fitting(seconds: np.ndarray, config: BatchConfig, tokens: np.ndarray | None = None) -> int:
+def _count_fitting(seconds: np.ndarray, max_seconds: float) -> int:
     """Count how many of the next utterances make a batch; at least one."""
     padded = np.maximum.accumulate(seconds) * np.arange(1, len(seconds) + 1)
-    is_over = (padded > config.max_seconds) | (np.cumsum(seconds) < (1 - MAX_PADDING) * padded)
-    if tokens is not None:
-        assert config.max_tokens is not None
-        is_over |= np.maximum.accumulate(tokens) * np.arange(1, len(tokens) + 1) > config.max_tokens
+    is_over = (padded > max_seconds) | (np.cumsum(seconds) < (1 - MAX_PADDING) * padded)
     is_over[0] = False
     return int(is_over.argmax()) if is_over.any() else len(seconds)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asr.batches.builder import Batch, Inputs
-from asr.batches.loader import UtteranceLoader, count_tokens, report_left_out, select_training_set
+from asr.batches.loader import UtteranceLoader, report_left_out, select_training_set
 from asr.batches.order import group_by_length, order_batches, order_shards, report_left_over, too_few_batches
 from asr.data.packed import PackedUtterance
 from asr.data.storage import read_ranges
@@ -128,28 +128,19 @@ class ShardLoader(UtteranceLoader):
         folders: Sequence[ShardFolder],
         inputs: Inputs,
         config: BatchConfig,
-        *,
-        shares: Sequence[float] = (),
         **options: Any,
     ) -> None:
-        """`shares`: what part of the shards of each folder an epoch takes; nothing: all."""
         self._folders = folders
-        self._shares = shares or [1.0] * len(folders)
         name = " + ".join(folder.address for folder in folders)
-        count = round(sum(share * len(folder) for share, folder in zip(self._shares, folders, strict=True)))
-        super().__init__(name, ShardRows(folders), count, inputs, config, **options)
+        super().__init__(name, ShardRows(folders), len(self), inputs, config, **options)
         self._starts: list[WindowStart] = []
         self._window_shards = WINDOW_SHARDS
         if len(self):
             per_shard = len(self) / sum(len(folder.shards) for folder in folders)
             self._window_shards = max(WINDOW_SHARDS, math.ceil(WINDOW_UTTERANCES / per_shard))
-        for folder, share in zip(folders, self._shares, strict=True):
+        for folder in folders:
             if not len(folder):
                 raise UserError(f"{folder.address}: no utterance in its shards")
-            if share * len(folder.shards) < 1:
-                raise UserError(
-                    f"data.shares: {share:g} of {folder.address} is less than a shard; pack smaller ones"
-                )
 
     def __len__(self) -> int:
         return sum(map(len, self._folders))
@@ -201,7 +192,7 @@ class ShardLoader(UtteranceLoader):
 
     def _order(self, epoch: int) -> list[np.ndarray]:
         counts = [len(folder.shards) for folder in self._folders]
-        return order_shards(counts, self._shares, self._window_shards, self._seed, epoch)
+        return order_shards(counts, self._window_shards, self._seed, epoch)
 
     def _plan_epoch(self, epoch: int, first: WindowStart) -> Iterator[PlannedBatch]:
         """The batches of all processes from a window on; the next window is read while one is used."""
@@ -238,7 +229,7 @@ class ShardLoader(UtteranceLoader):
         if not len(chosen.positions_N):
             return []
         seconds_N = chosen.seconds_N / self._augmenter.choose_speeds(chosen.id_hashes_N, epoch)
-        groups = order_batches(seconds_N, self._config, self._seed, epoch, number, chosen.tokens_N)
+        groups = order_batches(seconds_N, self._config, self._seed, epoch, number)
         return [
             PlannedBatch(window, chosen.positions_N[group], len(group) * chosen.seconds_N[group].max())
             for group in groups
@@ -247,6 +238,5 @@ class ShardLoader(UtteranceLoader):
     def _plan_evaluation(self, shards: np.ndarray) -> list[PlannedBatch]:
         window = ShardWindow(self._folders, shards)
         seconds_N = np.array([item.duration for item in window])
-        tokens_N = None if self._config.max_tokens is None else count_tokens(window, self._inputs)
-        groups = group_by_length(seconds_N, self._config, None, tokens_N)
+        groups = group_by_length(seconds_N, self._config, None)
         return [PlannedBatch(window, group) for group in groups[::-1]]

@@ -12,6 +12,7 @@ Folders are written aside and renamed, so that one which exists is whole. Nothin
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -170,13 +171,11 @@ def load_system(folder: str | Path) -> System:
 
 
 def require_speech(system: System[Model], folder: str | Path) -> System:
-    """The same system, if its model makes text of audio."""
+    """Return the same system, if its model makes text of audio."""
     if not isinstance(system.model, SpeechModel):
-        does = "makes no text of audio"
-        if system.config.model.num_texts > 1:
-            does = "writes down several speakers at once, as only asr evaluate can"
         raise UserError(
-            f"{folder}: a model of type {system.config.model.type}, which {does}; give one of type speech"
+            f"{folder}: a model of type {system.config.model.type}; expected one of type speech, which makes "
+            "one text of a recording"
         )
     return cast(System, system)
 
@@ -193,7 +192,7 @@ def load_any_system(folder: str | Path, *, to_train: bool = False) -> System[Mod
     tensors = dict(read_tensors(folder / "model.safetensors"))
     _require_sizes_of_weights(config, front_end.num_features, len(tokenizer), tensors, folder)
     model = build_model(config.model, front_end.num_features, len(tokenizer))
-    _fill(model, tensors, MODEL_PREFIX, folder)
+    model.load_state_dict(_take_weights(model, tensors, MODEL_PREFIX, folder))
     if not to_train:
         merge_low_rank(model)
     return System(config, tokenizer, front_end, model.eval())
@@ -202,13 +201,10 @@ def load_any_system(folder: str | Path, *, to_train: bool = False) -> System[Mod
 def load_state(folder: Path) -> dict[str, Any]:
     path = folder / "state.json"
     text = read_limited(path, MAX_STATE_BYTES, "too large to be the state of a training")
-    try:
-        state = json.loads(text)
-    except ValueError:
-        state = None
-    if not isinstance(state, dict):
-        raise UserError(f"{path}: not a JSON object; the checkpoint is damaged, take another one")
-    return state
+    with contextlib.suppress(ValueError):
+        if isinstance(state := json.loads(text), dict):
+            return state
+    raise UserError(f"{path}: not a JSON object; the checkpoint is damaged, take another one")
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
@@ -247,10 +243,8 @@ def find_model(path: str | Path) -> Path:
     if checkpoints := find_checkpoints(path):
         return checkpoints[-1]
     expected = "give the output_dir of a training or one of its checkpoints"
-    if not path.exists() and path.name == str(path):
-        for family in find_families():
-            expected += f", or the name of a {family.name} model: {', '.join(family.model_names)}"
-            expected = suggest(str(path), family.model_names, expected)
+    for family in find_families():
+        expected = suggest(str(path), family.model_names, f"{expected}, or the name of a {family.name} model")
     raise UserError(f"{path}: no model here; {expected}{describe_missing()}")
 
 
@@ -296,10 +290,6 @@ def _require_sizes_of_weights(
             raise UserError(f"{folder}: model.{key} = {value:,}, but there are {len(tensors):,} weights")
     with without_weights():
         _take_weights(build_model(config.model, num_features, num_tokens), tensors, MODEL_PREFIX, folder)
-
-
-def _fill(module: torch.nn.Module, tensors: Mapping[str, Tensor], prefix: str, folder: Path) -> None:
-    module.load_state_dict(_take_weights(module, tensors, prefix, folder))
 
 
 def _take_weights(
@@ -366,11 +356,10 @@ class DecodingResources(Config):
     def describe(self) -> str:
         """The settings that are not the default."""
         decoding = self.decoding or DecodingConfig()
-        settings = {
-            key: str(value) for key, (_, value) in find_differences(DecodingConfig(), decoding).items()
-        }
-        settings |= {kind: Path(getattr(self, kind)).name for kind in self.files}
-        return ", ".join(f"{name} {value}" for name, value in settings.items()) or "as by default"
+        changed = find_differences(DecodingConfig(), decoding).items()
+        settings = [f"{key} {value}" for key, (_, value) in changed]
+        settings += [f"{kind} {Path(getattr(self, kind)).name}" for kind in self.files]
+        return ", ".join(settings) or "as by default"
 
     def load(self, system: System, device: torch.device) -> FusionModel | None:
         """Load them all, on the device of the speech model."""
@@ -414,18 +403,16 @@ def find_resources(
 
     `folder`: of the model; None: it was not trained here. `pairs`: key=value, which may name the method too.
     """
-    if language_model is not None and not find_shipped(language_model).exists():
-        raise UserError(f"{language_model}: not there; expected an ARPA file or the folder of a run")
-    if lexicon is not None and not os.path.isfile(lexicon):
-        raise UserError(f"{lexicon}: no such file; expected one with the words that may occur")
+    for path in (language_model, lexicon):
+        if path is not None and not find_shipped(path).exists():
+            raise UserError(f"{path}: no such file or folder")
     bundled = None if folder is None else load_bundled_decoding(folder)
     named = DecodingResources(language_model=language_model, lexicon=lexicon)
+    method = method or any(pair.partition("=")[0].strip() == "decoding.method" for pair in pairs)
     if bundled is None:
         return named
-    method = method or any(pair.partition("=")[0].strip() == "decoding.method" for pair in pairs)
-    given = {"language model": language_model, "lexicon": lexicon, "decoding method": method}
-    if reasons := [name for name, value in given.items() if value]:
-        logger.info("decoding: %s/decoding.yaml is ignored, since a %s is given", folder, reasons[0])
+    if language_model or lexicon or method:
+        logger.info("decoding: %s/decoding.yaml is ignored, since other decoding is asked for", folder)
         return named
     logger.info("decoding: %s (%s/decoding.yaml)", bundled.describe(), folder)
     return bundled
@@ -439,16 +426,17 @@ def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
     """
     path = Path(path)
     if path.is_file():
+        arpa = read_arpa(path)
         try:
-            return build_ngram_model(read_arpa(path), tokenizer)
+            return build_ngram_model(arpa, tokenizer)
         except UserError as error:
-            raise UserError(f"{path}: {error}".replace(f"{path}: {path}", str(path), 1)) from None
+            raise UserError(f"{path}: {error}") from None
     system = load_any_system(find_model(path))
     own = system.tokenizer
     if not isinstance(system.model, LanguageModel):
         raise UserError(
-            f"{path}: a model of type {system.config.model.type}; expected a language model, that is, "
-            "an ARPA file or a run with model.type: language"
+            f"{path}: a model of type {system.config.model.type}; expected an ARPA file or a run with "
+            "model.type: language"
         )
     if own == tokenizer:
         return system.model
@@ -456,9 +444,7 @@ def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
     if not is_numbering or set(own.tokens) != set(tokenizer.tokens):
         raise UserError(
             f"{path}: its tokenizer ({own.type}, {len(own)} tokens) is not that of the speech model "
-            f"({tokenizer.type}, {len(tokenizer)}); train it with the same data.train, text and tokenizer, "
-            "or put the tokenizer.json of the speech model, without its line fingerprint, into its "
-            "output_dir before"
+            f"({tokenizer.type}, {len(tokenizer)}); train it with the same data.train, text and tokenizer"
         )
     ids = {token: id for id, token in enumerate(own.tokens)}
     system.model.renumber([ids[token] for token in tokenizer.tokens])

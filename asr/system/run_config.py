@@ -23,9 +23,6 @@ class DataConfig(Config):
     """Manifest (JSON Lines) to learn from, or a list of them; or a folder of shards, here or at an address
     such as s3://bucket/corpus, or a list of such; for a language model also plain text (.txt), a sentence a
     line. The tokenizer learns from it too: the one of the speech model, if both have the same."""
-    shares: tuple[float, ...] = ()
-    """Fraction of the shards of each folder in `train` that an epoch takes, to mix several by weight;
-    the next epoch goes on with others. Nothing: all of each."""
     dev: str
     """Manifest or folder of shards to choose by: checkpoints, settings, when to stop. Never the test set. For
     a language model also plain text (.txt)."""
@@ -39,10 +36,6 @@ class DataConfig(Config):
     def _check(self) -> DataConfig:
         if not self.train:
             raise ValueError("train: expected the path of a manifest, or a list of one or more")
-        if self.shares and len(self.shares) != len(self.train_paths):
-            raise ValueError(f"shares = {list(self.shares)}: expected one for each path of train")
-        if not all(0 < share <= 1 for share in self.shares):
-            raise ValueError(f"shares = {list(self.shares)}: expected numbers above 0, of which 1 is all")
         return self
 
     @property
@@ -70,15 +63,14 @@ class NoiseConfig(Config):
     kinds: tuple[Literal["white", "pink", "brown", "recorded"], ...] = ("white",)
     """Kinds of noise to choose from, evenly: synthetic of a colour, or an excerpt of `recordings`."""
     recordings: str | None = None
-    """Noise recordings for the kind `recorded`: a manifest, or a folder, searched with all that is below it.
-    The headers of a folder are read at every start; for thousands of files a manifest is quicker."""
+    """Manifest of noise recordings, for the kind `recorded`."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> NoiseConfig:
         if not -30 <= self.snr_db[0] <= self.snr_db[1] <= 100:
             raise ValueError(f"snr_db = {list(self.snr_db)}: expected [low, high], from -30 to 100")
-        if not self.kinds or len(set(self.kinds)) < len(self.kinds):
-            raise ValueError(f"kinds = {list(self.kinds)}: expected at least one kind, and each only once")
+        if not self.kinds:
+            raise ValueError("kinds: expected at least one kind")
         if ("recorded" in self.kinds) != (self.recordings is not None):
             raise ValueError("kinds has `recorded` if, and only if, recordings is set; change one of the two")
         return self
@@ -115,8 +107,8 @@ class AugmentConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> AugmentConfig:
-        if len(set(self.speed)) < len(self.speed) or any(not 0.5 <= factor <= 2.0 for factor in self.speed):
-            raise ValueError(f"speed = {list(self.speed)}: expected factors from 0.5 to 2.0, each only once")
+        if any(not 0.5 <= factor <= 2.0 for factor in self.speed):
+            raise ValueError(f"speed = {list(self.speed)}: expected factors from 0.5 to 2.0")
         return self
 
 
@@ -125,10 +117,8 @@ class BatchConfig(Config):
 
     max_seconds: float = pydantic.Field(default=160.0, gt=0)
     """Greatest length of a batch with its padding: the number of utterances times the longest."""
-    max_tokens: int | None = pydantic.Field(default=None, ge=2)
-    """Greatest number of tokens in a batch with their padding: the number of utterances times those of the
-    longest text. Utterances that exceed it alone are left out of training. Null: no limit; 4000 for a
-    language model."""
+    max_tokens: int = pydantic.Field(default=4000, ge=2)
+    """Greatest number of tokens in a batch of sentences, padding included, for a language model."""
     max_utterances: int = pydantic.Field(default=64, ge=1)
     """Greatest number of utterances in a batch."""
     min_seconds: float = pydantic.Field(default=0.1, ge=0)
@@ -248,18 +238,12 @@ class RunConfig(Config):
                 f"tokenizer.type = {self.tokenizer.type} does not go with a model of type {self.model.type}; "
                 f"set tokenizer.type: {wanted}"
             )
-        if self.model.reads_audio and self.data.text:
-            raise ValueError("data.text is for a language model; remove it, or set model.type: language")
         self.model.check_run(self)
         parts = (self.tokenizer, *(getattr(self.model, name, None) for name in ("encoder", "decoder")))
         types = {getattr(part, "type", None) for part in parts}
         for family in find_families():
             if family.section in types:
                 family.check_run(self)
-        if not self.keep_tokenizer and self.start_from is None:
-            raise ValueError(
-                "keep_tokenizer = false is about the tokenizer of start_from; set that, or remove it"
-            )
         return self
 
     @classmethod

@@ -132,15 +132,15 @@ def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Any
     skipped_path = Path(config.output_dir) / "skipped.jsonl"
     options: dict[str, Any] = {"seed": config.seed, "share": share, "skipped_path": skipped_path}
 
-    def load(paths: Sequence[str], shares: Sequence[float] = ()) -> Any:
+    def load(paths: Sequence[str]) -> Any:
         if not any(map(is_shards, paths)):
             return BatchLoader(Manifest.open(*paths), inputs, config.batches, **options)
         from asr.shards.shard_loader import ShardLoader
 
         folders = [open_shards(path) for path in paths]
-        return ShardLoader(folders, inputs, config.batches, shares=shares, **options)
+        return ShardLoader(folders, inputs, config.batches, **options)
 
-    return load(config.data.train_paths, config.data.shares), load([config.data.dev])
+    return load(config.data.train_paths), load([config.data.dev])
 
 
 def check_dev(config: RunConfig, id_hashes_N: np.ndarray | None) -> None:
@@ -177,16 +177,12 @@ def check_dev(config: RunConfig, id_hashes_N: np.ndarray | None) -> None:
 
 
 def check_sources(config: RunConfig) -> None:
-    """Refuse manifests mixed with shards, and shares where there are no shards."""
+    """Refuse manifests mixed with shards."""
     packed = [path for path in config.data.train_paths if is_shards(path)]
     if packed and len(packed) < len(config.data.train_paths):
         raise UserError(
             f"data.train = {config.data.train_name}: manifests and folders of shards do not mix; pack the "
             "manifests too, by `asr manifest pack`"
-        )
-    if not packed and config.data.shares:
-        raise UserError(
-            f"data.shares is for folders of shards, and {config.data.train_name} is none; remove it"
         )
 
 

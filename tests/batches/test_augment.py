@@ -25,7 +25,7 @@ EVERYTHING = AugmentConfig(
 
 
 def build(config: AugmentConfig, seed: int = 0) -> Augmenter:
-    return Augmenter(config, seed, RATE, num_features=40)
+    return Augmenter(config, seed, RATE)
 
 
 def tone(seconds: float = 1.0, hz: float = 440.0) -> np.ndarray:
@@ -47,27 +47,16 @@ def power(audio: np.ndarray) -> float:
 @pytest.mark.parametrize(
     ("section", "settings", "message"),
     [
-        (AugmentConfig, {"speed": (0.9, 0.9)}, "each only once"),
         (AugmentConfig, {"speed": (0.0, 1.0)}, "0.5 to 2.0"),
-        (AugmentConfig, {"speed": (90.0, 110.0)}, "0.5 to 2.0"),
-        (NoiseConfig, {"probability": 1.5}, "less than or equal to 1"),
         (NoiseConfig, {"snr_db": (20.0, 10.0)}, r"\[low, high\]"),
         (NoiseConfig, {"kinds": ()}, "at least one kind"),
-        (NoiseConfig, {"kinds": ("pink", "pink")}, "each only once"),
         (NoiseConfig, {"kinds": ("recorded",)}, "recordings"),
         (NoiseConfig, {"recordings": "noise"}, "recordings"),
-        (SpecAugmentConfig, {"num_time_masks": -1}, "greater than or equal to 0"),
     ],
 )
 def test_nonsense_is_refused(section: type, settings: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         section(**settings)
-
-
-def test_masks_wider_than_the_features_are_refused() -> None:
-    config = AugmentConfig(spec_augment=SpecAugmentConfig(num_frequency_masks=1, frequency_mask_width=41))
-    with pytest.raises(UserError, match="frequency_mask_width = 41: there are only 40 features"):
-        build(config)
 
 
 # --- choices ------------------------------------------------------------------------------------
@@ -96,17 +85,6 @@ def test_stages_do_not_disturb_each_other() -> None:
         plain, speed_alone = build(slower).augment_audio(tone(), name, 0)
         noise = build(noisier).augment_audio(tone(), name, 0)[0] - tone()
         assert speed == speed_alone and noise.any() == (full - plain).any()
-
-
-def test_stages_draw_independently() -> None:
-    """The speed of an utterance says nothing of whether it gets noise."""
-    found = []
-    for name in (f"utterance-{n}" for n in range(1000)):
-        plain = build(AugmentConfig(speed=EVERYTHING.speed)).augment_audio(tone(0.02), name, 0)[0]
-        audio, speed = build(EVERYTHING).augment_audio(tone(0.02), name, 0)
-        found.append((speed, not np.array_equal(audio, plain)))
-    speeds, has_noise = map(np.array, zip(*found, strict=True))
-    assert abs(np.corrcoef(speeds, has_noise)[0, 1]) < 0.12
 
 
 def test_speeds_are_known_before_the_audio_is_read() -> None:
@@ -148,12 +126,6 @@ def test_noise_has_the_colour_of_its_kind(kind: str, decibels_per_octave: float)
     assert np.polyfit(range(len(octaves)), octaves, 1)[0] == pytest.approx(decibels_per_octave, abs=0.15)
 
 
-def test_noise_comes_as_often_as_configured() -> None:
-    augmenter = build(AugmentConfig(noise=NoiseConfig(probability=0.3)))
-    heard = (augmenter.augment_audio(tone(0.02), f"utterance-{n}", 0)[0] for n in range(2000))
-    assert np.mean([not np.array_equal(audio, tone(0.02)) for audio in heard]) == pytest.approx(0.3, abs=0.04)
-
-
 # --- recorded noise -----------------------------------------------------------------------------
 
 
@@ -163,37 +135,26 @@ def recorded(path: Path) -> AugmentConfig:
 
 
 @pytest.mark.parametrize("seconds", [0.3, 5.0])
-@pytest.mark.parametrize("kind", ["folder", "manifest"])
-def test_recorded_noise(tmp_path: Path, kind: str, seconds: float) -> None:
-    """A longer recording gives an excerpt, a shorter one is repeated; other files of a folder are ignored."""
-    (tmp_path / "deeper").mkdir()
-    soundfile.write(tmp_path / "deeper/hum.wav", tone(seconds, hz=100.0), RATE)
-    (tmp_path / "readme.txt").write_text("not audio")
-    source = tmp_path
-    if kind == "manifest":
-        source = tmp_path / "noise.jsonl"
-        write_manifest(
-            source, [Utterance(id="hum", audio=str(tmp_path / "deeper/hum.wav"), duration=seconds)]
-        )
-    audio, _ = build(recorded(source)).augment_audio(tone(hz=3000.0), "a", 0)
+def test_recorded_noise(tmp_path: Path, seconds: float) -> None:
+    """A longer recording gives an excerpt, a shorter one is repeated; silence is not counted as noise."""
+    soundfile.write(tmp_path / "hum.wav", tone(seconds, hz=100.0), RATE)
+    soundfile.write(tmp_path / "silence.wav", np.zeros(RATE), RATE)
+    for name, length in (("hum", seconds), ("silence", 1.0)):
+        item = Utterance(id=name, audio=str(tmp_path / f"{name}.wav"), duration=length)
+        write_manifest(tmp_path / f"{name}.jsonl", [item])
+    audio, _ = build(recorded(tmp_path / "hum.jsonl")).augment_audio(tone(hz=3000.0), "a", 0)
     noise = audio - tone(hz=3000.0)
     assert power(noise) == pytest.approx(power(tone()), rel=1e-3)
     assert np.abs(np.fft.rfft(noise)).argmax() == pytest.approx(100, abs=2)
-
-
-def test_a_silent_recording_is_not_counted_as_noise(tmp_path: Path) -> None:
-    soundfile.write(tmp_path / "silence.wav", np.zeros(RATE), RATE)
-    assert np.array_equal(build(recorded(tmp_path)).augment_audio(tone(), "a", 0)[0], tone())
+    silent = build(recorded(tmp_path / "silence.jsonl"))
+    assert np.array_equal(silent.augment_audio(tone(), "a", 0)[0], tone())
 
 
 def test_faults_of_recordings_name_them(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no recordings.*augment\.noise\.recordings"):
-        build(recorded(tmp_path))
-    with pytest.raises(UserError, match=r"missing\.jsonl"):
-        build(recorded(tmp_path / "missing.jsonl"))
-    (tmp_path / "broken.wav").write_bytes(b"not audio")
-    with pytest.raises(UserError, match=r"broken\.wav"):
-        build(recorded(tmp_path))
+    (tmp_path / "empty.jsonl").touch()
+    for name in ("empty", "missing"):
+        with pytest.raises(UserError, match=rf"{name}\.jsonl"):
+            build(recorded(tmp_path / f"{name}.jsonl"))
 
 
 @settings(max_examples=25)
@@ -208,3 +169,9 @@ def test_any_audio_stays_finite(seconds: float, level: float, name: str, epoch: 
     augmented, speed = build(EVERYTHING).augment_audio(audio, name, epoch)
     assert augmented.dtype == np.float32 and np.isfinite(augmented).all()
     assert abs(len(augmented) - len(audio) / speed) <= 1
+
+
+def test_noise_comes_as_often_as_configured() -> None:
+    augmenter = build(AugmentConfig(noise=NoiseConfig(probability=0.3)))
+    heard = (augmenter.augment_audio(tone(0.02), f"utterance-{n}", 0)[0] for n in range(2000))
+    assert np.mean([not np.array_equal(audio, tone(0.02)) for audio in heard]) == pytest.approx(0.3, abs=0.04)

@@ -8,9 +8,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 
-from asr.batches import apply_spec_augment, build_mask, draw_masks, random_stream, warp_time
+from asr.batches import apply_spec_augment, warp_time
 from asr.features import speech_spans
 from asr.system import SpecAugmentConfig
 
@@ -28,26 +27,6 @@ def apply(
     seed: int = 0,
 ) -> torch.Tensor:
     return apply_spec_augment(config, seed, features_BTF, torch.tensor(lengths), ids, epoch)[0]
-
-
-def expected_share(num_masks: int, max_width: int, size: int) -> float:
-    """Cells under at least one mask: widths 0 .. max_width and all places are equally likely."""
-    covered = np.zeros(size)
-    for width in range(1, max_width + 1):
-        for start in range(size - width + 1):
-            covered[start : start + width] += 1 / (max_width + 1) / (size - width + 1)
-    return float(np.mean(1 - (1 - covered) ** num_masks))
-
-
-@pytest.mark.parametrize(
-    ("num_masks", "max_width", "size"), [(1, 27, 80), (2, 27, 80), (10, 15, 300), (3, 5, 5)]
-)
-def test_masked_share_is_the_expected_one(num_masks: int, max_width: int, size: int) -> None:
-    stream = random_stream("test", num_masks)
-    masks = [draw_masks(num_masks, max_width, size, stream) for _ in range(4000)]
-    assert build_mask(masks, size).float().mean().item() == pytest.approx(
-        expected_share(num_masks, max_width, size), abs=0.01
-    )
 
 
 @pytest.mark.parametrize("axis", ["time", "frequency"])
@@ -189,14 +168,6 @@ def test_speech_spans_find_the_loud_frames(padding: float) -> None:
     features_BTF = torch.stack([log_mel(frames, first, past, padding) for frames, first, past in cases])
     spans_B2 = speech_spans(features_BTF, torch.tensor([frames for frames, _, _ in cases]))
     assert spans_B2.tolist() == [[first, past] for _, first, past in cases]
-
-
-@given(st.lists(st.floats(-30, 30, width=32), max_size=30), st.integers(0, 5))
-@settings(max_examples=50)
-def test_speech_spans_lie_inside_the_utterance(loudness: list[float], num_padding: int) -> None:
-    features_BTF = torch.tensor([[*loudness, *[99.0] * (num_padding + 1)]])[..., None]
-    ((first, past),) = speech_spans(features_BTF, torch.tensor([len(loudness)])).tolist()
-    assert 0 <= first < past <= max(len(loudness), 1)
 
 
 def test_masks_do_not_move_the_spans_of_speech_and_a_warp_does() -> None:

@@ -237,11 +237,6 @@ def test_wrong_settings_are_refused(text_run: Callable[..., RunConfig], override
         text_run(override)
 
 
-def test_a_model_of_speech_learns_from_no_text(tiny_run: Callable[..., RunConfig]) -> None:
-    with pytest.raises(UserError, match=r"data\.text is for a language model"):
-        tiny_run("data.text=[a.txt]")
-
-
 def test_the_same_tokens_in_another_order(text_run: Callable[..., RunConfig], tmp_path: Path) -> None:
     system = prepare_system(text_run(), Process(0, 1, CPU))
     save_checkpoint(tmp_path / "lm", system, {})
@@ -266,7 +261,7 @@ def test_only_language_models_are_added_up(tiny_run: Callable[..., RunConfig], t
     config = tiny_run(f"output_dir={tmp_path}/speech-run")
     speech = prepare_system(config, Process(0, 1, CPU))
     save_checkpoint(tmp_path / "speech", speech, {})
-    with pytest.raises(UserError, match="a model of type speech; expected a language model"):
+    with pytest.raises(UserError, match="a model of type speech; expected an ARPA file"):
         load_language_model(tmp_path / "speech", speech.tokenizer)
     with pytest.raises(UserError, match="no model here"):
         load_language_model(tmp_path / "nothing", speech.tokenizer)

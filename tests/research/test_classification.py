@@ -185,7 +185,7 @@ def test_options_of_text_are_refused(corpus: Path, capsys: pytest.CaptureFixture
 def test_transcribe_refuses(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = next(read_manifest(corpus / "dev.jsonl")).audio
     assert cli.main(["transcribe", path, "--model", str(corpus / "frames")]) == 2
-    assert "a model of type frame_labels, which makes no text of audio" in capsys.readouterr().err
+    assert "a model of type frame_labels; expected one of type speech" in capsys.readouterr().err
 
 
 @every_kind

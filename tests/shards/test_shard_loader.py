@@ -17,7 +17,6 @@ from asr.batches import BatchLoader, ProcessShare, order_shards
 from asr.data import Manifest, PackedUtterance, read_data, write_manifest
 from asr.errors import UserError
 from asr.shards import ShardFolder, ShardLoader, TarShard, WindowStart, shard_loader
-from asr.system import AugmentConfig
 
 
 @pytest.fixture(scope="module")
@@ -173,36 +172,11 @@ def test_what_cannot_be_trained_on_is_left_out(folder: ShardFolder, caplog: pyte
         list(load_shards(folder, min_seconds=1.0).epoch_batches(0))
 
 
-def test_sources_are_mixed_by_their_shares(folder: ShardFolder, tmp_path: Path) -> None:
-    """A third of one in each epoch, all of it in three, and all of the other in each."""
-    other = pack_noise(write_noise(tmp_path, 10, prefix="x"), tmp_path / "shards", 2)
-    inputs = build_inputs(AugmentConfig())
-    loader = ShardLoader([folder, other], inputs, CONFIG, shares=[1 / 3, 1.0], seed=1)
-    counts: Counter[str] = Counter()
-    for epoch in range(3):
-        ids = [name for batch in loader.epoch_batches(epoch) for name in batch.ids]
-        assert len(set(ids)) == len(ids)
-        assert sum(name.startswith("u") for name in ids) < 45
-        counts.update(ids)
-    assert {name: count for name, count in counts.items() if count != 1} == {
-        f"x{n:03d}": 3 for n in range(10)
-    }
-    assert len(counts) == 70 or len(folder.shards) % 3
-
-
-def test_shares_that_are_no_whole_number_of_shards(tmp_path: Path, folder: ShardFolder) -> None:
-    """They come out over the epochs: 0.25 of 6 shards is 1, 2, 1, 2."""
-    epochs = [sum(map(len, order_shards([6], [0.25], 8, 7, epoch))) for epoch in range(4)]
-    assert epochs == [1, 2, 1, 2]
-    with pytest.raises(UserError, match=r"data\.shares: 0\.001 of .* is less than a shard"):
-        ShardLoader([folder], build_inputs(AugmentConfig()), CONFIG, shares=[0.001], seed=1)
-
-
 def test_order_of_shards_by_hand() -> None:
-    """Each epoch takes its share, where the one before stopped; windows are about equal and in order inside."""
-    epochs = [order_shards([10, 3], [0.4, 1.0], 3, 7, epoch) for epoch in range(5)]
-    assert [[len(window) for window in windows] for windows in epochs] == [[3, 2, 2]] * 5
+    """Each epoch takes all shards of all sources; windows are about equal and in order inside."""
+    epochs = [order_shards([10, 3], 3, 7, epoch) for epoch in range(5)]
+    assert [[len(window) for window in windows] for windows in epochs] == [[3, 3, 3, 2, 2]] * 5
     taken = [tuple(pair) for windows in epochs for window in windows for pair in window.tolist()]
-    assert Counter(taken) == {(0, n): 2 for n in range(10)} | {(1, n): 5 for n in range(3)}
+    assert Counter(taken) == {(0, n): 5 for n in range(10)} | {(1, n): 5 for n in range(3)}
     assert all(sorted(window.tolist()) == window.tolist() for windows in epochs for window in windows)
     assert not all(np.array_equal(a, b) for a, b in zip(epochs[0], epochs[1], strict=True))

@@ -287,8 +287,6 @@ def test_what_a_training_cannot_start_from(tiny_run: TinyRun, tmp_path: Path) ->
         with pytest.raises(UserError, match=message):
             prepare_system(tiny_run(f"output_dir={tmp_path}/new", start, *settings), first_process)
         shutil.rmtree(tmp_path / "new")
-    with pytest.raises(UserError, match="keep_tokenizer = false is about the tokenizer of start_from"):
-        tiny_run("keep_tokenizer=false")
 
 
 def test_a_training_starts_from_another_with_a_tokenizer_of_its_own(
