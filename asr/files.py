@@ -193,19 +193,6 @@ def claim_folder(folder: str | Path) -> Iterator[None]:
             _claims.discard(claim)
 
 
-def is_claimed(folder: str | Path) -> bool:
-    """Return whether a process, this one or another, holds `claim_folder`."""
-    path = Path(folder) / LOCK
-    if (os.getpid(), os.path.realpath(path)) in _claims:
-        return True
-    with contextlib.suppress(OSError), open(path, "ab") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
 # --- families of pretrained models, such as Whisper: the one place where the core imports them ------
 
 # A family is a folder of `asr` and a line in FAMILIES. If the folder is deleted, the core still transcribes

@@ -90,21 +90,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     many = parser.add_argument_group("many recordings", "With --output-dir.")
     add_engine(many)
-    text = "how much of an --output-dir is done and failed, and how long the rest will take"
-    many.add_argument("--status", metavar="DIR", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
     from asr.files import find_families
     from asr.transcription.arguments import TranscriptionSettings, print_settings
 
-    if args.status is not None:
-        from asr.scale.output_folder import show_status
-
-        if args.audio:
-            raise UserError("--status DIR only looks; leave AUDIO out")
-        show_status(args.status)
-        return 0
     if args.set == ["list"]:
         print_settings(TranscriptionSettings())
         return 0
@@ -260,7 +251,7 @@ def _transcribe(
         _escape_what_cannot_be_shown()
     else:
         folder, job = _open_folder(args.output_dir, formats, job, pool)
-        folder.check(recordings)
+        folder.check()
         # On Ray, a whole unit would be done again for each fault of an earlier call.
         todo, faults = folder.find_work(recordings, repeats_faults=pool is None)
         if num_done := len(recordings) - len(todo) - len(faults):
@@ -278,8 +269,6 @@ def _transcribe(
             request = replace(request, journal=folder)
             here = _transcribe_here(model, request, todo, list(seconds.values()), args.plot_attention)
             events = opened.enter_context(contextlib.closing(here))
-        if folder is not None and todo:
-            folder.begin(len(recordings), sum(seconds.values()))
         progress = opened.enter_context(AudioProgress(sum(seconds.values())))
         for recording in recordings:
             if recording.name in faults:
@@ -396,16 +385,15 @@ def _open_folder(
     from asr.scale.output_folder import OutputFolder
     from asr.transcription.arguments import describe_making
 
-    family, wanted = find_family(job.model), job.settings.precision
+    family = find_family(job.model)
     # A cluster has devices that this machine may lack.
     is_elsewhere = pool is not None and pool.address is not None and job.device in ("cpu", "cuda")
     device = torch.device(job.device) if is_elsewhere else choose_device(job.device)
-    precision = resolve_precision(wanted, device, family is not None and family.prefers_int8)
+    precision = resolve_precision(job.settings.precision, device, family is not None and family.prefers_int8)
     arithmetic = describe_arithmetic(precision, device)
     made_by = describe_making(job.model, job.resources, job.settings, arithmetic)
-    folder = OutputFolder(output_dir, formats, made_by)
     settings = job.settings.model_copy(update={"precision": precision})
-    return folder, replace(job, settings=settings, device=str(device))
+    return OutputFolder(output_dir, formats, made_by), replace(job, settings=settings, device=str(device))
 
 
 class Tally:

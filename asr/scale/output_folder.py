@@ -9,15 +9,12 @@ later call begins.
 from __future__ import annotations
 
 import contextlib
-import errno
 import glob
 import hashlib
 import json
 import logging
 import os
-import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,7 @@ from asr.audio.segmentation import AudioSegment
 from asr.audio.sources import STANDARD_INPUT, Recording
 from asr.data.storage import ByteRange
 from asr.errors import UserError
-from asr.files import is_claimed, replace_file, require_local
+from asr.files import replace_file, require_local
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +45,6 @@ class OutputFolder:
         self._formats = list(formats)
         self._made_by = json.loads(json.dumps(made_by))
         self._key = hash_json(self._made_by)
-        self.arithmetic = str(self._made_by.get("arithmetic"))
         self._journal = self.folder / JOURNAL
         self._announced: dict[str, Line] = {}  # output -> the newest line that names it
         self._newest: dict[str, Line] = {}  # name of a recording -> its newest line
@@ -64,29 +60,16 @@ class OutputFolder:
         """Format to file."""
         return {name: self.folder / f"{recording.name}.{name}" for name in self._formats}
 
-    def check(self, recordings: Sequence[Recording]) -> None:
-        """Refuse, before any work, to write over audio that is to be read, or where nothing can be."""
+    def check(self) -> None:
+        """Refuse, before any work, a folder in which nothing can be written."""
         require_local(self.folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.folder).close()
-            if not shutil.disk_usage(self.folder).free:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise UserError(
                 f"{self.folder}: cannot write there ({error.strerror}); give another --output-dir"
             ) from None
-        inputs = {_real_path(recording.path) for recording in recordings}
-        for path in (path for recording in recordings for path in self.paths(recording).values()):
-            if _real_path(path) in inputs:
-                raise UserError(
-                    f"{path}: would be written over a recording; give another --output-dir or --format"
-                )
-
-    def begin(self, num_recordings: int, seconds_left: float) -> None:
-        """Note the size of the whole job, and what this call has to do, for `show_status`."""
-        size = {"recordings": num_recordings, "seconds_left": seconds_left}
-        self._add({"key": self._key, "began": time.time()} | size)
 
     def is_done(self, recording: Recording) -> bool:
         """Check that all outputs are there, whole, and of this audio, model and settings."""
@@ -239,8 +222,7 @@ class OutputFolder:
             append_line(self._journal, {"key": self._key, "made_by": self._made_by})
             self._is_introduced = True
         append_line(self._journal, line)
-        if "name" in line:
-            self._note(line)
+        self._note(line)
 
 
 def read_journal(path: Path) -> Iterator[Line]:
@@ -291,42 +273,6 @@ def stamp_file(path: str | Path) -> list[int | str] | None:
     return [status.st_size, status.st_mtime_ns]
 
 
-def _real_path(path: str | Path) -> str:
-    try:
-        return os.path.realpath(path)
-    except ValueError:  # a null byte
-        return str(path)
-
-
 def hash_json(value: Any) -> str:
     """Sixteen hexadecimal digits that are others when the value is."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def show_status(output_dir: str) -> None:
-    """Print how far the newest call is that writes to a folder."""
-    journal, call, seconds_of_call = Path(output_dir) / JOURNAL, Line(), 0.0
-    newest: dict[str, Line] = {}
-    for line in read_journal(journal):
-        if "began" in line:
-            call, seconds_of_call = line, 0.0
-        elif "name" in line:
-            newest[line["name"]] = line
-            seconds_of_call += line.get("seconds", 0.0)
-    if not call:
-        raise UserError(f"{output_dir}: nothing was transcribed to it; expected the --output-dir of a call")
-    own = [line for line in newest.values() if line.get("key") == call["key"]]
-    num_failed, num_done = (sum(name in line for line in own) for name in ("fault", "seconds"))
-    seconds = sum(line.get("seconds", 0.0) for line in own)
-    left = max(0.0, call["seconds_left"] - seconds_of_call)
-    failed = f", {num_failed:,} failed" if num_failed else ""
-    print(f"recordings  {num_done:,} of {call['recordings']:,} done{failed}")
-    print(f"audio       {seconds / 3600:.2f} of {(seconds + left) / 3600:.2f} hours")
-    if num_done + num_failed >= call["recordings"]:
-        print("state       finished")
-    elif not is_claimed(journal.parent):
-        print("state       interrupted; the same call resumes it")
-    else:
-        elapsed = max(journal.stat().st_mtime - call["began"], 1e-3)
-        minutes = round(left / seconds_of_call * elapsed / 60) if seconds_of_call else None
-        print("state       running" + ("" if minutes is None else f", about {max(1, minutes)} min left"))

@@ -11,11 +11,10 @@ import logging
 import math
 import os
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from asr.errors import UserError
 
@@ -28,8 +27,6 @@ Work = Callable[[Sequence[Item]], list[Row]]
 
 MAX_DEATHS = 2
 MAX_DEATHS_WHILE_LOADING = 3
-MAX_SECONDS = 4 * 3600.0  # for a unit of half an hour of audio: beyond, it hangs
-TOO_SLOW = f"took longer than {MAX_SECONDS / 3600:g} hours"
 OBJECT_STORE_BYTES = 200_000_000  # what goes through Ray is paths and texts
 
 
@@ -47,13 +44,6 @@ class PoolOptions:
 
 Task = tuple[int, list[int]]
 """A unit, and the indexes of its items that are done now."""
-
-
-class _Busy(NamedTuple):
-    worker: Any
-    task: Task | None
-    """None: it loads."""
-    deadline: float
 
 
 class RayPool(Generic[Item]):
@@ -80,7 +70,7 @@ class RayPool(Generic[Item]):
         resources = ray.cluster_resources()
         num_cpus, num_gpus = resources.get("CPU", 1.0), resources.get("GPU", 0.0)
         if uses_gpus and not num_gpus:
-            self.close()
+            ray.shutdown()
             raise UserError("Ray has no GPU here; leave --device out, or give --device cpu")
         self.num_workers = options.workers or max(1, int(num_gpus if uses_gpus else num_cpus))
         self.threads = options.threads or max(1, int(num_cpus // self.num_workers))
@@ -99,9 +89,6 @@ class RayPool(Generic[Item]):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self._ray.shutdown()
 
     def run(
@@ -109,12 +96,13 @@ class RayPool(Generic[Item]):
     ) -> Iterator[tuple[int, list[Row]]]:
         """The rows of each unit with its number, as they are done. `make_work` gets the number of threads.
 
-        An item that killed its worker twice, alone, or takes longer than a unit may, has a row with `error`.
+        An item that killed its worker twice, alone, has a row with `error`.
         """
         ray = self._ray
         plans = {number: _plan(len(items)) for number, items in enumerate(units)}
         queue: deque[Task] = deque((number, next(plan)) for number, plan in plans.items())
-        idle, busy = list[Any](), dict[Any, _Busy]()  # by future
+        idle = list[Any]()
+        busy: dict[Any, tuple[Any, Task | None]] = {}  # by future: a worker and what it does; None: it loads
         deaths_while_loading = 0
         for _ in range(min(self.num_workers, len(units))):
             self._start_worker(busy, make_work)
@@ -122,17 +110,11 @@ class RayPool(Generic[Item]):
             while idle and queue:
                 worker, (number, indexes) = idle.pop(), queue.popleft()
                 future = worker.work.remote([units[number][index] for index in indexes])
-                busy[future] = _Busy(worker, (number, indexes), _now() + MAX_SECONDS)
-            first = min(busy, key=lambda future: busy[future].deadline)
-            left = max(0.0, busy[first].deadline - _now())
-            (future,) = ray.wait(list(busy), num_returns=1, timeout=left)[0] or (first,)
-            is_overdue = future is first and _now() >= busy[first].deadline
-            worker, task, _ = busy.pop(future)
+                busy[future] = worker, (number, indexes)
+            (future,), _ = ray.wait(list(busy), num_returns=1)
+            worker, task = busy.pop(future)
             outcome: list[Row] | str
             try:
-                if is_overdue:
-                    ray.kill(worker)
-                    raise TimeoutError(TOO_SLOW)
                 outcome = ray.get(future)
                 idle.append(worker)
                 deaths_while_loading = 0 if task is None else deaths_while_loading
@@ -143,8 +125,8 @@ class RayPool(Generic[Item]):
                     raise
                 idle.append(worker)
                 outcome = f"failed ({type(error.cause).__name__}: {error.cause})"
-            except (ray.exceptions.RayError, TimeoutError) as error:
-                outcome = TOO_SLOW if is_overdue else "ended its worker"
+            except ray.exceptions.RayError as error:
+                outcome = "ended its worker"
                 deaths_while_loading += task is None
                 if deaths_while_loading == MAX_DEATHS_WHILE_LOADING:
                     raise UserError(
@@ -160,10 +142,9 @@ class RayPool(Generic[Item]):
                 del plans[task[0]]
                 yield task[0], end.value
 
-    def _start_worker(self, busy: dict[Any, _Busy], make_work: Any) -> None:
+    def _start_worker(self, busy: dict[Any, Any], make_work: Any) -> None:
         worker = self._ray.remote(_Worker).options(**self._actor_options).remote()
-        loaded = worker.load.remote(make_work, self.threads, os.getcwd())
-        busy[loaded] = _Busy(worker, None, _now() + MAX_SECONDS)
+        busy[worker.load.remote(make_work, self.threads, os.getcwd())] = worker, None
 
 
 def _plan(size: int) -> Generator[list[int], list[Row] | str, list[Row]]:
@@ -189,15 +170,13 @@ def _plan(size: int) -> Generator[list[int], list[Row] | str, list[Row]]:
 
 
 def _try(indexes: list[int]) -> Generator[list[int], list[Row] | str, tuple[dict[int, Row], str]]:
-    """Rows by index; where each attempt fails none, and why. What took too long is not tried again."""
+    """Rows by index; where each attempt fails none, and why."""
     for _ in range(MAX_DEATHS):
         outcome = yield indexes
         if not isinstance(outcome, str):
             return dict(zip(indexes, outcome, strict=True)), ""
         if len(indexes) > 1:
             logger.warning("a unit of %d files %s; it is done again", len(indexes), outcome)
-        if outcome == TOO_SLOW:
-            return {}, outcome
     return {}, f"{outcome}, {MAX_DEATHS} times"
 
 
@@ -216,9 +195,6 @@ class _Worker:
 
     def work(self, items: Sequence[Any]) -> list[Row]:
         return self._work(items)
-
-
-_now = time.monotonic
 
 
 def _reach(address: str) -> None:

@@ -415,7 +415,7 @@ def test_an_interrupted_recording_goes_on_where_it_stopped(run: Run, monkeypatch
 
     monkeypatch.setattr(Recognizer, "recognize", break_down)
     assert run(*short, "out").status == 130
-    assert not listing() and len(list(Path("out", STATE).iterdir())) == 2
+    assert not listing() and len(list(Path("out", STATE).iterdir())) == 1
     assert "long.wav: 2 segments were finished by an earlier call" in run(*short, "out").said
     assert listing() == listing("whole")
     assert list(Path("out", STATE).iterdir()) == [Path("out", JOURNAL)]
@@ -429,7 +429,7 @@ def test_files_of_others_are_not_written_over(run: Run) -> None:
     os.rename("a.wav", "c.txt")
     before = Path("c.txt").read_bytes()
     done = run("c.txt", "--output-dir", ".")
-    assert done.status == 2 and "would be written over a recording" in done.said
+    assert done.status == 1 and "c.txt: is there already" in done.said
     assert Path("c.txt").read_bytes() == before
 
 
@@ -446,10 +446,6 @@ def test_a_folder_that_cannot_be_written_is_refused_before_decoding(
     monkeypatch.setattr(sequence, "load_model", lambda *_, **__: pytest.fail("too late"))
     os.symlink("/proc", "out")
     assert "out/new: cannot write there" in run("a.wav", "--output-dir", "out/new").said
-    os.unlink("out")
-    monkeypatch.setattr(output_folder.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
-    done = run("a.wav", "--output-dir", "out")
-    assert done.status == 2 and "out: cannot write there (No space left on device)" in done.said
 
 
 def test_a_disk_that_fills_up_loses_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

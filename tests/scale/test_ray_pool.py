@@ -68,18 +68,6 @@ def test_what_kills_its_worker_is_left_out_and_nothing_else(data: st.DataObject)
                 assert row == {"item": item, "company": lives}
 
 
-def test_what_hangs_is_left_out_and_the_others_go_on(ray: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_pool, "_now", lambda: ray.clock)
-    found = run_pool(
-        [["a", "hang", "b"], ["c"], ["hang"]],
-        lambda threads: lambda given: [{"item": item} for item in given],
-    )
-    names = [[row.get("item", row.get("error")) for row in found[number]] for number in range(3)]
-    left_out = "took longer than 4 hours; it is left out"
-    assert names == [["a", left_out, "b"], ["c"], [left_out]]
-    assert ray.num_killed == 3, "the first unit, and each of the two that hang by itself"
-
-
 @pytest.mark.usefixtures("ray")
 def test_items_that_are_too_much_together_are_done_alone() -> None:
     def work(given: Sequence[str]) -> list[Row]:
