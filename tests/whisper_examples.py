@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import math
@@ -100,6 +101,11 @@ def write_openai(path: Path, weights: dict[str, Tensor], sizes: dict[str, Any] =
     vocab_size = len(weights["decoder.token_embedding.weight"])
     torch.save({"dims": {**sizes, "n_vocab": vocab_size}, "model_state_dict": weights}, path)
     return path
+
+
+def write_ranks(path: Path, vocabulary: tuple[bytes, ...]) -> None:
+    lines = [(base64.b64encode(token) or b"=") + b" %d\n" % id for id, token in enumerate(vocabulary)]
+    path.write_bytes(b"".join(lines))
 
 
 def write_ggml(

@@ -139,13 +139,13 @@ def load_openai(case: Case) -> Transcribe:
     import whisper
     from whisper.model import ModelDimensions, Whisper
 
-    from asr.whisper import name_sizes, read_checkpoint, split_weights
+    from asr.whisper import get_weights, load_whisper, name_sizes, split_weights
 
     torch.set_num_threads(case.threads)
-    checkpoint = read_checkpoint(convert_for_us(case.model))
-    sizes = name_sizes(checkpoint.sizes, "OpenAI")
+    system = load_whisper(convert_for_us(case.model))
+    sizes = name_sizes(system.sizes, "OpenAI")
     model = Whisper(ModelDimensions(**sizes)).eval()
-    weights = split_weights(checkpoint.weights)
+    weights = split_weights(get_weights(system))
     model.load_state_dict({name: weight.float() for name, weight in weights.items()})
     options = {"beam_size": case.beam} if case.beam > 1 else {}
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from asr.errors import UserError
 from asr.features import compute_whisper_filters
-from asr.whisper import Checkpoint, build_sizes, rename_weights, write_model
+from asr.whisper import WhisperSystem, build_sizes, make_system, rename_weights, write_model
 
 MAGIC = b"lmgg"
 SIZES = (
@@ -50,7 +50,7 @@ BLOCKS = {
 }
 
 
-def read_ggml(path: Path) -> Checkpoint:
+def read_ggml(path: Path) -> WhisperSystem:
     file = MappedFile(path)
     if file.take(4, "the magic number").tobytes() != MAGIC:
         raise UserError(f"{path}: does not begin as a model of whisper.cpp does; is it one (ggml-*.bin)?")
@@ -63,7 +63,7 @@ def read_ggml(path: Path) -> Checkpoint:
     while file.left:
         name, weight = _read_tensor(file)
         theirs[name] = weight
-    return Checkpoint("whisper.cpp", converted, vocabulary, rename_weights(converted, theirs, str(path)))
+    return make_system(path, converted, vocabulary, rename_weights(converted, theirs, str(path)))
 
 
 class MappedFile:
@@ -191,7 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="where to write the model; a new folder")
     args = parser.parse_args(arguments)
     try:
-        write_model(args.folder, read_ggml(args.file), args.file)
+        write_model(args.folder, read_ggml(args.file))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -15,11 +15,11 @@ def convert(model: Path, folder: Path) -> None:
     """Weights for CTranslate2, in int8, with the vocabulary as a file of the package tokenizers."""
     from ctranslate2.specs.whisper_spec import WhisperSpec
 
-    from asr.whisper import build_tokenizer, find_alignment_heads, read_checkpoint
+    from asr.whisper import find_alignment_heads, get_weights, load_whisper
 
-    checkpoint = read_checkpoint(model)
-    sizes, tokenizer = checkpoint.sizes, build_tokenizer(checkpoint, str(model))
-    weights = {name: weight.float().numpy() for name, weight in checkpoint.weights.items()}
+    system = load_whisper(model)
+    sizes, tokenizer = system.sizes, system.tokenizer
+    weights = {name: weight.float().numpy() for name, weight in get_weights(system).items()}
     spec = WhisperSpec(sizes.encoder_layers, sizes.encoder_heads, sizes.decoder_layers, sizes.decoder_heads)
 
     def fill(part: Any, name: str) -> None:

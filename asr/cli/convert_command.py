@@ -7,18 +7,15 @@ import argparse
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = """run directory, checkpoint or model folder; or Whisper: file of OpenAI (.pt), folder of Hugging
-    Face, name on the hub, or run that fine-tuned one"""
+    text = """run directory, checkpoint or model folder; or Whisper: folder of Hugging Face, name on the
+    hub, or run that fine-tuned one"""
     add("model", metavar="MODEL", help=text)
-    text = "a new folder for the model; Whisper: in the form of Hugging Face, or as FILE.pt in that of OpenAI"
+    text = "a new folder for the model; Whisper: in the form of Hugging Face"
     add("target", metavar="TARGET", help=text)
     text = (
         "of the weights; with float16 the file takes half the space (default: float32; Whisper: as in MODEL)"
     )
     add("--dtype", choices=("float32", "float16"), help=text)
-    text = """Whisper: file or folder of its vocabulary, which files of OpenAI lack; multilingual.tiktoken or
-    gpt2.tiktoken beside them is found without this"""
-    add("--vocabulary", metavar="PATH", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,14 +23,11 @@ def run(args: argparse.Namespace) -> int:
 
     import torch
 
-    from asr.errors import UserError
     from asr.files import find_family
 
     dtype = None if args.dtype is None else getattr(torch, args.dtype)
     if (family := find_family(args.model)) is not None:
-        family.convert(args.model, Path(args.target), dtype, args.vocabulary)
-    elif args.vocabulary is not None:
-        raise UserError(f"--vocabulary is for Whisper models, and {args.model} is none; leave it out")
+        family.convert(args.model, Path(args.target), dtype)
     else:
         from asr.system.shipping import write_model_folder
 

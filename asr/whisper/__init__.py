@@ -1,4 +1,4 @@
-"""Whisper: checkpoints of any form, model, tokenizer, search, word times and the recogniser."""
+"""Whisper: checkpoints, model, tokenizer, search, word times and the recognizer."""
 
 import lazy_loader
 

@@ -37,17 +37,16 @@ from .family import (
     section as section,
 )
 from .loading import (
-    Checkpoint as Checkpoint,
     build_sizes as build_sizes,
-    build_tokenizer as build_tokenizer,
     convert as convert,
     describe as describe,
     find_files as find_files,
     find_text as find_text,
     find_weights as find_weights,
+    get_weights as get_weights,
     load_whisper as load_whisper,
+    make_system as make_system,
     name_sizes as name_sizes,
-    read_checkpoint as read_checkpoint,
     rename_weights as rename_weights,
     split_weights as split_weights,
     take_over as take_over,
@@ -61,9 +60,7 @@ from .whisper_tokenizer import (
     find_prompt as find_prompt,
     name_tokens as name_tokens,
     read_huggingface_vocabulary as read_huggingface_vocabulary,
-    read_ranks as read_ranks,
     write_huggingface_vocabulary as write_huggingface_vocabulary,
-    write_ranks as write_ranks,
 )
 from .words import (
     align_tokens as align_tokens,

@@ -284,7 +284,7 @@ class WhisperSystem:
 
     @property
     def silence(self) -> Silence:
-        """None of a fine-tuned model, up to 30 s of others."""
+        """No silence behind audio of a fine-tuned model; of others as much as the size needs, up to 30 s."""
         known = SILENCES.get((self.sizes.dim, self.tokenizer.is_multilingual), Silence(math.inf, None))
         return Silence(0.0, None) if self.is_fine_tuned else known
 

@@ -1,6 +1,7 @@
-"""Checkpoints of Whisper: folders of Hugging Face, files of OpenAI, runs that fine-tuned one.
+"""Checkpoints of Whisper: folders of Hugging Face, and runs that fine-tuned one.
 
-Whatever the form, the weights get our names, which join projections that go together.
+The weights get our names, which join projections that go together. Converters in tools/ call the same for the
+names of OpenAI.
 """
 
 from __future__ import annotations
@@ -8,10 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import pickletools
-import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -43,9 +41,7 @@ from asr.whisper.whisper_tokenizer import (
     read_huggingface_vocabulary,
     read_json,
     read_names,
-    read_ranks,
     write_huggingface_vocabulary,
-    write_ranks,
 )
 
 if TYPE_CHECKING:
@@ -57,13 +53,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_INDEX_BYTES = 10_000_000  # of a pickle: that of large-v3 has 0.2 MB
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# The files of the package openai-whisper that hold its vocabularies.
-RANKS = {True: "multilingual.tiktoken", False: "gpt2.tiktoken"}
-# What to fetch of a model on the hub; the pickled weights only where there are no others.
-PATTERNS = ["*.json", "model.safetensors", "model-*.safetensors"]
-PICKLED = "pytorch_model.bin"
+PATTERNS = ["*.json", "model.safetensors", "model-*.safetensors"]  # to fetch of a model on the hub
 OUTPUT = "proj_out.weight"
 
 Form = Literal["OpenAI", "Hugging Face"]
@@ -105,36 +96,14 @@ _PARTS = {
 NO_BIAS = ""
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """Content of the files of a model, whatever their form."""
-
-    form: str
-    sizes: WhisperSizes
-    vocabulary: Vocabulary | None
-    """None where the files have none."""
-    weights: dict[str, Tensor]
-    """Weights by our names, in the precision of the file."""
-    is_fine_tuned: bool = False
-    """Whether a run trained it: on audio of its real length, without silence up to 30 s."""
-    language: str | None = None
-    """Language of the texts that a run trained it on."""
-
-
 def load_whisper(source: str | Path) -> WhisperSystem:
     """Load a model in evaluation mode, on the CPU; weights stay mapped from the file, in its precision."""
-    checkpoint = read_checkpoint(source)
-    tokenizer, sizes = build_tokenizer(checkpoint, source), checkpoint.sizes
-    front_end = FrontEnd(FeaturesConfig(convention="whisper", num_mels=sizes.num_mels))
-    model = Whisper.of(sizes, checkpoint.weights)
-    return WhisperSystem(sizes, tokenizer, front_end, model, checkpoint.is_fine_tuned, checkpoint.language)
-
-
-def read_checkpoint(source: str | Path) -> Checkpoint:
-    """Read the files of a model, whatever their form."""
     path = find_files(source)
     if path.is_file():
-        return read_openai(path)
+        raise UserError(
+            f"{path}: expected a folder of safetensors. A checkout converts a .pt file of OpenAI by "
+            "`python tools/convert_pt.py FILE FOLDER`, a file of whisper.cpp by tools/convert_ggml.py"
+        )
     if (path / "config.json").is_file():
         return read_huggingface(path)
     if (folder := find_run(path)) is not None:
@@ -145,18 +114,23 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
     )
 
 
-def build_tokenizer(checkpoint: Checkpoint, source: str | Path) -> WhisperTokenizer:
-    if checkpoint.vocabulary is None:
-        raise UserError(
-            f"{source}: there is no vocabulary in or beside this model. Put "
-            f"{RANKS[checkpoint.sizes.is_multilingual]} into the same folder (the package openai-whisper has "
-            "it in whisper/assets), or give a file or Hugging Face folder that has one: "
-            "asr convert MODEL FOLDER --vocabulary PATH"
-        )
+def make_system(
+    path: Path, sizes: WhisperSizes, vocabulary: Vocabulary, weights: Mapping[str, Tensor], **more: Any
+) -> WhisperSystem:
+    """Put a model together. `weights`: by our names; `more`: the fields of a fine-tuned system."""
     try:
-        return WhisperTokenizer.of(checkpoint.vocabulary, checkpoint.sizes.vocab_size)
+        tokenizer = WhisperTokenizer.of(vocabulary, sizes.vocab_size)
     except UserError as error:
-        raise UserError(f"{source}: {error}") from None
+        raise UserError(f"{path}: {error}") from None
+    front_end = FrontEnd(FeaturesConfig(convention="whisper", num_mels=sizes.num_mels))
+    return WhisperSystem(sizes, tokenizer, front_end, Whisper.of(sizes, weights), **more)
+
+
+def get_weights(system: WhisperSystem) -> dict[str, Tensor]:
+    """The weights of a model by our names, without those of the output, which are the embeddings."""
+    weights = system.model.state_dict()
+    del weights["decoder.output.weight"]
+    return weights
 
 
 # --- what the core asks of a family -----------------------------------------------------------------
@@ -164,46 +138,21 @@ def build_tokenizer(checkpoint: Checkpoint, source: str | Path) -> WhisperTokeni
 
 def describe(source: str) -> dict[str, Any]:
     """Describe a model and its sizes."""
-    checkpoint = read_checkpoint(source)
-    weights, vocabulary = checkpoint.weights, checkpoint.vocabulary
-    counts = {
-        part: sum(weight.numel() for name, weight in weights.items() if name.startswith(part))
-        for part in ("encoder", "decoder")
-    }
-    dtypes = {str(weight.dtype).removeprefix("torch.") for weight in weights.values()}
+    system = load_whisper(source)
+    weights = get_weights(system).values()
+    dtypes = {str(weight.dtype).removeprefix("torch.") for weight in weights}
     return {
         "files": str(find_files(source)),
-        "form": checkpoint.form,
-        "parameters": sum(counts.values()),
-        "parameters of": counts,
+        "parameters": sum(weight.numel() for weight in weights),
         "precision": ", ".join(sorted(dtypes)),
-        "languages": "many" if checkpoint.sizes.is_multilingual else "English",
-        "text tokens": "none in these files" if vocabulary is None else len(vocabulary),
-        **checkpoint.sizes.model_dump(),
+        "languages": "many" if system.sizes.is_multilingual else "English",
+        **system.sizes.model_dump(),
     }
 
 
-def convert(source: str, target: Path, dtype: torch.dtype | None, vocabulary: str | None) -> None:
-    """Write a model as a file of OpenAI if the target ends in .pt, else as a folder of Hugging Face."""
-    from asr.system.shipping import round_weights
-
-    checkpoint = read_checkpoint(source)
-    if vocabulary is not None:
-        path = Path(vocabulary)
-        found = read_huggingface_vocabulary(path) if path.is_dir() else read_ranks(path)
-        checkpoint = replace(checkpoint, vocabulary=found)
-    if dtype is not None:
-        checkpoint = replace(checkpoint, weights=round_weights(checkpoint.weights, dtype))
-    write_model(target, checkpoint, source)
-
-
-def write_model(target: Path, checkpoint: Checkpoint, source: str | Path) -> None:
-    """Write a file of OpenAI, or a folder of Hugging Face; `source` is named where there is no vocabulary."""
-    write = _write_openai if target.suffix == ".pt" else _write_huggingface
-    try:
-        write(target, checkpoint, build_tokenizer(checkpoint, source))
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{target}: cannot write a model there ({error})") from None
+def convert(source: str, target: Path, dtype: torch.dtype | None) -> None:
+    """Write a model as a folder of Hugging Face."""
+    write_model(target, load_whisper(source), dtype)
 
 
 def find_text(source: str | Path) -> TextConfig | None:
@@ -217,10 +166,8 @@ def find_text(source: str | Path) -> TextConfig | None:
 def find_weights(source: str | Path) -> Path:
     """A file that changes when the model does."""
     path = find_files(source)
-    if path.is_file():
-        return path
-    run = None if (path / "config.json").exists() else find_run(path)
-    return next(iter(_find_weights(run or path)), path / "config.json")
+    folder = path if (path / "config.json").exists() else find_run(path) or path
+    return next(iter(_find_weights(folder)), folder / "config.json")
 
 
 # --- the hub ----------------------------------------------------------------------------------------
@@ -230,8 +177,7 @@ def find_files(source: str | Path) -> Path:
     """The file or folder of a model; for a name on the hub, its folder in the cache, fetched if need be."""
     if Path(source).exists():
         return Path(source)
-    name = find_hub_name(str(source))
-    if name is None:
+    if (name := find_hub_name(str(source))) is None:
         raise UserError(
             f"{source}: no such file or folder, and no name of a Whisper model; give the path of one, its "
             f"name on the hub, such as openai/whisper-base, or one of {', '.join(NAMES)}"
@@ -243,10 +189,8 @@ def find_files(source: str | Path) -> Path:
         near = "" if name in NAMES.values() else suggest(name, NAMES.values(), "")
         raise UserError(
             f"{name}: no such file or folder, nor in the cache, and the hub does not have it "
-            f"({type(error).__name__}: {reason}){near and '; '}{near}. With a network run the command "
-            f"again, or `hf download {name}` where there is one; else give the path of a Whisper model, a "
-            ".pt file or a folder (`asr transcribe` takes it from --model, or from ASR_MODEL in the "
-            "environment)"
+            f"({type(error).__name__}: {reason}){near and '; '}{near}. Run `hf download {name}` where there "
+            "is a network, or give the path of a Whisper model (--model, or ASR_MODEL in the environment)"
         ) from None
 
 
@@ -255,14 +199,12 @@ def _fetch(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    everything = [*PATTERNS, PICKLED]
     with contextlib.suppress(LocalEntryNotFoundError):
-        folder = Path(snapshot_download(name, allow_patterns=everything, local_files_only=True))
+        folder = Path(snapshot_download(name, allow_patterns=PATTERNS, local_files_only=True))
         if (folder / "config.json").is_file() and _find_weights(folder):
             return folder
     log.info("%s is not in the cache of Hugging Face yet; fetching it", name)
-    folder = Path(snapshot_download(name, allow_patterns=PATTERNS))
-    return folder if _find_weights(folder) else Path(snapshot_download(name, allow_patterns=everything))
+    return Path(snapshot_download(name, allow_patterns=PATTERNS))
 
 
 # --- sizes and names of weights ---------------------------------------------------------------------
@@ -341,8 +283,8 @@ def split_weights(ours: Mapping[str, Tensor], form: Form = "OpenAI") -> dict[str
 # --- Hugging Face -----------------------------------------------------------------------------------
 
 
-def read_huggingface(folder: Path) -> Checkpoint:
-    """Read config.json, weights as safetensors or pickled, and a vocabulary."""
+def read_huggingface(folder: Path) -> WhisperSystem:
+    """Read config.json, weights as safetensors, and a vocabulary."""
     settings, source = read_json(folder / "config.json"), str(folder / "config.json")
     generation = folder / "generation_config.json"
     heads = read_json(generation).get("alignment_heads") if generation.is_file() else None
@@ -355,12 +297,15 @@ def read_huggingface(folder: Path) -> Checkpoint:
     if not (output is None or embedding is None or torch.equal(output.float(), embedding.float())):
         raise UserError(f"{folder}: {OUTPUT} differs from the embeddings; in Whisper they are the same")
     weights = rename_weights(sizes, theirs, str(folder), "Hugging Face")
-    return Checkpoint("Hugging Face", sizes, read_huggingface_vocabulary(folder), weights)
+    return make_system(folder, sizes, read_huggingface_vocabulary(folder), weights)
 
 
-def _write_huggingface(folder: Path, checkpoint: Checkpoint, tokenizer: WhisperTokenizer) -> None:
+def write_model(folder: Path, system: WhisperSystem, dtype: torch.dtype | None = None) -> None:
     """Write a folder that transformers reads too. The config comes last: a folder with one is complete."""
-    sizes = checkpoint.sizes
+    from asr.system.shipping import round_weights
+
+    sizes, tokenizer, weights = system.sizes, system.tokenizer, get_weights(system)
+    weights = weights if dtype is None else round_weights(weights, dtype)
     ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.end)
     ids["decoder_start_token_id"] = tokenizer.start
     generation: dict[str, Any] = {**ids, "alignment_heads": sizes.alignment_heads, "return_timestamps": False}
@@ -380,13 +325,15 @@ def _write_huggingface(folder: Path, checkpoint: Checkpoint, tokenizer: WhisperT
     make_folder(folder)
     if any(folder.iterdir()):
         raise UserError(f"{folder}: is not empty; give a new folder")
-    weights = split_weights(checkpoint.weights, "Hugging Face")
-    weights = {f"model.{name}": weight for name, weight in weights.items()}
-    with usual_mode(folder / "model.safetensors"):
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    write_huggingface_vocabulary(folder, tokenizer)
-    for file, tree in trees.items():
-        (folder / file).write_text(json.dumps(tree, indent=2), encoding="utf-8")
+    theirs = {f"model.{name}": weight for name, weight in split_weights(weights, "Hugging Face").items()}
+    try:
+        with usual_mode(folder / "model.safetensors"):
+            save_file(theirs, folder / "model.safetensors", {"format": "pt"})
+        write_huggingface_vocabulary(folder, tokenizer)
+        for file, tree in trees.items():
+            (folder / file).write_text(json.dumps(tree, indent=2), encoding="utf-8")
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{folder}: cannot write a model there ({error})") from None
 
 
 def _name_constants(sizes: WhisperSizes) -> dict[str, Any]:
@@ -402,123 +349,24 @@ def _name_constants(sizes: WhisperSizes) -> dict[str, Any]:
 
 def _find_weights(folder: Path) -> list[Path]:
     """The files of the weights; none where there are none."""
-    for pattern in ("model.safetensors", "model-*-of-*.safetensors", PICKLED):
-        if found := sorted(folder.glob(pattern)):
-            return found
-    return []
+    return sorted(folder.glob("model.safetensors")) or sorted(folder.glob("model-*-of-*.safetensors"))
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
-    paths = _find_weights(folder)
-    if not paths:
-        raise UserError(f"{folder}: no weights; expected model.safetensors or {PICKLED} beside config.json")
-    if paths[0].name == PICKLED:
-        return _check_tensors(_read_pickled(paths[0]), paths[0])
-    return {name: weight for path in paths for name, weight in _read_safetensors(path).items()}
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, mapped into memory."""
-    try:
-        with safe_open(path, framework="pt") as opened:
-            return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a mapping)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: not a complete safetensors file ({error}); download it again") from None
-
-
-# --- OpenAI -----------------------------------------------------------------------------------------
-
-# All that a dict of tensors needs. PyTorch's own list is longer, and has things that fill the memory.
-HARMLESS = {
-    "collections OrderedDict",
-    "torch._utils _rebuild_tensor_v2",
-    "torch FloatStorage",
-    "torch HalfStorage",
-    "torch BFloat16Storage",
-}
-
-
-def read_openai(path: Path) -> Checkpoint:
-    """Read a .pt file. The vocabulary is taken from a file of `RANKS` in the same folder, if it is there."""
-    tree = _read_pickled(path)
-    dims = tree.get("dims")
-    if not isinstance(dims, dict) or dims.get("n_text_state") != dims.get("n_audio_state"):
-        raise UserError(f"{path}: dims is {str(dims)[:80]}, but expected the sizes of a Whisper model")
-    sizes = build_sizes(dims, str(path))
-    theirs = _check_tensors(tree.get("model_state_dict"), path)
-    ranks = path.parent / RANKS[sizes.is_multilingual]
-    vocabulary = read_ranks(ranks) if ranks.is_file() else None
-    return Checkpoint("OpenAI", sizes, vocabulary, rename_weights(sizes, theirs, str(path)))
-
-
-def _write_openai(path: Path, checkpoint: Checkpoint, tokenizer: WhisperTokenizer) -> None:
-    """Write a .pt file, and the vocabulary beside it."""
-    make_folder(path.parent)
-    if path.exists():
-        raise UserError(f"{path}: exists already; give a new file")
-    ranks = path.parent / RANKS[checkpoint.sizes.is_multilingual]
-    if not ranks.exists():
-        write_ranks(ranks, tokenizer.vocabulary)
-    dims, weights = name_sizes(checkpoint.sizes, "OpenAI"), split_weights(checkpoint.weights)
-    torch.save({"dims": dims, "model_state_dict": weights}, path)
-
-
-def _read_pickled(path: Path) -> dict[str, Any]:
-    """The dict that a file of torch.save holds; tensors are mapped from the file, nothing is executed."""
-    try:
-        _check_archive(path)
-        tree = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except UserError:
-        raise
-    except Exception as error:  # PyTorch says in many ways, and at length, what is wrong
-        raise _damaged(path, type(error).__name__) from None
-    if not isinstance(tree, dict):
-        raise _damaged(path, "no dict of weights")
-    return tree
-
-
-def _damaged(path: Path, reason: str) -> UserError:
-    return UserError(
-        f"{path}: no .pt file of OpenAI, or of Hugging Face, or a damaged one ({reason}); download it again. "
-        "A ggml file of whisper.cpp is converted by: python tools/convert_ggml.py FILE FOLDER"
-    )
-
-
-def _check_archive(path: Path) -> None:
-    """Check that the archive holds plain bytes, and its pickle only what makes tensors."""
-    with zipfile.ZipFile(path) as archive:
-        entries = archive.infolist()
-        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise _damaged(path, "a compressed archive, as torch.save never writes it")
-        (pickle,) = (entry for entry in entries if entry.filename.endswith("data.pkl"))
-        num_bytes = sum(entry.file_size for entry in entries)
-        if pickle.file_size > MAX_INDEX_BYTES or num_bytes > path.stat().st_size:
-            raise _damaged(path, f"{pickle.file_size:,} bytes of index, {num_bytes:,} in all")
-        content = archive.read(pickle)
-    calls = ("INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4")
-    names = {
-        str(argument) if opcode.name == "GLOBAL" else opcode.name
-        for opcode, argument, _ in pickletools.genops(content)
-        if opcode.name in ("GLOBAL", *calls)
-    }
-    if unknown := names - HARMLESS:
+    """The tensors of all files, mapped into memory."""
+    if not (paths := _find_weights(folder)):
         raise UserError(
-            f"{path}: would run code ({min(unknown)[:60]}); nothing was run. Weights need none: do not "
-            "use this file, take safetensors, or a file of a source that you trust"
+            f"{folder}: no weights; expected model.safetensors beside config.json (a checkout makes it of "
+            "pytorch_model.bin by `python tools/convert_pt.py FOLDER NEW`)"
         )
-
-
-def _check_tensors(tensors: Any, path: Path) -> dict[str, Tensor]:
-    """Names to tensors that are no larger than the file: else a few bytes could ask for any memory."""
-    is_plain = isinstance(tensors, Mapping) and all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
-    )
-    if not is_plain:
-        raise _damaged(path, "no names and tensors")
-    num_bytes = sum(tensor.nbytes for name, tensor in tensors.items() if name != OUTPUT)  # the embeddings
-    if num_bytes > path.stat().st_size:
-        raise _damaged(path, f"{num_bytes:,} bytes of weights in a smaller file")
-    return dict(tensors)
+    weights: dict[str, Tensor] = {}
+    for path in paths:
+        try:
+            with safe_open(path, framework="pt") as opened:
+                weights |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no mapping)
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{path}: not a complete safetensors file ({error}); download it again") from None
+    return weights
 
 
 # --- fine-tuning ------------------------------------------------------------------------------------
@@ -532,9 +380,7 @@ def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
 
     if not config.keep_tokenizer or config.tokenizer.type != "whisper":
         return None
-    source = str(config.start_from)
-    tokenizer = build_tokenizer(read_checkpoint(source), source)
-    return Tokenizer("whisper", SPECIAL_TOKENS + name_tokens(tokenizer))
+    return Tokenizer("whisper", SPECIAL_TOKENS + name_tokens(load_whisper(str(config.start_from)).tokenizer))
 
 
 def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
@@ -576,7 +422,7 @@ def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
     return System(config, tokenizer, source.front_end, model)
 
 
-def _read_run(folder: Path) -> Checkpoint:
+def _read_run(folder: Path) -> WhisperSystem:
     """Read a model that a run fine-tuned, with its changes of low rank merged."""
     from asr.system.checkpoint import load_any_system
 
@@ -592,4 +438,4 @@ def _read_run(folder: Path) -> Checkpoint:
     embedding_VD[order_tokens(tokenizer)] = weights["decoder.embedding.weight"]
     weights["decoder.embedding.weight"] = embedding_VD
     language = model.decoder.language or (None if sizes.is_multilingual else "en")
-    return Checkpoint("a run of asr", sizes, tokenizer.vocabulary, weights, True, language)
+    return make_system(folder, sizes, tokenizer.vocabulary, weights, is_fine_tuned=True, language=language)

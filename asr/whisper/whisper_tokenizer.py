@@ -5,7 +5,6 @@ The package tiktoken, which OpenAI uses too, splits and merges.
 
 from __future__ import annotations
 
-import base64
 import functools
 import itertools
 import json
@@ -216,33 +215,10 @@ SHOWN = {byte: chr(byte) for byte in range(256) if chr(byte).isprintable() and b
 SHOWN |= {byte: chr(0x100 + place) for place, byte in enumerate(b for b in range(256) if b not in SHOWN)}
 
 
-def read_ranks(path: Path) -> Vocabulary:
-    """Lines of a token in base64, and its id, as tiktoken has them."""
-    ids: dict[int, bytes] = {}
-    for number, line in enumerate(_read(path).splitlines(), start=1):
-        token, _, id = line.rpartition(b" ")
-        try:
-            # The empty token of the multilingual vocabulary is written as a lone "=".
-            ids[int(id)] = b"" if token == b"=" else base64.b64decode(token, validate=True)
-        except ValueError:
-            raise UserError(
-                f"{path}:{number}: {line[:40]!r}, but expected a token in base64, a space and a number"
-            ) from None
-    return _in_order(ids, path)
-
-
-def write_ranks(path: Path, vocabulary: Vocabulary) -> None:
-    lines = [(base64.b64encode(token) or b"=") + b" %d\n" % id for id, token in enumerate(vocabulary)]
-    path.write_bytes(b"".join(lines))
-
-
-def read_huggingface_vocabulary(folder: Path) -> Vocabulary | None:
-    """Read vocab.json or tokenizer.json, whose ids are in the order of the merges; None without both."""
-    path = next(
-        (path for name in ("vocab.json", "tokenizer.json") if (path := folder / name).is_file()), None
-    )
-    if path is None:
-        return None
+def read_huggingface_vocabulary(folder: Path) -> Vocabulary:
+    """Read vocab.json, or else tokenizer.json, whose ids are in the order of the merges."""
+    path = folder / "vocab.json"
+    path = path if path.is_file() else folder / "tokenizer.json"
     tokens, bytes_of = read_json(path), {sign: byte for byte, sign in SHOWN.items()}
     try:
         if path.name == "tokenizer.json":  # the end of the text is either among the tokens or added to them
@@ -255,7 +231,7 @@ def read_huggingface_vocabulary(folder: Path) -> Vocabulary | None:
         raise UserError(
             f"{path}: no vocabulary of Whisper; expected tokens of bytes with their ids, and {END} after them"
         ) from None
-    return _in_order(ids, path)
+    return check_order(ids, path)
 
 
 def write_huggingface_vocabulary(folder: Path, tokenizer: WhisperTokenizer) -> None:
@@ -283,17 +259,19 @@ def split_once(ranks: Mapping[bytes, int], token: bytes) -> list[bytes]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """An object of JSON, small and whole."""
-    tree = parse_json(_read(path))
+    tree = parse_json(read_small(path))
     if not isinstance(tree, dict):
         raise UserError(f"{path}: no JSON object, or nested too deep; download it again")
     return tree
 
 
-def _read(path: Path) -> bytes:
+def read_small(path: Path) -> bytes:
+    """Read a file of a vocabulary or of settings."""
     return read_limited(path, MAX_BYTES, "which this file of a Whisper model never has")
 
 
-def _in_order(ids: Mapping[int, bytes], path: Path) -> Vocabulary:
+def check_order(ids: Mapping[int, bytes], path: Path) -> Vocabulary:
+    """Put the tokens into the order of their ids; refuse gaps and doubles."""
     if sorted(ids) != list(range(len(ids))) or len(set(ids.values())) != len(ids) or not ids:
         raise UserError(
             f"{path}: {len(ids):,} tokens, but their ids are not 0, 1, 2 ..., or a token has two; "

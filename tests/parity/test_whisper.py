@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -31,19 +32,19 @@ from asr.whisper import (
     WhisperTokenizer,
     align_tokens,
     decode_windows,
+    get_weights,
     load_whisper,
     name_sizes,
-    read_checkpoint,
     read_huggingface_vocabulary,
-    read_ranks,
     split_weights,
     split_words,
     time_words,
-    write_ranks,
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import convert_ggml
+import convert_pt
+from convert_pt import read_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -101,11 +102,11 @@ def convert(path: Path) -> Path:
 def load_both(their_whisper: Any, path: Path) -> tuple[WhisperSystem, Any]:
     """Our model and openai-whisper's, of a ggml file."""
     folder = convert(path)
-    checkpoint, ours = read_checkpoint(folder), load_whisper(folder)
+    ours = load_whisper(folder)
     ours.model.float()
-    sizes = their_whisper.model.ModelDimensions(**name_sizes(checkpoint.sizes, "OpenAI"))
+    sizes = their_whisper.model.ModelDimensions(**name_sizes(ours.sizes, "OpenAI"))
     theirs = their_whisper.model.Whisper(sizes).eval()
-    theirs.load_state_dict({name: own.float() for name, own in split_weights(checkpoint.weights).items()})
+    theirs.load_state_dict({name: own.float() for name, own in split_weights(get_weights(ours)).items()})
     return ours, theirs
 
 
@@ -206,9 +207,9 @@ def test_vocabulary_of_tokenizers(their_whisper: Any, name: str, tmp_path: Path)
     tokenizers = pytest.importorskip("tokenizers", reason=needs_transformers)
     conversion = pytest.importorskip("transformers.convert_slow_tokenizer", reason=needs_transformers)
     path = Path(their_whisper.__file__).parent / "assets" / f"{name}.tiktoken"
-    expected = read_ranks(path)
     if name == "multilingual":  # their converter does not read the empty token at the end
-        write_ranks(path := tmp_path / path.name, expected[:-1])
+        lines = path.read_bytes().splitlines(keepends=True)
+        (path := tmp_path / path.name).write_bytes(b"".join(lines[:-1]))
     vocabulary, merges = conversion.TikTokenConverter(str(path)).extract_vocab_merges_from_model(str(path))
     vocabulary["<|endoftext|>"] = len(vocabulary)
     theirs = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
@@ -225,7 +226,9 @@ def test_vocabulary_of_tokenizers(their_whisper: Any, name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("num_mels", [80, 128])
-def test_random_weights_of_transformers(tmp_path: Path, num_mels: int) -> None:
+def test_random_weights_of_transformers(
+    tmp_path: Path, num_mels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Written by transformers, in both of its formats, and read by us."""
     transformers = pytest.importorskip("transformers", reason=needs_transformers)
     torch.manual_seed(0)
@@ -239,8 +242,9 @@ def test_random_weights_of_transformers(tmp_path: Path, num_mels: int) -> None:
         parameter.data += 0.05 * torch.randn_like(parameter)
     theirs.tie_weights()
     theirs.save_pretrained(tmp_path)
-    checkpoint = read_checkpoint(tmp_path)
-    ours = Whisper.of(checkpoint.sizes, checkpoint.weights)
+    vocabulary = (*(bytes([byte]) for byte in range(256)), *(b"%d" % number for number in range(50_001)))
+    monkeypatch.setattr("asr.whisper.loading.read_huggingface_vocabulary", lambda folder: vocabulary)
+    ours = load_whisper(tmp_path).model
     features_BTF = torch.randn(2, 3000, num_mels)
     tokens_BU = torch.randint(51_866, (2, 9))
     with torch.inference_mode():
@@ -255,8 +259,9 @@ def test_random_weights_of_transformers(tmp_path: Path, num_mels: int) -> None:
     pickled.mkdir()
     torch.save(theirs.state_dict(), pickled / "pytorch_model.bin")
     (pickled / "config.json").write_bytes((tmp_path / "config.json").read_bytes())
-    for name, weight in read_checkpoint(pickled).weights.items():
-        torch.testing.assert_close(weight, checkpoint.weights[name], rtol=0, atol=0)
+    assert convert_pt.main([str(pickled), str(tmp_path / "new")]) == 0
+    for name, weight in load_whisper(tmp_path / "new").model.state_dict().items():
+        torch.testing.assert_close(weight, ours.state_dict()[name], rtol=0, atol=0)
 
 
 def test_checkpoint_of_openai(tmp_path: Path, their_whisper: Any) -> None:
@@ -267,8 +272,8 @@ def test_checkpoint_of_openai(tmp_path: Path, their_whisper: Any) -> None:
     for parameter in theirs.parameters():
         parameter.data = 0.1 * torch.randn_like(parameter)
     torch.save({"dims": dims.__dict__, "model_state_dict": theirs.state_dict()}, tmp_path / "small.en.pt")
-    checkpoint = read_checkpoint(tmp_path / "small.en.pt")
-    ours = Whisper.of(checkpoint.sizes, checkpoint.weights)
+    shutil.copy(Path(their_whisper.__file__).parent / "assets" / "gpt2.tiktoken", tmp_path)
+    ours = convert_pt.read_openai(tmp_path / "small.en.pt").model
     features_BTF, tokens_BU = torch.randn(2, 3000, 80), torch.randint(51_864, (2, 7))
     with torch.inference_mode():
         encoded_BTD, lengths_B, _ = ours.encode(features_BTF, torch.tensor([3000, 3000]))
@@ -357,4 +362,6 @@ def test_times_of_words(their_whisper: Any, name: str) -> None:
 def test_vocabulary_of_ggml_is_theirs(their_whisper: Any, name: str) -> None:
     assets = Path(their_whisper.__file__).parent / "assets"
     ranks = "gpt2" if ".en" in name else "multilingual"
-    assert read_checkpoint(convert(real_model(name))).vocabulary == read_ranks(assets / f"{ranks}.tiktoken")
+    assert load_whisper(convert(real_model(name))).tokenizer.vocabulary == read_ranks(
+        assets / f"{ranks}.tiktoken"
+    )

@@ -1,4 +1,4 @@
-"""Options by the names of openai-whisper's command line, and how wrong options are met."""
+"""Options on the page for users of openai-whisper, and how wrong options are met."""
 
 from __future__ import annotations
 
@@ -23,16 +23,9 @@ def parse(options: str) -> argparse.Namespace:
     return parsed[0]
 
 
-@pytest.mark.parametrize(("theirs", "ours"), ROWS)
-def test_the_page_lists_options_that_mean_the_same(theirs: str, ours: str) -> None:
-    found, expected = parse(theirs), parse(ours)
-    assert vars(found) == vars(expected) and vars(found) != vars(parse(""))
-
-
-def test_the_page_has_every_option_of_theirs() -> None:
-    assert {*transcribe_command.WHISPER_OPTIONS, *transcribe_command.WHISPER_SWITCHES} <= {
-        theirs.split()[0].replace("_", "-") for theirs, _ in ROWS
-    }
+@pytest.mark.parametrize("ours", [row[1] for row in ROWS])
+def test_the_page_lists_options_that_there_are(ours: str) -> None:
+    assert vars(parse(ours)) != vars(parse(""))
 
 
 def test_underscores_are_dashes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -20,8 +20,6 @@ from asr.whisper import (
     languages,
     name_tokens,
     read_huggingface_vocabulary,
-    read_ranks,
-    write_ranks,
 )
 
 ENGLISH = WhisperTokenizer(VOCABULARY, 99, False)
@@ -130,11 +128,6 @@ def test_a_vocabulary_must_fit_its_model() -> None:
 
 
 def test_vocabulary_in_files(tmp_path: Path) -> None:
-    vocabulary = (*VOCABULARY, b"")  # as the multilingual one, which ends with an empty token
-    write_ranks(tmp_path / "ranks", vocabulary)
-    assert read_ranks(tmp_path / "ranks") == vocabulary
-    assert (tmp_path / "ranks").read_bytes().endswith(b"\n= %d\n" % len(VOCABULARY))
-    assert read_huggingface_vocabulary(tmp_path) is None
     for as_one in (False, True):
         folder = tmp_path / str(as_one)
         folder.mkdir()
@@ -150,12 +143,6 @@ def test_vocabulary_in_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("ranks", "no base64!\n"),
-        ("ranks", "YQ== x\n"),
-        ("ranks", "YQ== 1\n"),
-        ("ranks", ""),
-        ("ranks", "YQ== 0\nYQ== 1\n"),
-        ("ranks", "YQ== " + "9" * 5000),
         ("tokenizer.json", "[" * 100_000),
         ("tokenizer.json", '{"model": {"vocab": [], "merges": []}}'),
         ("tokenizer.json", '{"model": 3}'),
@@ -172,7 +159,7 @@ def test_vocabulary_in_files(tmp_path: Path) -> None:
 def test_damaged_vocabulary(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=name):
-        read_ranks(tmp_path / name) if name == "ranks" else read_huggingface_vocabulary(tmp_path)
+        read_huggingface_vocabulary(tmp_path)
 
 
 # --- as a tokenizer of a run -------------------------------------------------------------------------
