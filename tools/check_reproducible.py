@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from asr.audio import reading as audio
-from asr.recipe import list_voices, synthesize
+from asr.recipe import ACCENTS, VARIANTS, synthesize
 from asr.scale import STATE
 
 SUBJECTS = ["the old man", "my sister", "a small dog", "the teacher", "our neighbour", "the young doctor"]
@@ -35,7 +35,7 @@ GRACE_SECONDS = 30  # for an interrupted run to end by itself
 def speak(folder: Path, num_clips: int, seed: int) -> None:
     """Short sentences, by changing voices."""
     choose = random.Random(seed)
-    voices = list_voices("en")
+    voices = [f"{accent}+{variant}" for accent in ACCENTS for variant in VARIANTS["train"]]
     for number in range(num_clips):
         path = folder / f"{number:03}.wav"
         text = " ".join(choose.choice(words) for words in (SUBJECTS, VERBS, OBJECTS, ENDS))

@@ -14,11 +14,8 @@ from .corpora import (
     limit_repeats as limit_repeats,
     normalize_prompt as normalize_prompt,
     note_shortfall as note_shortfall,
-    note_shortfalls as note_shortfalls,
-    prepare_talks as prepare_talks,
     read_dots as read_dots,
     read_prompts as read_prompts,
-    read_wsj as read_wsj,
     require_count as require_count,
     require_fingerprint as require_fingerprint,
     require_unpacked as require_unpacked,
@@ -27,7 +24,6 @@ from .corpora import (
     write_beamformed as write_beamformed,
 )
 from .definition import (
-    STAGES as STAGES,
     WITHOUT_TAGS as WITHOUT_TAGS,
     Recipe as Recipe,
     Studies as Studies,
@@ -46,7 +42,6 @@ from .evaluation import (
     describe_score as describe_score,
     find_best as find_best,
     find_language_model as find_language_model,
-    load_recognizer as load_recognizer,
     pool as pool,
     read_table as read_table,
     read_texts as read_texts,
@@ -72,12 +67,8 @@ from .report import (
     SMOKE_WARNING as SMOKE_WARNING,
     choose_method as choose_method,
     describe_experiment as describe_experiment,
-    draw_curves as draw_curves,
-    find_rates as find_rates,
     format_page as format_page,
     list_warnings as list_warnings,
-    publish as publish,
-    read_validations as read_validations,
     tabulate_comparisons as tabulate_comparisons,
 )
 from .speech_synthesis import (
@@ -85,17 +76,13 @@ from .speech_synthesis import (
     SAMPLE_RATE as SAMPLE_RATE,
     VARIANTS as VARIANTS,
     EspeakVoices as EspeakVoices,
-    list_voices as list_voices,
     pronounce as pronounce,
     speak_split as speak_split,
     synthesize as synthesize,
 )
 from .stages import (
-    NUM_TOKENS as NUM_TOKENS,
     build_cases as build_cases,
     build_tasks as build_tasks,
-    count_parameters as count_parameters,
-    explain_plan as explain_plan,
     find_speakers as find_speakers,
     load_variants as load_variants,
     run_recipe as run_recipe,

@@ -1,4 +1,4 @@
-"""A corpus as published: its folder, counts and checksums; WSJ and TED-LIUM; beamforming of arrays."""
+"""A corpus as published: its folder, counts and checksums; the texts of WSJ; beamforming of arrays."""
 
 from __future__ import annotations
 
@@ -17,46 +17,38 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from asr.audio.reading import measure_seconds, read, read_info, write
-from asr.data.manifest import Utterance, shorten, write_manifest
-from asr.data.text_lines import open_lines, read_decoded
+from asr.audio.reading import measure_seconds, read, write
+from asr.data.manifest import Utterance, shorten
+from asr.data.text_lines import read_decoded
 from asr.errors import UserError
 from asr.recipe.archives import extract
-from asr.transcripts.readers import read_stm
 
 logger = logging.getLogger(__name__)
 
-_MAX_LISTED = 8
 _ARCHIVES = (".tar.gz", ".tgz")
 
 
 def find_corpus(corpus_dir: Path | None, landmark: str) -> Path:
-    """The folder that holds `landmark`: the given one, the only such one directly inside, or its parent."""
+    """Find the folder that holds `landmark`: the given one, the only such one inside, or its parent."""
     if corpus_dir is None:
-        raise UserError("this corpus is not made here; pass --corpus-dir FOLDER, or download it first")
-    if corpus_dir.is_file():
-        raise UserError(f"{corpus_dir}: a file; unpack it and pass the folder as --corpus-dir")
+        raise UserError("pass --corpus-dir FOLDER, or download the corpus first")
+    given = Path(os.path.abspath(corpus_dir))
     try:
-        inner = sorted(path for path in corpus_dir.iterdir() if path.is_dir())
+        inner = sorted(path for path in given.iterdir() if path.is_dir())
     except OSError as error:
         raise UserError(f"{corpus_dir}: cannot read this folder of a corpus ({error.strerror})") from None
-    if (corpus_dir / landmark).exists():
+    if (given / landmark).exists():
         return corpus_dir
     found = [path for path in inner if (path / landmark).exists()]
-    if len(found) > 1:
+    if not found and (given.parent / landmark).exists():
+        return given.parent
+    if len(found) != 1:
+        several = ", ".join(path.name for path in found)
         raise UserError(
-            f"{corpus_dir}: {_list(path.name for path in found)} each hold {landmark}; "
-            "pass the one that is meant as --corpus-dir"
+            f"{corpus_dir}: --corpus-dir must be the folder that holds {landmark}; "
+            + (f"{several} do" if found else "neither this one nor one inside does")
         )
-    parent = Path(os.path.abspath(corpus_dir)).parent
-    if not found and (parent / landmark).exists():
-        return parent
-    if not found:
-        raise UserError(
-            f"{corpus_dir}: {landmark} is neither here nor in a folder directly inside; found "
-            f"{_list(os.listdir(corpus_dir))}. --corpus-dir must point at the folder that contains {landmark}"
-        )
-    return found[0]
+    return corpus_dir / found[0].name
 
 
 _SHORTFALLS: ContextVar[tuple[bool, list[str]] | None] = ContextVar("shortfalls", default=None)
@@ -99,8 +91,8 @@ def _note_shortfall(folder: Path, what: str, found: int, expected: int, *, may_b
     if not may_be_partial and not (is_partial and 0 < found < expected):
         hint = "; pass --partial to prepare it as a part" if 0 < found < expected else ""
         raise UserError(
-            f"{folder}: found {found:,} {what}, expected {expected:,}: a part of the corpus, or another "
-            f"version of it; get a complete copy and pass its folder as --corpus-dir{hint}"
+            f"{folder}: found {found:,} {what}, expected {expected:,}; get a complete copy of the published "
+            f"version and pass its folder as --corpus-dir{hint}"
         )
     note_shortfall(folder, f"{found:,} of {expected:,} {what}")
 
@@ -113,8 +105,7 @@ def note_shortfall(folder: Path, what: str) -> None:
 
 
 def require_fingerprint(folder: Path, names: Iterable[str], sample_rate: int, expected: str) -> None:
-    """Check that the audio files `names` below `folder` hold exactly the published samples; of a part of the
-    corpus, nothing is published."""
+    """Check that these audio files hold exactly the published samples; of a part, nothing is published."""
     if (noted := _SHORTFALLS.get()) is not None and noted[1]:
         return
     names = sorted(names)
@@ -122,8 +113,7 @@ def require_fingerprint(folder: Path, names: Iterable[str], sample_rate: int, ex
     if found != expected:
         raise UserError(
             f"{folder}: the content of its {len(names):,} audio files differs from the published corpus "
-            f"(fingerprint {found[:16]}, expected {expected[:16]}): a sample, a name or the length of at "
-            "least one file is another; get an unaltered copy and pass its folder as --corpus-dir"
+            f"(fingerprint {found[:16]}, expected {expected[:16]}); get an unaltered copy"
         )
 
 
@@ -138,12 +128,6 @@ def compute_fingerprint(folder: Path, names: Iterable[str], sample_rate: int) ->
         samples = np.rint(audio * 32768).astype("<i2")
         digest.update(f"{name} {hashlib.sha256(samples.tobytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
-
-
-def _list(names: Iterable[str]) -> str:
-    shown = sorted(names)
-    more = f" and {len(shown) - _MAX_LISTED:,} more" if len(shown) > _MAX_LISTED else ""
-    return (", ".join(shown[:_MAX_LISTED]) or "nothing") + more
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -217,17 +201,11 @@ def build_read(paths: Iterable[Path], texts: Mapping[str, str], language: str) -
 def write_beamformed(
     channels: Mapping[str, Sequence[Path]], folder: Path, sample_rate: int = 16_000
 ) -> dict[str, Path]:
-    """Write id.wav of each utterance, the delay and sum of the files of its channels; what is there already,
-    and newer than they are, stays. Returns the files by id."""
+    """Write id.wav of each utterance, the delay and sum of the files of its channels; return them by id."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = {}
-    for id, paths in tqdm(channels.items(), desc=folder.name, unit=" utterances", disable=None, leave=False):
-        written[id] = folder / f"{id}.wav"
-        if missing := [path for path in paths if not path.is_file()]:
-            raise UserError(f"{missing[0]}: a channel of {id} is missing; get a complete copy")
-        newest = max(path.stat().st_mtime_ns for path in paths)
-        if not written[id].exists() or written[id].stat().st_mtime_ns < newest:
-            write(written[id], beamform_files(paths, sample_rate), sample_rate)
+    written = {id: folder / f"{id}.wav" for id in channels}
+    for id, path in tqdm(written.items(), desc=folder.name, unit=" utterances", disable=None, leave=False):
+        write(path, beamform_files(channels[id], sample_rate), sample_rate)
     return written
 
 
@@ -266,16 +244,6 @@ def widen(
 
 # From wsj0 or wsj1 on; one above the folder of a disc, such as 11-13.1, is not meant.
 _INSIDE = re.compile(r"(?:^|/)(wsj[01]/(?!.*\d\d[-_]\d+[._]\d/).*)$")
-_MAX_SHOWN = 3
-
-INDICES = {
-    "train_si84": ("wsj0/doc/indices/train/tr_s_wv1.ndx",),
-    "train_si284": ("wsj0/doc/indices/train/tr_s_wv1.ndx", "wsj1/doc/indices/si_tr_s.ndx"),
-    "dev93": ("wsj1/doc/indices/h1_p0.ndx",),
-    "eval92": ("wsj0/doc/indices/test/nvp/si_et_20.ndx",),
-}
-
-Index = Mapping[str, Path]
 
 
 def index_wsj(root: Path, *suffixes: str) -> dict[str, Path]:
@@ -285,45 +253,11 @@ def index_wsj(root: Path, *suffixes: str) -> dict[str, Path]:
         if match := _INSIDE.search(path.relative_to(root).as_posix().lower()):
             found.setdefault(match[1], path)
     if not found:
-        raise UserError(
-            f"{root}: no file in a folder wsj0 or wsj1; expected the folder above them, with files such as "
-            ".../wsj0/transcrp/dots/si_tr_s/01i/01ic0200.dot"
-        )
+        raise UserError(f"{root}: no file in a folder wsj0 or wsj1; expected the folder above them")
     return found
 
 
-def read_wsj(root: Path, index: Index, name: str) -> Iterator[Utterance]:
-    """The utterances of a set of INDICES that are there, in the order of its index."""
-    files = {}
-    for key in _read_indices(root, index, name):
-        files[Path(key).stem] = (key, index.get(key))
-    if missing := [key for key, path in files.values() if path is None]:
-        shown = ", ".join(missing[:_MAX_SHOWN]) + ", ..." * (len(missing) > _MAX_SHOWN)
-        logger.warning("%s: %s lacks %s files: %s", root, name, f"{len(missing):,}", shown)
-    there = {id: path for id, (_, path) in files.items() if path is not None}
-    texts = read_prompts(root, index, there)
-    for id, path in there.items():
-        yield build_whole(path, id=id, text=normalize_prompt(texts[id]), speaker=id[:3], language="en")
-
-
-def _read_indices(root: Path, index: Index, name: str) -> Iterator[str]:
-    for key in INDICES[name]:
-        if key not in index:
-            raise UserError(f"{root}: {key} is missing, the list of {name}; is a disc of WSJ missing?")
-        for number, line in read_decoded(index[key], "latin-1"):
-            if line.startswith(";"):
-                continue
-            match = re.fullmatch(r"\d+_\d+_\d+\s*:\s*(\S+?)(\.wv1)?", line.lower())
-            if match is None:
-                raise UserError(
-                    f"{index[key]}:{number}: expected a disc and a file, such as "
-                    f"11_1_1:wsj0/si_tr_s/01i/01ic0201.wv1, found {shorten(line)}"
-                )
-            if not match[1].startswith("wsj0/si_tr_s/401/"):  # a speaker who was withdrawn
-                yield f"{match[1].lstrip('/')}.wv1"
-
-
-def read_prompts(root: Path, index: Index, ids: Iterable[str]) -> dict[str, str]:
+def read_prompts(root: Path, index: Mapping[str, Path], ids: Iterable[str]) -> dict[str, str]:
     """The transcript of each id as it stands in the .dot files: 01ic0201 is in 01ic0200.dot."""
     files = {path.name.lower()[:6]: path for key, path in index.items() if re.search(r"/\w{6}00\.dot$", key)}
     wanted = sorted(set(ids))
@@ -368,57 +302,6 @@ def normalize_prompt(text: str) -> str:
             word = match[1]
         words.append(word)
     return " ".join(words)
-
-
-# --- TED-LIUM ---------------------------------------------------------------------------------------
-
-# The segments of train begin and end too tightly. Those of dev and test stay, since results are by them.
-WIDENED_BY = (0.15, 0.1)  # seconds before and after, as Kaldi does it
-
-
-def prepare_talks(
-    folder: Path, output_dir: Path, num_talks: Mapping[str, int], num_utterances: Mapping[str, int]
-) -> None:
-    """Write train.jsonl, dev.jsonl and test.jsonl of `folder`/{train,dev,test}/{sph,stm}."""
-    talks = {split: list(find_files(folder / split / "stm", ".stm")) for split in ("train", "dev", "test")}
-    check_counts(folder, {split: len(paths) for split, paths in talks.items()}, num_talks, "talks")
-    splits = {
-        split: [utterance for path in paths for utterance in _read_talk(path, split == "train")]
-        for split, paths in talks.items()
-    }
-    check_counts(folder, {split: len(found) for split, found in splits.items()}, num_utterances)
-    for split, utterances in splits.items():
-        write_manifest(output_dir / f"{split}.jsonl", utterances)
-
-
-def _read_talk(stm: Path, is_widened: bool) -> Iterator[Utterance]:
-    audio = stm.parents[1] / "sph" / f"{stm.stem}.sph"
-    seconds = read_info(audio).seconds
-    if seconds is None:
-        raise UserError(f"{audio}: its header does not tell its length; get a complete copy")
-    with open_lines(stm) as lines:
-        entries = [entry for _, _, entry in read_stm(lines, "reference", []) if entry.text is not None]
-    exact = [(e.start or 0.0, min(seconds, (e.start or 0.0) + (e.duration or 0.0))) for e in entries]
-    spans = widen(exact, *WIDENED_BY, seconds) if is_widened else exact
-    for entry, (first, last), (start, end) in zip(entries, exact, spans, strict=True):
-        if end <= start:
-            raise UserError(f"{stm}: a segment at {first:.2f} s, but {audio.name} ends at {seconds:.2f} s")
-        yield Utterance(
-            id=f"{stm.stem}-{int(100 * first):07d}-{int(100 * last):07d}",
-            audio=str(audio),
-            start=start,
-            duration=round(end - start, 6),
-            text=clean_talk(entry.text or ""),
-            speaker=stm.stem,
-            language="en",
-        )
-
-
-def clean_talk(text: str) -> str:
-    """Remove variants of pronunciation, (2), pauses and the id at the end; "it 's" becomes "it's"."""
-    text = re.sub(r"\(\d\)|<sil>", "", text)
-    text = " ".join(re.sub(r"\([^ ]*\)$", "", text.strip()).split())
-    return re.sub(r"(\S+) ('\S*)", r"\1\2", text).translate(str.maketrans("{}", "[]"))
 
 
 # --- beamforming ------------------------------------------------------------------------------------

@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 import runpy
-import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import pydantic
 
@@ -16,17 +15,6 @@ from asr.config import Config, describe_fault, load_config
 from asr.errors import UserError, suggest
 from asr.files import CHECKOUT, SHIPPED
 from asr.recipe.corpora import note_shortfalls
-
-if TYPE_CHECKING:
-    pass
-
-STAGES = {
-    "download": "fetch and unpack the corpus",
-    "prepare": "check the corpus and write the manifests train.jsonl, dev.jsonl and test.jsonl",
-    "train": "train each system, or go on where training was cut off",
-    "evaluate": "decode dev and test with each system; dev chooses the decoding setup",
-    "report": "compute error rates with intervals, test which system is better, and write a report",
-}
 
 Prepare = Callable[[Path | None, Path], None]
 
@@ -81,7 +69,7 @@ class Recipe(Config):
     prepare: Prepare
     """prepare(corpus_dir, output_dir) writes train.jsonl, dev.jsonl and test.jsonl into output_dir."""
     prepare_smoke: Prepare | None = None
-    """Used in smoke mode, to make a small corpus; None: `prepare`."""
+    """Function that makes a small corpus in smoke mode; None: `prepare`."""
     urls: tuple[str, ...] = ()
     """Addresses that `download` tries in this order."""
     download: Callable[[Path], Path] | None = None
@@ -89,45 +77,20 @@ class Recipe(Config):
     source: str = ""
     """How to obtain a corpus that the recipe does not download."""
     synthetic: bool = False
-    """Whether `prepare` makes the corpus itself and reads none."""
+    """Whether `prepare` makes the corpus itself, from nothing."""
     systems: dict[str, SystemConf] | None = None
     """The systems by name; None: each YAML file in `conf` beside recipe.py, else in ../../conf/NAME."""
-    baseline: str = "ctc_lstm"
-    """The system that others are compared with, if there is one of this name; else it is the first."""
     speeds: tuple[pydantic.PositiveFloat, ...] = ()
     """Speeds at which each utterance is also decoded, to take the likeliest text; empty: at its own alone."""
     chosen_by: Literal["wer", "cer"] = "wer"
     """The error rate of dev by which setups of decoding are chosen: cer for texts without blanks."""
-    checks: bool = True
-    """Whether decoded texts are checked, and decoded again where they have faults, as by `asr transcribe`."""
     text_fusion: bool = False
     """Whether systems are also decoded with a lexicon and language models of their training texts."""
 
     path: Path = Path()
-    """Set by `load_recipe`: where the recipe is defined."""
+    """File that defines the recipe, set by `load_recipe`."""
     description: str = ""
-    """Set by `load_recipe`: the docstring of that file; its first line is shown by `asr recipe list`."""
-
-    @pydantic.field_validator("prepare", "prepare_smoke", "download")
-    @classmethod
-    def _check_parameters(
-        cls, function: Callable[..., object] | None, info: pydantic.ValidationInfo
-    ) -> object:
-        parameters = ("target_dir",) if info.field_name == "download" else ("corpus_dir", "output_dir")
-        if function is not None:
-            try:
-                inspect.signature(function).bind(*parameters)
-            except TypeError:
-                raise ValueError(f"expected a function of ({', '.join(parameters)})") from None
-        return function
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> Recipe:
-        if bool(self.urls) != (self.download is not None):
-            raise ValueError("urls and download belong together: give both, or neither")
-        if len(given := [name for name in ("synthetic", "urls", "source") if getattr(self, name)]) > 1:
-            raise ValueError(f"{' and '.join(given)}: a corpus is made, downloaded or brought; keep one")
-        return self
+    """Docstring of that file, set by `load_recipe`; `asr recipe list` shows its first line."""
 
     @property
     def name(self) -> str:
@@ -154,22 +117,16 @@ class Recipe(Config):
             return self.systems
         return {path.stem: SystemConf(path=path) for path in sorted(self.conf_dir.glob("*.yaml"))}
 
-    @property
-    def studies_path(self) -> Path:
-        return self.path.with_name("studies.yaml")
-
     def find_studies(self) -> dict[str, Study]:
         """The studies by name."""
-        if not self.studies_path.exists():
-            return {}
-        studies = load_config(Studies, self.studies_path).studies
+        path = self.path.with_name("studies.yaml")
+        studies = load_config(Studies, path).studies if path.exists() else {}
         return {name: study.model_copy(update={"name": name}) for name, study in studies.items()}
 
     def write_manifests(
         self, corpus_dir: Path | None, output_dir: Path, *, smoke: bool = False, partial: bool = False
     ) -> list[str]:
-        """Call `prepare`; report wrong values of a record as an error of
-        its file. Returns what the corpus lacks against the published one."""
+        """Call `prepare`; return what the corpus lacks. Wrong values of a record are an error of its file."""
         prepare = (self.prepare_smoke if smoke else None) or self.prepare
         output_dir.mkdir(parents=True, exist_ok=True)
         try:
@@ -177,10 +134,7 @@ class Recipe(Config):
                 prepare(corpus_dir, output_dir)
             return shortfalls
         except pydantic.ValidationError as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            lines = [frame.lineno for frame in frames if Path(frame.filename) == self.path.absolute()]
-            where = f"{self.path}:{lines[-1]}" if lines else str(self.path)
-            raise UserError(f"{where}: {describe_fault(error)}") from None
+            raise UserError(f"{self.path}: {describe_fault(error)}") from None
 
 
 # --- studies ------------------------------------------------------------------------------------
@@ -190,7 +144,7 @@ class Study(Config):
     """Variants of one system that are trained with the same budget and seeds, and compared."""
 
     name: str = ""
-    """Set by `find_studies`."""
+    """Name in studies.yaml, set by `find_studies`."""
     question: str
     """Question of the study: the first lines of its report."""
     system: str
@@ -201,8 +155,6 @@ class Study(Config):
     """The variant to compare with."""
     variants: dict[str, tuple[str, ...]] = pydantic.Field(min_length=2)
     """Overrides for each."""
-    parameters: int | None = None
-    """Number of parameters of each variant, within 10 %; null: sizes may differ."""
     folds: Literal["speaker"] | None = None
     """speaker: each variant is trained as often as there are speakers, each time without one of them, whom
     neither train nor dev has then, and tested on that one; null: trained once, tested on all."""
@@ -234,11 +186,8 @@ def find_recipes(recipes_dir: Path | None = None) -> dict[str, Path]:
     for folder in candidates:
         if found := sorted(folder.glob("*/recipe.py")):
             return {path.parent.name: path for path in found}
-    looked_at = " and in ".join(str(folder) for folder in candidates)
-    raise UserError(
-        f"no recipes in {looked_at}; expected NAME/recipe.py there. Pass --recipes-dir FOLDER: a checkout of "
-        "this project has one called recipes"
-    )
+    looked_at = " and in ".join(map(str, candidates))
+    raise UserError(f"no recipes in {looked_at}; expected NAME/recipe.py there. Pass --recipes-dir FOLDER")
 
 
 def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
@@ -258,10 +207,7 @@ def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
         raise UserError(f"{path}: begin it with a docstring; its first line is what `asr recipe list` shows")
     found = [value for value in names.values() if isinstance(value, Recipe)]
     if len(found) != 1:
-        raise UserError(
-            f"{path}: builds {len(found) or 'no'} Recipe{'s' * (len(found) > 1)}; expected one, such as "
-            "RECIPE = Recipe(licence=..., hours=..., prepare=prepare)"
-        )
+        raise UserError(f"{path}: builds {len(found)} recipes; expected one, such as RECIPE = Recipe(...)")
     return found[0].model_copy(update={"path": path, "description": inspect.cleandoc(names["__doc__"])})
 
 
@@ -276,15 +222,12 @@ def load_study(recipe: Recipe, name: str) -> Study:
 
 def describe_recipe(recipe: Recipe) -> list[str]:
     """Describe a recipe in lines, as `asr recipe show` prints them."""
-    origin = f"your own copy, by --corpus-dir; {recipe.source}".rstrip("; ")
-    nowhere = "nowhere: the recipe makes its corpus itself" if recipe.synthetic else origin
+    origin = "made by the recipe" if recipe.synthetic else f"--corpus-dir; {recipe.source}".rstrip("; ")
     lines = [f"{recipe.name}: {recipe.description}\n", f"licence   {recipe.licence}"]
-    lines += [f"hours     {recipe.hours}", *(f"from      {url}" for url in recipe.urls or (nowhere,))]
-    lines += [f"stage     {name}: {does}" for name, does in STAGES.items()]
+    lines += [f"hours     {recipe.hours}", *(f"from      {url}" for url in recipe.urls or (origin,))]
     for name, conf in recipe.find_systems().items():
         lines.append(f"system    {name}: {' '.join([str(conf.path), *conf.overrides])}")
     lines += [f"study     {name}: asr recipe study {recipe.name}/{name}" for name in recipe.find_studies()]
     if (model := recipe.shipped_model).is_dir():
-        megabytes = sum(path.stat().st_size for path in model.rglob("*") if path.is_file()) / 1e6
-        lines.append(f"model     {model} ({megabytes:.1f} MB): asr transcribe FILE --model {model}")
+        lines.append(f"model     {model}: asr transcribe FILE --model {model}")
     return [*lines, f"more      {recipe.path.with_name('README.md')}"]

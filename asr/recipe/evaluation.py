@@ -12,8 +12,9 @@ import json
 import logging
 import os
 import platform
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,8 +83,7 @@ def score_runs(table: Path, baseline: str, runs: Sequence[Record]) -> dict[str, 
         shared, others = _share_folds(own, systems.get(baseline, []))
         if name != baseline and shared:
             first, second = (pool(side, references, hypotheses) for side in (shared, others))
-            verdict = compare_scores((name, baseline), first, second)
-            comparisons.append({"system": name, "baseline": baseline, **verdict})
+            comparisons.append(_compare(name, baseline, first, second))
     first = next(iter(scores.values()))
     return {
         "test": {
@@ -193,10 +193,12 @@ def _describe_interval(interval: Interval | None) -> list[float] | None:
     return None if interval is None else [interval.low, interval.high]
 
 
-def compare_scores(names: tuple[str, str], first: Score, second: Score) -> dict[str, Any]:
-    """Compare the first with the second; the difference is the first less the second, as is its interval."""
-    found = compare(first, second, names)
+def _compare(name: str, baseline: str, first: Score, second: Score) -> dict[str, Any]:
+    """Compare two systems; the difference is the first less the second, as is its interval."""
+    found = compare(first, second, (name, baseline))
     return {
+        "system": name,
+        "baseline": baseline,
         "difference": found.difference,
         "interval": _describe_interval(None if found.bootstrap is None else found.bootstrap.interval),
         "p": found.p,
@@ -214,10 +216,6 @@ def describe_references(utterances: Iterable[Utterance], rules: TextConfig) -> T
         for number, other in enumerate(utterance.more_references, start=2):
             references[utterance.id][f"reference_{number}"] = normalize_for_scoring(other, rules)
     return references
-
-
-def describe_hypotheses(texts: Mapping[str, str], rules: TextConfig) -> Texts:
-    return {name: {"text": normalize_for_scoring(text, rules)} for name, text in texts.items()}
 
 
 def write_table(path: Path, references: Texts, hypotheses: Mapping[str, Texts]) -> None:
@@ -273,15 +271,15 @@ FUSED_METHODS = ("ctc_beam", "joint")  # with language models too; the others wo
 def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Path] = ()) -> dict[str, object]:
     """Write SPLIT.SETUP.jsonl for each split and setup, SPLIT.jsonl of the references; return the summary."""
     state = load_state(find_model(run.folder))
-    recognizer = load_recognizer(experiment, run.folder, longest_seconds=state.get("longest_seconds"))
-    system = recognizer.system
-    split = Split.read(recognizer, Path(run.config.data.dev), run.evaluation_dir, "dev")
+    system, longest = load_system(find_model(run.folder)), state.get("longest_seconds")
+    recognizer = Recognizer(system, checks=ChecksConfig(), longest_seconds=longest, needs_times=False)
+    split = Split(recognizer, Path(run.config.data.dev), run.evaluation_dir, "dev")
     setups = _choose_setups(experiment, run, split, language_models)
     dev = {name: split.keep(name, decoded) for name, decoded in setups.items()}
     # Of equals the cheapest, which is the first.
     chosen = min(dev, key=lambda name: dev[name][experiment.recipe.chosen_by])
     requests = {name: decoded.request for name, decoded in setups.items()}
-    split = Split.read(recognizer, experiment.data_dir / "test.jsonl", run.evaluation_dir, "test")
+    split = Split(recognizer, experiment.data_dir / "test.jsonl", run.evaluation_dir, "test")
     test = {name: split.keep(name, decoded) for name, decoded in split.decode(requests).items()}
     return {
         "name": run.name,
@@ -294,7 +292,6 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
         "checks": recognizer.checks.describe(),
         "language_model": find_language_model(chosen),
         "parameters": sum(parameter.numel() for parameter in system.model.parameters()),
-        "guided_attention": system.model.config.guided_attention is not None,
         "real_time_factor": test[chosen]["real_time_factor"],
         "ways": {"dev": dev, "test": test},
         "training": {
@@ -306,12 +303,6 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
         },
         "evaluation": describe_origin(experiment) | {"device": describe_device(recognizer.device)},
     }
-
-
-def load_recognizer(experiment: Experiment, folder: Path, **options: Any) -> Recognizer:
-    """Load the model of a run, to decode as users do; checks are on or off as the recipe says."""
-    checks = ChecksConfig() if experiment.recipe.checks else ChecksConfig.off()
-    return Recognizer(load_system(find_model(folder)), checks=checks, needs_times=False, **options)
 
 
 # --- what dev chooses from ----------------------------------------------------------------------
@@ -383,25 +374,15 @@ def vary(requests: Sequence[Request], key: str, values: Sequence[object]) -> lis
 # --- a split ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Split:
     """Utterances to decode, and their references as they are scored."""
 
-    recognizer: Recognizer
-    manifest: Path
-    folder: Path
-    """Folder of the decoded texts."""
-    name: str
-    utterances: list[Utterance]
-    references: Texts
-
-    @classmethod
-    def read(cls, recognizer: Recognizer, manifest: Path, folder: Path, name: str) -> Split:
-        """Read the manifest, and write its references."""
-        utterances = read_references(manifest)
-        references = describe_references(utterances, recognizer.system.config.text)
-        write_texts(folder / f"{name}.jsonl", references)
-        return cls(recognizer, manifest, folder, name, utterances, references)
+    def __init__(self, recognizer: Recognizer, manifest: Path, folder: Path, name: str) -> None:
+        """Read the manifest, and write its references into the folder of the decoded texts."""
+        self.recognizer, self.manifest, self.folder, self.name = recognizer, manifest, folder, name
+        self.utterances = read_references(manifest)
+        self.references = describe_references(self.utterances, recognizer.system.config.text)
+        write_texts(folder / f"{name}.jsonl", self.references)
 
     def decode(self, requests: Mapping[str, Request]) -> dict[str, DecodedSplit]:
         """Decode by all setups; utterances are encoded once. A file that cannot be read is an error."""
@@ -432,7 +413,8 @@ class Split:
 
     def describe(self, decoded: DecodedSplit) -> Texts:
         """Describe the texts as they are scored."""
-        return describe_hypotheses(decoded.texts, self.recognizer.system.config.text)
+        rules = self.recognizer.system.config.text
+        return {id: {"text": normalize_for_scoring(text, rules)} for id, text in decoded.texts.items()}
 
 
 # --- how a result came about --------------------------------------------------------------------
@@ -451,16 +433,8 @@ def describe_origin(experiment: Experiment) -> dict[str, str]:
 def describe_machine() -> str:
     """Name the GPU, if there is one, and the processor with the cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    processor = f"{_processor()}, {cores} cores"
-    if torch.cuda.is_available():
-        return f"{torch.cuda.get_device_name()}, {processor}"
-    return processor
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: (.*)", info.read_text() if info.exists() else "", re.MULTILINE)
+    processor = found[1] if found else platform.processor() or platform.machine()
+    gpu = f"{torch.cuda.get_device_name()}, " if torch.cuda.is_available() else ""
+    return f"{gpu}{processor}, {cores} cores"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import logging
-import os
 import re
 import shlex
 from collections import defaultdict
@@ -19,7 +17,6 @@ from typing import Any
 from asr import files
 from asr.config import describe_config
 from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
-from asr.data.packed import is_shards
 from asr.errors import UserError
 from asr.files import find_family, replace_file
 from asr.recipe.definition import Recipe, Study, SystemConf
@@ -42,11 +39,9 @@ class Experiment:
     overrides: tuple[str, ...] = ()
     """Settings as key=value that replace those of the systems' confs."""
     partial: bool = False
-    """Prepare a part of the corpus too; manifests, results and reports say so."""
+    """Whether a part of the corpus will do; results and reports say so."""
     smoke: bool = False
     """Few utterances, few updates, small models: shows in seconds that all runs; the results mean nothing."""
-    publish: bool = False
-    """Write the results beside the recipe, to be kept with it."""
     study: Study | None = None
     """The study whose variants are the systems; None: no study."""
 
@@ -66,10 +61,6 @@ class Experiment:
     def report_dir(self) -> Path:
         """The folder of results.json, the hypotheses and the report."""
         return self.runs_dir / "report"
-
-    @property
-    def published_dir(self) -> Path:
-        return self.recipe.path.parent / (f"studies/{self.study.name}" if self.study else "results")
 
     @property
     def _folder(self) -> str:
@@ -118,10 +109,6 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
         file.write(json.dumps(record, ensure_ascii=False, indent=1).encode() + b"\n")
 
 
-def hash_text(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def hash_file(path: Path) -> str:
     """SHA-256 of the content, or "missing"."""
     try:
@@ -132,8 +119,6 @@ def hash_file(path: Path) -> str:
 
 logger = logging.getLogger(__name__)
 
-SMOKE_UTTERANCES = {"train": 32}
-SMOKE_UTTERANCES_ELSEWHERE = 8
 # Settings of any name that ends so are lowered to this in smoke mode.
 _SMOKE_CAPS = {
     "dim": 16,
@@ -214,7 +199,6 @@ def find_runs(experiment: Experiment) -> tuple[list[Run], list[str]]:
         if not experiment.wants(system, conf):
             continue
         own = load_conf(conf, experiment.overrides)
-        _refuse_other_corpus(experiment, conf.path, own)
         if reason := _find_reason_to_wait(experiment, own):
             if experiment.only:
                 raise UserError(f"--only {system}: {reason}")
@@ -235,17 +219,6 @@ def find_all_runs(experiment: Experiment) -> list[Run]:
         seeds = {own.seed, *experiment.seeds, *(int(match[1]) for match in found if match)}
         runs += [_build_run(experiment, system, conf, own, seed) for seed in sorted(seeds)]
     return runs
-
-
-def _refuse_other_corpus(experiment: Experiment, conf: Path, own: RunConfig) -> None:
-    """Refuse a conf copied from another corpus: it would train on that one's data under this one's name."""
-    for key, name in own.data.named_paths:
-        path = Path(name)
-        if path.parts[:1] == ("data",) and len(path.parts) > 2 and path.parts[1] != experiment.recipe.name:
-            raise UserError(
-                f"{conf}: data.{key} = {path} is data of {path.parts[1]}, but this is a system of "
-                f"{experiment.recipe.name}; set data.{key}: data/{experiment.recipe.name}/{path.name}"
-            )
 
 
 def _find_reason_to_wait(experiment: Experiment, own: RunConfig) -> str | None:
@@ -278,15 +251,7 @@ def _build_run(experiment: Experiment, system: str, conf: SystemConf, own: RunCo
 
 def load_conf(conf: SystemConf, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a conf with its overrides, then with more."""
-    config = RunConfig.load(conf.path, [*conf.overrides, *overrides])
-    for key, path in config.data.named_paths:
-        if is_shards(path):
-            raise UserError(
-                f"{conf.path}: data.{key} = {path} is a folder of shards. Recipes and studies compare the "
-                "splits and deal them into folds: name the manifest that was packed, or use `asr train` and "
-                "`asr evaluate`, which take shards"
-            )
-    return config
+    return RunConfig.load(conf.path, [*conf.overrides, *overrides])
 
 
 def _move_paths(experiment: Experiment, config: RunConfig) -> Iterator[str]:
@@ -320,12 +285,11 @@ def _sort_by_need(runs: Sequence[Run]) -> list[Run]:
     """Put each run behind the one that it starts from."""
     named = {run.name: run for run in runs}
     sources = {run.name: find_source(run, runs) for run in runs}
+    needs = {name: [source.name] if source else [] for name, source in sources.items()}
     try:
-        needs = {name: [source.name] if source else [] for name, source in sources.items()}
         return [named[name] for name in TopologicalSorter(needs).static_order()]
     except CycleError as error:
-        conf = named[error.args[1][0]].conf.path
-        raise UserError(f"{conf}: starts from a run that itself starts from this one") from None
+        raise UserError(f"{error.args[1][0]}: starts from a run that itself starts from this one") from None
 
 
 def find_source(run: Run, runs: Sequence[Run]) -> Run | None:
@@ -354,69 +318,13 @@ def _shrink(config: RunConfig) -> Iterator[str]:
 
 def cut_manifests(data_dir: Path) -> None:
     """Keep a few utterances of each manifest, from its whole length: so most speakers are there."""
-    for path in sorted(data_dir.glob("*.jsonl")):
-        count = SMOKE_UTTERANCES.get(path.stem, SMOKE_UTTERANCES_ELSEWHERE)
-        write_manifest(path, spread(Manifest.open(path), count))
-
-
-def spread(utterances: Sequence[Utterance], count: int) -> list[Utterance]:
-    """Choose so many, or all if there are fewer, from the whole length."""
-    count = min(len(utterances), count)
-    return [utterances[index * len(utterances) // count] for index in range(count)]
+    for path in data_dir.glob("*.jsonl"):
+        utterances = Manifest.open(path)
+        count = min(len(utterances), 32 if path.stem == "train" else 8)
+        write_manifest(path, [utterances[index * len(utterances) // count] for index in range(count)])
 
 
 SPLITS = ("train", "dev", "test")
-
-Stamps = dict[str, tuple[int, int]]
-
-
-# --- what prepare has left ----------------------------------------------------------------------
-
-
-def is_prepared(experiment: Experiment) -> bool:
-    """Return whether the recipe as it is now has been run, on whatever corpus."""
-    done = read_record(experiment.data_dir / ".prepare.done").get("inputs", {})
-    has_all = all((experiment.data_dir / f"{split}.jsonl").exists() for split in SPLITS)
-    return has_all and done.get("recipe.py") == hash_file(experiment.recipe.path)
-
-
-def stamp_manifests(data_dir: Path) -> Stamps:
-    """Stamp each manifest, so that one written anew is told from one that stays."""
-    stats = {path.name: path.stat() for path in data_dir.glob("*.jsonl")}
-    return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
-
-
-def find_written(data_dir: Path, before: Stamps) -> list[str]:
-    """Find the manifests that are not as before; refuse splits that are old or empty."""
-    after = stamp_manifests(data_dir)
-    written = sorted(name for name in after if after[name] != before.get(name))
-    for split in SPLITS:
-        path = data_dir / f"{split}.jsonl"
-        if path.name not in written:
-            old = "; the file there is older, delete it or move it" if path.name in before else ""
-            raise UserError(
-                f"prepare has not written {path}{old}. Let prepare of the recipe write {', '.join(SPLITS)}"
-            )
-        if next(read_manifest(path), None) is None:
-            raise UserError(
-                f"{path}: prepare has written no utterance into it; let prepare of the recipe find some"
-            )
-    return written
-
-
-def mark_partial(manifests: Iterable[Path], shortfalls: Sequence[str]) -> None:
-    """Say in each utterance that its corpus was not whole."""
-    for path in manifests:
-        marked = (
-            utterance.model_copy(update={"extras": {**utterance.extras, "partial": "; ".join(shortfalls)}})
-            for utterance in read_manifest(path)
-        )
-        write_manifest(path, marked)
-
-
-def read_shortfalls(data_dir: Path) -> list[str]:
-    """Read what the prepared corpus lacks against the published one."""
-    return list(read_record(data_dir / ".prepare.done").get("shortfalls", []))
 
 
 # --- what systems learn from --------------------------------------------------------------------
@@ -425,13 +333,8 @@ def read_shortfalls(data_dir: Path) -> list[str]:
 def check_test_split(runs: Sequence[Run], test: Path) -> None:
     """Refuse to train on what is tested, and to train where nothing could be scored."""
     tested = list(read_manifest(test))
-    if nameless := [utterance.id for utterance in tested if utterance.text is None]:
-        raise UserError(
-            f"{test}: {len(nameless):,} of {len(tested):,} utterances have no text to compare with, such as "
-            f"{nameless[0]}; let prepare write their texts, or leave them out of test"
-        )
-    if not any((utterance.text or "").split() for utterance in tested):
-        raise UserError(f"{test}: no utterance has a word in its text, so there is no error rate; add texts")
+    if any(one.text is None for one in tested) or not any((one.text or "").split() for one in tested):
+        raise UserError(f"{test}: expected a text of each utterance, and a word; otherwise nothing is scored")
     shared_with = functools.cache(lambda path: find_shared(tested, read_manifest(path)))
     for run in runs:
         for key, path in run.config.data.named_paths:
@@ -440,40 +343,21 @@ def check_test_split(runs: Sequence[Run], test: Path) -> None:
             what = f"{len(shared):,} utterances of {path} are also in {test}, by id or audio: "
             what += ", ".join(shared[:3]) + ", ..." * (len(shared) > 3)
             if key == "train":
-                raise UserError(
-                    f"{run.conf.path}: {what}. What is learnt is no test: let prepare keep them apart, by "
-                    "speaker if there are several (`asr manifest split` does that)"
-                )
-            logger.warning(
-                "%s: %s. Dev chooses by them, so WER on test comes out too low", run.conf.path, what
-            )
+                raise UserError(f"{run.conf.path}: {what}. What is learnt is no test: keep them apart")
+            logger.warning("%s: %s. Dev chooses by them, so WER comes out too low", run.conf.path, what)
 
 
 def find_shared(tested: Sequence[Utterance], others: Iterable[Utterance]) -> list[str]:
-    """Find ids of the others that are tested too: by id, or by audio, also that of a copied file."""
+    """Find ids of the others that are tested too, by id or by a part of the same audio."""
     ids = {utterance.id for utterance in tested}
-    sizes = {_size(utterance.audio) for utterance in tested} - {None}
-
-    @functools.cache
-    def identify(audio: str) -> str:
-        """Name a file by its content; only files as large as one of test are read."""
-        return hash_file(Path(audio)) if _size(audio) in sizes else audio
-
     parts = defaultdict(list)
     for utterance in tested:
-        parts[identify(utterance.audio)].append(utterance)
+        parts[utterance.audio].append(utterance)
     return [
         other.id
         for other in others
-        if other.id in ids or any(_shares_most(mine, other) for mine in parts.get(identify(other.audio), ()))
+        if other.id in ids or any(_shares_most(mine, other) for mine in parts.get(other.audio, ()))
     ]
-
-
-def _size(audio: str) -> int | None:
-    try:
-        return os.stat(audio).st_size
-    except OSError:
-        return None
 
 
 def _shares_most(one: Utterance, other: Utterance) -> bool:

@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             add("name", metavar=metavar, help=text)
         if action == "run":
             add("--stage", choices=STAGES, help="run this one only")
-            add("--dry-run", action="store_true", help="only say what would be done, and why")
             text = "a setting of the systems, such as train.steps=100; may be repeated"
             add("--set", metavar="KEY=VALUE", action="append", default=[], help=text)
         if action in ("run", "study"):
@@ -46,13 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             add("--seeds", type=_parse_seeds, default=(), metavar="N,N", help=text)
             text = "a copy of the corpus, instead of downloading it"
             add("--corpus-dir", type=Path, metavar="DIR", help=text)
-            text = "prepare a corpus of which only a part is there; manifests, results and reports say so"
+            text = "prepare a corpus of which only a part is there; results and reports say so"
             add("--partial", action="store_true", help=text)
             text = "where all goes, the runs below DIR/runs (default: data/NAME and runs/NAME)"
             add("--output-dir", type=Path, metavar="DIR", help=text)
             text = "little of everything: shows in about half a minute whether all works"
             add("--smoke", action="store_true", help=text)
-            add("--publish", action="store_true", help="keep results and hypotheses beside the recipe")
         text = "a folder of recipes, NAME/recipe.py each, with systems in NAME/conf or in conf/NAME beside it"
         add("--recipes-dir", type=Path, metavar="DIR", help=text)
 
@@ -68,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     # The one place where the core imports asr.recipe, which can be deleted.
     from asr.recipe.definition import describe_recipe, load_recipe, load_study
     from asr.recipe.experiment import Experiment
-    from asr.recipe.stages import explain_plan, run_recipe, run_study
+    from asr.recipe.stages import run_recipe, run_study
 
     if args.action == "list":
         return _list(args.recipes_dir)
@@ -80,9 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if (args.action == "study") != bool(study):
         raise UserError(f"{args.name!r}: expected a CORPUS for run, and CORPUS/STUDY for study")
     overrides = () if study else tuple(args.set)  # the variants of a study differ by its settings alone
-    if any(override.partition("=")[0].strip() == "output_dir" for override in overrides):
-        raise UserError("--set output_dir: the runs of a recipe have folders of their own; give --output-dir")
-    names = ("output_dir", "seeds", "partial", "smoke", "publish")
+    names = ("output_dir", "seeds", "partial", "smoke")
     experiment = Experiment(
         recipe,
         given_corpus_dir=args.corpus_dir,
@@ -93,9 +89,6 @@ def run(args: argparse.Namespace) -> int:
     )
     if study:
         run_study(experiment)
-    elif args.dry_run:
-        print("\n".join(explain_plan(experiment, args.stage)))
-        return 0
     else:
         run_recipe(experiment, args.stage)
     _print_results(experiment, "report" if study else args.stage)
@@ -104,16 +97,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(recipes_dir: Path | None) -> int:
     from asr.recipe.definition import find_recipes, load_recipe
-    from asr.recipe.experiment import Experiment, is_prepared
 
     names = list(find_recipes(recipes_dir))
     for name in names:
         try:
-            recipe = load_recipe(name, recipes_dir)
-            state, summary = "prepared" if is_prepared(Experiment(recipe)) else "-", recipe.summary
+            summary = load_recipe(name, recipes_dir).summary
         except UserError as error:
-            state, summary = "broken", str(error)
-        print(f"{name:<{max(map(len, names))}}  {state:<8}  {summary}")
+            summary = f"broken: {error}"
+        print(f"{name:<{max(map(len, names))}}  {summary}")
     return 0
 
 
@@ -128,4 +119,5 @@ def _print_results(experiment: Experiment, stage: str | None) -> None:
             print(f"{path}  {len(manifest):,} utterances  {manifest.durations.sum() / 3600:.2f} hours")
     if stage in (None, "report") and table.exists():
         print(table.read_text(encoding="utf-8"), end="")
-        print(f"\nThis is {table}, with plots and every alignment (scores.html) beside it.")
+        hypotheses = table.with_name("test.jsonl.gz")
+        print(f"\nThis is {table}. Every alignment: asr score {hypotheses} RUN.DECODING --html FILE")

@@ -7,25 +7,21 @@ than those of train, in the same accents.
 from __future__ import annotations
 
 import ctypes
-import difflib
 import functools
-import importlib
 import locale
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from asr.audio.reading import resample, write
 from asr.data.manifest import Utterance
-from asr.errors import UserError
-
-MAX_CHARACTERS = 10_000  # some fifteen minutes of speech
+from asr.errors import UserError, suggest
 
 # Names and values of espeak-ng's speak_lib.h.
 _OUTPUT_SYNCHRONOUS = 2  # the callback runs inside espeak_Synth: no thread, no sound card
@@ -34,7 +30,6 @@ _POSITION_CHARACTER = 1
 _UTF8 = 1
 _IPA = 0x02 | ord("_") << 8  # phones in IPA, with a character between them
 _PARAMETERS = {"rate": 1, "volume": 2, "pitch": 3, "pitch_range": 4}
-_LIMITS = {"rate": (80, 450), "pitch": (0, 100), "pitch_range": (0, 100)}
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 _VOLUME = 30  # of 100, where the loud voices clip; some still do at 50
 _SEED = 1  # of the breath and noise in voices; any number but 0, which stands for the time of day
@@ -49,18 +44,12 @@ def synthesize(
 ) -> tuple[np.ndarray, int]:
     """The spoken text: float32 mono audio in [-1, 1], and its sample rate.
 
-    `voice` is one of `list_voices`; `rate` is in words a minute, 80 to 450; `pitch` and `pitch_range` are
-    from 0 to 100. The samples depend on nothing but the arguments: not on what was spoken before, not on
-    the process.
+    `voice` is an accent (`en-us`), or one with a timbre (`en-us+f3`); `rate` is in words a minute, 80 to 450;
+    `pitch` and `pitch_range` are from 0 to 100. The samples depend on nothing but the arguments: not on what
+    was spoken before, not on the process.
     """
-    if not text.strip() or "\0" in text or len(text) > MAX_CHARACTERS:
-        raise UserError(f"cannot speak {text[:40]!r}: expected 1 to {MAX_CHARACTERS:,} characters, not blank")
     _require_voice(voice)
-    settings = {"rate": rate, "pitch": pitch, "pitch_range": pitch_range}
-    for name, value in settings.items():
-        low, high = _LIMITS[name]
-        if not low <= value <= high:
-            raise UserError(f"{name} = {value}: expected a whole number from {low} to {high}")
+    settings = {"rate": rate, "pitch": pitch, "pitch_range": pitch_range, "volume": _VOLUME}
     blocks: list[bytes] = []
 
     @_Callback
@@ -72,7 +61,7 @@ def synthesize(
     with _lock, _fresh_library() as (library, sample_rate):
         library.espeak_SetSynthCallback(collect)
         _require_success(library.espeak_SetVoiceByName(voice.encode()), f"voice {voice}")
-        for name, value in (settings | {"volume": _VOLUME}).items():
+        for name, value in settings.items():
             _require_success(library.espeak_SetParameter(_PARAMETERS[name], value, 0), f"{name} = {value}")
         encoded = text.encode()
         status = library.espeak_Synth(
@@ -100,15 +89,6 @@ def pronounce(words: Iterable[str], voice: str = "en-us") -> list[tuple[str, ...
     return spoken
 
 
-def list_voices(language: str = "en") -> list[str]:
-    """Every voice of a language: each of its accents alone (`en-us`) and with each variant (`en-us+f3`)."""
-    accents, variants = _installed_voices()
-    own = [name for name in accents if name == language or name.startswith(f"{language}-")]
-    if not own:
-        raise UserError(f"no voice for the language {language!r}; expected a code such as en, de or he")
-    return own + [f"{accent}+{variant}" for accent in own for variant in variants]
-
-
 @contextmanager
 def _fresh_library() -> Iterator[tuple[ctypes.CDLL, int]]:
     """espeak-ng, newly loaded, and its sample rate.
@@ -124,11 +104,6 @@ def _fresh_library() -> Iterator[tuple[ctypes.CDLL, int]]:
     try:
         data_path = str(loader.get_data_path()).encode()
         sample_rate = library.espeak_Initialize(_OUTPUT_SYNCHRONOUS, 0, data_path, _DONT_EXIT)
-        if sample_rate <= 0:
-            raise UserError(
-                f"espeak-ng cannot read its data in {loader.get_data_path()}; "
-                "install it again: pip install --force-reinstall espeakng-loader"
-            )
         library.espeak_ng_SetRandSeed(ctypes.c_long(_SEED))
         system.srand(_SEED)  # some of its voices take their noise from the C library
         yield library, sample_rate
@@ -149,9 +124,7 @@ def _require_voice(voice: str) -> None:
     accent, plus, variant = voice.partition("+")
     for name, known in ((accent, accents), (variant, variants)):
         if name not in known and (plus or known is accents):
-            near = difflib.get_close_matches(name, known, n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else "`list_voices` names them"
-            raise UserError(f"unknown voice {voice!r}: there is no {name!r}; {hint}")
+            raise UserError(f"unknown voice {voice!r}: there is no {name!r}; {suggest(name, known)}")
 
 
 @functools.cache
@@ -165,7 +138,9 @@ def _installed_voices() -> tuple[list[str], list[str]]:
 
 def _import_loader() -> Any:
     try:
-        return importlib.import_module("espeakng_loader")
+        import espeakng_loader  # type: ignore[import-untyped]
+
+        return espeakng_loader
     except ImportError:
         raise UserError(
             "speaking needs espeak-ng, which is not installed; run: pip install espeakng-loader"
@@ -200,16 +175,6 @@ NOISE_COLOUR = (0.0, 1.0)  # exponent of 1/f in amplitude: 0 white, 1 brown
 PEAK_DB = (-24.0, -1.0)  # of the whole
 
 
-class Voices(Protocol):
-    """Who speaks a corpus."""
-
-    def choose(self, split: str, generator: np.random.Generator) -> str:
-        """One for an utterance of train, dev or test."""
-
-    def speak(self, text: str, voice: str, generator: np.random.Generator) -> np.ndarray:
-        """Speak at SAMPLE_RATE, without a room."""
-
-
 class EspeakVoices:
     """Voices of espeak-ng in English accents; `rates`: words per minute, lowest and highest."""
 
@@ -217,11 +182,13 @@ class EspeakVoices:
         self._rates = rates
 
     def choose(self, split: str, generator: np.random.Generator) -> str:
+        """Choose a voice for an utterance of train, dev or test."""
         variant = int(generator.integers(len(VARIANTS[split])))
         accent = ACCENTS[(2 * variant + generator.integers(2)) % len(ACCENTS)]
         return f"{accent}+{VARIANTS[split][variant]}"
 
     def speak(self, text: str, voice: str, generator: np.random.Generator) -> np.ndarray:
+        """Speak at SAMPLE_RATE, without a room."""
         bounds = (self._rates, PITCHES, PITCH_RANGES)
         rate, pitch, pitch_range = (int(generator.integers(low, high, endpoint=True)) for low, high in bounds)
         spoken, spoken_rate = synthesize(text, voice, rate, pitch, pitch_range)
@@ -234,9 +201,12 @@ def speak_split(
     folder: Path,
     prefix: str,
     say: Callable[[np.random.Generator], tuple[list[str], str]],
-    voices: Voices,
+    voices: Any,
 ) -> Iterator[Utterance]:
-    """Speak into PREFIX-SPLIT-NUMBER.wav; `say` gives the words of an utterance, and how to speak them."""
+    """Speak into PREFIX-SPLIT-NUMBER.wav; `say` gives the words of an utterance, and how to speak them.
+
+    `voices` are EspeakVoices, or others with the methods of these.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for index in tqdm(range(num_utterances), desc=split, disable=None, leave=False):
         # A generator for each utterance: its samples depend on nothing before it.

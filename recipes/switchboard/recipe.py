@@ -39,10 +39,10 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     if corpus_dir is None:
         raise UserError("pass --corpus-dir FOLDER, with the audio, the MS98 transcripts and eval2000 in it")
     audio = {path.stem.lower(): path for path in find_files(corpus_dir, ".sph")}
-    sides = {f"sw0{path.name[2:7].lower()}" for path in find_files(corpus_dir, TRANSCRIPT)}
+    sides = {f"sw0{path.name[2:7].lower()}": path for path in find_files(corpus_dir, TRANSCRIPT)}
     num_calls = sum(f"{name}a" in sides and f"{name}b" in sides for name in audio)
     check_counts(corpus_dir, {"train": num_calls}, NUM_CALLS, "calls")
-    train = sorted(_read_train(corpus_dir, audio), key=lambda utterance: utterance.id)
+    train = sorted(_read_train(corpus_dir, audio, sides), key=lambda utterance: utterance.id)
     test = list(_read_eval2000(corpus_dir, audio))
     sets = {
         "train": limit_repeats(train[NUM_DEV:]),
@@ -72,13 +72,16 @@ def _require_audio(audio: Mapping[str, Path], name: str, source: Path) -> Path:
 # --- training -------------------------------------------------------------------------------------
 
 
-def _read_train(corpus_dir: Path, audio: Mapping[str, Path]) -> Iterator[Utterance]:
+def _read_train(
+    corpus_dir: Path, audio: Mapping[str, Path], sides: Mapping[str, Path]
+) -> Iterator[Utterance]:
+    """Read the transcripts of `sides`, which are named after a call and its side: sw02001a."""
     dictionary = _find_one(
         corpus_dir, "sw-ms98-dict.text", "the dictionary of the MS98 transcripts (openslr.org/5)"
     )
     acronyms = read_acronyms(dictionary)
-    for path in find_files(corpus_dir, TRANSCRIPT):
-        name, side = f"sw0{path.name[2:6]}", path.name[6].upper()
+    for key, path in sides.items():
+        name, side = key[:-1], key[-1].upper()
         if name not in audio or side not in CHANNELS:
             continue  # counted among the calls
         for number, line in read_decoded(path, "latin-1"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.recipe import Recipe, find_corpus, prepare_talks, share_systems
+from asr.recipe import Recipe, find_corpus, load_recipe, share_systems
 
 NUM_TALKS = {"train": 2_351, "dev": 8, "test": 11}
 NUM_UTTERANCES = {"train": 268_263, "dev": 507, "test": 1_155}
@@ -13,7 +13,8 @@ NUM_UTTERANCES = {"train": 268_263, "dev": 507, "test": 1_155}
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     """Write train.jsonl, dev.jsonl and test.jsonl of `legacy`, whose dev and test are those of release 2."""
     root = find_corpus(corpus_dir, "legacy/test/stm")
-    prepare_talks(root / "legacy", output_dir, NUM_TALKS, NUM_UTTERANCES)
+    tedlium2 = load_recipe("tedlium2", Path(__file__).absolute().parents[1])
+    tedlium2.prepare(root / "legacy", output_dir, num_talks=NUM_TALKS, num_utterances=NUM_UTTERANCES)
 
 
 RECIPE = Recipe(
