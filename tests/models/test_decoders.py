@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +28,6 @@ from asr.models import (
     build_encoder,
     length_mask,
 )
-from asr.recipe import report
 from asr.system import RunConfig
 
 # B batch, T encoded steps, U tokens, D model dimension, V vocabulary
@@ -233,13 +230,6 @@ def test_without_attention_none_is_measured() -> None:
     parts = build_example("single-summary")(*batch).parts
     assert parts.keys() == {"cross_entropy", "correct"}
     assert "attention_distance" in build_example("attention-additive")(*batch).parts
-
-
-def test_without_attention_none_is_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    model = build_example("single-summary")
-    monkeypatch.setattr(report, "find_model", lambda folder: folder)
-    monkeypatch.setattr(report, "load_system", lambda folder: SimpleNamespace(model=model))
-    assert report.draw_attention(tmp_path, [], tmp_path) == []
 
 
 DECODER_SETTINGS = ["model.encoder.type=lstm", "model.decoder.type=single_summary", "output_dir=run"]

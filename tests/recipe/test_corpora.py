@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -39,24 +38,14 @@ def test_the_folder_is_found_from_near_it(tmp_path: Path, given: str) -> None:
 
 
 def test_a_wrong_folder(tmp_path: Path) -> None:
-    for name in "abc":
-        (tmp_path / name).mkdir()
-    with pytest.raises(UserError) as error:
-        find_corpus(tmp_path, LANDMARK)
-    assert str(error.value) == (
-        f"{tmp_path}: etc/list.txt is neither here nor in a folder directly inside; found a, b, c. "
-        "--corpus-dir must point at the folder that contains etc/list.txt"
-    )
-
-
-def test_no_folder_at_all(tmp_path: Path) -> None:
     (tmp_path / "corpus.tar.gz").touch()
-    with pytest.raises(UserError, match=r"corpus\.tar\.gz: a file; unpack it"):
-        find_corpus(tmp_path / "corpus.tar.gz", LANDMARK)
-    with pytest.raises(UserError, match=r"none: cannot read this folder of a corpus \(No such file"):
-        find_corpus(tmp_path / "none", LANDMARK)
-    with pytest.raises(UserError, match="pass --corpus-dir FOLDER"):
-        find_corpus(None, LANDMARK)
+    for given in (tmp_path, tmp_path / "corpus.tar.gz", tmp_path / "none", None):
+        with pytest.raises(UserError, match=r"--corpus-dir|cannot read this folder"):
+            find_corpus(given, LANDMARK)
+    for name in "ab":
+        make_corpus(tmp_path / name)
+    with pytest.raises(UserError, match=r"a, b do"):
+        find_corpus(tmp_path, LANDMARK)
 
 
 @pytest.fixture
@@ -72,16 +61,11 @@ def recordings(tmp_path: Path) -> dict[str, np.ndarray]:
 
 
 def test_the_fingerprint_is_of_names_and_samples(tmp_path: Path, recordings: dict[str, np.ndarray]) -> None:
-    lines = [
-        f"{name} {hashlib.sha256(recordings[name].astype('<i2').tobytes()).hexdigest()}\n"
-        for name in ("a.wav", "b.wav", "c.wav")
-    ]
-    expected = hashlib.sha256("".join(lines).encode()).hexdigest()
-    assert compute_fingerprint(tmp_path, recordings, 8_000) == expected
-    require_fingerprint(tmp_path, recordings, 8_000, expected)
-    # Another container with the same samples is the same corpus.
+    """Another container with the same samples is the same corpus."""
+    expected = compute_fingerprint(tmp_path, recordings, 8_000)
+    assert expected.startswith("e12380c9072df0fe")
     soundfile.write(tmp_path / "a.wav", recordings["a.wav"], 8_000, format="FLAC", subtype="PCM_16")
-    assert compute_fingerprint(tmp_path, recordings, 8_000) == expected
+    require_fingerprint(tmp_path, recordings, 8_000, expected)
 
 
 @pytest.mark.parametrize("change", ["sample", "length", "name"])
@@ -96,9 +80,7 @@ def test_one_difference_is_noticed(tmp_path: Path, recordings: dict[str, np.ndar
     if change == "name":
         (tmp_path / "b.wav").rename(tmp_path / "d.wav")
         names = names - {"b.wav"} | {"d.wav"}
-    with pytest.raises(
-        UserError, match=r"the content of its 3 audio files differs from the published corpus"
-    ):
+    with pytest.raises(UserError, match=r"3 audio files differs from the published corpus"):
         require_fingerprint(tmp_path, names, 8_000, expected)
 
 
@@ -145,6 +127,3 @@ def test_files_are_found_in_any_case_through_links_and_without_circles(tmp_path:
     assert found == ["a/y.wav", "b/X.WAV"]
     assert find_folder(tmp_path, "nothing", "A") == tmp_path / "a"
     assert find_folder(tmp_path, "b/X.wav") is None  # a file
-
-
-# --- going on where it was cut off --------------------------------------------------------------

@@ -11,20 +11,19 @@ import torch
 from recipe_examples import make_experiment, write_conf, write_tones_recipe
 
 from asr.data import read_manifest
-from asr.decoding import METHODS, DecodingConfig
+from asr.decoding import METHODS, ChecksConfig, DecodingConfig
 from asr.evaluation import decode_utterances
 from asr.recipe import (
     WEIGHTS,
     build_runs,
     find_best,
-    load_recognizer,
     read_record,
     read_texts,
     run_recipe,
     score_texts,
 )
-from asr.system import build_resources, read_training_texts
-from asr.transcription import Request
+from asr.system import build_resources, find_model, load_system, read_training_texts
+from asr.transcription import Recognizer, Request
 
 LANGUAGE_MODEL = """
 output_dir: runs/tones/talk
@@ -42,9 +41,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
     fields = "text_fusion=True, speeds=(0.9, 1.0)"
     recipes_dir = write_tones_recipe(folder, tones, fields)
     write_conf(folder, "talk", LANGUAGE_MODEL)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("asr.recipe.report.draw_attention", lambda *arguments: [])  # takes long
-        run_recipe(make_experiment(recipes_dir, output_dir=folder / "all"))
+    run_recipe(make_experiment(recipes_dir, output_dir=folder / "all"))
     return folder
 
 
@@ -67,7 +64,7 @@ def test_ways_with_and_without_texts(done: Path) -> None:
 def test_the_weight_is_the_one_that_dev_likes_best(done: Path) -> None:
     experiment = make_experiment(done / "recipes", output_dir=done / "all")
     run = next(run for run in build_runs(experiment) if run.name == "ctc_lstm")
-    recognizer = load_recognizer(experiment, run.folder)
+    recognizer = Recognizer(load_system(find_model(run.folder)), checks=ChecksConfig(), needs_times=False)
     texts = list(read_training_texts(run.config))
     language_model = build_resources(recognizer.system, texts, [])["ngrams"]
     utterances = list(read_manifest(run.config.data.dev))

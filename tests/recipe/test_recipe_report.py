@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -59,10 +58,11 @@ def test_results_say_all_that_is_needed_to_repeat_them(done: Path) -> None:
         assert {"command", "commit", "machine", "torch", "python"} <= run["training"].keys() & run[
             "evaluation"
         ].keys()
-    assert set(results["runs"][0]["ways"]["test"]) == {"ctc_greedy", "ctc_beam"}
-    assert set(results["runs"][1]["ways"]["test"]) == {
-        *("ctc_greedy", "ctc_beam", "attention", "rescoring", "joint")
-    }
+    ways = [set(run["ways"]["test"]) for run in results["runs"]]
+    assert ways[0] == {"ctc_greedy", "ctc_beam"} and ways[1] == ways[0] | {"attention", "rescoring", "joint"}
+    names = {path.name for path in (done / "all" / "runs" / "report").iterdir()}
+    assert names == {"results.json", TABLE, "report.md", ".report.done"}
+    assert str(done) not in json.dumps(results), "no private paths"
 
 
 def test_dev_chooses_the_way_of_decoding(done: Path) -> None:
@@ -94,13 +94,12 @@ def test_further_references_count(copy: Path) -> None:
 def test_the_report_is_whole(done: Path) -> None:
     folder = done / "all" / "runs" / "report"
     page = (folder / "report.md").read_text()
-    for name in re.findall(r"!\[.*\]\((.*)\)", page):
-        assert (folder / name).stat().st_size > 1000
-    maps = sorted(path.relative_to(folder).parts[1] for path in folder.rglob("attention/*/*.png"))
-    assert maps == ["transformer"] * 3, "of the one decoder"
-    scores = (folder / "scores.html").read_text()
-    assert "ctc_lstm.ctc" in scores and "/dev-0.wav" in scores
-    for part in ("# tones\n", "asr recipe run tones", "## Against ctc_lstm", "| transformer | ctc_lstm | "):
+    for part in (
+        "# tones\n",
+        "asr recipe run tones`: ",
+        "## Against ctc_lstm",
+        "| transformer | ctc_lstm | ",
+    ):
         assert part in page
     assert "SMOKE" not in page
     for run in read_results(done)["runs"]:
@@ -132,18 +131,6 @@ def test_one_system_again_is_compared_with_the_other(copy: Path, caplog: pytest.
     assert "Against" not in (folder / "runs" / "report" / "report.md").read_text()
 
 
-def test_publishing_is_asked_for(copy: Path) -> None:
-    published = copy / "recipes" / "tones" / "results"
-    assert not published.exists()
-    (published).mkdir()
-    (published / "notes.md").write_text("mine")
-    run_recipe(make_experiment(copy / "recipes", output_dir=copy / "all", publish=True))
-    names = {path.name for path in published.iterdir()}
-    assert names == {"results.json", TABLE, "report.md", "curves.png", "notes.md"}
-    assert (published / "results.json").read_text() == (copy / "all/runs/report/results.json").read_text()
-    assert str(copy) not in (published / "results.json").read_text(), "no private paths"
-
-
 def test_an_unreadable_recording_stops_the_evaluation(copy: Path) -> None:
     manifest = copy / "all" / "test.jsonl"
     lines = manifest.read_text().splitlines()
@@ -166,8 +153,6 @@ def test_smoke_results_cannot_be_mistaken(tones: Path, tmp_path: Path, monkeypat
     assert SMOKE_WARNING in shown and "# tones (smoke test)" in shown
     assert json.loads(Path("runs/tones-smoke/report/results.json").read_text())["smoke"] is True
     assert not Path("runs/tones").exists() and not Path("data/tones").exists()
-    assert main([*arguments, "--publish"]) == 2
-    assert "results of a smoke run mean nothing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from asr.recipe import (
     Experiment,
     build_runs,
     cut_manifests,
-    explain_plan,
     find_all_runs,
     find_recipes,
     find_runs,
     load_recipe,
+    run_recipe,
 )
 from asr.system import RunConfig
 
@@ -117,7 +117,7 @@ def test_a_system_that_starts_from_a_model_of_elsewhere_waits_for_it(
     write_conf(recipes_dir.parent, "tuned", text)
     reason = "it starts from runs/other/model, which has not been trained"
     with caplog.at_level(logging.INFO):
-        explain_plan(make_experiment(recipes_dir), None)
+        run_recipe(make_experiment(recipes_dir), "prepare")
     assert caplog.text.count(f"tuned: left out, since {reason}") == 1
     assert [run.system for run in build_runs(make_experiment(recipes_dir))] == ["ctc_lstm", "transformer"]
     with pytest.raises(UserError, match=f"--only tuned: {reason}"):

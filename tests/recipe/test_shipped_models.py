@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from corpus_examples import write_text
 from system_examples import save_talker
 
 from asr.cli import main
@@ -45,46 +45,22 @@ def test_what_ships_is_whole_small_and_safe(folder: Path) -> None:
     assert find_faults(folder) == []
 
 
-def add_pickle(folder: Path) -> None:
-    (folder / "weights.pt").touch()
-
-
-def add_large_file(folder: Path) -> None:
-    (folder / "large.json").write_bytes(bytes(MAX_BYTES))
-
-
-def add_training(folder: Path) -> None:
-    (folder / "training.safetensors").touch()
-
-
-def remove_card(folder: Path) -> None:
-    (folder / "README.md").unlink()
-
-
-def damage(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"")
-
-
-def name_what_is_missing(folder: Path) -> None:
-    (folder / "decoding.yaml").write_text("lexicon: words.txt")
-
-
 @pytest.mark.parametrize(
-    ("spoil", "fault"),
+    ("name", "content", "fault"),
     [
-        (add_pickle, "unexpected: weights.pt"),
-        (add_large_file, "bytes"),
-        (add_training, "the state of a training"),
-        (remove_card, "no card"),
-        (damage, "not a whole safetensors file"),
-        (name_what_is_missing, "decoding.yaml: lexicon = words.txt"),
+        ("weights.pt", b"", "unexpected: weights.pt"),
+        ("large.json", bytes(MAX_BYTES), "bytes"),
+        ("training.safetensors", b"", "the state of a training"),
+        ("model.safetensors", b"", "not a whole safetensors file"),
+        ("decoding.yaml", b"lexicon: words.txt", "decoding.yaml: lexicon = words.txt"),
     ],
 )
-def test_a_fault_would_be_found(tmp_path: Path, spoil: Callable[[Path], None], fault: str) -> None:
+def test_a_fault_would_be_found(tmp_path: Path, name: str, content: bytes, fault: str) -> None:
     folder = save_talker(tmp_path / "pretrained")
+    assert find_faults(folder) == ["no card"]
     (folder / "README.md").touch()
     assert find_faults(folder) == []
-    spoil(folder)
+    (folder / name).write_bytes(content)
     (found,) = find_faults(folder)
     assert fault in found
 
@@ -108,13 +84,10 @@ def test_the_model_of_an4_knows_what_it_was_not_trained_for() -> None:
 
 
 def test_show_names_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe = tmp_path / "yesno" / "recipe.py"
-    recipe.parent.mkdir()
-    recipe.write_text((RECIPES_DIR / "yesno" / "recipe.py").read_text(encoding="utf-8"), encoding="utf-8")
+    write_text(tmp_path / "yesno" / "recipe.py", (RECIPES_DIR / "yesno" / "recipe.py").read_text())
     arguments = ["recipe", "show", "yesno", "--recipes-dir", str(tmp_path)]
     assert main(arguments) == 0 and "model " not in capsys.readouterr().out
     folder = save_talker(tmp_path / "yesno" / "pretrained")
-    (folder / "README.md").write_bytes(bytes(2_500_000))
     assert main(arguments) == 0
     shown = capsys.readouterr().out
-    assert f"model     {folder} (2.6 MB): asr transcribe FILE --model {folder}\n" in shown
+    assert f"model     {folder}: asr transcribe FILE --model {folder}\n" in shown

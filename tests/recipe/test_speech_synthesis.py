@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import locale
+import re
 import subprocess
 import sys
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from asr.errors import UserError
-from asr.recipe import list_voices, pronounce, synthesize
+from asr.recipe import pronounce, synthesize
 
 # Plain, with breath from espeak-ng's generator, with noise from the C library's, by the Klatt synthesiser.
 VOICES = ["en-us", "en-gb-scotland+f3", "en-us+whisperf", "en+Reed", "en-us+klatt2", "he"]
@@ -71,35 +72,14 @@ def test_words_are_pronounced_one_by_one() -> None:
     assert pronounce(["tomato"], "en") == [("t", "ə", "m", "ɑː", "t", "əʊ")]
 
 
-def test_voices_are_listed_by_language() -> None:
-    english = list_voices("en")
-    assert "en-us" in english and "en-gb-scotland+f3" in english
-    assert all(voice.startswith("en") for voice in english)
-    assert "he+m1" in list_voices("he")
-
-
 def test_the_locale_stays() -> None:
     before = locale.setlocale(locale.LC_ALL)
     synthesize("one")
     assert locale.setlocale(locale.LC_ALL) == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"text": "  "}, "cannot speak '  ': expected 1 to 10,000 characters"),
-        ({"text": "a\0b"}, "cannot speak"),
-        ({"text": "a" * 10_001}, "cannot speak"),
-        ({"voice": "en-uss"}, "unknown voice 'en-uss': there is no 'en-uss'; did you mean en-us"),
-        ({"voice": "en-us+f33"}, "there is no 'f33'; did you mean f3"),
-        ({"voice": "en-us+"}, "unknown voice 'en-us+'"),
-        ({"voice": "en-us+../../en"}, "unknown voice"),
-        ({"rate": 79}, "rate = 79: expected a whole number from 80 to 450"),
-        ({"pitch": 101}, "pitch = 101: expected a whole number from 0 to 100"),
-        ({"pitch_range": -1}, "pitch_range = -1: expected"),
-    ],
-)
-def test_wrong_requests(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError) as error:
-        synthesize(**{"text": "one", **arguments})
-    assert message in str(error.value)
+@pytest.mark.parametrize("voice", ["en-uss", "en-us+f33", "en-us+", "en-us+../../en"])
+def test_unknown_voices(voice: str) -> None:
+    """espeak-ng itself would take another one."""
+    with pytest.raises(UserError, match=rf"unknown voice '{re.escape(voice)}': there is no "):
+        synthesize("one", voice)

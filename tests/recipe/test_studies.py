@@ -21,8 +21,6 @@ from asr.recipe import (
     SystemConf,
     build_cases,
     choose_method,
-    count_parameters,
-    find_rates,
     load_conf,
     load_recipe,
     load_study,
@@ -43,7 +41,7 @@ def test_every_variant_of_a_study_builds(corpus: str, name: str, monkeypatch: py
     monkeypatch.chdir(ROOT)
     recipe = load_recipe(corpus)
     study = load_study(recipe, name)
-    variants = load_variants(study, recipe)  # refuses sizes that differ
+    variants = load_variants(study, recipe)
     configs = {name: load_conf(conf) for name, conf in variants.items()}
     assert len(configs) == len(study.variants)
     systems = {name: config.model_dump(exclude={"output_dir"}) for name, config in configs.items()}
@@ -51,9 +49,6 @@ def test_every_variant_of_a_study_builds(corpus: str, name: str, monkeypatch: py
         "two are the same"
     )
     assert len({(config.train.steps, config.seed) for config in configs.values()}) == 1, "equal budgets"
-    if study.parameters is not None:
-        counts = [count_parameters(config) for config in configs.values()]
-        assert max(abs(count - study.parameters) for count in counts) <= 0.1 * study.parameters
 
 
 def test_the_baseline_of_leave_one_out_is_that_of_the_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,10 +77,6 @@ def write_study(tmp_path: Path, text: str) -> Recipe:
     ("text", "message"),
     [
         ("baseline: c\nvariants: {a: [seed=1], b: []}", "baseline = c is none of the variants: a, b"),
-        (
-            "baseline: a\nparameters: 1000000\nvariants: {a: [], b: []}",
-            "variant a has [0-9,]+ parameters; expected 1,000,000 give or take 10%",
-        ),
         ("baseline: a\nfolds: 1\nvariants: {a: [], b: []}", "folds = 1: expected 'speaker'"),
         ("baseline: a\nvariants: {a: [], b: [model.encoder.dims=3]}", "unknown key model.encoder.dims"),
     ],
@@ -119,21 +110,18 @@ def test_a_report(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         variants={"long": (), "short": ("train.steps=2",)},
         methods=("attention", "ctc_greedy"),
     )
-    experiment = Experiment(recipe, tmp_path / "out", seeds=(0, 1), only=("long",), study=study, publish=True)
+    experiment = Experiment(recipe, tmp_path / "out", seeds=(0, 1), only=("long",), study=study)
     run_study(experiment)
 
-    published = experiment.published_dir
-    names = {path.name for path in published.iterdir()}
-    assert names == {"results.json", "report.md", "curves.png", "test.jsonl.gz"}
-    results = json.loads((published / "results.json").read_text())
+    results = json.loads((experiment.report_dir / "results.json").read_text())
     runs = results["runs"]
     assert [(run["name"], run["variant"]) for run in runs] == [("long", "long"), ("long-seed-1", "long")]
     assert {run["decoding"] for run in runs} == {"ctc_greedy"}, "the first that CTC offers"
-    with pytest.raises(UserError, match=r"long was decoded by ctc_greedy.*there is none: attention"):
+    with pytest.raises(UserError, match="long was decoded by ctc_greedy, ctc_beam, not by attention"):
         choose_method(runs[0], ("attention",))
-    page = (published / "report.md").read_text()
+    page = (experiment.report_dir / "report.md").read_text()
     assert page.startswith("# s\n\nwhich?\n\n`asr recipe study tones/s --only long --seeds 0,1`: 6 ")
-    assert "| system | parameters | updates to 50% |" in page and "| never | never |" in page
+    assert "\n| long | " in page
 
 
 def test_folds_are_the_manifests_without_one_speaker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,10 +214,10 @@ def test_leaving_speakers_out(
         return main(["recipe", "study", "tones/voices", "--recipes-dir", "recipes", *options])
 
     assert run("--only", "shor") == 2
-    assert "asr: --only shor: no such variant; did you mean short?" in capsys.readouterr().err
-    assert run("--smoke", "--publish") == 2
-    assert run("--publish") == 0
-    runs_dir, published_dir = tmp_path / "runs" / "tones-voices", folder / "tones" / "studies" / "voices"
+    assert "asr: --only shor: there is none of this name; did you mean short?" in capsys.readouterr().err
+    assert run() == 0
+    runs_dir = tmp_path / "runs" / "tones-voices"
+    published_dir = runs_dir / "report"
     names = [f"{variant}_without_{speaker}" for variant in ("long", "short") for speaker in ("ann", "bob")]
     published = json.loads((published_dir / "results.json").read_text())
     assert [run["name"] for run in published["runs"]] == names
@@ -238,7 +226,6 @@ def test_leaving_speakers_out(
     assert json.loads(json.dumps(fresh["systems"])) == published["systems"]
     page = (published_dir / "report.md").read_text()
     assert "| left out | long: WER % | the others | short: WER % | the others |" in page
-    assert (runs_dir / "report" / "attention").is_dir()
     left_out = read_table(published_dir / TABLE)[1]["long-seed-0.left_out"]
     assert len(left_out) == 6, "each by the run that does not know its speaker"
     assert "| all | " in capsys.readouterr().out
@@ -247,13 +234,3 @@ def test_leaving_speakers_out(
     assert run() == 0
     after = {name: (runs_dir / name / "model" / "model.safetensors").stat().st_mtime_ns for name in names}
     assert before == after, "all was done"
-
-
-def test_the_first_validation_below_a_rate(tmp_path: Path) -> None:
-    lines = [
-        {"kind": "train", "step": 1, "loss": 1.0},
-        *({"kind": "dev", "step": 10 * n, "wer": wer} for n, wer in enumerate((0.9, 0.4, 0.6, 0.15))),
-    ]
-    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = find_rates(tmp_path)
-    assert {rate: line["step"] for rate, line in found.items()} == {"0.5": 10, "0.2": 30}
