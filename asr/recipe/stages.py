@@ -33,7 +33,6 @@ from asr.recipe.experiment import (
     read_record,
     write_record,
 )
-from asr.recipe.recipe_command import STAGES
 from asr.recipe.report import make_report
 from asr.system.checkpoint import find_checkpoints, find_commit, find_model
 from asr.system.run_config import RunConfig
@@ -41,6 +40,8 @@ from asr.train.loop import require_same_training, train_and_draw
 from asr.train.preparation import hash_data
 
 logger = logging.getLogger(__name__)
+
+STAGES = ("download", "prepare", "train", "evaluate", "report")
 
 
 @dataclass(frozen=True)
