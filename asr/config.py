@@ -7,8 +7,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args
 
 import pydantic
 import yaml
@@ -72,21 +71,18 @@ def load_config(
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the config as UTF-8") from None
     tree, lines = _parse_yaml(text, str(path))
-    return _build(config_class, str(path), tree, lines, overrides)
+    return build_config(config_class, overrides, str(path), tree, lines)
 
 
-def build_config(config_class: type[ConfigType], overrides: Sequence[str]) -> ConfigType:
-    """Build the defaults with overrides such as `decoding.beam=5`."""
-    return _build(config_class, "", {}, {}, overrides)
-
-
-def _build(
+def build_config(
     config_class: type[ConfigType],
-    source: str,
-    tree: dict[str, Any],
-    lines: dict[str, int],
     overrides: Sequence[str],
+    source: str = "",
+    tree: dict[str, Any] | None = None,
+    lines: Mapping[str, int] | None = None,
 ) -> ConfigType:
+    """Build the tree of a file, or the defaults, with overrides such as `decoding.beam=5`."""
+    tree, lines = tree or {}, lines or {}
     for override in overrides:
         _apply_override(tree, override)
     overridden = {override.partition("=")[0].strip() for override in overrides}
@@ -141,37 +137,16 @@ def choose_by_type(
             return section
         if not isinstance(section, dict):
             raise PydanticKnownError("model_type", {"class_name": "Config"})
-        given = section.get("type") or default
-        if given is None:
-            raise PydanticKnownError("union_tag_not_found", {"discriminator": "'type'"})
-        kind = named.get(str(given)) or find_all().get(str(given))
+        name = str(section.get("type") or default)
+        kind = named.get(name) or find_all().get(name)
         if kind is None:
-            expected = ", ".join(f"'{name}'" for name in find_all())
-            context = {"discriminator": "'type'", "tag": str(given), "expected_tags": expected}
-            raise PydanticKnownError("union_tag_invalid", context)
-        # By way of JSON, for the reason that `_build` has; `type` may be left out.
+            near = suggest(name, found := find_all(), "")
+            expected = f"expected one of {', '.join(found)}{near and f'; {near}'}{describe_missing()}"
+            raise ValueError(f"type {shorten(section.get('type'))}: {expected}")
+        # By way of JSON, for the reason that `build_config` has; `type` may be left out.
         return kind.model_validate_json(json.dumps(section))
 
     return Annotated[Any, pydantic.PlainValidator(validate), ByType(find_all)]
-
-
-def describe_choices(config_class: type[Config]) -> dict[str, list[str]]:
-    """List the choices of each key that has some: words, types of a section, null."""
-    choices: dict[str, dict[str, None]] = {}
-    for key, field in _known_keys(config_class):
-        for part in (field.annotation, *field.metadata):
-            choices.setdefault(key, {}).update(dict.fromkeys(_find_choices(part)))
-    return {key: list(own) for key, own in choices.items() if len(own) > 1}
-
-
-def _find_choices(annotation: Any) -> list[str]:
-    if get_origin(annotation) is Literal:
-        return [str(word) for word in get_args(annotation)]
-    if isinstance(annotation, ByType):
-        return [f"type: {name}" for name in annotation.find_all()]
-    if annotation is NoneType:
-        return ["null"]
-    return [choice for option in get_args(annotation) for choice in _find_choices(option)]
 
 
 def describe_config(config: Config, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
@@ -197,14 +172,11 @@ def find_differences(first: Config, second: Config, prefix: str = "") -> dict[st
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes texts with line breaks of Unicode, which YAML would read back as spaces, and texts such as 0E0,
-    which are numbers to the loader below."""
+    """Quotes all but plain words: texts such as 0E0, a number to the loader below, or with line breaks."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    resolvers = _Loader.yaml_implicit_resolvers.get(text[:1], [])
-    means_more = bool(set(text) & set("\x85\u2028\u2029")) or any(p.match(text) for _, p in resolvers)
-    style = '"' if means_more else None
+    style = None if re.fullmatch("[A-Za-z_/][ -~]*", text) else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
@@ -217,77 +189,63 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own protocol)
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
-_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:null|~|)$"), ["n", "~", ""])
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^(?:[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf)|\.(?:nan|NaN))$"
-    ),
-    list("-+0123456789."),
-)
+_DIGITS = r"(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?"
+for _tag, _pattern, _first in (
+    ("bool", "true|false", "tf"),
+    ("null", "null|~|", "n~"),
+    ("int", "[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
+    ("float", rf"[-+]?{_DIGITS}|[-+]?\.(?:inf|Inf)|\.(?:nan|NaN)", "-+0123456789."),
+):
+    _firsts = [*_first, *([""] if _tag == "null" else [])]
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _firsts)
+_TAGS = [f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "bool", "null", "int", "float")]
 
 
 def _parse_yaml(text: str, source: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """The tree, and the line of each dotted key.
-
-    Anchors, which let a few bytes unfold to gigabytes, and tags, which build objects, are refused.
-    """
+    """The tree, and the line of each dotted key."""
     lines: dict[str, int] = {}
-    too_deep = f"{source}: nested more than {MAX_DEPTH} deep; is it a config?"
     try:
-        depth = 0
-        for event in yaml.parse(text, Loader=_Loader):
-            line = event.start_mark.line + 1 if event.start_mark else "?"
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                raise UserError(f"{source}:{line}: anchors and aliases are not allowed; write the value out")
-            if tag := getattr(event, "tag", None):
-                raise UserError(f"{source}:{line}: tags such as {tag} are not allowed; write a plain value")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:
-                raise UserError(too_deep)
         loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return {}, lines
         if not isinstance(node, yaml.MappingNode):
             raise UserError(f"{source}: expected `key: value` lines, found {node.tag.rpartition(':')[2]}")
-        _index_keys(node, "", lines, source)
+        _index_keys(node, "", lines, source, set())
         try:
             return loader.construct_document(node), lines
-        except ValueError as error:  # a number of thousands of digits
+        except (ValueError, KeyError) as error:  # a number of thousands of digits, `!!bool x`
             raise UserError(f"{source}: not a value of a config ({error})") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        problem = problem or str(error).split("\n")[0]
-        if "nesting depth" in problem:  # libyaml's own limit, which its look-ahead reaches before ours
-            raise UserError(too_deep) from None
-        raise UserError(
-            f"{source}{f':{mark.line + 1}' if mark else ''}: not valid YAML ({problem})"
-        ) from None
+        place = f"{source}{f':{mark.line + 1}' if mark else ''}"
+        raise UserError(f"{place}: not valid YAML ({problem or str(error).splitlines()[0]})") from None
 
 
-def _index_keys(node: yaml.Node, prefix: str, lines: dict[str, int], source: str) -> None:
+def _index_keys(node: yaml.Node, prefix: str, lines: dict[str, int], source: str, seen: set[int]) -> None:
+    """Note the line of each key. Anchors, which let a few bytes unfold to gigabytes, and tags, which build
+    objects, are refused."""
+    place = f"{source}:{node.start_mark.line + 1}"
+    if id(node) in seen:
+        raise UserError(f"{place}: anchors and aliases are not allowed; write the value out")
+    if node.tag not in _TAGS:
+        raise UserError(f"{place}: tags such as {node.tag} are not allowed; write a plain value")
+    if prefix.count(".") > MAX_DEPTH:
+        raise UserError(f"{place}: nested more than {MAX_DEPTH} deep; is it a config?")
+    seen.add(id(node))
     if isinstance(node, yaml.MappingNode):
         for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
-            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
-                shown = key_node.value if isinstance(key_node, yaml.ScalarNode) else "a list or a section"
-                raise UserError(f"{source}:{line}: expected a plain word as a key, found {shown}")
-            key = f"{prefix}{key_node.value}"
+            line, key = key_node.start_mark.line + 1, f"{prefix}{key_node.value}"
             if key in lines:
                 raise UserError(
                     f"{source}:{line}: {key} is given twice (first on line {lines[key]}); remove one"
                 )
             lines[key] = line
-            _index_keys(value_node, f"{key}.", lines, source)
+            _index_keys(value_node, f"{key}.", lines, source, seen)
     elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             lines[f"{prefix}{index}"] = item.start_mark.line + 1
-            _index_keys(item, f"{prefix}{index}.", lines, source)
+            _index_keys(item, f"{prefix}{index}.", lines, source, seen)
 
 
 def _apply_override(tree: dict[str, Any], override: str) -> None:
@@ -296,19 +254,13 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
     if not equals or not all(names):
         raise UserError(f"override {override!r}: expected key=value")
     section = tree
-    for depth, name in enumerate(names[:-1]):
+    for name in names[:-1]:
         if section.get(name) is None:
             section[name] = {}
         section = section[name]
         if not isinstance(section, dict):
-            place = ".".join(names[: depth + 1])
-            raise UserError(f"override {override!r}: {place} is {section!r}, not a section")
-    try:
-        parsed, _ = _parse_yaml(f"value: {value}", f"override {override!r}")
-    except UserError as error:
-        if value.lstrip()[:1] not in ("{", "["):
-            raise
-        raise UserError(f"{error}; in a shell, put quotes around it: '{key}={value} ...'") from None
+            raise UserError(f"override {override!r}: {name} is {section!r}, not a section")
+    parsed, _ = _parse_yaml(f"value: {value}", f"override {override!r}")
     if list(parsed) != ["value"]:
         raise UserError(f"override {override!r}: the value must be one YAML value on one line")
     section[names[-1]] = parsed["value"]
@@ -340,12 +292,8 @@ def explain_fault(fault: Any, key: str, known: Collection[str] = ()) -> str:
     given = shorten(fault["input"])
     if fault["type"] == "extra_forbidden":
         return f"unknown key {key} (value {given}){_suggest(key, known)}"
-    if fault["type"] in ("missing", "union_tag_not_found"):
+    if fault["type"] == "missing":
         return f"{key} is missing; add it"
-    if fault["type"] == "union_tag_invalid":
-        tag, expected = fault["ctx"]["tag"], fault["ctx"]["expected_tags"]
-        near = suggest(tag, re.findall("'([^']*)'", expected), "")
-        return f"{key} = {tag!r}: expected one of {expected}{near and f'; {near}'}{describe_missing()}"
     if fault["type"] == "model_type":
         return f"{key} = {given}: expected a section, that is, indented `key: value` lines"
     problem = fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
@@ -365,7 +313,7 @@ def _dotted_key(fault: Any, tree: Any) -> str:
             if not is_missing:
                 continue
         names.append(str(part))
-    return ".".join([*names, "type"] if fault["type"].startswith("union_tag_") else names)
+    return ".".join(names)
 
 
 def _suggest(key: str, known: Collection[str]) -> str:
@@ -374,10 +322,8 @@ def _suggest(key: str, known: Collection[str]) -> str:
         return "; it belongs to another type of this section"
     section, dot, name = key.rpartition(".")
     siblings = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == section]
-    if near := difflib.get_close_matches(name, siblings, n=1):
-        return f"; did you mean {section}{dot}{near[0]}?"
-    there = f"{section} has" if section and siblings else "the sections are"
-    return f"; {there} {', '.join(siblings or (other for other in known if '.' not in other))}"
+    near = difflib.get_close_matches(name, siblings, n=1)
+    return f"; did you mean {section}{dot}{near[0]}?" if near else f"; expected {', '.join(siblings)}"
 
 
 def _known_keys(annotation: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -101,15 +101,9 @@ def replace_file(path: str | Path, *, flush: bool = True) -> Iterator[IO[bytes]]
             if flush:
                 os.fsync(file.fileno())
         os.replace(temporary, target)
-    except OSError as error:
-        name = error.filename
-        if isinstance(name, str) and Path(name) not in (temporary, target, *target.parents):
-            raise UserError(
-                f"{name}: {error.strerror}, needed to write {path}"
-            ) from None  # a file read within
-        raise UserError(
-            f"{path}: cannot write the file ({error.strerror}{f': {name}' if name else ''})"
-        ) from None
+    except OSError as error:  # of this file, or of one that is read within
+        name = f": {error.filename}" if error.filename else ""
+        raise UserError(f"{path}: cannot write the file ({error.strerror}{name})") from None
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

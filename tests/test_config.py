@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import pydantic
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from asr.config import Config, build_config, describe_choices, describe_config, dump_config, load_config
+from asr.config import Config, build_config, choose_by_type, describe_config, dump_config, load_config
 from asr.errors import UserError
-from asr.system import RunConfig
 from asr.transcription import TranscriptionSettings
 
 
@@ -44,7 +43,7 @@ class Attention(Config):
 class Run(Config):
     train: Optimizer
     """How it learns."""
-    model: Annotated[Recurrent | Attention, pydantic.Field(discriminator="type")] = Recurrent()
+    model: choose_by_type([Recurrent, Attention], None) = Recurrent()  # type: ignore[valid-type]
 
 
 def load(folder: Path, text: str, *overrides: str) -> Run:
@@ -84,7 +83,7 @@ def test_overrides(tmp_path: Path, text: str, overrides: list[str], expected: in
 FAULTS = [
     # run file, overrides, what the message must hold
     ("train:\n  learning_rat: 1e-3\n  steps: 3\n", [], "run.yaml:2: unknown key train.learning_rat (value 0.001); did you mean train.learning_rate?"),
-    ("train:\n  steps: 3\nlearning_rate: 1\n", [], "run.yaml:3: unknown key learning_rate (value 1); the sections are train, model"),
+    ("train:\n  steps: 3\nlearning_rate: 1\n", [], "run.yaml:3: unknown key learning_rate (value 1); expected train, model"),
     ("train:\n  steps: 3%s\n" % ("0" * 5000), [], "run.yaml: not a value of a config (Exceeds the limit"),
     ("train:\n  steps: three\n", [], "run.yaml:2: train.steps = 'three': expected a valid integer"),
     ("train:\n  steps: 2.0\n", [], "train.steps = 2.0: expected a valid integer"),
@@ -94,22 +93,24 @@ FAULTS = [
     ("train:\n  learning_rate: 1\n", [], "run.yaml:1: train.steps is missing; add it"),
     ("train: no\n", [], "train = 'no': expected a section"),
     ("", [], "run.yaml: train is missing; add it"),
-    ("train: {steps: 3}\nmodel:\n  type: attnetion\n", [], "run.yaml:3: model.type = 'attnetion': expected one of 'recurrent', 'attention'"),
-    ("train: {steps: 3}\nmodel:\n  heads: 3\n", [], "run.yaml:2: model.type is missing; add it"),
+    ("train: {steps: 3}\nmodel:\n  type: attnetion\n", [], "run.yaml:2: model: type 'attnetion': expected one of recurrent, attention; did you mean attention?"),
+    ("train: {steps: 3}\nmodel:\n  heads: 3\n", [], "run.yaml:2: model: type None: expected one of recurrent, attention"),
     ("train: {steps: 3}\nmodel:\n  type: recurrent\n  heads: 3\n", [], "run.yaml:4: unknown key model.heads (value 3); it belongs to another type"),
     ("train:\n  steps: 3\n  steps: 4\n", [], "run.yaml:3: train.steps is given twice (first on line 2)"),
-    ("train: &anchor\n  steps: 3\n", [], "run.yaml:1: anchors and aliases are not allowed"),
     ("train: [1\n", [], "run.yaml:2: not valid YAML"),
     ("- 1\n", [], "expected `key: value` lines, found seq"),
-    ("? [1, 2]\n: 3\n", [], "run.yaml:1: expected a plain word as a key, found a list"),
+    ("? [1, 2]\n: 3\n", [], "run.yaml:1: not valid YAML (found unhashable key"),
     ("train: !!python/object/apply:os.system ['true']\n", [], "run.yaml:1: tags such as tag:yaml.org,2002:python/object/apply:os.system are not allowed"),
     ("--- {train: {steps: 1}}\n--- {train: {steps: 1}}\n", [], "not valid YAML"),
-    ("[" * 500_000, [], "run.yaml: nested more than 20 deep"),
+    ("[" * 500_000, [], "run.yaml:1: not valid YAML (exceeded maximum nesting depth"),
+    ("train: " + "[" * 30 + "]" * 30, [], "run.yaml:1: nested more than 20 deep"),
+    ("train: &a {steps: 3}\nmodel: *a\n", [], "run.yaml:1: anchors and aliases are not allowed"),
+    ("train: {steps: !!bool x}\n", [], "run.yaml: not a value of a config"),
     ("train: {steps: 3}\n", ["train.step=5"], "override of {path}: unknown key train.step (value 5); did you mean train.steps?"),
     ("train: {steps: 3}\n", ["train.steps"], "override 'train.steps': expected key=value"),
     ("train: {steps: 3}\n", ["train..steps=5"], "expected key=value"),
-    ("train: {steps: 3}\n", ["train.steps.deep=5"], "train.steps is 3, not a section"),
-    ("train: {steps: 3}\n", ["model={type:"], "in a shell, put quotes around it: 'model={type: ...'"),
+    ("train: {steps: 3}\n", ["train.steps.deep=5"], "steps is 3, not a section"),
+    ("train: {steps: 3}\n", ["model={type:"], "override 'model={type:':2: not valid YAML"),
     ("train: {steps: 3}\n", ["train.steps=1\nmodel: 2"], "the value must be one YAML value"),
 ]  # fmt: skip
 
@@ -146,12 +147,6 @@ def test_describe_prints_every_key_with_its_documentation() -> None:
     assert [key for key, _, _ in described] == [
         "train.learning_rate", "train.steps", "train.speeds", "train.limit", "model.type", "model.cells",
     ]  # fmt: skip
-
-
-def test_choices_are_words() -> None:
-    assert describe_choices(Run) == {
-        "model.type": ["recurrent", "attention"],
-    }
 
 
 def test_a_wrong_value_in_python_is_an_error_of_the_user() -> None:
@@ -212,11 +207,3 @@ def test_a_suggestion_is_in_the_same_section(key: str) -> None:
     with pytest.raises(UserError, match=f"unknown key {key} ") as caught:
         build_config(TranscriptionSettings, [f"{key}=5"])
     assert "mean" not in str(caught.value) and "decoding" in str(caught.value)
-
-
-def test_info_knows_the_choices_of_every_choice() -> None:
-    choices = describe_choices(RunConfig)
-    assert choices["optim.schedule"] == ["inverse_sqrt", "cosine", "constant"]
-    assert choices["model.encoder.type"][:3] == ["transformer", "conformer", "lstm"]
-    assert {"type: transformer", "type: mask_ctc", "null"} <= set(choices["model.decoder"])
-    assert "nfkc" in choices["text.training"] and "labels" in choices["tokenizer.type"]

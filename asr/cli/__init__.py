@@ -67,8 +67,8 @@ class _Parser(argparse.ArgumentParser):
         return namespace, []
 
 
-# Errors of a disk, a quota or a device that is full.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+# The reader (`| head`) has gone; a disk, a quota or a device is full.
+_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,24 +97,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("asr: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader (`| head`) has gone. Python would complain once more when it closes standard output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except OSError as error:
-        if error.errno not in _FULL or error.filename is not None:
+        if error.errno not in _OUTPUT or error.filename is not None:
             raise
+        # Python would complain once more when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(
-            f"asr: cannot write the output ({error.strerror}); make room, or write elsewhere", file=sys.stderr
-        )
+        if error.errno == errno.EPIPE:
+            return 141
+        print(f"asr: cannot write the output ({error.strerror}); make room", file=sys.stderr)
         return 1
 
 
 def _run(arguments: list[str]) -> int:
     chosen = next((word for word in arguments if word in COMMANDS), None)
     past = arguments.index("--") if "--" in arguments else len(arguments)  # then names of files
-    arguments = [*map(_with_dashes, arguments[:past]), *arguments[past:]]
+    # Options may be spelled with underscores, as --output_dir.
+    dashed = [re.sub("^--[^=]+", lambda name: name[0].replace("_", "-"), word) for word in arguments[:past]]
     parser = _Parser(
         prog="asr",
         description="Speech recognition: run dataset recipes, transcribe audio files, score WER.",
@@ -129,7 +127,7 @@ def _run(arguments: list[str]) -> int:
             module = import_command(name)
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
-    args = parser.parse_args(arguments)
+    args = parser.parse_args([*dashed, *arguments[past:]])
     if args.version:
         from asr import __version__
 
@@ -155,12 +153,6 @@ def _list_commands() -> str:
     return "\n".join([*groups, "`asr COMMAND --help` explains a command. Results go to standard output."])
 
 
-def _with_dashes(word: str) -> str:
-    """Spell an option as here: --output_dir becomes --output-dir."""
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value if name.startswith("--") else word
-
-
 # --- options that several commands share -----------------------------------------------------------
 
 # For help; `DecodingConfig` checks the name, but its import would load torch.
@@ -169,11 +161,10 @@ DECODING_METHODS = "auto, ctc_greedy, parallel, ctc_beam, attention, rescoring o
 
 def whole_number(least: int, most: int = 999_999_999) -> Callable[[str], int]:
     """Make the type of an option whose value is a whole number from `least` to `most`."""
-    limits = f"from {least} on" if most == 999_999_999 else f"from {least} to {most}"
 
     def parse(text: str) -> int:
         if not (re.fullmatch("[0-9]{1,9}", text) and least <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number {limits}")
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from {least} to {most}")
         return int(text)
 
     return parse

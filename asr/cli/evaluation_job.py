@@ -6,7 +6,6 @@ import argparse
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from asr.evaluation.speech import (
 from asr.files import Family, find_family, make_folder
 from asr.models.speech_model import choose_device, describe_device
 from asr.scoring.counting import describe_choice
-from asr.scoring.result import Score, percent, show_interval, text_table, without_infinity
+from asr.scoring.result import Score, tabulate, text_table, without_infinity
 from asr.system.checkpoint import (
     System,
     find_model,
@@ -51,19 +50,8 @@ from asr.transcription.transcribe import Recognizer, Request, Transcriber
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass
-class Evaluation:
-    """A model, how it decodes which utterances, and how the texts are normalized."""
-
-    utterances: list[Utterance]
-    transcriber: Transcriber
-    requests: dict[str, Request]
-    normalizer: Normalizer
-    rules: str
-    """Rules of the normalizer, in words."""
-    about: dict[str, Any] = field(default_factory=dict)
-    """More facts, for JSON."""
+Prepared = tuple[list[Utterance], Transcriber, dict[str, Request], tuple[Normalizer, str], dict[str, Any]]
+"""Utterances, the model, how it decodes, the normalizer and its rules in words, more facts for JSON."""
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -86,33 +74,33 @@ def evaluate(args: argparse.Namespace) -> int:
 
             return evaluate_kind(args, SpeakersAtOnce, system)
         own = prepare_native(args, require_speech(system, args.model))
-    model, utterances = own.transcriber, own.utterances
+    utterances, model, requests, (normalizer, rules), about = own
     logger.info("device: %s, %s", describe_device(model.device), model.precision)
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
-        split = decode_utterances(model, utterances, own.requests, progress.advance)
-    _report_faults(args.manifest, split.faults, len(utterances), "decoded")
-    scores = score_setups(split, utterances, own.normalizer)
+        split = decode_utterances(model, utterances, requests, progress.advance)
+    _report_faults(args.manifest, split.faults, len(utterances))
+    scores = score_setups(split, utterances, normalizer)
     if args.output_dir is not None:
-        write_texts(args.output_dir, split, utterances, own.normalizer)
+        write_texts(args.output_dir, split, utterances, normalizer)
     if args.json:
-        about = {"precision": model.precision, "checks": model.checks.describe(), "normalization": own.rules}
-        setups = {name: _describe_setup(split, name, score) for name, score in scores.items()}
-        _print_json(args, model.device, split.faults, about | own.about | {"ways": setups})
+        about |= {"precision": model.precision, "checks": model.checks.describe(), "normalization": rules}
+        ways = {
+            name: {
+                "score": scores[name].to_dict(),
+                **setup.describe_time(),
+                "decoding": (setup.request.options or setup.request.decoding).model_dump(mode="json"),
+                "rejected": setup.warnings,
+            }
+            for name, setup in split.setups.items()
+        }
+        _print_json(args, model.device, split.faults, about | {"ways": ways})
     else:
         print_table(split, scores, model.checks.describe())
-        print(f"\ntexts were normalized by {own.rules}")
-    if split.faults:
-        logger.info(
-            "%d of %d utterances could not be decoded; their words count as deleted",
-            len(split.faults), len(utterances),
-        )  # fmt: skip
-    logger.info("texts were normalized by %s", own.rules)
+        print(f"\ntexts were normalized by {rules}")
     return 1 if split.faults else 0
 
 
-def prepare_native(args: argparse.Namespace, system: System) -> Evaluation:
-    if args.decoding and any(pair.startswith("decoding.method=") for pair in args.set):
-        raise UserError("--decoding and --set decoding.method are the same; leave one out")
+def prepare_native(args: argparse.Namespace, system: System) -> Prepared:
     folder, text = find_model(args.model), system.config.text
     resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
     settings = load_settings(EvaluationSettings, {"decoding.beam": args.beam}, args.set, resources)
@@ -135,15 +123,15 @@ def prepare_native(args: argparse.Namespace, system: System) -> Evaluation:
         config = settings.decoding.model_copy(update={"method": method})
         requests[method] = Request(config, language_model, args.batch_size)
     about: dict[str, Any] = {"language_model": resources.language_model, "lexicon": resources.lexicon}
-    about |= {"unknown_share": unknown / max(total, 1)}
-    return Evaluation(utterances, transcriber, requests, *_rules_of_run(text), about)
+    about["unknown_share"] = unknown / max(total, 1)
+    return utterances, transcriber, requests, _rules_of_run(text), about
 
 
 def _rules_of_run(text: TextConfig) -> tuple[Normalizer, str]:
     return make_normalizer(text), f"text.scoring: {', '.join(text.scoring) or 'no rule'}"
 
 
-def prepare_family(args: argparse.Namespace, family: Family) -> Evaluation:
+def prepare_family(args: argparse.Namespace, family: Family) -> Prepared:
     """Prepare a model of a family such as Whisper, which has settings of its own."""
     for name in ("decoding", "language_model", "lexicon"):
         if getattr(args, name):
@@ -160,32 +148,28 @@ def prepare_family(args: argparse.Namespace, family: Family) -> Evaluation:
     requests = {name: Request(batch_size=args.batch_size, options=options)}
     text = family.find_text(args.model)
     if text is not None and settings.scoring == ScoringConfig():  # as the run that fine-tuned it was scored
-        return Evaluation(utterances, transcriber, requests, *_rules_of_run(text))
+        return utterances, transcriber, requests, _rules_of_run(text), {}
     language = getattr(options, "language", None) or transcriber.language
-    is_translated = getattr(options, "task", None) == "translate"
 
     def find_language(own: str | None) -> str | None:
-        return "en" if is_translated else own or language
+        return "en" if getattr(options, "task", None) == "translate" else own or language
 
     def normalize(text: str, own: str | None) -> str:
         return settings.scoring.normalize(text, find_language(own))
 
     rules = settings.scoring.describe([find_language(utterance.language) for utterance in utterances])
-    return Evaluation(utterances, transcriber, requests, normalize, rules)
+    return utterances, transcriber, requests, (normalize, rules), {}
 
 
 def evaluate_kind(args: argparse.Namespace, kind: Any, system: Any) -> int:
     """Evaluate a model of a kind that is not decoded by methods."""
-    for name in ("decoding", "beam", "language_model", "lexicon", "set"):
-        if getattr(args, name):
-            raise UserError(f"--{name.replace('_', '-')} {kind.refusal.format(args.model)}; remove it")
     utterances = read_utterances(args.manifest)
     task: Any = kind(system, args.manifest, utterances)
     device = choose_device(args.device)
     logger.info("device: %s", describe_device(device))
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
         split = task.decode(device, args.batch_size, progress.advance)
-    _report_faults(args.manifest, split.faults, len(utterances), kind.outcome)
+    _report_faults(args.manifest, split.faults, len(utterances))
     score = task.score(split)
     if args.output_dir is not None:
         task.write(args.output_dir, split)
@@ -197,11 +181,13 @@ def evaluate_kind(args: argparse.Namespace, kind: Any, system: Any) -> int:
     return 1 if split.faults else 0
 
 
-def _report_faults(manifest: str, faults: Mapping[str, str], num_utterances: int, outcome: str) -> None:
+def _report_faults(manifest: str, faults: Mapping[str, str], num_utterances: int) -> None:
     for message in faults.values():
         logger.error("%s", message)
     if len(faults) == num_utterances:
-        raise UserError(f"{manifest}: none of its {num_utterances} utterances could be {outcome}")
+        raise UserError(f"{manifest}: none of its {num_utterances} utterances could be decoded")
+    if faults:
+        logger.info("%d of %d utterances could not be decoded", len(faults), num_utterances)
 
 
 def _print_json(
@@ -212,38 +198,13 @@ def _print_json(
     print(json.dumps(without_infinity(record), ensure_ascii=False, indent=2, allow_nan=False))
 
 
-def _describe_setup(split: EvaluatedSplit, name: str, score: Score) -> dict[str, Any]:
-    setup = split.setups[name]
-    settings = setup.request.options or setup.request.decoding
-    return {
-        "score": score.to_dict(),
-        **setup.describe_time(),
-        "decoding": settings.model_dump(mode="json"),
-        "rejected": setup.warnings,
-    }
-
-
 def print_table(split: EvaluatedSplit, scores: dict[str, Score], checks: str) -> None:
     any_score, any_setup = next(iter(scores.values())), next(iter(split.setups.values()))
-    speakers = f" of {plural(len(set(any_score.speakers)), 'speaker')}" if any_score.speakers else ""
-    print(
-        f"{plural(len(any_score), 'utterance')}{speakers}, "
-        f"{plural(any_score.counts.reference_length, 'word')}, {any_setup.audio_seconds:.1f} s of audio, "
-        f"checks: {checks}\n"
-    )
+    speakers = f"{plural(len(set(any_score.speakers)), 'speaker')}, " if any_score.speakers else ""
+    print(f"{speakers}{any_setup.audio_seconds:.1f} s of audio, checks: {checks}\n")
     if any_score.num_references > 1:
         print(f"references: {describe_choice(any_score.num_references)}\n")
-    interval = "95 % interval"
-    rows = [("decoding", "WER %", interval, "CER %", interval, "real-time factor", "rejected")]
-    for name, score in scores.items():
-        setup = split.setups[name]
-        words = percent(score.error_rate), show_interval(score.interval, unknown="-")
-        characters = percent(score.character_error_rate), show_interval(score.character_interval, unknown="-")
-        rows.append((name, *words, *characters, f"{setup.real_time_factor:.4f}", str(len(setup.warnings))))
-    print("\n".join(text_table(rows)))
-    for name, score in scores.items():
-        if (count := len(split.setups[name].warnings)) > len(score) / 2:
-            logger.warning(
-                "%s: the checks rejected %d of %d texts; --set checks=off scores the model without them",
-                name, count, len(score),
-            )  # fmt: skip
+    headings, *rows = tabulate(("decoding",), [((name,), score) for name, score in scores.items()])
+    for row, setup in zip(rows, split.setups.values(), strict=True):
+        row += [f"{setup.real_time_factor:.4f}", str(len(setup.warnings))]
+    print("\n".join(text_table([[*headings, "real-time factor", "rejected"], *rows])))

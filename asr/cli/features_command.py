@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, "a setting of that section, such as features.num_mels=40; may be repeated")
     add("--output-dir", metavar="DIR", help="write the features of each file to DIR/<name>.npy")
     add("--plot", metavar="PNG", help="draw waveform and features of one file")
-    add("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,35 +46,26 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(
             "two files have the same name, but for folder and suffix; give each its own --output-dir"
         )
-    rows, width = [], max(len(str(path)) for path in files)
+    num_failed, width = 0, max(len(str(path)) for path in files)
+    print(f"{'file':{width}}  frames x features   seconds     mean      std")
     for path in files:
         try:
             audio_S = read(path, config.sample_rate, allow_silence=True)
         except AudioError as error:
             logger.error("%s", error)
+            num_failed += 1
             continue
         features_BTF, _ = front_end(torch.from_numpy(audio_S)[None], torch.tensor([len(audio_S)]))
         features_TF = features_BTF[0].numpy()
-        row = {"file": str(path), "num_frames": len(features_TF), "num_features": features_TF.shape[1]}
-        row |= {"seconds": len(audio_S) / config.sample_rate, "mean": None, "std": None}
-        if features_TF.size:
-            row |= {"mean": float(features_TF.mean()), "std": float(features_TF.std())}
+        shape = f"{len(features_TF)} x {features_TF.shape[1]}"
+        has_any = features_TF.size > 0
+        numbers = f"{features_TF.mean():9.3f}{features_TF.std():9.3f}" if has_any else f"{'-':>9}{'-':>9}"
+        print(f"{path!s:{width}}  {shape:>17}{len(audio_S) / config.sample_rate:>10.2f}{numbers}")
         if args.output_dir:
-            row["output"] = str(Path(args.output_dir) / f"{path.stem}.npy")
-            with replace_file(row["output"], flush=False) as file:
+            with replace_file(Path(args.output_dir, f"{path.stem}.npy"), flush=False) as file:
                 np.save(file, features_TF, allow_pickle=False)
-        rows.append(row)
-        if not args.json:
-            if len(rows) == 1:
-                print(f"{'file':{width}}  frames x features   seconds     mean      std")
-            shape = f"{row['num_frames']} x {row['num_features']}"
-            mean, std = ("-" if row[name] is None else f"{row[name]:.3f}" for name in ("mean", "std"))
-            print(f"{row['file']:{width}}  {shape:>17}{row['seconds']:>10.2f}{mean:>9}{std:>9}")
         if args.plot:
             _plot(args.plot, path, audio_S, features_TF, config)
-    num_failed = len(files) - len(rows)
-    if args.json:
-        print(json.dumps({"files": rows, "num_failed": num_failed}, ensure_ascii=False, indent=2))
     return 1 if num_failed else 0
 
 

@@ -6,12 +6,9 @@ import argparse
 import json
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from asr.cli import add_config, read_overrides
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asr.config import describe_choices, describe_config
+    from asr.config import describe_config
     from asr.errors import UserError
     from asr.files import find_family
     from asr.system.run_config import RunConfig
@@ -37,12 +34,8 @@ def run(args: argparse.Namespace) -> int:
         if path.is_dir() or not (path.suffix or path.exists()):
             model, path = describe_model(path)
         rows = list(describe_config(RunConfig.load(path, overrides)))
-    choices = describe_choices(RunConfig)
     if args.json:
-        settings = {
-            key: {"value": value, "help": documentation, "choices": choices.get(key)}
-            for key, value, documentation in rows
-        }
+        settings = {key: {"value": value, "help": text} for key, value, text in rows}
         described = {"model": model, "settings": settings} if model else settings
         print(json.dumps(described, ensure_ascii=False, indent=2, default=str))
         return 0
@@ -50,11 +43,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"{name:18}{_as_text(value)}")
     if model:
         print()
-    for key, value, documentation in rows:
+    for key, value, text in rows:
         print(f"{key}: {json.dumps(value, ensure_ascii=False, default=str)}")
-        for text in (documentation, f"One of: {', '.join(choices[key])}" if key in choices else ""):
-            for line in textwrap.wrap(text, width=96):
-                print(f"    {line}")
+        for line in textwrap.wrap(text, width=96):
+            print(f"    {line}")
     return 0
 
 
@@ -65,7 +57,9 @@ def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
 
     folder = find_model(path)
     system, state = load_any_system(folder), load_state(folder)
-    parts = {name: _count(part) for name, part in system.model.named_children() if _count(part)}
+    children = system.model.named_children()
+    counts = {name: sum(parameter.numel() for parameter in part.parameters()) for name, part in children}
+    parts = {name: count for name, count in counts.items() if count}
     own = load_bundled_decoding(folder)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     is_classifier = system.config.model.find_labels(system.config.text) is not None
@@ -73,7 +67,7 @@ def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
     described = {
         "folder": str(folder),
         "size": f"{size / 1e6:.1f} MB",
-        "parameters": _count(system.model),
+        "parameters": sum(parts.values()),
         "parameters of": parts,
         **({"labels": ", ".join(labels)} if labels else {"tokens": len(system.tokenizer)}),
         **({"sample rate": system.config.features.sample_rate} if system.config.model.reads_audio else {}),
@@ -84,10 +78,6 @@ def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
         "made by": {name: state.get(name) for name in ("asr", "commit", "torch", "python")},
     }
     return described, folder / "config.yaml"
-
-
-def _count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _as_text(value: Any) -> str:

@@ -64,8 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from asr.files import replace_file
+    from asr.scoring.alignments import load_nist
     from asr.scoring.counting import describe_choice
-    from asr.scoring.page import Report
+    from asr.scoring.page import Report, write_report
     from asr.scoring.scored_files import score_files
     from asr.scoring.significance import compare
 
@@ -88,7 +90,11 @@ def run(args: argparse.Namespace) -> int:
     by = {field: _score_groups(field, reference, systems) for field in args.by}
     report = Report(reference, tuple(systems), tuple(comparisons), tuple(notes), settings, by)
     # Before anything is printed: a reader such as `head` may close standard output at any line.
-    _write_files(report, args.pra, args.html)
+    if args.pra:
+        with replace_file(args.pra) as file:
+            file.write(load_nist().write_pra(systems[0].score, systems[0].name).encode())
+    if args.html:
+        write_report(args.html, report)
     if args.json:
         record = _build_record(report, args.show, args.bleu)
         print(json.dumps(record, ensure_ascii=False, indent=2, allow_nan=False))
@@ -173,18 +179,3 @@ def _build_record(report: Report, show: int, with_bleu: bool) -> dict[str, Any]:
         "systems": systems,
         "comparisons": [comparison.to_dict() for comparison in report.comparisons],
     }
-
-
-def _write_files(report: Report, pra: str | None, html: str | None) -> None:
-    from asr.files import replace_file
-    from asr.scoring.alignments import load_nist
-    from asr.scoring.page import write_report
-
-    if pra:
-        system = report.systems[0]
-        with replace_file(pra) as file:
-            file.write(load_nist().write_pra(system.score, system.name).encode())
-        logger.info("wrote %s", pra)
-    if html:
-        write_report(html, report)
-        logger.info("wrote %s", html)

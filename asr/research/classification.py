@@ -79,9 +79,6 @@ class LabelledSplit(ReadSplit):
 class Classification:
     """A classifier and what it is to be evaluated on."""
 
-    refusal = "is about text, but {} is a classifier"
-    outcome = "labelled"
-
     def __init__(self, system: System[LabelModel], place: str, utterances: Sequence[Utterance]) -> None:
         """`place`: where the utterances stand, for messages."""
         self._system, self._utterances = system, utterances

@@ -38,9 +38,6 @@ class MultiSpeakerSplit(ReadSplit):
 class SpeakersAtOnce:
     """A model that writes down several speakers at once, and what it is to be evaluated on."""
 
-    refusal = "is for one speaker; {} decodes the best path of CTC of each"
-    outcome = "decoded"
-
     def __init__(
         self, system: System[MultiSpeakerModel], place: str, utterances: Sequence[Utterance]
     ) -> None:

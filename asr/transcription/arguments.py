@@ -19,7 +19,7 @@ from asr import __version__
 from asr.audio.reading import AUDIO_SUFFIXES, read_info
 from asr.audio.segmentation import SegmentationConfig
 from asr.audio.sources import STANDARD_INPUT, Channels, Recording
-from asr.config import Config, build_config, describe_choices, describe_config
+from asr.config import Config, build_config, describe_config
 from asr.data.manifest import Utterance
 from asr.data.packed import INDEX_NAME, open_shards, read_any
 from asr.data.storage import ByteRange, MissingFileError, find_file, list_files
@@ -365,8 +365,5 @@ def describe_making(
 
 def print_settings(settings: Config) -> None:
     """Every key with its default and what it means."""
-    choices = describe_choices(type(settings))
     for key, value, documentation in describe_config(settings):
         print(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}\n    {documentation}")
-        if key in choices:
-            print(f"    One of: {', '.join(choices[key])}")

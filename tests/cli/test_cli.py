@@ -32,9 +32,7 @@ def test_a_full_disk_ends_without_a_traceback() -> None:
     with open("/dev/full", "w") as full:
         done = run_asr("recipe", "list", stdout=full)
     assert done.returncode == 1
-    assert done.stderr == (
-        "asr: cannot write the output (No space left on device); make room, or write elsewhere\n"
-    )
+    assert done.stderr == ("asr: cannot write the output (No space left on device); make room\n")
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +122,7 @@ def test_settings_by_position_and_by_set_are_the_same(capsys: pytest.CaptureFixt
         assert main(["info", str(CONFS[0]), *words]) == 0
         shown.append(capsys.readouterr().out)
     assert "seed: 17\n    Start of every random choice" in shown[0] and "train.steps: 9\n" in shown[0]
-    assert len(set(shown)) == 1 and "    One of: " in shown[0]
+    assert len(set(shown)) == 1
 
 
 @pytest.mark.parametrize("conf", CONFS, ids=lambda path: str(path.relative_to(ROOT / "conf")))
@@ -194,7 +192,7 @@ def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_
         (["info", "basee"], "basee: no model here; did you mean base?"),
         (
             ["train", "CONF", "model.encoder={type: lstn}"],
-            "'lstm', 'whisper', 'intra_attention', 'convolutional'; did you mean lstm?",
+            "lstm, whisper, intra_attention, convolutional; did you mean lstm?",
         ),
         (["manifest", "validate", "in.jsonl", "--tokenizer", "t", "--text-rules", "lowercse"], "lowercase?"),
         (["recipe", "run", "digits", "--only", "lstm", "--output-dir", "x"], "did you mean ctc_lstm?"),

@@ -228,7 +228,7 @@ def test_sentences_that_are_all_too_long_are_said() -> None:
         ("features.num_mels=40", "features is about audio"),
         ("train.plot_every=5", "plot_every"),
         ("model.encoder={}", "unknown key model.encoder"),
-        ("model.type=tree", "model.type = 'tree': expected one of 'speech', 'language'"),
+        ("model.type=tree", "type 'tree': expected one of speech, language"),
         ("model=3", "model = 3: expected a section"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`asr evaluate` with a model of two speakers at once: scores that `asr score` confirms, faults, refusals."""
+"""`asr evaluate` with a model of two speakers at once: scores that `asr score` confirms, faults."""
 
 from __future__ import annotations
 
@@ -42,8 +42,3 @@ def test_evaluate(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert record["score"][name] == scored[name] > 0
     assert cli.main(["evaluate", *arguments]) == 1
     assert capsys.readouterr().out.startswith("4 utterances of several speakers, ")
-
-
-def test_options_of_one_speaker_are_refused(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["evaluate", str(corpus / "run"), str(corpus / "dev.jsonl"), "--beam", "3"]) == 2
-    assert "--beam is for one speaker" in capsys.readouterr().err
