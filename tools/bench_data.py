@@ -21,7 +21,7 @@ from asr.data import Manifest
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
 from asr.system import AugmentConfig, BatchConfig, NoiseConfig, SpecAugmentConfig
-from asr.text import TextConfig, Tokenizer, TokenizerConfig, normalize_for_training
+from asr.text import TextConfig, Tokenizer, TokenizerConfig, normalize
 
 AUGMENT = AugmentConfig(
     speed=(0.9, 1.0, 1.1),
@@ -50,7 +50,7 @@ def main() -> int:
 
 def bench_loading(arguments: argparse.Namespace) -> None:
     manifest, text = Manifest.open(arguments.manifest), TextConfig()
-    texts = (normalize_for_training(utterance.text or "", text) for utterance in manifest)
+    texts = (normalize(utterance.text or "", text.training) for utterance in manifest)
     inputs = Inputs(
         FrontEnd(FeaturesConfig()),
         Tokenizer.train(TokenizerConfig(), texts),

@@ -88,7 +88,7 @@ def main() -> int:
 def make_normalizer(is_english: bool) -> Callable[[str], str]:
     from asr.transcription import ScoringConfig
 
-    return ScoringConfig(english=True, join_letters=True).normalize if is_english else str
+    return ScoringConfig(english=True).normalize if is_english else str
 
 
 def print_row(

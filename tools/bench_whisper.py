@@ -339,13 +339,10 @@ def join_clips(clips: Sequence[tuple[Path, str]], minutes: float, path: Path) ->
 def count_errors(references: Sequence[Sequence[str]], texts: Sequence[str]) -> tuple[float, float]:
     """Per cent of the words, if each recording is one utterance, and of the characters without spaces."""
     from asr.scoring import count_character_errors, count_word_errors
-    from asr.text import join_letters, normalize_english
+    from asr.text import normalize_english
 
     pairs = [
-        (
-            " ".join(join_letters(normalize_english(one)) for one in reference),
-            join_letters(normalize_english(text)),
-        )
+        (" ".join(map(normalize_english, reference)), normalize_english(text))
         for reference, text in zip(references, texts, strict=True)
     ]
     bare = [(reference.replace(" ", ""), text.replace(" ", "")) for reference, text in pairs]

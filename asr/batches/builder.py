@@ -22,7 +22,7 @@ from asr.data.packed import Content, fetch, read_audio
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.system.run_config import AugmentConfig
-from asr.text.normalization import TextConfig, normalize_for_training
+from asr.text.normalization import TextConfig, normalize
 from asr.text.tokenizer import EOS_ID, Tokenizer
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def encode_text(utterance: Utterance, inputs: Inputs) -> list[int]:
     tokens: list[int] = []
     for text in utterance.find_texts(inputs.num_texts):
         try:
-            tokens += [EOS_ID, *inputs.tokenizer.encode(normalize_for_training(text, inputs.text))]
+            tokens += [EOS_ID, *inputs.tokenizer.encode(normalize(text, inputs.text.training))]
         except UserError as error:
             raise UserError(f"text of utterance {utterance.id}: {error}") from None
     return tokens[1:]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 
 from asr.cli import AudioProgress, add_batch_size, add_device, refuse_to_overwrite
 
@@ -15,10 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help="folder of a run, or of a checkpoint")
     add("manifest", metavar="MANIFEST", help="utterances with their texts, as JSON Lines")
-    text = "the manifest to write: the same utterances, with the times of their words"
+    text = 'the same utterances, with extras.word_times: "TWO:0.1060-0.4364 SIX:...", in seconds'
     add("--output", metavar="FILE", required=True, help=text)
-    text = 'where in extras the times go, as "TWO:0.1060-0.4364 SIX:...", in seconds (default: word_times)'
-    add("--field", metavar="NAME", default="word_times", help=text)
     text = "the best path of the CTC head, or where the decoder's last layer attends (default: ctc)"
     add("--by", choices=("ctc", "attention"), default="ctc", help=text)
     add_batch_size(parser, "utterances encoded")
@@ -35,8 +32,6 @@ def run(args: argparse.Namespace) -> int:
     from asr.system.checkpoint import find_model, load_system
 
     refuse_to_overwrite(args.manifest, args.output)
-    if os.path.isdir(args.output):
-        raise UserError(f"--output {args.output}: is a folder; give the path of a file to write")
     if find_family(args.model, as_run=True) is not None:
         raise UserError(f"{args.model}: words are aligned by models trained here; give the folder of a run")
     utterances = read_references(args.manifest)
@@ -51,13 +46,11 @@ def run(args: argparse.Namespace) -> int:
     if not found:
         raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be aligned")
     aligned = [
-        item.model_copy(update={"extras": item.extras | {args.field: found[item.id]}})
+        item.model_copy(update={"extras": item.extras | {"word_times": found[item.id]}})
         for item in utterances
         if item.id in found
     ]
     write_manifest(args.output, aligned)
-    logger.info(
-        "%s: %d of %d utterances, with extras.%s", args.output, len(aligned), len(utterances), args.field
-    )
+    logger.info("%s: %d of %d utterances", args.output, len(aligned), len(utterances))
     print(args.output)
     return 1 if faults else 0

@@ -36,7 +36,7 @@ from asr.system.checkpoint import (
     load_state,
     require_speech,
 )
-from asr.text.normalization import TextConfig, normalize_for_training
+from asr.text.normalization import TextConfig, normalize
 from asr.train.preparation import log_unknown_share
 from asr.transcription.arguments import (
     EvaluationSettings,
@@ -106,7 +106,7 @@ def prepare_native(args: argparse.Namespace, system: System) -> Prepared:
     settings = load_settings(EvaluationSettings, {"decoding.beam": args.beam}, args.set, resources)
     utterances = read_references(args.manifest)
     unknown, total = system.tokenizer.count_unknown(
-        normalize_for_training(item.text or "", text) for item in utterances
+        normalize(item.text or "", text.training) for item in utterances
     )
     log_unknown_share(args.manifest, unknown / max(total, 1))
     longest = load_state(folder).get("longest_seconds")

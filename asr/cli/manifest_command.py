@@ -73,7 +73,7 @@ def _validate(args: argparse.Namespace) -> int:
 
     from asr.data.manifest_checks import CheckAudio, count_records, validate
     from asr.data.packed import INDEX_NAME
-    from asr.text.normalization import SAFE_RULES, check_rules
+    from asr.text.normalization import SAFE_RULES, TextConfig
     from asr.text.tokenizer import Tokenizer
 
     is_folder = os.path.isdir(args.manifest) and not os.path.isfile(os.path.join(args.manifest, INDEX_NAME))
@@ -84,8 +84,7 @@ def _validate(args: argparse.Namespace) -> int:
         )
     if args.text_rules is not None and args.tokenizer is None:
         raise UserError("--text-rules are about tokens: give --tokenizer as well")
-    rules = tuple(args.text_rules or SAFE_RULES)
-    check_rules(rules)
+    rules = TextConfig(training=tuple(args.text_rules or SAFE_RULES)).training
     extent: CheckAudio = "no" if args.no_audio else "decode" if args.decode else "header"
     found = validate(
         args.manifest,

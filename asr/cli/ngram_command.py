@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from asr.cli import add_config, read_overrides, whole_number
 
@@ -16,7 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "of tokens, for any speech model, or of words, for one of characters or phones (%(default)s)"
     add("--units", choices=("tokens", "words"), default="tokens", help=text)
     add("--output", metavar="FILE", help="where to write it (default: UNITS-Ngram.arpa in output_dir)")
-    add("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,21 +48,12 @@ def run(args: argparse.Namespace) -> int:
     log_probability = NgramModel(arpa, arpa.vocabulary).log_probability(lines)
     num_units = sum(len(line) + 1 for line in lines)  # the end is one, as for a language model
     num_words = sum(len(text.split()) + 1 for text in dev)
-    counts = [len(order) for order in arpa.orders]
-    result = {
-        "output": str(output),
-        "ngrams": counts,
-        "perplexity": math.exp(-log_probability / max(num_units, 1)),
-        "word_perplexity": math.exp(-log_probability / max(num_words, 1)),
-        "unknown": sum(word not in known for line in lines for word in line),
-    }
-    if args.json:
-        print(json.dumps(result))
-        return 0
-    shown = ", ".join(f"{count:,} of order {order}" for order, count in enumerate(counts, start=1))
-    print(f"{output}: {shown}")
+    unknown = sum(word not in known for line in lines for word in line)
+    counts = [f"{len(level):,} of order {order}" for order, level in enumerate(arpa.orders, start=1)]
+    print(f"{output}: {', '.join(counts)}")
     print(
-        f"{config.data.dev}: perplexity {result['perplexity']:.3f} a {args.units[:-1]}, "
-        f"{result['word_perplexity']:.2f} a word; {result['unknown']} unknown {args.units}"
+        f"{config.data.dev}: perplexity {math.exp(-log_probability / max(num_units, 1)):.3f} a "
+        f"{args.units[:-1]}, {math.exp(-log_probability / max(num_words, 1)):.2f} a word; {unknown} unknown "
+        f"{args.units}"
     )
     return 0

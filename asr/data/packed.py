@@ -22,7 +22,7 @@ from asr.data.storage import ByteRange, is_address, read_ranges
 from asr.data.text_lines import parse_json, read_text_lines
 from asr.errors import UserError
 from asr.files import hash_file
-from asr.text.normalization import TextConfig, normalize_for_training
+from asr.text.normalization import TextConfig, normalize
 
 if TYPE_CHECKING:
     from asr.shards.shards import ShardFolder
@@ -161,7 +161,7 @@ def _normalize(texts: Iterable[tuple[str, str | None]], config: TextConfig) -> I
     """Normalise as for training; texts that are empty then are left out."""
     for place, text in texts:
         try:
-            sentence = normalize_for_training(text or "", config)
+            sentence = normalize(text or "", config.training)
         except UserError as error:
             raise UserError(f"{place}: {error}") from None
         if sentence:

@@ -18,7 +18,7 @@ from asr.files import replace_file
 from asr.models.encoders import Clock
 from asr.models.losses import Targets
 from asr.models.speech_model import SpeechModel
-from asr.text.normalization import normalize_for_training
+from asr.text.normalization import normalize
 from asr.transcription.transcribe import End, Recognizer, Request, Transcriber, make_setup
 
 # N tokens and, maybe, the end, T steps or frames, V vocabulary, F frequencies, S samples
@@ -64,7 +64,7 @@ def draw_recording(transcriber: Transcriber, audio: AudioFile, path: Path, reque
 def draw_text(recognizer: Recognizer, audio: AudioFile, path: Path, text: str) -> None:
     """Draw the whole recording, uncut, with a given text in place of what would be decoded."""
     recording, rate = make_recording(audio), recognizer.sample_rate
-    tokens = recognizer.system.tokenizer.encode(normalize_for_training(text, recognizer.system.config.text))
+    tokens = recognizer.system.tokenizer.encode(normalize(text, recognizer.system.config.text.training))
     audio_S = np.concatenate([np.zeros(0, np.float32), *read_recording(recording, rate)])
     segment = AudioSegment(recording.start, audio_S, rate)
     _draw_segment(path, recognizer, segment, recognizer.decoder.encode([audio_S]), tokens)

@@ -18,7 +18,7 @@ from asr.errors import UserError
 from asr.files import replace_file
 from asr.scoring.counting import score
 from asr.scoring.result import Score
-from asr.text.normalization import TextConfig, normalize_for_scoring
+from asr.text.normalization import TextConfig, normalize
 from asr.transcription.transcribe import WINDOW, Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript
 from asr.transcripts.writers import format_transcript
@@ -194,7 +194,7 @@ def read_utterances(path: str | Path) -> list[Utterance]:
 
 def make_normalizer(config: TextConfig) -> Normalizer:
     """The text rules of a run for scoring (text.scoring)."""
-    return lambda text, _: normalize_for_scoring(text, config)
+    return lambda text, _: normalize(text, config.scoring)
 
 
 def score_setups(

@@ -15,7 +15,7 @@ from asr.errors import UserError
 from asr.evaluation.speech import ReadAudio, decode_split
 from asr.models.encoders import make_clock
 from asr.system.checkpoint import System
-from asr.text.normalization import normalize_for_training
+from asr.text.normalization import normalize
 
 # B utterances of a batch, T encoded steps, V vocabulary
 
@@ -62,7 +62,7 @@ def align_utterances(
 def _encode(system: System, utterance: Utterance, num_frames: int) -> list[int]:
     """Encode the text of an utterance, for which its audio must have enough steps."""
     tokenizer = system.tokenizer
-    text = normalize_for_training(utterance.text or "", system.config.text)
+    text = normalize(utterance.text or "", system.config.text.training)
     if unknown := tokenizer.find_unknown(text):
         raise UserError(f"the model has no token for {unknown[0]!r} in its text")
     tokens = tokenizer.encode(text)

@@ -35,7 +35,7 @@ from asr.scoring.result import Score
 from asr.scoring.significance import compare
 from asr.system.checkpoint import System, find_model, load_state, load_system, versions
 from asr.system.shipping import build_resources, read_training_texts
-from asr.text.normalization import TextConfig, normalize_for_scoring
+from asr.text.normalization import TextConfig, normalize
 from asr.transcription.transcribe import Recognizer, Request
 
 logger = logging.getLogger(__name__)
@@ -210,11 +210,11 @@ def describe_references(utterances: Iterable[Utterance], rules: TextConfig) -> T
     """Their texts as they are scored, with their speakers."""
     references: Texts = {}
     for utterance in utterances:
-        references[utterance.id] = {"text": normalize_for_scoring(utterance.text or "", rules)}
+        references[utterance.id] = {"text": normalize(utterance.text or "", rules.scoring)}
         if utterance.speaker is not None:
             references[utterance.id]["speaker"] = utterance.speaker
         for number, other in enumerate(utterance.more_references, start=2):
-            references[utterance.id][f"reference_{number}"] = normalize_for_scoring(other, rules)
+            references[utterance.id][f"reference_{number}"] = normalize(other, rules.scoring)
     return references
 
 
@@ -414,7 +414,7 @@ class Split:
     def describe(self, decoded: DecodedSplit) -> Texts:
         """Describe the texts as they are scored."""
         rules = self.recognizer.system.config.text
-        return {id: {"text": normalize_for_scoring(text, rules)} for id, text in decoded.texts.items()}
+        return {id: {"text": normalize(text, rules.scoring)} for id, text in decoded.texts.items()}
 
 
 # --- how a result came about --------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 
 from asr.data.manifest import Utterance
 from asr.errors import UserError, shorten
-from asr.text.normalization import TextConfig, normalize_for_training
+from asr.text.normalization import TextConfig, normalize
 from asr.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class RecordingLabels:
     def names(self, utterance: Utterance) -> list[str]:
         value = _read_field(utterance, self.field)
         if self.field == "text":
-            value = normalize_for_training(str(value), self.text)
+            value = normalize(str(value), self.text.training)
         if value == "":
             raise UserError(f"utterance {utterance.id}: its {self.field} is empty; a label needs a name")
         return [str(value)]

@@ -4,12 +4,8 @@ from .normalization import (
     SAFE_RULES as SAFE_RULES,
     Rule as Rule,
     TextConfig as TextConfig,
-    check_rules as check_rules,
-    join_letters as join_letters,
     normalize as normalize,
     normalize_english as normalize_english,
-    normalize_for_scoring as normalize_for_scoring,
-    normalize_for_training as normalize_for_training,
 )
 from .tokenizer import (
     BLANK_ID as BLANK_ID,

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
-import pydantic
-
 from asr.config import Config
-from asr.errors import UserError, shorten, suggest
+from asr.errors import UserError, shorten
 
 Rule = Literal[
     "strip_invisible",
     "nfc",
     "nfkc",
-    "strip_diacritics",
     "strip_tags",
     "strip_brackets",
     "lowercase",
@@ -37,42 +33,22 @@ MAX_MARKS = 100
 
 
 class TextConfig(Config):
-    """Normalisation of texts. The rules of a list run from left to right, in the order of `RULES`."""
+    """Normalisation of texts. Rules run in the order of `RULES`, whatever their order in a list."""
 
     training: tuple[Rule, ...] = SAFE_RULES
     """Rules for the texts that a model and its tokenizer learn from; RULES explains each."""
 
     scoring: tuple[Rule, ...] = SAFE_RULES
-    """Rules for references and hypotheses alike, before words are counted. The default leaves
-    every visible letter as it is."""
-
-    @pydantic.field_validator("training", "scoring")
-    @classmethod
-    def _rules_fit(cls, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-        check_rules(rules)
-        return rules
-
-
-def normalize_for_training(text: str, config: TextConfig) -> str:
-    return normalize(text, config.training)
-
-
-def normalize_for_scoring(text: str, config: TextConfig) -> str:
-    return normalize(text, config.scoring)
+    """Rules for references and hypotheses alike, before words are counted."""
 
 
 def normalize(text: str, rules: Sequence[Rule]) -> str:
-    """Apply `rules` from left to right; a second time changes nothing, if they pass `check_rules`."""
+    """Apply rules in the order of `RULES`; a second time changes nothing."""
     _check_characters(text)
-    for rule in rules:
-        text = RULES[rule](text)
+    for name, rule in RULES.items():
+        if name in rules:
+            text = rule(text)
     return text
-
-
-# Spelled letters and digits, in texts that are normalized.
-_BORDER = re.compile(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
-_SPELLED_LETTERS = re.compile(r"\b[^\W\d_](?: [^\W\d_])+\b")
-_SPELLED_DIGITS = re.compile(r"\b(?:\d+|one)(?: (?:\d+|one))+\b")
 
 
 @functools.cache
@@ -84,42 +60,12 @@ def _load_english() -> Callable[[str], str]:
 
 
 def normalize_english(text: str) -> str:
-    """Normalize for scoring by the English rules of Whisper: lower case, no punctuation, numbers as digits,
-    contractions in full, American spelling."""
+    """Normalize by the rules of Whisper: numbers as digits, contractions in full, American spelling."""
     _check_characters(text)
     try:
         return " ".join(_load_english()(text).split())
     except (AssertionError, ValueError):  # a number of over 4,300 digits
         raise UserError(f"{shorten(text)}: the rules for English cannot read it; mend the text") from None
-
-
-def join_letters(text: str) -> str:
-    """Join runs of letters, and of digits: CZD8 for C Z D EIGHT, as the other side may write it.
-
-    For what `normalize_english` returns, which writes a single 1 as one; among digits it is a digit.
-    """
-    text = _BORDER.sub(" ", text)
-    text = _SPELLED_LETTERS.sub(lambda found: found[0].replace(" ", ""), text)
-    return _SPELLED_DIGITS.sub(_join_digits, text)
-
-
-def _join_digits(found: re.Match[str]) -> str:
-    run = found[0]
-    return run.replace("one", "1").replace(" ", "") if any(c.isdigit() for c in run) else run
-
-
-def check_rules(rules: Sequence[str]) -> None:
-    """Refuse unknown, repeated, contradicting or misplaced rules."""
-    if unknown := [rule for rule in rules if rule not in RULES]:
-        others = f"the rules are {', '.join(RULES)}"
-        raise UserError(f"unknown rule {unknown[0]}; {suggest(unknown[0], RULES, others)}")
-    for first, second in (("nfc", "nfkc"), ("lowercase", "uppercase")):
-        if first in rules and second in rules:
-            raise UserError(f"{first} and {second} exclude each other; remove one")
-    in_order = [rule for rule in RULES if rule in rules]
-    if list(rules) != in_order:
-        # Any other order leaves traces: punctuation that goes after the spaces were counted leaves two.
-        raise UserError(f"each rule may stand once, in this order: {', '.join(in_order)}")
 
 
 def _check_characters(text: str) -> None:
@@ -130,16 +76,14 @@ def _check_characters(text: str) -> None:
             f"character {found.start() + 1} of a text is half of a surrogate pair (U+{ord(found[0]):04X}), "
             f"which is no character by itself; write the text anew, as UTF-8"
         )
-    # Nor may rules bring so many together: nfkc makes marks of half-width voicing signs, others remove what
-    # stands between marks (invisible characters, and tatweel, which counts as a letter).
-    for suspects in re.finditer(rf"[\W\u0640\uff9e\uff9f]{{{MAX_MARKS},}}", text):
-        remaining = _INVISIBLE.sub("", suspects[0]).replace("\u0640", "")
-        for is_mark, run in itertools.groupby(remaining, _is_mark):
-            if is_mark and (count := len(list(run))) > MAX_MARKS:
-                raise UserError(
-                    f"near character {suspects.start() + 1} of a text, {count} combining marks follow each "
-                    f"other; expected up to {MAX_MARKS}, more than any script needs: mend or remove it"
-                )
+    # Nor may rules bring so many together: nfkc makes marks of half-width voicing signs, and strip_invisible
+    # removes what stands between marks.
+    for suspects in re.finditer(rf"[\W\uff9e\uff9f]{{{MAX_MARKS},}}", text):
+        if (count := sum(map(_is_mark, suspects[0]))) > MAX_MARKS:
+            raise UserError(
+                f"near character {suspects.start() + 1} of a text, {count} combining marks in a row; "
+                f"expected up to {MAX_MARKS}, more than any script needs: mend or remove it"
+            )
 
 
 def _is_mark(character: str) -> bool:
@@ -158,11 +102,6 @@ _INVISIBLE = re.compile(
 )
 
 
-# Blocks for the accents of alphabets; Hebrew points and accents; Arabic vowel signs; tatweel.
-_DIACRITICS = re.compile(
-    "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\ufe20-\ufe2f"
-    "\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u064b-\u0652\u0670\u0640]+"
-)
 # What a pair of brackets leaves: a space, but nothing between characters of scripts without spaces.
 _GAP = "\ufdd0"  # not a character
 _UNSPACED = "[\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]"
@@ -171,10 +110,6 @@ _JOINED = re.compile(f"(?<={_UNSPACED}){_GAP}+(?={_UNSPACED})")
 
 def _nfc(text: str) -> str:
     return unicodedata.normalize("NFC", text)
-
-
-def _strip_diacritics(text: str) -> str:
-    return _nfc(_DIACRITICS.sub("", unicodedata.normalize("NFD", text)))
 
 
 def _strip_brackets(text: str, openings: str = "[<(") -> str:
@@ -212,7 +147,7 @@ def _replace_punctuation(match: re.Match[str]) -> str:
     return " "
 
 
-# In the order in which they have to run.
+# In the order in which they have to run: punctuation that goes after spaces were counted leaves two.
 RULES: dict[str, Callable[[str], str]] = {
     # Control characters, marks of direction, soft hyphens, zero width spaces, variation selectors. White
     # space and zero width joiners stay. Khmer or Thai whose words are parted by zero width spaces loses its
@@ -223,10 +158,6 @@ RULES: dict[str, Callable[[str], str]] = {
     # nfc, and variants of form: Ａ becomes A, ﬁ fi, ² 2, ½ 1⁄2, ™ TM, ㎏ kg, ｶ カ, （ (. Thai ำ and Lao ຳ
     # become two characters each, and Korean ㅋ another ᄏ.
     "nfkc": lambda text: unicodedata.normalize("NFKC", text),
-    # Accents, Hebrew points, Arabic vowel signs and tatweel; the result is in NFC. é becomes e, й и, ё е; ø,
-    # ł, đ and ı are letters of their own and stay, as does the hamza of أ. Marks of other scripts stay:
-    # without its vowel signs Hindi or Thai is another word, and が without its dots is か.
-    "strip_diacritics": _strip_diacritics,
     # Tags such as [noise] and <unk> become a space each, with what is nested inside them, or nothing between
     # kana and Chinese characters; words in round brackets stay. A bracket without a partner stays.
     "strip_tags": lambda text: _strip_brackets(text, "[<"),

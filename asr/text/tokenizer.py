@@ -37,8 +37,7 @@ class TokenizerConfig(Config):
     whisper: the pieces of the Whisper model that start_from names."""
 
     vocab_size: int | None = pydantic.Field(default=None, gt=len(SPECIAL_TOKENS))
-    """Number of tokens with the five reserved ones. Needed for bpe and unigram; for words an upper limit, by
-    which the rarest words become unknown; not for the others, which are as many as there are."""
+    """Number of tokens with the five reserved ones, for bpe and unigram alone."""
 
     pronunciations: str | None = None
     """Dictionary for phones: lines of a word and its phones, as CMUdict and Kaldi have them. The first
@@ -47,25 +46,19 @@ class TokenizerConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _settings_fit_type(self) -> TokenizerConfig:
-        for name, value, takers in (
-            ("vocab_size", self.vocab_size, ("bpe", "unigram", "words")),
-            ("pronunciations", self.pronunciations, ("phones",)),
-        ):
-            if value is None and self.type in takers and self.type != "words":
-                raise ValueError(f"type = {self.type} needs {name}; set it")
-            if value is not None and self.type not in takers:
-                raise ValueError(f"type = {self.type} takes no {name}; remove it, or choose {takers[0]}")
+        for name, takers in (("vocab_size", ("bpe", "unigram")), ("pronunciations", ("phones",))):
+            is_given = getattr(self, name) is not None
+            if is_given != (self.type in takers):
+                needs, remedy = ("takes no", "remove") if is_given else ("needs", "set")
+                raise ValueError(f"type = {self.type} {needs} {name}; {remedy} it")
         return self
 
 
 # What a text may not hold, with the reason and the remedy.
 Refusals = tuple[tuple[re.Pattern[str], str], ...]
 
-_NO_CHARACTER = re.compile("[\ud800-\udfff]"), "half of a surrogate pair; write the text anew, as UTF-8"
-_ODD_SPACE = re.compile(r"\A\s|[^\S ]|\s\s|\s\Z")
 _SPECIAL = re.compile("|".join(SPECIAL_TOKENS))
 _SPECIAL_WORD = re.compile(rf"(?<!\S)(?:{_SPECIAL.pattern})(?!\S)")
-_SPECIAL_LABEL = re.compile(rf"\A(?:{_SPECIAL.pattern})\Z")
 
 
 class Units:
@@ -74,7 +67,7 @@ class Units:
     These are characters; words and labels differ in `split` and `separator`.
     """
 
-    refused: ClassVar[Refusals] = (_NO_CHARACTER,)
+    refused: ClassVar[Refusals] = ()
     separator = ""
 
     @staticmethod
@@ -91,10 +84,7 @@ class Units:
         counts: collections.Counter[str] = collections.Counter()
         for text in check_texts(texts, cls.refused):
             counts.update(cls.split(text))
-        units = sorted(counts, key=lambda unit: (-counts[unit], unit))
-        if config.vocab_size is not None:
-            units = units[: config.vocab_size - len(SPECIAL_TOKENS)]
-        return tuple(units), b""
+        return tuple(sorted(counts, key=lambda unit: (-counts[unit], unit))), b""
 
     def encode(self, text: str) -> list[int]:
         get = self._ids.get
@@ -108,11 +98,7 @@ class Units:
 
 
 class Words(Units):
-    refused = (
-        _NO_CHARACTER,
-        (_ODD_SPACE, "white space other than one space between words; the rule collapse_spaces mends that"),
-        (_SPECIAL_WORD, "a reserved token as a word; the rule strip_brackets removes it"),
-    )
+    refused = ((_SPECIAL_WORD, "a reserved token as a word; the rule strip_brackets removes it"),)
     separator = " "
 
     @staticmethod
@@ -121,7 +107,6 @@ class Words(Units):
 
 
 class LabelUnits(Units):
-    refused = (_NO_CHARACTER, (_SPECIAL_LABEL, "a reserved token as a label; give it another name"))
     separator = " "
 
     @staticmethod
@@ -138,7 +123,6 @@ class Pieces(Units):
     """Pieces of words. Sentencepiece has no special token but its unknown piece, id 0, which is `UNK_ID`."""
 
     refused = (
-        _NO_CHARACTER,
         (re.compile("[\u2581\u2585]"), "reserved for sentencepiece; the rule strip_symbols removes it"),
         (re.compile(r"[^\S ]"), "white space other than a space; the rule collapse_spaces mends that"),
         (re.compile("\0"), "a zero byte; the rule strip_invisible removes it"),
@@ -160,26 +144,17 @@ class Pieces(Units):
 
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> tuple[tuple[str, ...], bytes]:
-        characters = {" "}
-        failures: list[BaseException] = []
-
-        def spool() -> Iterator[str]:
-            try:
-                for text in check_texts(texts, cls.refused):
-                    characters.update(text)
-                    yield text
-            except BaseException as error:
-                failures.append(error)  # sentencepiece replaces it by an error of its own
-                raise
-
+        texts = [*check_texts(texts, cls.refused)]
+        characters = {" "}.union(*texts)
+        if characters == {" "}:
+            return (), b""
         try:
-            model = _train_model(config, spool())
+            model = _train_model(config, iter(texts))
         except RuntimeError as error:
-            if failures:
-                raise failures[0] from None
-            if characters == {" "}:
-                return (), b""
-            raise _explain(error, config, len(characters)) from None
+            least, limit = len(SPECIAL_TOKENS) + len(characters), re.search(r"value <= (\d+)", str(error))
+            most = f"to {int(limit[1]) + UNK_ID}" if limit else f"or more ({error})"
+            message = f"vocab_size = {config.vocab_size}: these texts allow {least} {most}"
+            raise UserError(message) from None
         return _load_model(model)[1][1:], model
 
     def encode(self, text: str) -> list[int]:
@@ -232,16 +207,6 @@ def _train_model(config: TokenizerConfig, texts: Iterator[str]) -> bytes:
         minloglevel=2,  # errors come as exceptions
     )
     return model.getvalue()
-
-
-def _explain(error: RuntimeError, config: TokenizerConfig, num_characters: int) -> UserError:
-    smallest = len(SPECIAL_TOKENS) + num_characters
-    asked = f"vocab_size = {config.vocab_size} with type = {config.type}"
-    if (config.vocab_size or 0) < smallest:
-        return UserError(f"{asked}: expected at least {smallest}, for the characters and reserved tokens")
-    if found := re.search(r"value <= (\d+)", str(error)):
-        return UserError(f"{asked}: these texts allow only {smallest} to {int(found[1]) + UNK_ID}")
-    return UserError(f"sentencepiece cannot train on these texts ({error})")
 
 
 def _load_model(model: bytes) -> tuple[Any, tuple[str, ...]]:
@@ -440,9 +405,6 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without blank, padding, start and end; the unknown shows as `UNKNOWN_MARK`."""
-        ids = list(ids)
-        if wrong := [id for id in ids if not 0 <= id < len(self.tokens)]:
-            raise UserError(f"token id {wrong[0]} is none of this tokenizer, which has 0 to {len(self) - 1}")
         kept = [id for id in ids if id >= UNK_ID]
         return self._units.join([UNKNOWN_MARK if id == UNK_ID else self.tokens[id] for id in kept])
 
@@ -469,25 +431,24 @@ class Tokenizer:
             version=1,
             type=self.type,
             tokens=self.tokens,
-            model=base64.b64encode(self.model).decode(),
+            model=base64.b64encode(self.model),
             model_sha256=hashlib.sha256(self.model).hexdigest(),
             fingerprint=self.fingerprint,
         )
-        content = record.model_dump_json(indent=1, exclude_defaults=True).encode() + b"\n"
-        if len(content) > MAX_FILE_BYTES:
-            raise UserError(f"{path}: a tokenizer of over {MAX_FILE_BYTES:,} bytes; give a lower vocab_size")
         with replace_file(path) as file:
-            file.write(content)
+            file.write(record.model_dump_json(indent=1, exclude_defaults=True).encode() + b"\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
         """Read what `save` wrote; any other file is a UserError."""
-        if Path(path).exists() and not Path(path).is_file():
+        if Path(path).exists() and not Path(path).is_file():  # a pipe, say, would never end
             raise UserError(f"{path}: not a file; expected a tokenizer.json")
         content = read_limited(path, MAX_FILE_BYTES, "which a tokenizer never has")
         try:
             record = TokenizerFile.model_validate_json(content)
-            return cls(record.type, record.tokens, record.decode_model(), record.fingerprint)
+            if hashlib.sha256(record.model).hexdigest() != record.model_sha256:
+                raise UserError("model differs from model_sha256, so the file is damaged; train it again")
+            return cls(record.type, record.tokens, record.model, record.fingerprint)
         except pydantic.ValidationError as error:
             raise UserError(
                 f"{path}: not a tokenizer as `asr tokenizer` writes it: {describe_fault(error)}"
@@ -525,7 +486,7 @@ class TokenizerFile(Config):
     version: Literal[1]
     type: TokenizerType
     tokens: tuple[str, ...]
-    model: str = ""
+    model: pydantic.Base64Bytes = b""
     model_sha256: str = hashlib.sha256(b"").hexdigest()
     fingerprint: str = ""
 
@@ -537,12 +498,3 @@ class TokenizerFile(Config):
         if repeated := [token for token, count in collections.Counter(tokens).items() if count > 1]:
             raise ValueError(f"token {repeated[0]!r} is there twice")
         return tokens
-
-    def decode_model(self) -> bytes:
-        try:
-            model = base64.b64decode(self.model, validate=True)
-        except ValueError:
-            raise UserError("model is not base64, so the file is damaged") from None
-        if hashlib.sha256(model).hexdigest() != self.model_sha256:
-            raise UserError("model differs from model_sha256, so the file is damaged; train it again")
-        return model

@@ -19,7 +19,7 @@ from asr.models import Model, SpeechModel
 from asr.scoring.counting import ErrorCount, count_character_errors, count_word_errors
 from asr.scoring.result import compute_bleu, count_bleu
 from asr.system.checkpoint import System
-from asr.text.normalization import normalize_for_scoring
+from asr.text.normalization import normalize
 from asr.train.distributed import Process, sum_over_processes
 
 Pairs = list[tuple[str, str]]  # of reference and hypothesis
@@ -41,7 +41,7 @@ def compute_dev_scores(system: System[Model], batches: Iterable[Batch], process:
             continue
         batch = batch.to(process.device)
         losses = model(batch.features_BTF, batch.feature_lengths_B, batch.tokens_BU, batch.token_lengths_B)
-        references = [normalize_for_scoring(text, system.config.text) for text in batch.texts]
+        references = [normalize(text, system.config.text.scoring) for text in batch.texts]
         num_words = sum(len(text.split()) + 1 for text in references)  # the end is one
         counted: dict[str, float | Tensor] = {"tokens": losses.num_tokens, "words": num_words}
         for name, value in (counted | {"total": losses.total} | losses.parts).items():
@@ -91,7 +91,7 @@ def decode_batch(system: System[Model], batch: Batch) -> dict[str, list[str]]:
     encoded = EncodedAudio(model, *model.encode(batch.features_BTF, batch.feature_lengths_B))
     tokens = search_quickly(encoded)
     return {
-        head: [normalize_for_scoring(system.tokenizer.decode(ids), system.config.text) for ids in all_ids]
+        head: [normalize(system.tokenizer.decode(ids), system.config.text.scoring) for ids in all_ids]
         for head, all_ids in tokens.items()
     }
 

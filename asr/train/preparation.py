@@ -41,7 +41,7 @@ from asr.scoring.result import load_sacrebleu
 from asr.system.checkpoint import System, find_checkpoints, find_model, load_any_system
 from asr.system.run_config import RunConfig
 from asr.system.shipping import read_training_texts
-from asr.text.normalization import normalize_for_scoring, normalize_for_training
+from asr.text.normalization import normalize
 from asr.text.tokenizer import SPECIAL_TOKENS, Tokenizer, compute_fingerprint
 from asr.train.distributed import Process, gather_over_processes, share_from_main
 
@@ -150,9 +150,9 @@ def check_dev(config: RunConfig, id_hashes_N: np.ndarray | None) -> None:
     """
     items = list(read_data(config.data.dev, max_packed=MAX_SAMPLED_TEXTS))
     if config.model.makes_text:
-        score = partial(normalize_for_scoring, config=config.text)
+        score = partial(normalize, rules=config.text.scoring)
         texts = [item.text or "" for item in items]
-        learnt = (normalize_for_training(text, config.text) for text in texts)
+        learnt = (normalize(text, config.text.training) for text in texts)
         counted = count_word_errors(list(zip(map(score, texts), map(score, learnt), strict=True)))
         share = counted.errors / max(counted.length, 1)
         message = (

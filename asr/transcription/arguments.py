@@ -28,7 +28,7 @@ from asr.errors import UserError
 from asr.files import Family, find_families, find_family
 from asr.models.speech_model import Precision
 from asr.system.checkpoint import DecodingResources, find_model
-from asr.text.normalization import Rule, check_rules, join_letters, normalize, normalize_english
+from asr.text.normalization import Rule, normalize, normalize_english
 from asr.transcripts.writers import SubtitlesConfig
 
 logger = logging.getLogger(__name__)
@@ -254,14 +254,6 @@ class ScoringConfig(Config):
         "collapse_spaces",
     )
     """Rules of asr/text/normalization.py that replace the English ones."""
-    join_letters: bool = False
-    """Then runs of single letters, and of digits, are one word: references have C Z, Whisper writes CZ."""
-
-    @pydantic.field_validator("rules")
-    @classmethod
-    def _rules_fit(cls, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-        check_rules(rules)
-        return rules
 
     def uses_english_rules(self, language: str | None) -> bool:
         if self.english is not None:
@@ -269,8 +261,7 @@ class ScoringConfig(Config):
         return re.split("[-_]", (language or "").lower())[0] in ("en", "eng", "english")
 
     def normalize(self, text: str, language: str | None = None) -> str:
-        text = normalize_english(text) if self.uses_english_rules(language) else normalize(text, self.rules)
-        return join_letters(text) if self.join_letters else text
+        return normalize_english(text) if self.uses_english_rules(language) else normalize(text, self.rules)
 
     def describe(self, languages: Sequence[str | None]) -> str:
         """Name the rules for utterances of these languages."""

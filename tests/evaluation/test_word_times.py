@@ -112,18 +112,16 @@ def align(*arguments: Any) -> int:
 
 
 def test_command(talker: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same utterances with one field more, from which frame labels can be learnt."""
+    """The same utterances with times, from which frame labels can be learnt."""
     for split in ("train", "dev"):
         output = tmp_path / f"{split}.jsonl"
-        assert align(talker, corpus / f"{split}.jsonl", "--output", output, "--field", "by_ctc") == 0
+        assert align(talker, corpus / f"{split}.jsonl", "--output", output) == 0
         assert capsys.readouterr().out == f"{output}\n"
         before, after = list(read_manifest(corpus / f"{split}.jsonl")), list(read_manifest(output))
-        stripped = [
-            item.model_copy(update={"extras": {k: v for k, v in item.extras.items() if k != "by_ctc"}})
-            for item in after
-        ]
-        assert stripped == before and all(item.extras["by_ctc"] for item in after)
-    train(build_run(tmp_path, "frames", "model.label=extras.by_ctc", "train.steps=2"))
+        kept = [item.model_copy(update={"extras": before[n].extras}) for n, item in enumerate(after)]
+        assert kept == before and all(item.extras["word_times"] for item in after)
+        assert after != before, "the corpus has true times"
+    train(build_run(tmp_path, "frames", "model.label=extras.word_times", "train.steps=2"))
 
 
 def test_faults_cost_one_utterance(

@@ -7,7 +7,6 @@ import sys
 import unicodedata
 from itertools import combinations
 
-import pydantic
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -18,10 +17,7 @@ from asr.text import (
     SAFE_RULES,
     Rule,
     TextConfig,
-    check_rules,
     normalize,
-    normalize_for_scoring,
-    normalize_for_training,
 )
 
 # What it is, rule, text, expected. Invisible characters are escaped.
@@ -43,16 +39,6 @@ CASES: list[tuple[str, Rule, str, str]] = [
     ("white space stays", "strip_invisible", "a\tb\nc\r\x0b\x0c\x1c\x1f\x85d\u2028", "a\tb\nc\r\x0b\x0c\x1c\x1f\x85d\u2028"),
     ("persian non-joiner stays", "strip_invisible", "می\u200cخواهم", "می\u200cخواهم"),
     ("emoji family stays, its selector goes", "strip_invisible", "👩\u200d❤\ufe0f\u200d👩", "👩\u200d❤\u200d👩"),
-    # diacritics
-    ("latin", "strip_diacritics", "Crème brûlée, Škoda, Việt", "Creme brulee, Skoda, Viet"),
-    ("letters of their own", "strip_diacritics", "øłđıß", "øłđıß"),
-    ("turkish capital", "strip_diacritics", "İ ı", "I ı"),
-    ("arabic harakat and tatweel", "strip_diacritics", "مُحَمَّد الـــله", "محمد الله"),
-    ("arabic hamza and madda", "strip_diacritics", "أب آب", "أب آب"),
-    ("hebrew points", "strip_diacritics", "שָׁלוֹם", "שלום"),
-    ("hindi vowel signs stay", "strip_diacritics", "हिन्दी में", "हिन्दी में"),
-    ("thai vowels and tones stay", "strip_diacritics", "ที่นี่", "ที่นี่"),
-    ("japanese voicing", "strip_diacritics", "がぱ か\u3099", "がぱ が"),
     # brackets
     ("tags", "strip_brackets", "well[noise]then <unk> (laughs)", "well then    "),
     ("nested", "strip_brackets", "a [b [c] (d)] e", "a   e"),
@@ -125,37 +111,23 @@ def test_rules_together(text: str, expected: str) -> None:
 
 def test_config_chooses_rules_for_training_and_scoring() -> None:
     config = TextConfig(training=("lowercase",), scoring=("uppercase",))
-    assert normalize_for_training("Aa", config) == "aa"
-    assert normalize_for_scoring("Aa", config) == "AA"
+    assert normalize("Aa", config.training) == "aa"
+    assert normalize("Aa", config.scoring) == "AA"
     text = "\ufeff It\u00a0 isn’t\tcafe\u0301,\r\nMr.\u200b X?\n"
-    assert normalize_for_training(text, TextConfig()) == "It isn’t café, Mr. X?"
+    assert normalize(text, TextConfig().training) == "It isn’t café, Mr. X?"
     assert normalize(" e\u0301\t\0 ", []) == " e\u0301\t\0 "
 
 
-# --- lists that are refused ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("rules", "message"),
-    [
-        (["collapse_spaces", "nfc"], "each rule may stand once, in this order: nfc, collapse_spaces"),
-        (["nfc", "nfc"], "each rule may stand once, in this order: nfc"),
-        (["nfc", "nfkc"], "nfc and nfkc exclude each other"),
-        (["lowercase", "uppercase"], "lowercase and uppercase exclude each other"),
-        (["casefold"], "unknown rule casefold; the rules are strip_invisible, nfc,"),
-    ],
-)
-def test_check_rules(rules: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        check_rules(rules)
-    with pytest.raises(pydantic.ValidationError, match="training"):
-        TextConfig.model_validate({"training": tuple(rules)})
+def test_order_does_not_matter_and_unknown_rules_are_refused() -> None:
+    assert normalize("-A  b.", ["collapse_spaces", "strip_punctuation", "lowercase"]) == "a b"
+    with pytest.raises(UserError, match=r"TextConfig: training\.0 = 'casefold'"):
+        TextConfig(training=("casefold",))  # type: ignore[arg-type]
 
 
 # --- a second time changes nothing --------------------------------------------------------------
 
 
-# Every list of rules that a config may hold: subsets in the order of RULES without the two conflicts.
+# Subsets of the rules, without two that contradict each other.
 LISTS = [
     rules
     for size in range(1, len(RULES))
@@ -174,7 +146,6 @@ texts = st.text(st.one_of(st.sampled_from(AWKWARD), st.characters(exclude_catego
 @settings(max_examples=300)
 @given(texts, st.one_of(st.sampled_from(LISTS), st.sampled_from([(rule,) for rule in RULES])))
 def test_idempotent_for_every_list_of_rules(text: str, rules: tuple[Rule, ...]) -> None:
-    check_rules(rules)
     once = normalize(text, rules)
     assert normalize(once, rules) == once
 
@@ -217,7 +188,7 @@ def test_lone_surrogate_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     "marks",
-    ["\u0301\u0323", "\u0f73", "\uff9e\u0301", "\u0301\u0e38", "\u0301\u200b\u0323", "\u0e48\u0640\u0e38"],
+    ["\u0301\u0323", "\u0f73", "\uff9e\u0301", "\u0301\u0e38", "\u0301\u200b\u0323"],
     ids=ascii,
 )
 def test_endless_marks_are_refused(marks: str) -> None:
@@ -228,9 +199,9 @@ def test_endless_marks_are_refused(marks: str) -> None:
 
 def test_how_many_marks_are_refused() -> None:
     text = ("a" + "\u0301\u0323" * (MAX_MARKS // 2)) * 100
-    assert normalize(text, ["strip_diacritics"]) == "a" * 100
+    assert len(normalize(text, ["nfc"])) > 1000
     with pytest.raises(UserError, match=f" {MAX_MARKS + 1} combining marks"):
-        normalize("a" + "\u0301" * (MAX_MARKS + 1), ["strip_diacritics"])
+        normalize("a" + "\u0301" * (MAX_MARKS + 1), ["nfc"])
 
 
 @pytest.mark.parametrize(

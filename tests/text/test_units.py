@@ -24,7 +24,6 @@ from asr.text import (
     TokenizerConfig,
     TokenizerType,
     normalize,
-    normalize_for_training,
 )
 
 # --- against tables made by hand, and against sentencepiece -------------------------------------
@@ -42,8 +41,6 @@ def test_words_by_hand() -> None:
     assert tokenizer.tokens == (*SPECIAL_TOKENS, "b", "a", "c")
     assert tokenizer.encode("c a  x\tb") == [7, 6, UNK_ID, 5]
     assert tokenizer.decode([7, 6, UNK_ID, 5]) == "c a ⁇ b"
-    most_frequent = train("words", ["b a b", "c a b"], vocab_size=len(SPECIAL_TOKENS) + 2)
-    assert most_frequent.tokens == (*SPECIAL_TOKENS, "b", "a")
     assert tokenizer.find_unknown("a bird and a bird <pad>") == ["bird", "and", "<pad>"]
 
 
@@ -97,16 +94,18 @@ def test_a_text_comes_back_or_is_refused(
     type: TokenizerType, texts: list[str], is_normalized: bool, num_pieces: int
 ) -> None:
     if is_normalized:
-        texts = [normalize_for_training(text, TextConfig()) for text in texts]
+        texts = [normalize(text, TextConfig().training) for text in texts]
     vocab_size = len(SPECIAL_TOKENS) + len({" ", *"".join(texts)}) + num_pieces
     try:
         tokenizer = train(type, texts, vocab_size if type in PIECE_TYPES else None)
     except UserError as error:
         assert type != "characters" or not any(texts)
         # Of normalised texts, only those with signs that sentencepiece needs for itself may be refused.
-        reason = r"these texts allow only|all of them are empty|reserved|U\+FFFF"
+        reason = r"these texts allow|all of them are empty|reserved|U\+FFFF"
         assert not is_normalized or re.search(reason, str(error))
         return
+    if type == "words":
+        texts = [" ".join(text.split()) for text in texts]
     assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
     assert all(UNK_ID not in tokenizer.encode(text) and not tokenizer.find_unknown(text) for text in texts)
 
@@ -115,20 +114,19 @@ def test_a_text_comes_back_or_is_refused(
 def test_the_range_in_the_error_is_right(type: TokenizerType) -> None:
     texts = ["abc aab", "caab b"]
     smallest = len(SPECIAL_TOKENS) + 4
-    with pytest.raises(UserError, match=rf"vocab_size = 1000 .* {smallest} to \d+") as raised:
+    with pytest.raises(UserError, match=rf"vocab_size = 1000: these texts allow {smallest} to \d+") as raised:
         train(type, texts, 1000)
     largest = int(re.findall(r" to (\d+)", str(raised.value))[0])
     for vocab_size in (smallest, largest):
         assert len(train(type, texts, vocab_size)) == vocab_size
     for vocab_size in (smallest - 1, largest + 1):
-        with pytest.raises(UserError, match=f"vocab_size = {vocab_size} .* {smallest}"):
+        with pytest.raises(UserError, match=f"vocab_size = {vocab_size}.* {smallest}"):
             train(type, texts, vocab_size)
 
 
 # --- texts that are refused, and the rule that mends them ---------------------------------------
 
 REFUSED: list[tuple[TokenizerType, str, Rule]] = [
-    *(("words", text, "collapse_spaces") for text in ("a  b", " a", "a ", "a\tb", "a\u00a0b")),
     *(("words", text, "strip_brackets") for text in ("a <unk> b", "<eos>")),
     *(("unigram", text, "collapse_spaces") for text in ("a\nb", "a\x1fb")),
     ("bpe", "a\0b", "strip_invisible"),
@@ -143,16 +141,13 @@ def test_refused_text_is_named_with_the_rule_that_mends_it(
 ) -> None:
     with pytest.raises(UserError, match=rf"text 2, character \d+, near '.*': .*{rule}"):
         train(type, ["x y", text])
-    rules: list[Rule] = [rule] if type != "words" or rule == "collapse_spaces" else [rule, "collapse_spaces"]
+    rules: list[Rule] = [rule] if type != "words" else [rule, "collapse_spaces"]
     mended = normalize(text, rules)
     tokenizer = train(type, ["x y", mended])
     assert tokenizer.decode(tokenizer.encode(mended)) == mended
 
 
 def test_what_is_no_character_is_refused() -> None:
-    for type in TYPES:
-        with pytest.raises(UserError, match=r"text 2, character 2, near .*surrogate"):
-            train(type, ["a b", "a\ud800"])
     for type in PIECE_TYPES:
         with pytest.raises(UserError, match=r"text 1, character 2, near .*U\+FFFF"):
             train(type, ["a\uffff"])
