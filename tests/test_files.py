@@ -137,9 +137,8 @@ def test_nothing_is_written_to_addresses(
     "command",
     [
         f"transcribe a.wav --model {ROOT}/recipes/an4/pretrained --output-dir s3://b/x",
-        "manifest convert all.jsonl s3://b/all.json",
+        "manifest convert all.jsonl s3://b/all.jsonl",
         "manifest pack all.jsonl s3://b/shards",
-        "manifest merge all.jsonl --output s3://b/all.jsonl",
         f"train {ROOT}/conf/yesno/ctc_lstm.yaml data.train=all.jsonl data.dev=all.jsonl output_dir=s3://b/run",
         "evaluate m all.jsonl --output-dir s3://b/scores",
     ],

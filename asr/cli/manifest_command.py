@@ -1,4 +1,4 @@
-"""`asr manifest ...`: check, count, split, filter, merge, convert or pack lists of utterances."""
+"""`asr manifest ...`: check, count, split, filter, convert or pack lists of utterances."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from asr.cli import add_engine, refuse_to_overwrite
-from asr.data.records import SOURCES, TARGETS, describe_columns
+from asr.data.records import SOURCES, describe_columns
 from asr.errors import UserError
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance
-    from asr.data.manifest_checks import Statistics
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("stats", _add_stats, _stats, "count utterances, hours, speakers and words"),
         ("split", _add_split, _split, "split a manifest, by default so that no speaker is in two parts"),
         ("filter", _add_filter, _filter, "keep the utterances that meet all conditions"),
-        ("merge", _add_merge, _merge, "join manifests of any kind, whose ids must differ"),
-        ("convert", _add_convert, _convert, "from and to the manifests of other toolkits and data sets"),
+        (
+            "convert",
+            _add_convert,
+            _convert,
+            "from the manifests of other toolkits and data sets, or to a Kaldi folder",
+        ),
         ("pack", _add_pack, _pack, "write the audio into tar shards, to train from anywhere"),
     ):
         description = f"{help_text[0].upper()}{help_text[1:]}."
@@ -55,7 +58,6 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     audio.add_argument("--no-audio", action="store_true", help="do not look at the audio files")
     audio.add_argument("--decode", action="store_true", help="decode all audio, not only the headers")
     parser.add_argument("--root", metavar="FOLDER", help="report audio outside of it, and do not open it")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 _EXTENT = {
@@ -66,10 +68,8 @@ _EXTENT = {
 
 
 def _validate(args: argparse.Namespace) -> int:
-    import json
     import os
     from collections import Counter
-    from dataclasses import asdict
 
     from asr.data.manifest_checks import CheckAudio, count_records, validate
     from asr.data.packed import INDEX_NAME
@@ -97,10 +97,6 @@ def _validate(args: argparse.Namespace) -> int:
     faults = sorted(found, key=lambda fault: fault.line)
     counts = dict(Counter(fault.kind for fault in faults).most_common())
     total = count_records(args.manifest)
-    if args.json:
-        report = {"utterances": total, "audio": extent, "counts": counts, "faults": [*map(asdict, faults)]}
-        print(json.dumps(report, ensure_ascii=False, indent=2))
-        return 1 if faults else 0
     for kind, count in counts.items():
         print(f"{kind:20} {count:8,}")
     for fault in faults:
@@ -113,37 +109,25 @@ def _validate(args: argparse.Namespace) -> int:
 
 def _add_stats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifests", metavar="MANIFEST", nargs="+", help=f"{JSON_LINES}, or shards")
-    parser.add_argument("--json", action="store_true", help="print a JSON list, an object for each manifest")
 
 
 def _stats(args: argparse.Namespace) -> int:
-    import json
-    from dataclasses import asdict
-
     from asr.data.manifest_checks import compute_statistics
     from asr.data.packed import read_data
 
-    reports = []
     for path in args.manifests:
-        statistics = compute_statistics(_with_progress(read_data(path), path))
-        reports.append({"manifest": path} | asdict(statistics))
-        if not args.json:
-            print(path, *_format_statistics(statistics), sep="\n", end="\n\n")
-    if args.json:
-        print(json.dumps(reports, ensure_ascii=False, indent=2))
+        found = compute_statistics(_with_progress(read_data(path), path))
+        print(path)
+        print(f"  utterances  {found.utterances:,} ({found.without_text:,} without a text)")
+        print(f"  hours       {found.hours:.2f}")
+        print(f"  words       {found.words:,}")
+        print("  seconds     " + ", ".join(f"{name} {value:.2f}" for name, value in found.seconds.items()))
+        for title, hours in (("speakers", found.hours_by_speaker), ("languages", found.hours_by_language)):
+            print(f"  hours by {title}, {len(hours):,} in all")
+            for name, value in list(hours.items())[:TOP_NAMES]:
+                print(f"    {name:24} {value:10.3f}")
+        print()
     return 0
-
-
-def _format_statistics(found: Statistics) -> Iterator[str]:
-    yield f"  utterances  {found.utterances:,} ({found.without_text:,} without a text)"
-    yield f"  hours       {found.hours:.2f}"
-    yield f"  words       {found.words:,}"
-    shortest, mean, longest = found.min_seconds, found.mean_seconds, found.max_seconds
-    yield f"  seconds     min {shortest:.2f}, mean {mean:.2f}, max {longest:.2f}"
-    yield "  percentiles " + ", ".join(f"{p} %: {value:.2f}" for p, value in found.percentiles.items())
-    for title, hours in (("speakers", found.hours_by_speaker), ("languages", found.hours_by_language)):
-        yield f"  hours by {title}, {len(hours):,} in all"
-        yield from (f"    {name:24} {value:10.3f}" for name, value in list(hours.items())[:TOP_NAMES])
 
 
 # --- split and filter ---------------------------------------------------------------------------
@@ -193,7 +177,6 @@ def _add_filter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-seconds", type=float, metavar="S", help="longest utterance to keep")
     parser.add_argument("--text", metavar="REGEX", help="regular expression that must occur in the text")
     parser.add_argument("--speakers", metavar="NAME", nargs="+", help="only these")
-    parser.add_argument("--ids", metavar="FILE", help="only the ids in this file, one on each line")
     parser.add_argument(
         "--extra", metavar="FIELD=VALUE", action="append", default=[], help="only this value; may be repeated"
     )
@@ -204,15 +187,14 @@ def _filter(args: argparse.Namespace) -> int:
     from collections import Counter
 
     from asr.data.manifest import read_manifest, write_manifest
-    from asr.data.subsets import Filter, read_names
+    from asr.data.subsets import Filter
 
     try:
         text = None if args.text is None else re.compile(args.text)
     except re.error as error:
         raise UserError(f"--text {args.text}: not a regular expression ({error})") from None
-    ids = None if args.ids is None else read_names(args.ids)
     extras = _read_pairs("--extra", args.extra)
-    chosen = Filter(args.min_seconds, args.max_seconds, text, args.speakers, ids, extras)
+    chosen = Filter(args.min_seconds, args.max_seconds, text, args.speakers, extras)
     refuse_to_overwrite(args.manifest, args.output)
     dropped: Counter[str] = Counter()
     utterances = _with_progress(read_manifest(args.manifest), args.manifest)
@@ -223,43 +205,16 @@ def _filter(args: argparse.Namespace) -> int:
     return 0
 
 
-# --- merge and convert --------------------------------------------------------------------------
-
-
-def _add_merge(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifests", metavar="MANIFEST", nargs="+", help="manifests, tables or Kaldi folders")
-    parser.add_argument("--output", metavar="FILE", required=True, help="the manifest to write")
-
-
-def _merge(args: argparse.Namespace) -> int:
-    from asr.data.manifest import write_manifest
-    from asr.data.packed import read_any
-
-    sources: dict[str, str] = {}
-
-    def join() -> Iterator[Utterance]:
-        for path in args.manifests:
-            refuse_to_overwrite(path, args.output)
-            for utterance in _with_progress(read_any(path), path):
-                if first := sources.get(utterance.id):
-                    raise UserError(
-                        f"{path}: utterance {utterance.id} was in {first} already; rename one of them"
-                    )
-                sources[utterance.id] = path
-                yield utterance
-
-    print(f"{args.output}: {write_manifest(args.output, join()):,} utterances")
-    return 0
+# --- convert and pack ----------------------------------------------------------------------------
 
 
 def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"Columns of tables have these names, others are kept as extras. {describe_columns()}."
     parser.add_argument("source", metavar="SOURCE", help="file or folder to read")
-    target = "file or folder to write; audio in the cells of Parquet goes into TARGET.audio beside it"
+    target = "OUT.jsonl, or a Kaldi folder; audio in the cells of Parquet goes into TARGET.audio beside it"
     parser.add_argument("target", metavar="TARGET", help=target)
-    by_suffix = "default: by the suffix"
-    parser.add_argument("--from", dest="source_kind", choices=SOURCES, help=f"{by_suffix} and a record")
-    parser.add_argument("--to", dest="target_kind", choices=TARGETS, help=f"{by_suffix}; .json is NeMo's")
+    text = "default: by the suffix and a record"
+    parser.add_argument("--from", dest="kind", choices=SOURCES, help=text)
     parser.add_argument("--text-column", metavar="NAME", help="the column, or JSON field, that has the texts")
 
 
@@ -267,26 +222,20 @@ def _convert(args: argparse.Namespace) -> int:
     import os
     from pathlib import Path
 
-    from asr.formats.interchange import (
-        guess_source_kind,
-        guess_target_kind,
-        read_utterances,
-        write_utterances,
-    )
+    from asr.formats.interchange import guess_source_kind, read_utterances, write_utterances
 
-    source_kind = args.source_kind or guess_source_kind(args.source)
-    target_kind = args.target_kind or guess_target_kind(args.target)
-    logger.info("%s is read as %s, %s is written as %s", args.source, source_kind, args.target, target_kind)
+    kind = args.kind or guess_source_kind(args.source)
+    logger.info("%s is read as %s", args.source, kind)
     refuse_to_overwrite(args.source, args.target)
     left_out: list[Exception] = []
     utterances = read_utterances(
         args.source,
-        source_kind,
+        kind,
         audio_dir=Path(os.path.abspath(args.target) + ".audio"),
         text_column=args.text_column,
         leave_out=left_out.append,
     )
-    count = write_utterances(args.target, target_kind, _with_progress(utterances, args.source))
+    count = write_utterances(args.target, _with_progress(utterances, args.source))
     print(f"{args.target}: {count:,} utterances")
     if not count and not left_out:
         logger.warning("%s: has no utterance in it; is it the right one?", args.source)

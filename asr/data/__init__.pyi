@@ -20,7 +20,7 @@ from .packed import (
     read_data as read_data,
     read_sentences as read_sentences,
 )
-from .records import COLUMNS as COLUMNS, SOURCES as SOURCES, TARGETS as TARGETS
+from .records import COLUMNS as COLUMNS, SOURCES as SOURCES
 from .storage import (
     ByteRange as ByteRange,
     read_range as read_range,
@@ -33,7 +33,6 @@ from .subsets import (
     assign_units as assign_units,
     choose_unit as choose_unit,
     parse_share as parse_share,
-    read_names as read_names,
     split_manifest as split_manifest,
 )
 from .text_lines import (

@@ -7,10 +7,10 @@ import itertools
 import os
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -196,12 +196,11 @@ def _check_text(
 
 # --- statistics ---------------------------------------------------------------------------------
 
-PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
+PERCENTILES = (0, 1, 5, 25, 50, 75, 95, 99, 100)
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """The contents of a manifest in numbers. Durations are in seconds."""
+class Statistics(NamedTuple):
+    """The contents of a manifest in numbers."""
 
     utterances: int
     hours: float
@@ -209,40 +208,33 @@ class Statistics:
     without_text: int
     hours_by_speaker: dict[str, float]  # most first; utterances of unknown speakers are left out
     hours_by_language: dict[str, float]
-    min_seconds: float
-    mean_seconds: float
-    max_seconds: float
-    percentiles: dict[int, float]
+    seconds: dict[str, float]  # mean and percentiles
 
 
 def compute_statistics(utterances: Iterable[Utterance]) -> Statistics:
     """One pass; memory is 8 bytes an utterance."""
     durations = array("d")
-    speakers: defaultdict[str, float] = defaultdict(float)
-    languages: defaultdict[str, float] = defaultdict(float)
+    speakers, languages = defaultdict[str | None, float](float), defaultdict[str | None, float](float)
     words = without_text = 0
     for utterance in utterances:
         durations.append(utterance.duration)
-        if utterance.speaker is not None:
-            speakers[utterance.speaker] += utterance.duration / 3600
-        if utterance.language is not None:
-            languages[utterance.language] += utterance.duration / 3600
+        speakers[utterance.speaker] += utterance.duration / 3600
+        languages[utterance.language] += utterance.duration / 3600
         without_text += utterance.text is None
         words += len((utterance.text or "").split())
-    seconds = np.array(durations if durations else [0.0])
+    seconds = np.array(durations or [0.0])
+    numbers = zip(PERCENTILES, np.percentile(seconds, PERCENTILES).tolist(), strict=True)
     return Statistics(
-        utterances=len(durations),
-        hours=float(seconds.sum()) / 3600,
-        words=words,
-        without_text=without_text,
-        hours_by_speaker=_most_first(speakers),
-        hours_by_language=_most_first(languages),
-        min_seconds=float(seconds.min()),
-        mean_seconds=float(seconds.mean()),
-        max_seconds=float(seconds.max()),
-        percentiles=dict(zip(PERCENTILES, np.percentile(seconds, PERCENTILES).tolist(), strict=True)),
+        len(durations),
+        float(seconds.sum()) / 3600,
+        words,
+        without_text,
+        _most_first(speakers),
+        _most_first(languages),
+        {"mean": float(seconds.mean())} | {f"{percent} %": value for percent, value in numbers},
     )
 
 
-def _most_first(hours: dict[str, float]) -> dict[str, float]:
-    return dict(sorted(hours.items(), key=lambda item: (-item[1], item[0])))
+def _most_first(hours: Mapping[str | None, float]) -> dict[str, float]:
+    known = [(name, value) for name, value in hours.items() if name is not None]
+    return dict(sorted(known, key=lambda item: (-item[1], item[0])))

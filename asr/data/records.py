@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from asr.data.text_lines import MAX_TEXT_LINE_BYTES, Lines, parse_json
 from asr.errors import UserError, shorten
 
-# The kinds of manifests that `asr manifest convert` reads and writes.
-TARGETS = ("jsonl", "nemo", "kaldi")
-SOURCES = (*TARGETS, "csv", "tsv", "librispeech", "lhotse", "parquet", "audiofolder", "files")
+# The kinds of manifests that `asr manifest convert` reads.
+SOURCES = ("jsonl", "nemo", "kaldi", "csv", "tsv", "lhotse", "parquet", "audiofolder", "files")
 
 COLUMNS = {
     "id": ("id", "utt_id", "utterance_id", "utt", "key", "segment_id", "utterance"),

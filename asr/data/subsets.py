@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from asr.data.manifest import Utterance, read_manifest, write_manifest
-from asr.data.text_lines import read_text_lines
 from asr.errors import UserError
 
 REST = "rest"
@@ -136,7 +135,6 @@ class Filter(NamedTuple):
     max_seconds: float | None = None
     text: re.Pattern[str] | None = None  # occurs in the text
     speakers: Collection[str] | None = None
-    ids: Collection[str] | None = None
     extras: Mapping[str, str] = MappingProxyType({})  # compared as text: true, 3, north
 
     def apply(self, utterances: Iterable[Utterance], dropped: Counter[str]) -> Iterator[Utterance]:
@@ -157,15 +155,8 @@ class Filter(NamedTuple):
             yield f"text without {self.text.pattern}"
         if self.speakers is not None and utterance.speaker not in self.speakers:
             yield "other speaker"
-        if self.ids is not None and utterance.id not in self.ids:
-            yield "other id"
         for name, wanted in self.extras.items():
             value = utterance.extras.get(name)
             shown = value if isinstance(value, str) else json.dumps(value)
             if name not in utterance.extras or shown != wanted:
                 yield f"{name} is not {wanted}"
-
-
-def read_names(path: str | Path) -> frozenset[str]:
-    """Names, one on each line."""
-    return frozenset(name for _, name in read_text_lines(path))

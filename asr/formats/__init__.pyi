@@ -1,6 +1,5 @@
 from .interchange import (
     guess_source_kind as guess_source_kind,
-    guess_target_kind as guess_target_kind,
     read_utterances as read_utterances,
     write_utterances as write_utterances,
 )

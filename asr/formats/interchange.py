@@ -1,44 +1,37 @@
-"""Manifests of other toolkits in and out: NeMo JSON Lines and Kaldi folders.
+"""Manifests of other toolkits to ours, and Kaldi folders of ours.
 
-In only: tables such as Common Voice's, LibriSpeech, lhotse, audiofolder and Parquet of Hugging Face,
-recordings with a .txt beside each. What a format cannot hold is an error if it would damage the rest, else a
-warning.
+Sources are Kaldi folders, JSON Lines of NeMo and others, tables such as Common Voice's, cuts of lhotse,
+audiofolder and Parquet of Hugging Face, recordings with a .txt beside each.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from asr.audio.reading import AUDIO_SUFFIXES
-from asr.data.manifest import Utterance, read_manifest, require_line_fits, with_absolute_audio, write_manifest
+from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.data.packed import is_manifest
 from asr.data.records import (
     COLUMNS,
     MEANINGS,
     SOURCES,
-    TARGETS,
     build_id,
     describe_columns,
     read_objects,
     read_rows,
 )
-from asr.data.text_lines import open_lines, parse_json, read_id_texts, read_text_lines
+from asr.data.text_lines import open_lines, parse_json, read_text_lines
 from asr.errors import UserError, shorten
-from asr.files import replace_file
 from asr.formats.kaldi_folder import read_kaldi, write_kaldi
 from asr.formats.lhotse_cuts import read_cuts
 from asr.formats.parquet import read_parquet
 from asr.formats.source import LeaveOut, Source, find_split, raise_error
 
-TRANS = ".trans.txt"
 METADATA = ("metadata.csv", "metadata.jsonl")
-_NEMO_NAMES = {"audio": "audio_filepath", "start": "offset", "language": "lang"}
-_SUFFIXES = {TRANS: "librispeech", ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}
+_SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}
 
 
 def read_utterances(
@@ -91,21 +84,11 @@ def guess_source_kind(path: str | Path) -> str:
 def _guess_folder_kind(folder: Path) -> str:
     if (folder / "wav.scp").exists():
         return "kaldi"
-    patterns = [("*.parquet", "parquet"), (f"*{TRANS}", "librispeech")]
-    patterns += [(name, "audiofolder") for name in METADATA]
+    patterns = [("*.parquet", "parquet"), *((name, "audiofolder") for name in METADATA)]
     for pattern, kind in patterns:
         if next(folder.rglob(pattern), None) is not None:
             return kind
     return "kaldi" if next(_find_recordings(folder), None) is None else "files"
-
-
-def guess_target_kind(path: str | Path) -> str:
-    """Guess by the suffix; a path without one is a Kaldi folder."""
-    path = Path(path)
-    kind = "kaldi" if path.is_dir() else {".jsonl": "jsonl", ".json": "nemo", "": "kaldi"}.get(path.suffix)
-    if kind is None:
-        raise UserError(f"{path}: cannot tell the kind of this target; name it: {', '.join(TARGETS)}")
-    return kind
 
 
 # --- NeMo ---------------------------------------------------------------------------------------
@@ -118,54 +101,7 @@ def _read_nemo(path: str | Path, source: Source, split: str | None = None) -> It
             yield from source.build(f"{path}:{number}", source.keep_scalars(record), lines.folder, split)
 
 
-def _write_nemo(path: str | Path, utterances: Iterable[Utterance]) -> int:
-    """Audio paths are absolute, since only some versions of NeMo know relative ones."""
-    folder = os.path.dirname(os.path.abspath(path))
-    count = 0
-    with replace_file(path) as file:
-        for utterance in utterances:
-            fields = _flatten(utterance, with_absolute_audio(utterance, folder).audio, _NEMO_NAMES)
-            line = json.dumps(fields, ensure_ascii=False).encode()
-            require_line_fits(utterance.id, line)
-            file.write(line + b"\n")
-            count += 1
-    return count
-
-
-def _flatten(utterance: Utterance, audio: str, names: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of an utterance under the names of a format, with its extras beside them."""
-    for name in utterance.extras:
-        if utterance.text is not None and name.lower() in COLUMNS["text"][1:]:
-            continue  # the field `text` goes before
-        if name.lower() in MEANINGS:
-            raise UserError(
-                f"utterance {utterance.id}: extras.{name} means something else as a field; rename it"
-            )
-    fields = utterance.model_dump(exclude_defaults=True, exclude={"extras"}) | {"audio": audio}
-    return {names.get(name, name): value for name, value in fields.items()} | utterance.extras
-
-
 # --- folders of recordings ----------------------------------------------------------------------
-
-
-def _read_librispeech(path: str | Path, source: Source) -> Iterator[Utterance]:
-    """All SPEAKER-CHAPTER.trans.txt of a folder and below, or one of them: a line is an id and its text.
-
-    The audio, ID.flac or of another format, lies beside; the speaker is the first part of the id.
-    """
-    for table in sorted(Path(path).rglob(f"*{TRANS}")) if Path(path).is_dir() else [Path(path)]:
-        with open_lines(table) as lines:
-            for number, id, text in read_id_texts(lines):
-                names = (f"{id}{suffix}" for suffix in (".flac", ".wav", ".mp3", ".opus", ".ogg"))
-                audio = next(
-                    (name for name in names if "/" not in id and (table.parent / name).is_file()), None
-                )
-                if audio is None:
-                    message = f"no audio for {shorten(id)} beside it; expected {shorten(id + '.flac')}"
-                    source.leave_out(lines.error(number, message))
-                    continue
-                record = {"id": id, "audio": audio, "text": text, "speaker": id.split("-")[0]}
-                yield from source.build(f"{table}:{number}", record, table.parent)
 
 
 def _find_recordings(folder: Path) -> Iterator[Path]:
@@ -241,18 +177,17 @@ _READERS: dict[str, Callable[[str | Path, Source], Iterator[Utterance]]] = {
     "csv": _read_csv,
     "tsv": partial(_read_table, separator="\t"),
     "kaldi": read_kaldi,
-    "librispeech": _read_librispeech,
     "lhotse": read_cuts,
     "audiofolder": _read_audiofolder,
     "files": _read_files,
 }
-_WRITERS: dict[str, Callable[[str | Path, Iterable[Utterance]], int]] = {
-    "jsonl": write_manifest,
-    "nemo": _write_nemo,
-    "kaldi": write_kaldi,
-}
 
 
-def write_utterances(path: str | Path, kind: str, utterances: Iterable[Utterance]) -> int:
-    """Write a manifest of any kind; returns the count."""
-    return _WRITERS[kind](path, utterances)
+def write_utterances(path: str | Path, utterances: Iterable[Utterance]) -> int:
+    """Write a manifest, or a Kaldi folder where the path has no suffix; returns the count."""
+    path = Path(path)
+    if path.suffix not in ("", ".jsonl"):
+        raise UserError(
+            f"{path}: expected OUT.jsonl for a manifest, or a name without suffix for a Kaldi folder"
+        )
+    return write_manifest(path, utterances) if path.suffix else write_kaldi(path, utterances)

@@ -1,4 +1,4 @@
-"""Kaldi data folders in and out: wav.scp, segments, text, utt2spk, utt2dur, utt2lang.
+"""Kaldi data folders in and out: wav.scp, segments, text, utt2spk; in also utt2dur, reco2dur and utt2lang.
 
 Nothing is ever executed. Relative audio paths start at the current folder, as they do for Kaldi.
 """
@@ -11,24 +11,21 @@ import math
 import os
 import re
 import shlex
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from asr.audio.reading import AudioError, read_info
-from asr.data.manifest import Utterance, require_line_fits, with_absolute_audio
+from asr.data.manifest import Utterance, with_absolute_audio
 from asr.data.records import read_seconds
 from asr.data.text_lines import BLANKS, open_lines, read_id_texts
 from asr.errors import UserError, shorten
 from asr.files import replace_file
-from asr.formats.source import Source, UniqueNames, warn_of_losses
+from asr.formats.source import Source, UniqueNames
 
 logger = logging.getLogger(__name__)
-
-# Nanoseconds: finer than any sample, coarse enough that (start + duration) - start gives the duration back.
-SECONDS_DIGITS = 9
 
 Value = TypeVar("Value")
 
@@ -49,7 +46,7 @@ def read_kaldi(folder: str | Path, source: Source | None = None) -> Iterator[Utt
     """
     folder, source = Path(folder), source or Source(folder)
     if not (folder / "wav.scp").is_file():
-        raise UserError(f"{folder}: has no wav.scp, tables, .trans.txt or audio files; give another folder")
+        raise UserError(f"{folder}: has no wav.scp, tables or audio files; give another folder")
     recordings = _read_table(folder / "wav.scp", _find_audio)
     segments = {name: _Segment(name) for name in recordings}
     if in_parts := (folder / "segments").exists():
@@ -200,8 +197,10 @@ def parse_pipe(command: str) -> tuple[str, str | None]:
 
 
 def write_kaldi(folder: str | Path, utterances: Iterable[Utterance]) -> int:
-    """Write a data folder with a `segments` file, sorted as Kaldi wants it; returns the count."""
+    """Write a new data folder with a `segments` file, sorted as Kaldi wants it; returns the count."""
     folder = Path(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder}: is not empty; remove it, or give another folder")
     records = sorted(
         (with_absolute_audio(u, os.path.abspath(folder)) for u in utterances), key=lambda u: u.id
     )
@@ -211,70 +210,43 @@ def write_kaldi(folder: str | Path, utterances: Iterable[Utterance]) -> int:
         if record.id == following.id:
             raise UserError(f"utterance {record.id} is there twice; ids must be unique in a Kaldi folder")
     for record in records:
-        try:
-            _require_storable(record)
-        except UserError as error:
-            raise UserError(f"utterance {record.id}: {error}") from None
-    tables = _build_tables(records)
-    if others := {path.name for path in folder.glob("*")} - tables.keys():
-        raise UserError(
-            f"{folder}: has a {min(others)} that would not fit; remove it, or take another folder"
-        )
-    for name, lines in tables.items():
+        _require_storable(record)
+    for name, lines in _build_tables(records).items():
         with replace_file(folder / name) as file:
             file.writelines(f"{line}\n".encode() for line in lines)
-    losses: Counter[str] = Counter()
-    for record in records:
-        losses.update(f"lose their extras {shorten(name)}" for name in record.extras)
-    warn_of_losses(folder, losses)
-    if sorted(records, key=lambda record: (record.speaker or record.id, record.id)) != records:
-        logger.warning("%s: Kaldi wants ids that begin with the name of the speaker, to sort alike", folder)
     return len(records)
 
 
 def _require_storable(record: Utterance) -> None:
     """Refuse what a Kaldi folder would give back as something else."""
+    fault = ""
     if record.channel is not None:
-        raise UserError(
-            f"channel {record.channel} of {shorten(record.audio)}, but a Kaldi folder is written of whole "
-            "files; write each channel to a file of its own first"
-        )
-    if found := re.search(r"[\x00-\x1f\x7f-\x9f]", record.text or ""):
-        raise UserError(f"text has the control character U+{ord(found[0]):04X}; remove it")
-    require_line_fits(record.id, f"{record.id} {record.text}".encode())
-    for name, value in (("speaker", record.speaker), ("language", record.language)):
-        if " " in (value or ""):
-            raise UserError(f"{name} {shorten(value)} has a space, which ends a column in Kaldi")
-    if round(record.duration, SECONDS_DIGITS) == 0:
-        raise UserError(f"duration {record.duration} s is too short to be written")
+        fault = f"channel {record.channel}, but a Kaldi folder is written of whole files"
+    elif re.search(r"[\x00-\x1f\x7f-\x9f]", record.text or ""):
+        fault = "control characters in its text"
+    elif " " in (record.speaker or ""):
+        fault = f"speaker {shorten(record.speaker)} has a space, which ends a column"
+    if fault:
+        raise UserError(f"utterance {record.id}: {fault}; change that first")
     _require_plain_path(record.audio)
 
 
 def _build_tables(records: list[Utterance]) -> dict[str, list[str]]:
     """File name -> lines. Python sorts strings by code points, which is the order of LC_ALL=C for UTF-8."""
-    unique = UniqueNames()
+    unique, utterances = UniqueNames(), defaultdict(list)
     names = {
         path: unique.add(re.sub(r"\s", "_", Path(path).stem) or "recording")
         for path in sorted({record.audio for record in records})
     }
-    utterances = defaultdict(list)
     for record in records:
         utterances[record.speaker or record.id].append(record.id)
-    tables = {
-        "utt2dur": [f"{record.id} {_format_seconds(record.duration)}" for record in records],
+    return {
         "wav.scp": sorted(f"{name} {path}" for path, name in names.items()),
         "segments": [
-            f"{record.id} {names[record.audio]} {_format_seconds(record.start)} "
-            f"{_format_seconds(record.start + record.duration)}"
+            f"{record.id} {names[record.audio]} {record.start:.9f} {record.start + record.duration:.9f}"
             for record in records
         ],
         "utt2spk": [f"{record.id} {record.speaker or record.id}" for record in records],
         "spk2utt": [f"{speaker} {' '.join(utterances[speaker])}" for speaker in sorted(utterances)],
         "text": [f"{record.id} {record.text}" for record in records if record.text is not None],
-        "utt2lang": [f"{record.id} {record.language}" for record in records if record.language],
     }
-    return {name: lines for name, lines in tables.items() if lines}
-
-
-def _format_seconds(seconds: float) -> str:
-    return f"{seconds:.{SECONDS_DIGITS}f}".rstrip("0").rstrip(".")

@@ -107,7 +107,8 @@ class Source:
     def read(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
         """Pass on the utterances, then warn of what the source as a whole lacks."""
         yield from utterances
-        warn_of_losses(self._path, self.losses)
+        for loss, count in self.losses.items():
+            logger.warning("%s: %d utterances %s", self._path, count, loss)
         if self._count and not self._texts:
             names = self._names
             logger.warning("%s: no utterance has a text; name it by --text-column: %s", self._path, names)
@@ -125,10 +126,3 @@ def find_split(path: str) -> str | None:
     """The split that a path below the folder of a data set names, as Hugging Face's do: test/a.wav."""
     found = _SPLIT.findall(path)
     return found[-1].lower() if found else None
-
-
-def warn_of_losses(path: str | Path, losses: Mapping[str, int]) -> None:
-    """Say how many utterances lost something on their way to or from another format."""
-    for loss, count in losses.items():
-        if count:
-            logger.warning("%s: %d utterances %s", path, count, loss)

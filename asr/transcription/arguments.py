@@ -37,7 +37,7 @@ UNIT_SECONDS = 1800.0
 MAX_UNIT_ITEMS = 5_000  # thousands of tiny files, or of unknown length, are one unit no longer
 # Of 16 kHz mono; of other formats that of MP3 and Opus with 64 kbit/s is taken.
 BYTES_PER_SECOND = {".wav": 32_000, ".flac": 16_000}
-MANIFEST_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".trans.txt")
+MANIFEST_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv")
 
 
 Found = tuple[Recording, str]

@@ -93,10 +93,6 @@ def test_validate_lists_faults_in_order_of_the_lines(run: Run, corpus: Path) -> 
         ["all.jsonl:13", "x", "unreadable-record"],
     ]
     assert lines[-1].startswith("13 utterances, 3 with faults")
-    status, out, _ = run("validate", "all.jsonl", "--json")
-    report = json.loads(out)
-    assert (status, report["utterances"], report["counts"]["missing-audio"]) == (1, 13, 1)
-    assert report["faults"][0]["line"] == 11
 
 
 def test_validate_options(run: Run, corpus: Path) -> None:
@@ -115,16 +111,10 @@ def test_validate_options(run: Run, corpus: Path) -> None:
 
 def test_stats(run: Run, corpus: Path) -> None:
     write_manifest(corpus / "none.jsonl", [])
+    append(corpus / "all.jsonl", id="x", audio="x.wav", duration=7200.0, speaker="most", language="en")
     status, out, _ = run("stats", "all.jsonl", "none.jsonl")
     assert status == 0 and "none.jsonl\n  utterances  0" in out and "words       20" in out
-    reports = json.loads(run("stats", "all.jsonl", "none.jsonl", "--json")[1])
-    assert [(report["manifest"], report["utterances"]) for report in reports] == [
-        ("all.jsonl", 10),
-        ("none.jsonl", 0),
-    ]
-    assert reports[0]["percentiles"]["50"] == 1.0
-    append(corpus / "all.jsonl", id="x", audio="x.wav", duration=7200.0, speaker="most", language="en")
-    out = run("stats", "all.jsonl")[1]
+    assert "50 % 1.00" in out and "100 % 7200.00" in out
     assert "hours by speakers, 11 in all\n    most " in out and "2.000\n" in out
     assert "hours by languages, 1 in all\n    en " in out
 
@@ -147,8 +137,7 @@ def test_split(run: Run, corpus: Path) -> None:
 
 
 def test_filter(run: Run, corpus: Path) -> None:
-    (corpus / "ids.txt").write_text("s4-u\ns5-u\ns6-u\nother\n")
-    conditions = "--min-seconds 0.5 --max-seconds 1 --text ^ab --speakers s4 s5 --ids ids.txt --extra n=4"
+    conditions = "--min-seconds 0.5 --max-seconds 1 --text ^ab --speakers s4 s5 --extra n=4"
     status, out, _ = run("filter", "all.jsonl", "few.jsonl", *conditions.split())
     assert (status, out.splitlines()) == (0, ["few.jsonl: 1 utterances kept, 9 dropped", "         8 other speaker",
                                               "         1 n is not 4"])  # fmt: skip
@@ -159,34 +148,28 @@ def test_filter(run: Run, corpus: Path) -> None:
 # --- convert ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", ["data", "a.json"])
-def test_convert_there_and_back(run: Run, target: str) -> None:
-    status, out, err = run("convert", "all.jsonl", target)
-    assert (status, out) == (0, f"{target}: 10 utterances\n")
-    assert f"all.jsonl is read as jsonl, {target} is written as" in err
-    assert run("convert", target, "back.jsonl")[0] == 0
-
+def test_convert_there_and_back(run: Run, corpus: Path) -> None:
     def essence(path: str) -> list[tuple]:
         return [(u.id, u.audio, u.start, u.duration, u.text, u.speaker) for u in read_manifest(path)]
 
+    assert run("convert", "all.jsonl", "data")[:2] == (0, "data: 10 utterances\n")
+    status, _, err = run("convert", "data", "back.jsonl")
+    assert status == 0 and "data is read as kaldi" in err
     assert essence("back.jsonl") == essence("all.jsonl")
 
 
-def test_convert_with_kinds_by_name(run: Run, corpus: Path) -> None:
-    assert run("convert", "all.jsonl", "a.txt", "--to", "nemo")[0] == 0
+def test_convert_with_a_kind_by_name(run: Run, corpus: Path) -> None:
+    append(corpus / "a.txt", audio_filepath="audio/0.wav", text="a")
     assert run("convert", "a.txt", "b.jsonl")[0] == 2
     assert run("convert", "a.txt", "b.jsonl", "--from", "nemo")[0] == 0
-    assert list(read_manifest("b.jsonl")) == list(read_manifest("all.jsonl"))
+    assert next(read_manifest("b.jsonl")).text == "a"
 
 
-@pytest.mark.parametrize("source", ["t.csv", "kaldi", "libri"])
+@pytest.mark.parametrize("source", ["t.csv", "kaldi"])
 def test_convert_leaves_out_what_cannot_be_read(run: Run, corpus: Path, source: str) -> None:
     (corpus / "t.csv").write_text("id,path,text\nlost,no.wav,a\ngood,audio/0.wav,b\n")
     (corpus / "kaldi").mkdir()
     (corpus / "kaldi" / "wav.scp").write_text("good audio/0.wav\nlost no.wav\n")
-    (corpus / "libri").mkdir()
-    (corpus / "libri" / "a.trans.txt").write_text("good b\nlost a\n")
-    (corpus / "libri" / "good.wav").write_bytes((corpus / "audio" / "0.wav").read_bytes())
     status, out, err = run("convert", source, "out.jsonl")
     assert (status, out) == (1, "out.jsonl: 1 utterances\n")
     assert "left out: " in err and "1 utterances are left out" in err
@@ -209,7 +192,7 @@ def test_convert_with_a_column_of_texts(run: Run, corpus: Path) -> None:
     [
         ("validate no.jsonl", "no.jsonl: cannot read the file"),
         ("validate all.jsonl --text-rules nfc", "give --tokenizer as well"),
-        ("validate all.jsonl --tokenizer all.jsonl --text-rules x", "unknown rule x"),
+        ("validate all.jsonl --tokenizer all.jsonl --text-rules x", "'x'"),
         ("validate all.jsonl --tokenizer all.jsonl", "all.jsonl"),
         ("validate audio", "asr manifest convert audio OUT.jsonl"),
         ("validate texts.tsv.gz", "asr manifest convert texts.tsv.gz OUT.jsonl"),
@@ -220,11 +203,8 @@ def test_convert_with_a_column_of_texts(run: Run, corpus: Path) -> None:
         ("filter all.jsonl ./all.jsonl", "is the input as well"),
         ("filter all.jsonl b.jsonl --extra n", "--extra n"),
         ("filter all.jsonl b.jsonl --text (", "--text ("),
-        ("filter all.jsonl b.jsonl --ids no.txt", "no.txt: cannot read the file"),
-        ("convert all.jsonl a.txt", "a.txt: cannot tell the kind"),
-        ("convert all.jsonl all.jsonl --to nemo", "is the input as well"),
-        ("merge all.jsonl all.jsonl --output b.jsonl", "utterance s0-u was in all.jsonl already"),
-        ("merge all.jsonl --output all.jsonl", "is the input as well"),
+        ("convert all.jsonl a.txt", "a.txt: expected OUT.jsonl"),
+        ("convert all.jsonl all.jsonl", "is the input as well"),
     ],
 )  # fmt: skip
 def test_wrong_use_is_refused(run: Run, corpus: Path, words: str, message: str) -> None:
@@ -237,12 +217,3 @@ def test_wrong_use_is_refused(run: Run, corpus: Path, words: str, message: str) 
 def test_no_action_needs_torch(corpus: Path) -> None:
     script = "import sys; from asr.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script, "manifest", "stats", "all.jsonl"], check=True, timeout=60)
-
-
-def test_merge_joins_manifests_of_any_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_manifest(tmp_path / "a.jsonl", [Utterance(id="a", audio="/a.wav", duration=1)])
-    (tmp_path / "b.csv").write_text("id,file,duration,transcript\nb,/b.wav,2,hi\n")
-    first, second, output = (str(tmp_path / name) for name in ("a.jsonl", "b.csv", "c.jsonl"))
-    assert main(["manifest", "merge", first, second, "--output", output]) == 0
-    assert "c.jsonl: 2 utterances" in capsys.readouterr().out
-    assert [(item.id, item.text) for item in read_manifest(output)] == [("a", None), ("b", "hi")]

@@ -177,8 +177,7 @@ def test_statistics_of_a_known_manifest() -> None:
     assert statistics.hours == 4.0
     assert list(statistics.hours_by_speaker.items()) == [("x", 2.0), ("y", 1.0)]
     assert statistics.hours_by_language == {"en": 0.5}
-    assert (statistics.min_seconds, statistics.mean_seconds, statistics.max_seconds) == (1800, 3600, 5400)
-    assert statistics.percentiles[50] == 3600
+    assert [statistics.seconds[name] for name in ("0 %", "mean", "50 %", "100 %")] == [1800, 3600, 3600, 5400]
 
 
 def test_statistics_of_nothing() -> None:

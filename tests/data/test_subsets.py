@@ -16,7 +16,6 @@ from asr.data import (
     choose_unit,
     parse_share,
     read_manifest,
-    read_names,
     split_manifest,
     write_manifest,
 )
@@ -157,7 +156,6 @@ RECORDS = [
         ({"max_seconds": 5.0}, "ab", {"longer than 5 s": 1}),
         ({"text": re.compile("^t")}, "b", {"text without ^t": 2}),
         ({"speakers": frozenset("x")}, "a", {"other speaker": 2}),
-        ({"ids": frozenset("ac")}, "ac", {"other id": 1}),
         ({"extras": {"n": "3"}}, "a", {"n is not 3": 2}),
         ({"extras": {"ok": "false"}}, "b", {"ok is not false": 2}),
         ({"extras": {"n": "null"}}, "c", {"n is not null": 2}),
@@ -168,8 +166,3 @@ def test_a_filter_keeps_and_counts(conditions: dict, kept: str, dropped: dict) -
     counts: Counter[str] = Counter()
     assert "".join(u.id for u in Filter(**conditions).apply(RECORDS, counts)) == kept
     assert counts == dropped
-
-
-def test_names_come_one_on_each_line(tmp_path: Path) -> None:
-    (tmp_path / "ids").write_bytes("\ufeffa\r\n\n é \n".encode())
-    assert read_names(tmp_path / "ids") == {"a", "é"}

@@ -213,20 +213,17 @@ def test_a_folder_is_written_as_kaldi_would(tmp_path: Path) -> None:
             duration=2.0,
             text="two",
             speaker="s2",
-            language="en",
         ),
-        Utterance(id="s1-Z", audio="/a.wav", duration=1.0 / 3, text="", speaker="s1", language="en"),
-        Utterance(id="s1-a", audio="/a.wav", start=0.1, duration=0.2, text="x", speaker="s1", language="en"),
+        Utterance(id="s1-Z", audio="/a.wav", duration=1.0 / 3, text="", speaker="s1"),
+        Utterance(id="s1-a", audio="/a.wav", start=0.1, duration=0.2, text="x", speaker="s1"),
     ]
     assert write_kaldi(tmp_path / "data", utterances) == 3
     assert {path.name: path.read_text() for path in (tmp_path / "data").iterdir()} == {
         "wav.scp": "a /a.wav\nx_b /x b.wav\n",
-        "segments": "s1-Z a 0 0.333333333\ns1-a a 0.1 0.3\ns2-b x_b 0 2\n",
+        "segments": "s1-Z a 0.000000000 0.333333333\ns1-a a 0.100000000 0.300000000\ns2-b x_b 0.000000000 2.000000000\n",
         "text": "s1-Z \ns1-a x\ns2-b two\n",
         "utt2spk": "s1-Z s1\ns1-a s1\ns2-b s2\n",
         "spk2utt": "s1 s1-Z s1-a\ns2 s2-b\n",
-        "utt2dur": "s1-Z 0.333333333\ns1-a 0.2\ns2-b 2\n",
-        "utt2lang": "s1-Z en\ns1-a en\ns2-b en\n",
     }
     first, second, third = read_kaldi(tmp_path / "data")
     assert (second, third) == (utterances[2], utterances[0]) and first.duration == pytest.approx(
@@ -247,47 +244,30 @@ def test_recordings_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"text": "a\tb"}, "U+0009"),
-        ({"text": "a\x85b"}, "U+0085"),
-        ({"text": "a" * 1_000_000}, "the line is longer"),
+        ({"text": "a\tb"}, "control characters in its text"),
+        ({"text": "a\x85b"}, "control characters in its text"),
         ({"speaker": "a b"}, "speaker 'a b' has a space"),
-        ({"language": "a b"}, "language 'a b' has a space"),
         ({"audio": "/x/a |"}, "'/x/a |': expected the path"),
         ({"audio": "/x/a:1"}, "is a place inside an archive"),
-        ({"duration": 1e-12}, "too short to be written"),
-        ({"channel": 2}, "channel 2 of '/x/a.wav', but a Kaldi folder is written of whole files"),
+        ({"channel": 2}, "channel 2, but a Kaldi folder is written of whole files"),
     ],
 )
 def test_what_would_come_back_differently_is_refused(tmp_path: Path, changes: dict, message: str) -> None:
     utterance = Utterance(**{"id": "a", "audio": "/x/a.wav", "duration": 1.0} | changes)
-    with pytest.raises(UserError, match=f"utterance a: .*{re.escape(message)}"):
+    with pytest.raises(UserError, match=re.escape(message)):
         write_kaldi(tmp_path / "data", [utterance])
     assert not (tmp_path / "data").exists()
 
 
-def test_a_folder_is_refused_if_other_files_would_not_fit(tmp_path: Path) -> None:
+def test_a_folder_is_new_and_its_ids_differ(tmp_path: Path) -> None:
     utterance = Utterance(id="a", audio="/x/a.wav", duration=1.0)
     with pytest.raises(UserError, match="no utterances to write"):
         write_kaldi(tmp_path, [])
     with pytest.raises(UserError, match="utterance a is there twice"):
         write_kaldi(tmp_path, [utterance, utterance])
     write_kaldi(tmp_path, [utterance])
-    write_kaldi(tmp_path, [utterance])
-    (tmp_path / "feats.scp").touch()
-    with pytest.raises(UserError, match=r"has a feats\.scp that would not fit"):
+    with pytest.raises(UserError, match="is not empty"):
         write_kaldi(tmp_path, [utterance])
-
-
-def test_losses_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    fields = {"audio": "/x/a.wav", "duration": 1.0}
-    utterances = [
-        Utterance(id="a", speaker="s2", extras={"accent": "x"}, **fields),
-        Utterance(id="b", speaker="s1", extras={"accent": "x"}, **fields),
-    ]
-    write_kaldi(tmp_path, utterances)
-    for message in ("2 utterances lose their extras 'accent'",
-                    "Kaldi wants ids that begin with the name of the speaker"):  # fmt: skip
-        assert message in caplog.text
 
 
 WORDS = st.text(

@@ -58,18 +58,16 @@ def test_rows_become_utterances(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert "1 utterances lose 'words', a list or an object" in caplog.text
 
 
-@pytest.mark.parametrize("target", ["mine/all.jsonl", "mine/cv.hi", "all.jsonl"])
+@pytest.mark.parametrize("target", ["mine/all.jsonl", "mine/kaldi", "all.jsonl"])
 def test_targets_of_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     monkeypatch.chdir(tmp_path)
-    kind = "kaldi" if target == "mine/cv.hi" else target.rpartition(".")[2]
-    names = ("data/train-0.parquet", "data/test-0.parquet", f"{target}2/other.parquet")
-    for name in names:
+    for name in ("data/train-0.parquet", "data/test-0.parquet", f"{target}2/other.parquet"):
         write(Path(name), [ROWS[0] | {"id": name[5:10]}])
-    assert main(["manifest", "convert", "data", target, "--to", kind]) == 0
-    found = list(read_utterances(target, kind))
+    assert main(["manifest", "convert", "data", target]) == 0
+    found = list(read_utterances(target, guess_source_kind(target)))
     assert [Path(u.audio).read_bytes() for u in found] == [make_audio(0.5, "FLAC")] * 2
     assert {Path(u.audio).parent for u in found} == {tmp_path / f"{target}.audio"}
-    if kind != "kaldi":
+    if target != "mine/kaldi":
         assert [u.extras["split"] for u in found] == ["test", "train"]
 
 
