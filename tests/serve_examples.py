@@ -23,7 +23,7 @@ from asr.serve import Keys, ServeConfig, build_app
 from asr.whisper import WhisperDecodingConfig, WhisperRecognizer
 
 RATE = 16_000
-SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0)
+SHORT = SegmentationConfig(max_seconds=3.0)
 SURE = WhisperDecodingConfig(temperatures=(), max_no_speech=None)
 
 

@@ -11,22 +11,20 @@ from .reading import (
 from .segmentation import (
     SILENCE_DB as SILENCE_DB,
     AudioSegment as AudioSegment,
-    EnergyDetector as EnergyDetector,
+    Channels as Channels,
+    Recording as Recording,
     SegmentationConfig as SegmentationConfig,
     Segmenter as Segmenter,
+    make_recording as make_recording,
+    make_samples as make_samples,
+    measure_energies as measure_energies,
+    read_ahead as read_ahead,
+    read_recording as read_recording,
+    split_at_pauses as split_at_pauses,
+    split_channels as split_channels,
+)
+from .silero import (
     SileroDetector as SileroDetector,
     SileroModel as SileroModel,
     load_silero as load_silero,
-    make_detector as make_detector,
-    measure_energies as measure_energies,
-    split_at_pauses as split_at_pauses,
-)
-from .sources import (
-    Channels as Channels,
-    Recording as Recording,
-    make_recording as make_recording,
-    make_samples as make_samples,
-    read_ahead as read_ahead,
-    read_recording as read_recording,
-    split_channels as split_channels,
 )

@@ -1,73 +1,234 @@
-"""Segmentation: find speech, and cut recordings of any length, read block by block, between pauses.
+"""Recordings on their way in: files, their parts and arrays, read ahead in blocks, and cut between pauses.
 
-Speech is found by the model of the package silero-vad, or by its energy over the noise. Memory holds one
-segment and what the search for the next cut looks ahead, however long the recording is.
+Memory holds one segment and what the search for the next cut looks ahead, however long the recording is.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib.util
+import contextlib
+import io
 import math
-import warnings
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 import pydantic
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
-from asr.audio.sources import Recording
+from asr.audio import reading as audio
+from asr.audio.reading import AudioContent
 from asr.config import Config
 from asr.errors import UserError
 
-# S samples, T frames of 10 ms, C chunks of 32 ms, D dimension
+if TYPE_CHECKING:
+    from asr.audio.silero import SileroDetector
+
+# S samples, T frames of 10 ms
 
 FRAMES_PER_SECOND = 100
+
+BLOCK_SECONDS = 1.0
+STANDARD_INPUT = "-"
+Item = TypeVar("Item")
+
+
+class Fetch(Protocol):
+    """A function that fetches a file from elsewhere, such as a ByteRange."""
+
+    def __call__(self) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording on its way in, or a part of one: a file, samples, or what fetches a file."""
+
+    path: str | Path = ""
+    """Path as given or found; "-" for standard input, "" for samples."""
+    id: str = ""
+    """Id of its transcript, and where its outputs go below a folder; without one, the stem of the path."""
+    start: float = 0.0
+    """Seconds."""
+    duration: float | None = None
+    """Seconds; None: up to the end."""
+    channel: int | None = None
+    """Counted from 0; None: their mean."""
+    content: np.ndarray | IO[bytes] | Fetch | None = None
+    """Mono samples, an opened file, or what fetches a file from elsewhere; `path` is then its name. None: the
+    file at `path`."""
+    sample_rate: int | None = None
+    """Sample rate of `samples`."""
+    is_utterance: bool = False
+    """Cut out as one utterance by somebody; cut no further unless it is very long."""
+    on_read: Callable[[float], None] | None = None
+    """Called with the seconds read so far, after each block; an exception that it raises ends the reading."""
+
+    @property
+    def name(self) -> str:
+        """The id of its transcript."""
+        return self.id or Path(self.path).stem
+
+
+AudioFile = str | Path | Recording
+AudioInput = Any
+"""A path or Recording; an array or tensor, with its sample rate; or a file as bytes or opened."""
+Channels = Literal["mix", "separate"] | Annotated[int, pydantic.Field(ge=1)]
+
+
+def make_recording(given: AudioInput, sample_rate: int | None = None) -> Recording:
+    """Turn anything that holds audio into a recording."""
+    if callable(getattr(given, "numpy", None)):  # a tensor, wherever it is
+        given = given.detach().cpu().float().numpy() if given.is_floating_point() else given.cpu().numpy()
+    if isinstance(given, np.ndarray):
+        return make_samples(given, sample_rate)
+    if sample_rate is not None:
+        raise UserError("sample_rate belongs to an array of samples; a file tells its own")
+    if isinstance(given, Recording):
+        return given
+    if isinstance(given, str | Path):
+        return Recording(given)
+    if isinstance(given, bytes):
+        return Recording(content=io.BytesIO(given))
+    if callable(getattr(given, "read", None)) and not isinstance(given, io.TextIOBase):
+        return Recording(str(getattr(given, "name", "")), content=given)
+    raise UserError(
+        f"audio of type {type(given).__name__}: expected a path, an array or tensor with its sample_rate, or "
+        "a file as bytes or opened in binary mode"
+    )
+
+
+def make_samples(audio_S: np.ndarray, sample_rate: int | None) -> Recording:
+    """Check samples: mono audio in [-1, 1] alone, as integers would be noise at full blast."""
+    rates = range(audio.MIN_SAMPLE_RATE, audio.MAX_SAMPLE_RATE + 1)
+    if not isinstance(sample_rate, int | np.integer) or int(sample_rate) not in rates:
+        raise UserError(
+            f"an array with sample_rate {sample_rate!r}: expected Hz, transcribe(array, sample_rate=16000)"
+        )
+    if audio_S.ndim == 2 and 1 in audio_S.shape:  # as torchaudio and soundfile give one channel
+        audio_S = audio_S.reshape(-1)
+    if audio_S.ndim != 1 or audio_S.dtype.kind != "f":
+        raise UserError(
+            f"an array of shape {audio_S.shape} and type {audio_S.dtype}: expected one channel, (samples,), "
+            "of floats in [-1, 1]; take the mean of the channels, divide 16-bit integers by 32768"
+        )
+    if len(audio_S) and not np.abs(audio_S).max() <= audio.MAX_LEVEL:
+        raise UserError("an array with samples that are not numbers, or far outside of [-1, 1]; check it")
+    return Recording(content=audio_S.astype(np.float32, copy=False), sample_rate=int(sample_rate))
+
+
+def split_channels(recording: Recording, channels: Channels) -> list[Recording]:
+    """Split into what is transcribed by itself: the mean of all channels, each of them, or one."""
+    if channels == "mix" or isinstance(recording.content, np.ndarray) or recording.channel is not None:
+        return [recording]
+    if recording.content is not None and not callable(recording.content):
+        raise UserError("channels of a file in memory: only their mean is read; write it to disk first")
+    if channels != "separate":
+        return [replace(recording, channel=channels - 1)]
+    try:
+        num_channels = audio.read_info(recording.path, _load(recording)).num_channels
+    except UserError:
+        return [recording]  # what is wrong is said when it is read
+    if not 1 < num_channels <= audio.MAX_MIXED_CHANNELS:
+        return [recording]
+    return [replace(recording, channel=channel) for channel in range(num_channels)]
+
+
+def read_recording(
+    recording: Recording, sample_rate: int, on_damage: audio.OnDamage | None = None
+) -> Iterator[np.ndarray]:
+    """float32 (samples,) in blocks. Silence is no error here: nothing is said in it."""
+    if isinstance(recording.content, np.ndarray):
+        assert recording.sample_rate is not None
+        samples = audio.resample(recording.content, recording.sample_rate, sample_rate)
+        size = round(BLOCK_SECONDS * sample_rate)
+        yield from (samples[first : first + size] for first in range(0, len(samples), size))
+        return
+    with _open(recording) as (name, content):
+        seconds = 0.0
+        for block in audio.read_blocks(
+            name,
+            sample_rate,
+            block_seconds=BLOCK_SECONDS,
+            start=recording.start,
+            duration=recording.duration,
+            channel=recording.channel,
+            allow_silence=True,
+            on_damage=on_damage,
+            content=content,
+        ):
+            seconds += len(block) / sample_rate
+            if recording.on_read is not None:
+                recording.on_read(seconds)
+            yield block
+
+
+def _load(recording: Recording) -> bytes | None:
+    return recording.content() if callable(recording.content) else None
+
+
+@contextlib.contextmanager
+def _open(recording: Recording) -> Iterator[tuple[str | Path, AudioContent | None]]:
+    """Name and content of a file; one without a path goes to the disk, since decoders jump about in it."""
+    opened = recording.content
+    if opened is None or callable(opened):
+        yield recording.path, _load(recording)
+        return
+    if isinstance(opened, io.FileIO) and opened.seekable():  # on the disk, and nothing is in a buffer
+        yield recording.path, cast(BinaryIO, opened)
+        return
+    assert not isinstance(opened, np.ndarray)
+    name = "standard input" if recording.path == STANDARD_INPUT else recording.path or "the audio in memory"
+    with tempfile.TemporaryFile(buffering=0) as copy:
+        try:
+            shutil.copyfileobj(opened, copy)
+        except OSError as error:
+            raise UserError(f"{name}: cannot be read ({error.strerror})") from None
+        yield name, copy
+
+
+def read_ahead(items: Iterable[Item], max_waiting: int) -> Generator[Item]:
+    """The same items, made in a thread while the caller works on those before; at most so many wait.
+
+    Close the iterator (contextlib.closing) to end the thread before the items do.
+    """
+    iterator, over = iter(items), object()
+    with ThreadPoolExecutor(1, "read-ahead") as pool:
+        waiting = deque(pool.submit(next, iterator, over) for _ in range(max_waiting))
+        try:
+            while (item := waiting.popleft().result()) is not over:
+                waiting.append(pool.submit(next, iterator, over))
+                yield cast(Item, item)
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+# --- segmentation ------------------------------------------------------------------------------
+
 SHORTEST_SECONDS = 0.05  # of a recording with a word in it
 INNER_PAUSE_SECONDS = 0.5  # between two spans of speech of one segment
 MIN_PAUSE_SECONDS = 0.2  # a shorter one is a part of speech, such as the stop in a t
-UNJUDGED_SECONDS = 3.0  # a shorter recording is one segment: too little to measure the noise in it
+UNJUDGED_SECONDS = 3.0  # a shorter recording is one segment: too little to judge
 OVERLAP_SHARE = 0.05  # of the longest segment, at most a second, that both sides of a cut in speech hold
 
 SILENCE_DB = -80.0  # of full scale: the rounding of 16 bits lies 20 dB below, the quietest speech above
-_THRESHOLD_DB = (
-    8.0  # speech begins so far over the noise, and ends at half of that; white noise varies by 2 dB
-)
-_AHEAD_SECONDS = 10.0  # after a frame, where its noise is measured
-_PAST_SECONDS = 20.0  # and before it
-_NOISE_SHARE = 0.1  # of these frames, at least so many hold no speech: even fast talkers close their lips
 _PRE_EMPHASIS = 0.97  # or hum and rumble would hide the speech
-
-SILERO_RATES = (8_000, 16_000)  # Hz
-_SILERO_HYSTERESIS = 0.15  # its authors': so far below the probability where speech begins, it ends
 
 
 class SegmentationConfig(Config):
     """Segmentation of recordings by voice activity."""
 
-    method: Literal["auto", "silero", "energy", "none"] = "auto"
-    """silero: the model of the package silero-vad, which knows speech from music, for models that hear 8 or
-    16 kHz. energy: speech is what is louder than the noise around it. auto: silero where the rate allows it,
-    else energy. none: no cut, the whole recording is one segment."""
+    method: Literal["silero", "none"] = "silero"
+    """silero: cuts between pauses in speech, which the model of the package silero-vad knows from music and
+    noise. none: no cut, the whole recording is one segment."""
     max_seconds: float = pydantic.Field(default=20.0, ge=1)
     """Longest segment, never longer than the longest utterance that the model was trained on. Whisper, which
     hears 30 s at once however short a segment is, has 28 here unless told otherwise."""
-    min_seconds: float = pydantic.Field(default=8.0, gt=0)
-    """Speech that goes on past max_seconds is not cut before so many seconds. Whisper: 15."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> SegmentationConfig:
-        if not self.overlap_seconds < self.min_seconds < self.max_seconds - 2 * self.overlap_seconds:
-            raise ValueError(
-                f"min_seconds = {self.min_seconds} does not go with max_seconds = {self.max_seconds}: "
-                f"expected {OVERLAP_SHARE:.0%} to {1 - 2 * OVERLAP_SHARE:.0%} of it"
-            )
-        return self
 
     @property
     def overlap_seconds(self) -> float:
@@ -75,11 +236,8 @@ class SegmentationConfig(Config):
         return min(1.0, OVERLAP_SHARE * self.max_seconds)
 
     def limited(self, max_seconds: float) -> SegmentationConfig:
-        """The same with segments of at most so many seconds, and the shortest in proportion."""
-        if max_seconds >= self.max_seconds:
-            return self
-        min_seconds = self.min_seconds * max_seconds / self.max_seconds
-        return self.model_copy(update={"max_seconds": max_seconds, "min_seconds": min_seconds})
+        """The same with segments of at most so many seconds."""
+        return self.model_copy(update={"max_seconds": min(max_seconds, self.max_seconds)})
 
     def with_rules(self, **changed: float) -> CuttingRules:
         return CuttingRules(**{**self.model_dump(), **changed})
@@ -88,6 +246,8 @@ class SegmentationConfig(Config):
 class CuttingRules(SegmentationConfig):
     """All rules of cutting: the settings, and what a kind of model or a client of the server changes."""
 
+    min_share: float = 0.4
+    """Speech that goes on past max_seconds is not cut before this share of it."""
     max_pause_seconds: float = 0.5
     """A longer pause always ends a segment; at shorter ones cuts are made only where max_seconds asks."""
     padding_seconds: float = 0.3
@@ -145,12 +305,15 @@ class Segmenter:
         whole_seconds: float = 0.0,
         is_live: bool = False,
     ) -> None:
-        """A recording of at most `whole_seconds`, if there is speech in it, is one segment. Live, nothing is
-        looked at ahead: the noise is what it was until now."""
+        """A recording of at most `whole_seconds`, if there is speech in it, is one segment."""
         self.sample_rate, self.offset, self.whole_seconds = sample_rate, offset, whole_seconds
         self.rules = config if isinstance(config, CuttingRules) else config.with_rules()
         self.frame_samples = sample_rate / FRAMES_PER_SECOND  # frames may begin between two samples
-        self._detector = make_detector(self.rules, sample_rate, 0.0 if is_live else _AHEAD_SECONDS)
+        self._detector: SileroDetector | None = None
+        if self.rules.method != "none":
+            from asr.audio.silero import SileroDetector
+
+            self._detector = SileroDetector(sample_rate, self.rules.speech_threshold)
         self._unjudged_seconds = 0.0 if is_live else UNJUDGED_SECONDS
         self._padding = _count_frames(self.rules.padding_seconds)
         self._blocks = [np.zeros(0, np.float32)]  # from sample _audio_first on
@@ -272,7 +435,7 @@ class Segmenter:
 
     def _cut(self, start: int, limit: int, pauses: list[tuple[int, int]]) -> AudioSegment:
         """Speech goes on past the limit: cut in its longest late pause, else at its quietest place."""
-        earliest = start + _count_frames(self.rules.min_seconds)
+        earliest = start + _count_frames(self.rules.min_share * self.rules.max_seconds)
         inside = [(a, b) for a, b in pauses if earliest <= (a + b) // 2 <= limit and a < limit]
         if inside:
             first, past = max(inside, key=lambda pause: pause[1] - pause[0])
@@ -325,18 +488,7 @@ def _find_runs(is_on_T: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(edges_T[::2].tolist(), edges_T[1::2].tolist(), strict=True))
 
 
-# --- detectors ----------------------------------------------------------------------------------
-
-
-def make_detector(
-    rules: CuttingRules, sample_rate: int, ahead_seconds: float
-) -> EnergyDetector | SileroDetector | None:
-    """Build a detector, which tells for each frame of the blocks that it takes whether it is speech."""
-    if rules.method == "none":
-        return None
-    if rules.method == "silero" or (rules.method == "auto" and sample_rate in SILERO_RATES):
-        return SileroDetector(sample_rate, rules.speech_threshold)
-    return EnergyDetector(sample_rate, ahead_seconds)
+# --- energies ---------------------------------------------------------------------------------
 
 
 def measure_energies(audio_S: np.ndarray, sample_rate: int) -> np.ndarray:
@@ -374,157 +526,3 @@ def smooth(values_T: np.ndarray, width: int) -> np.ndarray:
     """Mean over `width` frames around each."""
     padded = np.pad(values_T, width // 2, mode="edge")
     return np.convolve(padded, np.full(width, 1 / width), mode="valid")
-
-
-class EnergyDetector:
-    """Detector of frames louder than the noise, which the quietest tenth of those nearby stays below."""
-
-    def __init__(self, sample_rate: int, ahead_seconds: float) -> None:
-        self._energies = _Energies(sample_rate)
-        self._ahead = round(ahead_seconds * FRAMES_PER_SECOND)
-        self._near_T = np.zeros(0)  # the frames in whose middle the next to be judged stands
-        self._judged = 0  # how many of them are
-        self._was_speech = False
-
-    def push(self, block_S: np.ndarray) -> np.ndarray:
-        self._near_T = np.concatenate([self._near_T, self._energies.push(block_S)])
-        past = len(self._near_T) - self._ahead
-        # By whole seconds, so that the sizes of the blocks change nothing; live, at once.
-        return self._judge(past - past % FRAMES_PER_SECOND if self._ahead else past)
-
-    def finish(self) -> np.ndarray:
-        return self._judge(len(self._near_T))
-
-    def _judge(self, past: int) -> np.ndarray:
-        """Frames up to `past`, a second at a time: each second has its own noise."""
-        judged = [np.zeros(0, bool)]
-        while self._judged < past:
-            stop = min(self._judged + FRAMES_PER_SECOND, past)
-            noise = float(np.quantile(self._near_T[: stop + self._ahead], _NOISE_SHARE))
-            own_T = self._near_T[max(self._judged - 1, 0) : stop + 1]
-            smooth_T = smooth(own_T, 3)[min(self._judged, 1) :][: stop - self._judged]
-            is_on_T, is_off_T = smooth_T > noise + _THRESHOLD_DB, smooth_T <= noise + _THRESHOLD_DB / 2
-            judged.append(_apply_hysteresis(is_on_T, is_off_T, self._was_speech))
-            self._was_speech = bool(judged[-1][-1])
-            drop = max(0, stop - round(_PAST_SECONDS * FRAMES_PER_SECOND))
-            self._near_T, self._judged, past = self._near_T[drop:], stop - drop, past - drop
-        return np.concatenate(judged)
-
-
-def _apply_hysteresis(is_on_T: np.ndarray, is_off_T: np.ndarray, was_on: bool) -> np.ndarray:
-    """Fill in what is neither on nor off: as the frame before."""
-    last_T = np.maximum.accumulate(np.where(is_on_T | is_off_T, np.arange(len(is_on_T)), -1))
-    return np.where(last_T < 0, was_on, is_on_T[last_T])
-
-
-class SileroDetector:
-    """Detector by the model of silero-vad, which knows speech from music and noise, for 8 and 16 kHz."""
-
-    def __init__(self, sample_rate: int, threshold: float) -> None:
-        if sample_rate not in SILERO_RATES:
-            raise UserError(
-                f"segmentation.method = silero knows 8000 and 16000 Hz, but the model takes {sample_rate}; "
-                "use energy"
-            )
-        self._threshold = threshold
-        self._model = load_silero(sample_rate)
-        self._state: Any = None
-        self._frame_samples = sample_rate / FRAMES_PER_SECOND
-        self._chunk_frames = self._model.chunk_samples / self._frame_samples
-        self._rest = np.zeros(0, np.float32)  # less than a chunk
-        self._num_samples = self._num_judged = 0
-        self._is_speech_C = np.zeros(0, bool)  # of the chunks from _first_chunk on
-        self._first_chunk = 0
-        self._was_speech = False
-
-    def push(self, block_S: np.ndarray) -> np.ndarray:
-        self._num_samples += len(block_S)
-        return self._judge(block_S)
-
-    def finish(self) -> np.ndarray:
-        return self._judge(np.zeros(self._model.chunk_samples - len(self._rest), np.float32))
-
-    def _judge(self, block_S: np.ndarray) -> np.ndarray:
-        """Ask the model about each whole chunk; the frames that these cover."""
-        audio_S, size = np.concatenate([self._rest, block_S]), self._model.chunk_samples
-        past = len(audio_S) - len(audio_S) % size
-        chunks_CS, self._rest = audio_S[:past].reshape(-1, size), audio_S[past:]
-        likely_C, self._state = self._model(chunks_CS, self._state)
-        is_off_C = likely_C <= self._threshold - _SILERO_HYSTERESIS
-        flags_C = _apply_hysteresis(likely_C > self._threshold, is_off_C, self._was_speech)
-        self._was_speech = bool(flags_C[-1]) if len(flags_C) else self._was_speech
-        self._is_speech_C = np.concatenate([self._is_speech_C, flags_C])
-        covered = int((self._first_chunk + len(self._is_speech_C)) * self._chunk_frames)
-        stop = min(covered, int(self._num_samples / self._frame_samples))
-        chunk_T = (np.arange(self._num_judged, stop) / self._chunk_frames).astype(int)
-        flags_T, self._num_judged = self._is_speech_C[chunk_T - self._first_chunk], stop
-        done = int(stop / self._chunk_frames) - self._first_chunk
-        self._is_speech_C, self._first_chunk = self._is_speech_C[done:], self._first_chunk + done
-        return flags_T
-
-
-# --- the model of silero-vad --------------------------------------------------------------------
-
-_STRIDES = (1, 2, 2, 1)
-_DIM = 128
-
-
-class SileroModel(nn.Module):
-    """Probability of speech in each chunk, from many chunks at once: six times as fast as one by one.
-
-    Spectra and convolutions see one chunk each; an LSTM runs over the chunks. The weights are the package's.
-    """
-
-    def __init__(self, sample_rate: int) -> None:
-        super().__init__()
-        self.chunk_samples = sample_rate * 32 // 1000
-        self._context_samples = self.chunk_samples // 8  # that the chunk before lends
-        weights = _read_weights("_model" if sample_rate == 16_000 else "_model_8k")
-        self._basis = weights["stft.forward_basis_buffer"]
-        self._kernels = [
-            tuple(weights[f"encoder.{index}.reparam_conv.{part}"] for part in ("weight", "bias"))
-            for index in range(len(_STRIDES))
-        ]
-        self._lstm = nn.LSTM(_DIM, _DIM)
-        names = {"weight_ih": "weight_ih_l0", "weight_hh": "weight_hh_l0"}
-        names |= {"bias_ih": "bias_ih_l0", "bias_hh": "bias_hh_l0"}
-        self._lstm.load_state_dict({own: weights[f"decoder.rnn.{name}"] for name, own in names.items()})
-        self._output = (weights["decoder.decoder.2.weight"][..., 0], weights["decoder.decoder.2.bias"])
-
-    @torch.inference_mode()
-    def forward(self, chunks_CS: np.ndarray, state: Any) -> tuple[np.ndarray, Any]:
-        """(C,) probabilities, and the state after the last chunk; None before the first one."""
-        if not len(chunks_CS):
-            return np.zeros(0, np.float32), state
-        context_S, memory = state or (torch.zeros(self._context_samples), None)
-        audio_CS = torch.from_numpy(chunks_CS)
-        ends_CS = audio_CS[:, -self._context_samples :]
-        before_CS = torch.cat([context_S[None], ends_CS[:-1]])
-        hidden_CD, memory = self._lstm(self._encode(torch.cat([before_CS, audio_CS], dim=1)), memory)
-        likely_C = F.linear(hidden_CD.relu(), *self._output).sigmoid()[:, 0]
-        return likely_C.numpy(), (ends_CS[-1].clone(), memory)
-
-    def _encode(self, audio_CS: Tensor) -> Tensor:
-        window = self._basis.size(2)
-        padded = F.pad(audio_CS[:, None], (0, window // 4), mode="reflect")
-        real, imaginary = F.conv1d(padded, self._basis, stride=window // 2).chunk(2, dim=1)
-        x = (real.square() + imaginary.square()).sqrt()
-        for (weight, bias), stride in zip(self._kernels, _STRIDES, strict=True):
-            x = F.conv1d(x, weight, bias, stride, padding=1).relu()
-        return x[..., 0]
-
-
-def _read_weights(prefix: str) -> dict[str, Tensor]:
-    """Read the file of the package without its import, which is slow and sets PyTorch to one thread."""
-    package = importlib.util.find_spec("silero_vad")
-    assert package is not None and package.origin is not None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.jit.load is deprecated; at 8 kHz there is no other file
-        state = torch.jit.load(Path(package.origin).parent / "data" / "silero_vad.jit").state_dict()
-    return {name[len(prefix) + 1 :]: value for name, value in state.items() if name.startswith(f"{prefix}.")}
-
-
-@functools.lru_cache
-def load_silero(sample_rate: int) -> SileroModel:
-    """Load the model once; it has no state, so all recordings share it."""
-    return SileroModel(sample_rate)

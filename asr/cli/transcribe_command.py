@@ -26,7 +26,7 @@ from asr.cli import (
 from asr.errors import UserError, plural
 
 if TYPE_CHECKING:
-    from asr.audio.sources import Recording
+    from asr.audio.segmentation import Recording
     from asr.config import Config
     from asr.scale.output_folder import OutputFolder
     from asr.scale.ray_pool import PoolOptions
@@ -310,7 +310,7 @@ def _transcribe_here(
     plot: str | None,
 ) -> Generator[Event, None, None]:
     """Transcribe in this process, and draw the attention of the only recording where `plot` is a path."""
-    from asr.audio.sources import STANDARD_INPUT
+    from asr.audio.segmentation import STANDARD_INPUT
     from asr.transcription.arguments import plan_units
     from asr.transcripts.transcript import Transcript
 

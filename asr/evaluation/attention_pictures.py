@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from asr.audio.segmentation import AudioSegment
-from asr.audio.sources import AudioFile, make_recording, read_recording
+from asr.audio.segmentation import AudioFile, AudioSegment, make_recording, read_recording
 from asr.decoding.hypothesis import EncodedAudio
 from asr.errors import UserError
 from asr.evaluation.plots import DPI, LABEL_SIZE

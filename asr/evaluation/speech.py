@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.audio.segmentation import AudioSegment
-from asr.audio.sources import Recording
+from asr.audio.segmentation import AudioSegment, Recording
 from asr.data.manifest import Utterance
 from asr.data.packed import fetch, read_audio, read_data
 from asr.decoding.decode import batch_by_length, read_clock

@@ -19,8 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asr.audio.segmentation import AudioSegment
-from asr.audio.sources import STANDARD_INPUT, Recording
+from asr.audio.segmentation import STANDARD_INPUT, AudioSegment, Recording
 from asr.data.storage import ByteRange
 from asr.errors import UserError
 from asr.files import replace_file, require_local

@@ -22,8 +22,7 @@ import pydantic
 from anyio import CapacityLimiter, to_thread
 
 from asr.audio.reading import read_info
-from asr.audio.segmentation import SegmentationConfig
-from asr.audio.sources import Recording
+from asr.audio.segmentation import Recording, SegmentationConfig
 from asr.config import Config
 from asr.decoding.hypothesis import ChecksConfig
 from asr.errors import UserError

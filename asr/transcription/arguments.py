@@ -17,8 +17,7 @@ import pydantic
 
 from asr import __version__
 from asr.audio.reading import AUDIO_SUFFIXES, read_info
-from asr.audio.segmentation import SegmentationConfig
-from asr.audio.sources import STANDARD_INPUT, Channels, Recording
+from asr.audio.segmentation import STANDARD_INPUT, Channels, Recording, SegmentationConfig
 from asr.config import Config, build_config, describe_config
 from asr.data.manifest import Utterance
 from asr.data.packed import INDEX_NAME, open_shards, read_any

@@ -25,12 +25,14 @@ import pydantic
 import torch
 
 from asr.audio.reading import Damage, change_speed
-from asr.audio.segmentation import AudioSegment, SegmentationConfig, Segmenter
-from asr.audio.sources import (
+from asr.audio.segmentation import (
     AudioFile,
     AudioInput,
+    AudioSegment,
     Channels,
     Recording,
+    SegmentationConfig,
+    Segmenter,
     make_recording,
     read_ahead,
     read_recording,
@@ -221,7 +223,7 @@ class Transcriber(abc.ABC):
         self, source: AudioInput, sample_rate: int | None = None, **asked: Unpack[Asked]
     ) -> Transcript:
         """One recording: a path or Recording; samples (float, mono, in [-1, 1]; an array or a tensor) with
-        their sample rate, or both as a pair; a file as bytes or opened; an audio of Hugging Face's datasets.
+        their sample rate; a file as bytes or opened.
 
         What else can be asked for, by its name, are the fields of a Request. Raises UserError where nothing
         can be read. Of a damaged file it is what can be decoded; `incomplete` says what is missing.

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from asr.audio.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
-from asr.audio.sources import Recording
+from asr.audio.segmentation import AudioSegment, Recording, SegmentationConfig, split_at_pauses
 from asr.decoding.decode import arithmetic, batch_by_length, pad_audio, read_clock
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
@@ -36,7 +35,7 @@ from asr.whisper.words import WITHOUT_SPACES, align_tokens, split_words, time_wo
 
 OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is detected
 # Each segment costs as much as 30 s, so it should hold as much speech as fits in, unless lengths are set.
-LENGTHS: dict[str, float] = {"max_seconds": 28.0, "min_seconds": 15.0}
+LENGTHS: dict[str, float] = {"max_seconds": 28.0, "min_share": 15 / 28}
 MAX_PAUSE_SECONDS = 3.0
 SLACK = 0.3  # seconds, by which the time of a word may be wrong
 SKIPPED = "speech without text: decoded again in parts"

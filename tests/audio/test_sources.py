@@ -1,4 +1,4 @@
-"""asr/sources: blocks of whatever is to be transcribed, read ahead in a thread that ends with its reader."""
+"""asr/audio/segmentation: blocks of whatever is to be transcribed, read ahead in a thread that ends with its reader."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def read_all(given: Any, sample_rate: int | None = None) -> np.ndarray:
 
 
 def test_every_kind_of_audio_is_read_alike(tmp_path: Path) -> None:
-    """Paths, arrays, tensors, pairs, bytes, opened files, and the dictionaries of Hugging Face's datasets."""
+    """Paths, arrays, tensors, bytes and opened files."""
     path = tmp_path / "a.wav"
     samples_S = (np.random.default_rng(0).integers(-9000, 9000, 8000) / 32768).astype(np.float32)
     audio.write(path, samples_S, 8000)
@@ -88,34 +88,23 @@ def test_every_kind_of_audio_is_read_alike(tmp_path: Path) -> None:
             (samples_S[:, None].astype(np.float64), 8000),
             (torch.from_numpy(samples_S), 8000),
             (torch.from_numpy(samples_S)[None].requires_grad_(), np.int64(8000)),
-            ((samples_S, 8000),),
-            ((torch.from_numpy(samples_S), 8000),),
             (content,),
-            (bytearray(content),),
-            (memoryview(content),),
             (io.BytesIO(content),),
             (opened,),
-            ({"array": samples_S, "sampling_rate": 8000, "path": "elsewhere.wav"},),
-            ({"array": samples_S.tolist(), "sampling_rate": 8000},),
-            ({"raw": samples_S, "sampling_rate": 8000},),
-            ({"bytes": content, "path": "elsewhere.wav"},),
-            ({"bytes": None, "path": str(path)},),
         ]
         for one in given:
             np.testing.assert_allclose(read_all(*one), expected, atol=1e-4, err_msg=str(one)[:80])
-    recording = make_recording({"bytes": content, "path": "b/c.wav"})
-    assert (recording.name, recording.path) == ("c", "b/c.wav")
 
 
 @pytest.mark.parametrize(
     ("given", "rate", "message"),
     [
         (3, None, "type int"),
-        ({"sentence": "a"}, None, "type NoneType"),
+        ({"sentence": "a"}, None, "type dict"),
         (io.StringIO("RIFF"), None, "type StringIO"),
-        ((16_000, np.zeros(3)), None, "sample_rate belongs to an array|type int"),
-        ((np.zeros(3), "fast"), None, "sample_rate 'fast'"),
-        ((np.zeros(3), 0), None, "sample_rate 0"),
+        ((16_000, np.zeros(3)), None, "type tuple"),
+        (np.zeros(3), "fast", "sample_rate 'fast'"),
+        (np.zeros(3), 0, "sample_rate 0"),
         ("a.wav", 16_000, "sample_rate belongs to an array"),
         (torch.zeros(3), None, "sample_rate None"),
         (torch.zeros(3, dtype=torch.int16), 16_000, "type int16"),
@@ -124,7 +113,7 @@ def test_every_kind_of_audio_is_read_alike(tmp_path: Path) -> None:
         (np.array([0.0, 32_000.0]), 8_000, "far outside"),
     ],
 )
-def test_what_is_no_audio_is_refused(given: Any, rate: int | None, message: str) -> None:
+def test_what_is_no_audio_is_refused(given: Any, rate: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         make_recording(given, rate)
 

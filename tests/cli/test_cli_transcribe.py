@@ -30,6 +30,8 @@ from asr.scale import JOURNAL, STATE, output_folder
 from asr.transcription import Recognizer, transcribe as sequence
 from asr.transcripts import WRITERS, Segment, Transcript
 
+pytestmark = pytest.mark.usefixtures("loud_is_speech")
+
 
 class Done(NamedTuple):
     """Exit status, standard output, and all that was said beside it."""
@@ -392,7 +394,7 @@ def test_an_interrupted_folder_is_resumed(
     assert "4 transcribed; " in run(*arguments, "--beam", "1", model=other).said
 
 
-ONE_BY_ONE = ("--batch-size", "1", "--set", "segmentation.method=energy")
+ONE_BY_ONE = ("--batch-size", "1")
 
 
 def write_four_phrases(path: Path) -> None:
@@ -572,8 +574,6 @@ def test_a_recording_without_text_is_said(
 
 # --- live -----------------------------------------------------------------------------------------
 
-LIVE = ("--stream", "--set=segmentation.method=energy")
-
 
 def make_pcm(seconds: float) -> bytes:
     """Speechlike, a pause, speechlike."""
@@ -588,12 +588,12 @@ def make_two_phrases() -> bytes:
 
 def test_stream(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asr.serve.live.PipeReader.waiting_bytes", 0)  # as if it came by and by
-    settings = ["--set=segmentation.max_seconds=2", "--set=segmentation.min_seconds=1"]
+    settings = ["--set=segmentation.max_seconds=2"]
     pipe_in(monkeypatch, make_pcm(1.5))
-    lines = run(*LIVE, *settings).lines
+    lines = run("--stream", *settings).lines
     assert lines and all(map(is_text, lines))
     pipe_in(monkeypatch, make_pcm(1.5))
-    done = run(*LIVE, *settings, "--format", "jsonl")
+    done = run("--stream", *settings, "--format", "jsonl")
     records = [json.loads(line) for line in done.lines]
     final = [word["text"] for record in records for word in record["final"]]
     assert final == " ".join(lines).split()
@@ -619,7 +619,7 @@ def test_a_segment_is_written_while_the_pipe_is_open(run: Run, monkeypatch: pyte
 
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(make_two_phrases())))
     monkeypatch.setattr(sys, "stdout", Out())
-    assert run(*LIVE).status == 0
+    assert run("--stream").status == 0
     assert waits[0] and len(sys.stdout.getvalue().splitlines()) == 2  # type: ignore[attr-defined]
 
 
@@ -649,7 +649,7 @@ def test_a_file_on_standard_input_is_recognised(run: Run, monkeypatch: pytest.Mo
     texts = []
     for content in (pcm, sound, sound[:-9000]):  # the last one breaks off: what came is written
         pipe_in(monkeypatch, content)
-        texts.append(run(*LIVE).lines)
+        texts.append(run("--stream").lines)
     assert texts[0] == texts[1] and len(texts[0]) == 2 and texts[2][0] == texts[0][0]
 
 

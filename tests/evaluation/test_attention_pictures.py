@@ -28,6 +28,8 @@ from asr.models import Clock
 from asr.system import load_system
 from asr.transcription import Recognizer, Request
 
+pytestmark = pytest.mark.usefixtures("loud_is_speech")
+
 RATE = 16_000
 TWO_LAYERS = ("model.decoder.num_layers=2",)
 LSTM_DECODER = ("model.decoder={type: single_summary, dim: 32}",)
@@ -39,7 +41,7 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_recognizer(folder: Path) -> Recognizer:
-    segmentation = SegmentationConfig(method="energy")
+    segmentation = SegmentationConfig()
     return Recognizer(load_system(folder), "cpu", segmentation=segmentation, checks=ChecksConfig.off())
 
 

@@ -27,3 +27,8 @@ def client(recognizer: Any) -> Iterator[Any]:
 
     with TestClient(make_app(recognizer=recognizer)) as client:
         yield client
+
+
+@pytest.fixture(autouse=True, scope="module")
+def noise_is_speech(loud_is_speech: None) -> None:
+    pass

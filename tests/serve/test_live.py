@@ -45,7 +45,7 @@ class Listener:
     """In place of a recognizer: a word for each burst of sound that it hears, named after its loudness."""
 
     separator = " "
-    segmentation = SegmentationConfig(method="energy", max_seconds=4.0, min_seconds=1.0)
+    segmentation = SegmentationConfig(max_seconds=4.0)
     sample_rate = LIVE_RATE
 
     def __init__(

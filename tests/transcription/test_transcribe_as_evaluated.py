@@ -21,6 +21,8 @@ from asr.models import build_model
 from asr.system import RunConfig, System, save_checkpoint
 from asr.text import EOS_ID, UNK_ID, Tokenizer, TokenizerConfig
 
+pytestmark = pytest.mark.usefixtures("loud_is_speech")
+
 RATE = 16_000
 SECONDS = (0.3, 0.62, 0.9, 0.6, 0.91, 1.4)
 
@@ -106,7 +108,7 @@ def test_files_as_utterances(tiny_run: Callable[..., RunConfig], manifest: str) 
     """Silence is cut off neither: the model was trained with it."""
     model = save_model(tiny_run, "lstm-ctc")
     files = [f"{number}.wav" for number in range(len(SECONDS))]
-    settings = ["segmentation.method=energy", "checks=off"]
+    settings = ["checks=off"]
     transcribed, evaluated, _ = decode_both_ways(model, manifest, *settings, files=files)
     assert transcribed == {Path(file).stem: evaluated[f"u{Path(file).stem}"] for file in files}
 
@@ -127,7 +129,7 @@ def test_what_is_too_long_is_cut_in_both(tiny_run: Callable[..., RunConfig], man
     text = path.read_text().replace("max_utterance_seconds: 30.0", f"max_utterance_seconds: {limit}")
     assert limit in text
     path.write_text(text)
-    settings = ["segmentation.method=energy", "checks=off"]
+    settings = ["checks=off"]
     cut, evaluated, _ = decode_both_ways(model, manifest, *settings)
     assert cut == evaluated
     assert cut["u5"] != decode_both_ways(model, manifest, "segmentation.method=none", "checks=off")[1]["u5"]

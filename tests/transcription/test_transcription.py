@@ -16,7 +16,15 @@ import torch
 from model_examples import SYSTEMS
 from tone_examples import TONES_HZ, make_tone
 
-from asr.audio import AudioSegment, Recording, SegmentationConfig, change_speed, reading as audio
+from asr.audio import (
+    AudioSegment,
+    Recording,
+    SegmentationConfig,
+    SileroModel,
+    change_speed,
+    reading as audio,
+    silero,
+)
 from asr.data import read_manifest
 from asr.decoding import ChecksConfig, DecodingConfig
 from asr.errors import UserError
@@ -28,8 +36,10 @@ from asr.train import train
 from asr.transcription import Recognizer, Request, load_model
 from asr.transcripts import Segment, Transcript
 
+pytestmark = pytest.mark.usefixtures("loud_is_speech")
+
 RATE = 16_000
-SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0)
+SHORT = SegmentationConfig(max_seconds=3.0)
 
 
 def build_system(tiny_run: Callable[..., RunConfig], name: str, words: str = "ONE TWO SIX TEN") -> System:
@@ -124,7 +134,7 @@ def test_segments_come_one_by_one(tiny_run: Callable[..., RunConfig], files: lis
 
     recognizer.recognize = recognize  # type: ignore[method-assign]
     long = np.tile(make_audio(9.0), 20).astype(np.float32)
-    found = list(itertools.islice(recognizer.segments((long, RATE), decoding=decoding), 3))
+    found = list(itertools.islice(recognizer.segments(long, RATE, decoding=decoding), 3))
     assert len(found) == 3 and 0 < len(decoded) < 30
     with pytest.raises(UserError, match="cannot"):
         list(recognizer.segments("no/such/file.wav"))
@@ -313,7 +323,10 @@ def test_what_came_before_a_break_is_kept_and_the_break_is_said(
     assert whole.text.startswith(transcript.text[:20])
 
 
-def test_silence_and_noise_say_nothing(tiny_run: Callable[..., RunConfig]) -> None:
+def test_silence_and_noise_say_nothing(
+    tiny_run: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silero, "load_silero", SileroModel)
     recognizer = build_recognizer(tiny_run, "transformer-hybrid")
     noise_S = 0.1 * np.random.default_rng(0).standard_normal(30 * RATE)
     for samples_S in (np.zeros(30 * RATE), noise_S, np.zeros(0), np.zeros(100)):

@@ -34,8 +34,10 @@ from asr.whisper import (
     WhisperRecognizer,
 )
 
+pytestmark = pytest.mark.usefixtures("loud_is_speech")
+
 RATE = 16_000
-SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0)
+SHORT = SegmentationConfig(max_seconds=3.0)
 ENGLISH = WhisperDecodingConfig(language="en", temperatures=(), max_no_speech=None)
 
 
@@ -172,10 +174,10 @@ def test_what_whisper_has_unless_told_otherwise() -> None:
 
     def lengths(**given: Any) -> tuple[float, float, float]:
         config = WhisperRecognizer(system, "cpu", segmentation=SegmentationConfig(**given)).segmentation
-        return config.max_seconds, config.min_seconds, config.with_rules().max_pause_seconds
+        return config.max_seconds, config.min_share, config.with_rules().max_pause_seconds
 
-    assert lengths() == lengths(method="energy") == (28.0, 15.0, 3.0)
-    assert lengths(max_seconds=12.0) == (12.0, 8.0, 3.0)
+    assert lengths() == lengths(method="none") == (28.0, 15 / 28, 3.0)
+    assert lengths(max_seconds=12.0) == (12.0, 0.4, 3.0)
     assert lengths(max_seconds=60.0)[0] == 30.0
     assert WhisperRecognizer(system, "cpu").checks == ChecksConfig(max_skipped_seconds=0.8)
     own = ChecksConfig(max_skipped_seconds=2.0)

@@ -1,0 +1,147 @@
+"""Detect speech by the model of the package silero-vad, which knows speech from music and noise."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+# S samples, T frames of 10 ms, C chunks of 32 ms, D dimension
+
+RATES = (8_000, 16_000)  # Hz
+_HYSTERESIS = 0.15  # its authors': so far below the probability where speech begins, it ends
+
+
+class SileroDetector:
+    """Detector that tells for each frame of 10 ms of the blocks that it takes whether it is speech.
+
+    Audio at other rates than 8 and 16 kHz is resampled to 16 kHz.
+    """
+
+    def __init__(self, sample_rate: int, threshold: float) -> None:
+        self._threshold = threshold
+        rate = sample_rate if sample_rate in RATES else RATES[-1]
+        self._stream = None
+        if rate != sample_rate:
+            import soxr
+
+            self._stream = soxr.ResampleStream(sample_rate, rate, num_channels=1, dtype="float32")
+        self._model = load_silero(rate)
+        self._state: Any = None
+        self._frame_samples = sample_rate / 100
+        self._chunk_frames = self._model.chunk_samples / (rate / 100)
+        self._rest = np.zeros(0, np.float32)  # less than a chunk
+        self._num_samples = self._num_judged = 0
+        self._is_speech_C = np.zeros(0, bool)  # of the chunks from _first_chunk on
+        self._first_chunk = 0
+        self._was_speech = False
+
+    def push(self, block_S: np.ndarray) -> np.ndarray:
+        self._num_samples += len(block_S)
+        return self._judge(block_S if self._stream is None else self._stream.resample_chunk(block_S))
+
+    def finish(self) -> np.ndarray:
+        last_S = np.zeros(0, np.float32)
+        if self._stream is not None:
+            last_S = self._stream.resample_chunk(last_S, last=True)
+        size = self._model.chunk_samples
+        lacking = -(len(self._rest) + len(last_S)) % size or size
+        return self._judge(np.concatenate([last_S, np.zeros(lacking, np.float32)]))
+
+    def _judge(self, block_S: np.ndarray) -> np.ndarray:
+        """Ask the model about each whole chunk; the frames that these cover."""
+        audio_S, size = np.concatenate([self._rest, block_S]), self._model.chunk_samples
+        past = len(audio_S) - len(audio_S) % size
+        chunks_CS, self._rest = audio_S[:past].reshape(-1, size), audio_S[past:]
+        likely_C, self._state = self._model(chunks_CS, self._state)
+        is_off_C = likely_C <= self._threshold - _HYSTERESIS
+        flags_C = _apply_hysteresis(likely_C > self._threshold, is_off_C, self._was_speech)
+        self._was_speech = bool(flags_C[-1]) if len(flags_C) else self._was_speech
+        self._is_speech_C = np.concatenate([self._is_speech_C, flags_C])
+        covered = int((self._first_chunk + len(self._is_speech_C)) * self._chunk_frames)
+        stop = min(covered, int(self._num_samples / self._frame_samples))
+        chunk_T = (np.arange(self._num_judged, stop) / self._chunk_frames).astype(int)
+        flags_T, self._num_judged = self._is_speech_C[chunk_T - self._first_chunk], stop
+        done = int(stop / self._chunk_frames) - self._first_chunk
+        self._is_speech_C, self._first_chunk = self._is_speech_C[done:], self._first_chunk + done
+        return flags_T
+
+
+def _apply_hysteresis(is_on_T: np.ndarray, is_off_T: np.ndarray, was_on: bool) -> np.ndarray:
+    """Fill in what is neither on nor off: as the frame before."""
+    last_T = np.maximum.accumulate(np.where(is_on_T | is_off_T, np.arange(len(is_on_T)), -1))
+    return np.where(last_T < 0, was_on, is_on_T[last_T])
+
+
+# --- the model of silero-vad --------------------------------------------------------------------
+
+_STRIDES = (1, 2, 2, 1)
+_DIM = 128
+
+
+class SileroModel(nn.Module):
+    """Probability of speech in each chunk, from many chunks at once: six times as fast as one by one.
+
+    Spectra and convolutions see one chunk each; an LSTM runs over the chunks. The weights are the package's.
+    """
+
+    def __init__(self, sample_rate: int) -> None:
+        super().__init__()
+        self.chunk_samples = sample_rate * 32 // 1000
+        self._context_samples = self.chunk_samples // 8  # that the chunk before lends
+        weights = _read_weights("_model" if sample_rate == 16_000 else "_model_8k")
+        self._basis = weights["stft.forward_basis_buffer"]
+        self._kernels = [
+            tuple(weights[f"encoder.{index}.reparam_conv.{part}"] for part in ("weight", "bias"))
+            for index in range(len(_STRIDES))
+        ]
+        self._lstm = nn.LSTM(_DIM, _DIM)
+        names = {"weight_ih": "weight_ih_l0", "weight_hh": "weight_hh_l0"}
+        names |= {"bias_ih": "bias_ih_l0", "bias_hh": "bias_hh_l0"}
+        self._lstm.load_state_dict({own: weights[f"decoder.rnn.{name}"] for name, own in names.items()})
+        self._output = (weights["decoder.decoder.2.weight"][..., 0], weights["decoder.decoder.2.bias"])
+
+    @torch.inference_mode()
+    def forward(self, chunks_CS: np.ndarray, state: Any) -> tuple[np.ndarray, Any]:
+        """(C,) probabilities, and the state after the last chunk; None before the first one."""
+        if not len(chunks_CS):
+            return np.zeros(0, np.float32), state
+        context_S, memory = state or (torch.zeros(self._context_samples), None)
+        audio_CS = torch.from_numpy(chunks_CS)
+        ends_CS = audio_CS[:, -self._context_samples :]
+        before_CS = torch.cat([context_S[None], ends_CS[:-1]])
+        hidden_CD, memory = self._lstm(self._encode(torch.cat([before_CS, audio_CS], dim=1)), memory)
+        likely_C = F.linear(hidden_CD.relu(), *self._output).sigmoid()[:, 0]
+        return likely_C.numpy(), (ends_CS[-1].clone(), memory)
+
+    def _encode(self, audio_CS: Tensor) -> Tensor:
+        window = self._basis.size(2)
+        padded = F.pad(audio_CS[:, None], (0, window // 4), mode="reflect")
+        real, imaginary = F.conv1d(padded, self._basis, stride=window // 2).chunk(2, dim=1)
+        x = (real.square() + imaginary.square()).sqrt()
+        for (weight, bias), stride in zip(self._kernels, _STRIDES, strict=True):
+            x = F.conv1d(x, weight, bias, stride, padding=1).relu()
+        return x[..., 0]
+
+
+def _read_weights(prefix: str) -> dict[str, Tensor]:
+    """Read the file of the package without its import, which is slow and sets PyTorch to one thread."""
+    package = importlib.util.find_spec("silero_vad")
+    assert package is not None and package.origin is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit.load is deprecated; at 8 kHz there is no other file
+        state = torch.jit.load(Path(package.origin).parent / "data" / "silero_vad.jit").state_dict()
+    return {name[len(prefix) + 1 :]: value for name, value in state.items() if name.startswith(f"{prefix}.")}
+
+
+@functools.lru_cache
+def load_silero(sample_rate: int) -> SileroModel:
+    """Load the model once; it has no state, so all recordings share it."""
+    return SileroModel(sample_rate)
