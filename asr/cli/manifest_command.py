@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from asr.cli import add_engine, refuse_to_overwrite
@@ -57,7 +57,6 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     audio = parser.add_mutually_exclusive_group()
     audio.add_argument("--no-audio", action="store_true", help="do not look at the audio files")
     audio.add_argument("--decode", action="store_true", help="decode all audio, not only the headers")
-    parser.add_argument("--root", metavar="FOLDER", help="report audio outside of it, and do not open it")
 
 
 _EXTENT = {
@@ -91,7 +90,6 @@ def _validate(args: argparse.Namespace) -> int:
         tokenizer=Tokenizer.load(args.tokenizer) if args.tokenizer else None,
         rules=rules,
         check_audio=extent,
-        root=args.root,
         progress=True,
     )
     faults = sorted(found, key=lambda fault: fault.line)
@@ -184,22 +182,32 @@ def _add_filter(parser: argparse.ArgumentParser) -> None:
 
 def _filter(args: argparse.Namespace) -> int:
     import re
-    from collections import Counter
+    from functools import partial
 
     from asr.data.manifest import read_manifest, write_manifest
-    from asr.data.subsets import Filter
+    from asr.data.subsets import filter_utterances, has_extra
 
-    try:
-        text = None if args.text is None else re.compile(args.text)
-    except re.error as error:
-        raise UserError(f"--text {args.text}: not a regular expression ({error})") from None
-    extras = _read_pairs("--extra", args.extra)
-    chosen = Filter(args.min_seconds, args.max_seconds, text, args.speakers, extras)
+    conditions: dict[str, Callable[[Utterance], bool]] = {}
+    if args.min_seconds is not None:
+        conditions[f"shorter than {args.min_seconds:g} s"] = lambda item: item.duration >= args.min_seconds
+    if args.max_seconds is not None:
+        conditions[f"longer than {args.max_seconds:g} s"] = lambda item: item.duration <= args.max_seconds
+    if args.text is not None:
+        try:
+            pattern = re.compile(args.text)
+        except re.error as error:
+            raise UserError(f"--text {args.text}: not a regular expression ({error})") from None
+        conditions[f"text without {args.text}"] = lambda item: bool(pattern.search(item.text or ""))
+    if args.speakers is not None:
+        conditions["other speaker"] = lambda item: item.speaker in args.speakers
+    for name, wanted in _read_pairs("--extra", args.extra).items():
+        conditions[f"{name} is not {wanted}"] = partial(has_extra, name=name, wanted=wanted)
     refuse_to_overwrite(args.manifest, args.output)
-    dropped: Counter[str] = Counter()
     utterances = _with_progress(read_manifest(args.manifest), args.manifest)
-    kept = write_manifest(args.output, chosen.apply(utterances, dropped))
-    print(f"{args.output}: {kept:,} utterances kept, {dropped.total():,} dropped")
+    left, dropped = filter_utterances(utterances, conditions)
+    print(
+        f"{args.output}: {write_manifest(args.output, left):,} utterances kept, {dropped.total():,} dropped"
+    )
     for reason, count in dropped.most_common():
         print(f"  {count:8,} {reason}")
     return 0
@@ -249,8 +257,8 @@ def _convert(args: argparse.Namespace) -> int:
 def _add_pack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifest", metavar="MANIFEST", help=JSON_LINES)
     parser.add_argument("folder", metavar="FOLDER", help="the shards go here; a second run goes on")
-    text = "flac: 16 bits; opus: 24 kbit/s; copy: whole files as they are, parts as flac (default: flac)"
-    parser.add_argument("--encoding", choices=("flac", "opus", "copy"), default="flac", help=text)
+    text = "flac: 16 bits; copy: whole files as they are, parts as flac (default: flac)"
+    parser.add_argument("--encoding", choices=("flac", "copy"), default="flac", help=text)
     parser.add_argument("--hours", metavar="H", type=float, default=8.0, help="of a shard (default: 8)")
     parser.add_argument("--seed", type=int, default=0, help="of the order, which is random (default: 0)")
     add_engine(parser, "a shard at a time")

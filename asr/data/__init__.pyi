@@ -29,9 +29,9 @@ from .storage import (
 )
 from .subsets import (
     REST as REST,
-    Filter as Filter,
     assign_units as assign_units,
     choose_unit as choose_unit,
+    filter_utterances as filter_utterances,
     parse_share as parse_share,
     split_manifest as split_manifest,
 )

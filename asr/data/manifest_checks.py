@@ -48,21 +48,18 @@ def validate(
     tokenizer: Tokenizer | None = None,
     rules: Sequence[Rule] = SAFE_RULES,
     check_audio: CheckAudio = "header",
-    root: str | Path | None = None,
     progress: bool = False,
 ) -> Iterator[Fault]:
     """All faults of a manifest or a folder of shards; a bad record never hides those of the rest.
 
     With a tokenizer, each utterance needs a text that it can write after normalization by `rules`.
     `check_audio` reads the header of each file, or decodes each utterance, which also finds files that are
-    damaged or silent; both check the SHA-256 of shards. Audio outside of `root` is reported and not opened.
+    damaged or silent; both check the SHA-256 of shards.
     """
-    if root is not None and is_shards(path):
-        raise UserError(f"{path}: shards hold their audio, which lies nowhere else; leave --root out")
     records = _read_shards(path, check_audio != "no") if is_shards(path) else _read_lines(path)
     if progress:  # disable=None: only a terminal shows it
         records = iter(tqdm(records, total=count_records(path), desc=str(path), disable=None))
-    audio_checks = _AudioChecks(decode=check_audio == "decode", root=root)
+    audio_checks = _AudioChecks(decode=check_audio == "decode")
     line_of_id: dict[int, int] = {}  # by hash: 64 random bits do not collide in practice
     for number, utterance, content in records:
         if isinstance(utterance, Fault):
@@ -118,9 +115,8 @@ def _read_shards(path: str | Path, with_audio: bool) -> Iterator[_Record]:
 class _AudioChecks:
     """Checks that need the audio file."""
 
-    def __init__(self, decode: bool, root: str | Path | None) -> None:
+    def __init__(self, decode: bool) -> None:
         self._decode = decode
-        self._root = None if root is None else os.path.realpath(root)
         # The utterances of one recording usually follow each other.
         self._measure: Callable[[str], float] = functools.lru_cache(maxsize=1000)(measure_seconds)
         self._in_parts: set[int] = set()
@@ -129,10 +125,7 @@ class _AudioChecks:
     def check(self, number: int, utterance: Utterance, content: Content) -> Iterator[Fault]:
         """`content`: of the audio file, where that is in a shard."""
         place = number, utterance.id
-        audio, root = utterance.audio, self._root
-        if root is not None and os.path.commonpath([os.path.realpath(audio), root]) != root:
-            yield Fault(*place, "outside-root", f"{shorten(audio)} lies outside of {root}")
-            return
+        audio = utterance.audio
         if content is None and not os.path.isfile(audio):
             yield Fault(*place, "missing-audio", f"{audio}: no such file")
             return
@@ -154,12 +147,10 @@ class _AudioChecks:
         has_seconds = f"{end:.3f} s, but {audio} has {seconds:.3f} s"
         if utterance.start > 0:
             self._in_parts.add(hash(audio))
-            if end - seconds > TOLERANCE_SECONDS:
-                yield Fault(*place, "beyond-end", f"ends at {has_seconds}")
-        elif end - seconds > TOLERANCE_SECONDS:
-            yield Fault(*place, "wrong-duration", f"duration {has_seconds}")
-        elif end - seconds < -LACKING_SECONDS:
-            message = f"duration {has_seconds}, of which nothing else is used"
+        if end - seconds > TOLERANCE_SECONDS:
+            yield Fault(*place, "wrong-duration", f"ends at {has_seconds}")
+        elif utterance.start == 0 and end - seconds < -LACKING_SECONDS:
+            message = f"ends at {has_seconds}, of which nothing else is used"
             self._shorter.append((hash(audio), Fault(*place, "wrong-duration", message)))
 
     def finish(self) -> Iterator[Fault]:

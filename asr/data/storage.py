@@ -130,13 +130,8 @@ def read_ranges(wanted: Sequence[ByteRange]) -> list[bytes | UserError]:
         if is_address(one.address):
             with contextlib.suppress(UserError):
                 _find_filesystem(one.address)
-    return list(_find_pool(os.getpid()).map(_read_or_error, wanted))
-
-
-@functools.lru_cache(maxsize=1)
-def _find_pool(process_id: int) -> ThreadPoolExecutor:
-    """The threads of this process: a forked worker has none of those of its parent."""
-    return ThreadPoolExecutor(CONCURRENT_RANGES, thread_name_prefix="asr-storage")
+    with ThreadPoolExecutor(CONCURRENT_RANGES, thread_name_prefix="asr-storage") as pool:
+        return list(pool.map(_read_or_error, wanted))
 
 
 def _read_or_error(wanted: ByteRange) -> bytes | UserError:

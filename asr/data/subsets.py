@@ -6,10 +6,9 @@ import hashlib
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
@@ -128,35 +127,24 @@ def _check_shares(shares: Mapping[str, float | int | str]) -> None:
         )
 
 
-class Filter(NamedTuple):
-    """Conditions that an utterance must meet, all of them; None asks for nothing."""
+def filter_utterances(
+    utterances: Iterable[Utterance], conditions: Mapping[str, Callable[[Utterance], bool]]
+) -> tuple[Iterator[Utterance], Counter[str]]:
+    """The utterances that meet all conditions, and a count of the others by the first that each fails."""
+    dropped: Counter[str] = Counter()
 
-    min_seconds: float | None = None
-    max_seconds: float | None = None
-    text: re.Pattern[str] | None = None  # occurs in the text
-    speakers: Collection[str] | None = None
-    extras: Mapping[str, str] = MappingProxyType({})  # compared as text: true, 3, north
-
-    def apply(self, utterances: Iterable[Utterance], dropped: Counter[str]) -> Iterator[Utterance]:
-        """The utterances to keep; counts the others in `dropped` by the first condition that they fail."""
+    def keep() -> Iterator[Utterance]:
         for utterance in utterances:
-            reason = next(self._find_reasons(utterance), None)
+            reason = next((name for name, is_met in conditions.items() if not is_met(utterance)), None)
             if reason is None:
                 yield utterance
             else:
                 dropped[reason] += 1
 
-    def _find_reasons(self, utterance: Utterance) -> Iterator[str]:
-        if self.min_seconds is not None and utterance.duration < self.min_seconds:
-            yield f"shorter than {self.min_seconds:g} s"
-        if self.max_seconds is not None and utterance.duration > self.max_seconds:
-            yield f"longer than {self.max_seconds:g} s"
-        if self.text is not None and not self.text.search(utterance.text or ""):
-            yield f"text without {self.text.pattern}"
-        if self.speakers is not None and utterance.speaker not in self.speakers:
-            yield "other speaker"
-        for name, wanted in self.extras.items():
-            value = utterance.extras.get(name)
-            shown = value if isinstance(value, str) else json.dumps(value)
-            if name not in utterance.extras or shown != wanted:
-                yield f"{name} is not {wanted}"
+    return keep(), dropped
+
+
+def has_extra(utterance: Utterance, name: str, wanted: str) -> bool:
+    """Compare an extra as text: true, 3, north."""
+    value = utterance.extras.get(name)
+    return name in utterance.extras and (value if isinstance(value, str) else json.dumps(value)) == wanted

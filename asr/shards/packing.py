@@ -28,9 +28,7 @@ from asr.errors import UserError
 from asr.files import claim_folder, replace_file
 from asr.shards.shards import Failure, FolderInfo, ShardInfo, parse_folder_index
 
-Encoding = Literal["flac", "opus", "copy"]
-OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
-OPUS_BITS = 24_000  # a second
+Encoding = Literal["flac", "copy"]
 FORMAT = "asr shards 1"  # part of the hash of what a shard is packed from
 MAX_KEY_LENGTH = 90  # so that a name fits the 100 bytes of a plain tar header
 Report = Callable[[float], None]  # gets seconds of audio that are done
@@ -44,7 +42,7 @@ class PackSettings:
 
     encoding: Encoding = "flac"
     hours: float = 8.0
-    """Hours of audio in a shard: some 450 MB of FLAC at 16 kHz, 90 MB of Opus."""
+    """Hours of audio in a shard: some 450 MB of FLAC at 16 kHz."""
     seed: int = 0
     """Seed of the order in which utterances are dealt to shards, so that each is a mixture of all."""
 
@@ -301,10 +299,7 @@ def encode_audio(utterance: Utterance, encoding: Encoding) -> tuple[bytes, str, 
             raise UserError(f"{utterance.audio}: more than {MAX_MEMBER_BYTES:,} bytes; cut it")
         suffix = re.sub(r"[^a-z0-9]", "", Path(utterance.audio).suffix.lower()) or info.container
         return content, suffix, utterance.channel
-    if encoding != "opus":
-        return encode_flac(audio_S, info.sample_rate), "flac", None
-    rate = next((rate for rate in OPUS_RATES if rate >= info.sample_rate), OPUS_RATES[-1])
-    return encode_opus(audio_files.resample(audio_S, info.sample_rate, rate), rate), "opus", None
+    return encode_flac(audio_S, info.sample_rate), "flac", None
 
 
 def encode_flac(audio_S: np.ndarray, sample_rate: int) -> bytes:
@@ -314,15 +309,4 @@ def encode_flac(audio_S: np.ndarray, sample_rate: int) -> bytes:
     samples = np.clip(np.rint(audio_S * 32768), -32768, 32767).astype(np.int16)
     file = io.BytesIO()
     soundfile.write(file, samples, sample_rate, "PCM_16", format="FLAC")
-    return file.getvalue()
-
-
-def encode_opus(audio_S: np.ndarray, sample_rate: int) -> bytes:
-    """Opus in Ogg with `OPUS_BITS` a second."""
-    import soundfile
-
-    # libsndfile's scale: 0 is 256 kbit/s, 1 is 6 kbit/s.
-    level = 1 - (OPUS_BITS - 6_000) / (256_000 - 6_000)
-    samples, file = np.clip(audio_S, -1, 1), io.BytesIO()
-    soundfile.write(file, samples, sample_rate, "OPUS", format="OGG", compression_level=level)
     return file.getvalue()

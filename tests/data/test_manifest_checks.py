@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +61,7 @@ def test_a_good_manifest_has_no_faults(folder: Path) -> None:
         record("d", "ten.wav", 6.0, start=4.0),
     ]
     assert faults_of(folder, *good) == []
-    assert faults_of(folder, *good, check_audio="decode", root=folder) == []
+    assert faults_of(folder, *good, check_audio="decode") == []
 
 
 @pytest.mark.parametrize(
@@ -70,9 +69,9 @@ def test_a_good_manifest_has_no_faults(folder: Path) -> None:
     [
         (record("a", "no.wav"), "missing-audio", "no.wav: no such file"),
         (record("a", "broken.wav"), "broken-audio", "broken.wav"),
-        (record("a", duration=1.02), "wrong-duration", "duration 1.020 s, but {folder}/one.wav has 1.000 s"),
-        (record("a", "ten.wav", 2.0), "wrong-duration", "duration 2.000 s, but {folder}/ten.wav has 10.000 s"),
-        (record("a", "ten.wav", 2.0, start=9.0), "beyond-end", "ends at 11.000 s, but {folder}/ten.wav has 10.000 s"),
+        (record("a", duration=1.02), "wrong-duration", "ends at 1.020 s, but {folder}/one.wav has 1.000 s"),
+        (record("a", "ten.wav", 2.0), "wrong-duration", "ends at 2.000 s, but {folder}/ten.wav has 10.000 s"),
+        (record("a", "ten.wav", 2.0, start=9.0), "wrong-duration", "ends at 11.000 s, but {folder}/ten.wav has 10.000 s"),
         (record("a", text=" \u3000"), "empty-text", "nothing is said"),
         (record("a", speeker="x"), "unreadable-record", "did you mean speaker?"),
     ],
@@ -110,23 +109,6 @@ def test_decoding_finds_what_the_header_hides(folder: Path) -> None:
     ((_, _, kind, message),) = faults_of(folder, record("a", "cut.flac", 4.0), check_audio="decode")
     assert kind == "broken-audio"
     assert "cut.flac" in message
-
-
-def test_audio_outside_of_the_root_is_told_and_not_opened(folder: Path) -> None:
-    root = folder / "corpus"
-    write_tone(root / "in.wav", 1.0)
-    (root / "link.wav").symlink_to(folder / "one.wav")
-    os.mkfifo(folder / "pipe")  # opening it would wait for a writer
-    records = [
-        record("a", "corpus/in.wav"),
-        record("b", "corpus/../one.wav"),
-        record("c", "/etc/passwd"),
-        record("d", "corpus/link.wav"),
-        record("e", "pipe"),
-    ]
-    faults = faults_of(folder, *records, root=root)
-    assert [(id, kind) for _, id, kind, _ in faults] == [(id, "outside-root") for id in "bcde"]
-    assert [(id, kind) for _, id, kind, _ in faults_of(folder, records[4])] == [("e", "missing-audio")]
 
 
 def test_texts_are_held_against_a_tokenizer(folder: Path) -> None:
@@ -226,5 +208,3 @@ def test_faults_of_shards_are_those_of_a_manifest(tmp_path: Path) -> None:
     lost = [fault for fault in validate(folder, check_audio="no") if fault.id is None]
     assert [fault.kind for fault in lost] == ["unreadable-record"]
     assert lost[0].line == 1 + sum(shard.info.utterances for shard in whole[:-1])
-    with pytest.raises(UserError, match="leave --root out"):
-        find(root=tmp_path)

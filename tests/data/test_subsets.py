@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from asr.data import (
-    Filter,
     Utterance,
     assign_units,
     choose_unit,
@@ -137,32 +135,3 @@ def test_the_unit_is_the_speaker_where_speakers_are_known(tmp_path: Path) -> Non
         choose_unit(tmp_path / "a.jsonl")
     with pytest.raises(UserError, match="utterance x has no speaker"):
         split_manifest(tmp_path / "a.jsonl", SHARES, tmp_path / "out", by="speaker")
-
-
-# --- filter -------------------------------------------------------------------------------------
-
-RECORDS = [
-    Utterance(id="a", audio="a", duration=0.5, text="one two", speaker="x", extras={"n": 3, "ok": True}),
-    Utterance(id="b", audio="b", duration=5.0, text="two", speaker="y", extras={"n": 4, "ok": False}),
-    Utterance(id="c", audio="c", duration=50.0, extras={"n": None}),
-]
-
-
-@pytest.mark.parametrize(
-    ("conditions", "kept", "dropped"),
-    [
-        ({}, "abc", {}),
-        ({"min_seconds": 1.0}, "bc", {"shorter than 1 s": 1}),
-        ({"max_seconds": 5.0}, "ab", {"longer than 5 s": 1}),
-        ({"text": re.compile("^t")}, "b", {"text without ^t": 2}),
-        ({"speakers": frozenset("x")}, "a", {"other speaker": 2}),
-        ({"extras": {"n": "3"}}, "a", {"n is not 3": 2}),
-        ({"extras": {"ok": "false"}}, "b", {"ok is not false": 2}),
-        ({"extras": {"n": "null"}}, "c", {"n is not null": 2}),
-        ({"min_seconds": 1.0, "text": re.compile("two")}, "b", {"shorter than 1 s": 1, "text without two": 1}),
-    ],
-)  # fmt: skip
-def test_a_filter_keeps_and_counts(conditions: dict, kept: str, dropped: dict) -> None:
-    counts: Counter[str] = Counter()
-    assert "".join(u.id for u in Filter(**conditions).apply(RECORDS, counts)) == kept
-    assert counts == dropped
