@@ -70,16 +70,12 @@ class AudioInfo:
 
 @dataclass(frozen=True)
 class Damage:
-    """The parts missing in a file, or in the part of it that was read."""
+    """What is missing in a file, or in the part of it that was read."""
 
-    promised: float | None
-    """Seconds by the header; None where it does not tell."""
     found: float
     """Seconds that could be decoded."""
-    missing: tuple[tuple[float, float | None], ...]
-    """Begin and end of each span that cannot be decoded, in seconds of the file. Silence stands in its place,
-    but for the last one of a file that is cut short, of which the end may be unknown."""
     message: str
+    """What is missing, where."""
 
 
 OnDamage = Callable[[Damage], None]
@@ -364,34 +360,26 @@ class _Reading:
         wanted = math.inf if self.count is None else self.first + self.count
         known = math.inf if decoder.num_frames is None else decoder.num_frames
         end = min(wanted, known)
-        fault = None
-        if self.error is not None:
-            problem = str(self.error).removeprefix(f"{self.path}: ")
-            fault = f"{problem}: nothing is decoded after {past / rate:.3f} s"
-        elif math.isfinite(end) and past < end - max(TOLERANCE_SECONDS, decoder.tolerance_seconds) * rate:
-            if math.isinf(known):
-                raise self._past_the_end(past / rate)
-            fault = f"is cut short: its header promises {known / rate:.3f} s, but "
-        elif decoder.is_torn and past < wanted:
-            end = math.inf  # what the header says is then that of the last whole page
-            fault = "is cut short, or damaged at its end: "
-        if fault is not None and self.error is None:
-            fault += f"the sound ends at {past / rate:.3f} s; copy or download it again"
         spans = [
             (max(begin, self.first) / rate, min(behind, past) / rate)
             for begin, behind in sorted([*decoder.damaged, *self.invalid])
             if begin < past and behind > self.first
         ]
-        if not spans and fault is None:
-            return None
         faults = [f"is damaged: {_describe_spans(spans)} cannot be decoded"] if spans else []
-        promised = (end - self.first) / rate if math.isfinite(end) else None
-        missing: list[tuple[float, float | None]] = [*spans]
-        if fault is not None:
-            faults.append(fault)
-            missing.append((past / rate, None if promised is None else max(past, end) / rate))
+        there = f"the sound ends at {past / rate:.3f} s; copy or download it again"
+        if self.error is not None:
+            problem = str(self.error).removeprefix(f"{self.path}: ")
+            faults.append(f"{problem}: nothing is decoded after {past / rate:.3f} s")
+        elif math.isfinite(end) and past < end - max(TOLERANCE_SECONDS, decoder.tolerance_seconds) * rate:
+            if math.isinf(known):
+                raise self._past_the_end(past / rate)
+            faults.append(f"is cut short: its header promises {known / rate:.3f} s, but {there}")
+        elif decoder.is_torn and past < wanted:
+            faults.append(f"is cut short, or damaged at its end: {there}")
+        if not faults:
+            return None
         found = self.num_frames / rate - sum(behind - begin for begin, behind in spans)
-        return Damage(promised, found, tuple(missing), f"{self.path}: {'; '.join(faults)}")
+        return Damage(found, f"{self.path}: {'; '.join(faults)}")
 
 
 def _describe_spans(spans: list[tuple[float, float]]) -> str:

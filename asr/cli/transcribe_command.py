@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# As in asr.transcripts.writers, which --help must not import.
+# As in asr.transcripts.transcript, which --help must not import.
 FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "tsv", "ctm", "stm", "trn")
 
 
@@ -241,8 +241,7 @@ def _transcribe(
     """Write each recording to standard output or a folder; those that fail are named and counted."""
     from asr.files import claim_folder
     from asr.transcription.arguments import measure_recording
-    from asr.transcripts.transcript import Segment
-    from asr.transcripts.writers import TranscriptStream, format_transcript
+    from asr.transcripts.transcript import Segment, TranscriptStream, format_transcript
 
     folder, stream, subtitles = None, None, job.settings.subtitles
     todo, faults, num_done = recordings, dict[str, str](), 0
@@ -445,8 +444,7 @@ def describe_damage(transcript: Transcript) -> str:
     """Describe what could not be read of a recording; "" if all could."""
     if not transcript.warnings:
         return ""
-    damage = transcript.incomplete
-    found = transcript.duration if damage is None else damage.found
+    found = transcript.duration if transcript.seconds_found is None else transcript.seconds_found
     return f"{'; '.join(transcript.warnings)}; the transcript has the {found:.3f} s that are there"
 
 

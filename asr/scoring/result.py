@@ -27,7 +27,7 @@ from asr.scoring.alignments import (
     split_units,
 )
 from asr.scoring.intervals import Interval, are_drawn, find_rate_interval, number_groups, sum_groups
-from asr.transcripts.writers import measure_width
+from asr.transcripts.subtitles import measure_width
 
 Rows = Sequence[Sequence[str]]
 """The headings, then the rows."""

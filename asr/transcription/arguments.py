@@ -28,7 +28,7 @@ from asr.files import Family, find_families, find_family
 from asr.models.speech_model import Precision
 from asr.system.checkpoint import DecodingResources, find_model
 from asr.text.normalization import Rule, normalize, normalize_english
-from asr.transcripts.writers import SubtitlesConfig
+from asr.transcripts.subtitles import SubtitlesConfig
 
 logger = logging.getLogger(__name__)
 

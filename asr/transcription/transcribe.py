@@ -226,7 +226,7 @@ class Transcriber(abc.ABC):
         their sample rate; a file as bytes or opened.
 
         What else can be asked for, by its name, are the fields of a Request. Raises UserError where nothing
-        can be read. Of a damaged file it is what can be decoded; `incomplete` says what is missing.
+        can be read. Of a damaged file it is what can be decoded; `warnings` says what is missing.
         """
         return self.transcribe_recording(make_recording(source, sample_rate), self.make_request(asked))
 
@@ -419,7 +419,7 @@ class Transcriber(abc.ABC):
             model=self.name,
             out_of_domain=self.find_doubt(log_probability, num_tokens),
             arithmetic=self.arithmetic,
-            incomplete=damage,
+            seconds_found=None if damage is None else damage.found,
         )
 
     # --- for each kind of model -------------------------------------------------------------------

@@ -17,7 +17,7 @@ import pytest
 from serve_examples import RATE, SURE, at_a_port, encode, load_tiny, make_app, speak
 
 from asr.serve import Keys
-from asr.transcripts.writers import format_transcript
+from asr.transcripts.transcript import format_transcript
 
 KEYS = Keys({"ann": hashlib.sha256(b"sesame").hexdigest()})
 AUDIO = speak(6.0)
