@@ -13,7 +13,7 @@ import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 # R rows of a search, V vocabulary, C nodes, E entries: n-grams of order 2 and more, or edges of a tree
 # Of words: W words of the file, S words that can be spelled, in alphabetical order of their tokens, N nodes
-# of the tree of their beginnings, D beginnings of words that a text may stand in
+# of the tree of their beginnings
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 SPACE = "<space>"  # a token that is a space: the file separates words by those
@@ -67,38 +67,32 @@ def read_arpa(path: str | Path) -> Arpa:
     """Read the file, and check that it is whole. Without a back-off weight, the weight is 0."""
     orders: list[dict[Ngram, tuple[float, float]]] = []
     counts: list[int] = []
-    state = "head"
+    is_inside = False
     for number, _, content in read_lines(path):
         try:
             line = content.decode("utf-8").strip("\r \t")
-            if not line or state == "end":
-                continue
             if line == "\\data\\":
-                state = "counts"
-            elif state == "counts" and line.startswith("ngram "):
-                counts.append(int(line.rpartition("=")[2]))
-            elif line == f"\\{len(orders) + 1}-grams:" and counts:
-                orders.append({})
-                state = "n-grams"
+                is_inside = True
             elif line == "\\end\\":
-                state = "end"
-            elif state == "n-grams":
+                break
+            elif not line or not is_inside:
+                continue
+            elif line == f"\\{len(orders) + 1}-grams:":
+                orders.append({})
+            elif orders:
                 ngram, values = _parse_ngram(line, len(orders))
                 orders[-1][ngram] = values
-            elif state != "head":
-                raise ValueError
-        except UnicodeDecodeError:
+            else:
+                counts.append(int(line.removeprefix("ngram ").rpartition("=")[2]))
+        except ValueError:  # UnicodeDecodeError, too
+            shown = content.decode(errors="replace")[:60]
+            expected = f"a log10 probability, {len(orders)} words, and a weight or none"
             raise UserError(
-                f"{path}:{number}: not UTF-8 text; expected an ARPA file (KenLM's binary ones are not read)"
+                f"{path}:{number}: {shown!r}, but expected {expected if orders else 'ngram 1=1000'}, in an "
+                "ARPA file as text (KenLM's binary ones are not read)"
             ) from None
-        except ValueError:
-            raise UserError(
-                f"{path}:{number}: {line[:60]!r}, but expected "
-                + ("a count such as ngram 1=1000" if state == "counts" else
-                   f"a log10 probability, {len(orders)} words, and a weight or none")
-            ) from None  # fmt: skip
-    if state != "end":
-        raise UserError(f"{path}: no \\data\\ or no \\end\\; expected an ARPA file, as text and whole")
+    else:
+        raise UserError(f"{path}: no \\end\\; expected an ARPA file, as text and whole")
     found = [len(order) for order in orders]
     if found != counts or not found:
         raise UserError(f"{path}: {found} n-grams, but its head says {counts}; the file is damaged")
@@ -219,7 +213,7 @@ def _discounts(counts: Counter[Ngram]) -> tuple[float, ...]:
 class RowModel:
     """A model that keeps a few numbers for each row of a search."""
 
-    def start(self, num_rows: int, device: torch.device) -> FusionState:
+    def start(self, num_rows: int, device: torch.device) -> RowState:
         return RowState(self)
 
     def step(self, columns: Columns | None, tokens_R: Tensor) -> tuple[Columns, Tensor]:
@@ -269,37 +263,60 @@ def token_vocabulary(tokens: Sequence[str]) -> list[str]:
     return [names.get(id, token) for id, token in enumerate(tokens)]
 
 
-@dataclass(frozen=True)
-class _Tables:
-    """The n-grams as tensors on one device."""
+class NgramTables:
+    """The n-grams of a file as tensors, on the CPU. A word that it lacks is as likely as <unk>."""
 
-    unigrams_V: Tensor
-    back_off_C: Tensor
-    shorter_C: Tensor  # the node without its first token
-    first_entry_C: Tensor
-    num_entries_C: Tensor
-    entry_tokens_E: Tensor
-    entry_scores_E: Tensor
-    entry_keys_E: Tensor  # node * V + token, sorted
-    entry_nodes_E: Tensor  # the context that an entry leads to
-    unigram_nodes_V: Tensor
-    scores_CV: Tensor  # these two are empty beyond MAX_DENSE
-    nodes_CV: Tensor
-
-    def to(self, device: torch.device) -> _Tables:
-        return _Tables(**{name: tensor.to(device) for name, tensor in vars(self).items()})
+    def __init__(self, arpa: Arpa, ids: dict[str, int]) -> None:
+        nodes: dict[Ngram, int] = {(): ROOT}
+        back_off, shorter = [0.0], [ROOT]
+        for order in arpa.orders[:-1]:
+            for words, (_, weight) in order.items():
+                back_off.append(_natural(weight))
+                shorter.append(_longest_node(words[1:], nodes))
+                nodes[words] = len(nodes)
+        entries = []
+        for order in arpa.orders[1:]:
+            for words, (log_probability, _) in order.items():
+                if (node := nodes.get(words[:-1])) is None:
+                    raise UserError(
+                        f"the n-gram {' '.join(words)!r} is there, but not its beginning, "
+                        f"{' '.join(words[:-1])!r}; the ARPA file is damaged"
+                    )
+                target = nodes[words] if words in nodes else _longest_node(words[1:], nodes)
+                entries.append((node * len(ids) + ids[words[-1]], _natural(log_probability), target))
+        entries.sort()
+        unigrams = {words[0]: _natural(values[0]) for words, values in arpa.orders[0].items()}
+        unknown = unigrams.get(UNKNOWN, _natural(NO_PROBABILITY))
+        scores = [unigrams.get(word, unknown) for word in ids]
+        for word in (START, SPECIAL_TOKENS[BLANK_ID], SPECIAL_TOKENS[PAD_ID]):  # nothing that a text may hold
+            if word in ids:
+                scores[ids[word]] = -math.inf
+        self.unigrams_V = torch.tensor(scores)
+        self.back_off_C = torch.tensor(back_off)
+        self.shorter_C = torch.tensor(shorter)  # the node without its first token
+        self.keys_E = torch.tensor([key for key, _, _ in entries], dtype=torch.int64)  # node * V + token
+        self.scores_E = torch.tensor([score for _, score, _ in entries], dtype=torch.float32)
+        self.nodes_E = torch.tensor([target for _, _, target in entries], dtype=torch.int64)
+        self.num_entries_C = torch.bincount(self.keys_E // len(ids), minlength=len(nodes))
+        self.first_entry_C = self.num_entries_C.cumsum(0) - self.num_entries_C
+        self.unigram_nodes_V = torch.tensor([nodes.get((word,), ROOT) for word in ids])
+        self.scores_CV, self.nodes_CV = torch.empty(0), torch.empty(0)
+        if len(nodes) * len(ids) <= MAX_DENSE:
+            nodes_C, tokens_V = torch.arange(len(nodes)), torch.arange(len(ids))
+            moves = self.advance(nodes_C.repeat_interleave(len(ids)), tokens_V.repeat(len(nodes)))
+            self.scores_CV, self.nodes_CV = self.score(nodes_C), moves.view(len(nodes), len(ids))
 
     def advance(self, nodes_R: Tensor, tokens_R: Tensor) -> Tensor:
         """The longest known context that ends in the new tokens."""
         if self.nodes_CV.numel():
             return self.nodes_CV[nodes_R, tokens_R]
-        vocab_size, num_entries = len(self.unigrams_V), len(self.entry_keys_E)
+        vocab_size, num_entries = len(self.unigrams_V), len(self.keys_E)
         found_R = torch.full_like(nodes_R, -1)
         while num_entries and bool((nodes_R != ROOT).any()):
             keys_R = nodes_R * vocab_size + tokens_R
-            places_R = torch.searchsorted(self.entry_keys_E, keys_R).clamp(max=num_entries - 1)
-            is_hit_R = (self.entry_keys_E[places_R] == keys_R) & (found_R < 0)
-            found_R = torch.where(is_hit_R, self.entry_nodes_E[places_R], found_R)
+            places_R = torch.searchsorted(self.keys_E, keys_R).clamp(max=num_entries - 1)
+            is_hit_R = (self.keys_E[places_R] == keys_R) & (found_R < 0)
+            found_R = torch.where(is_hit_R, self.nodes_E[places_R], found_R)
             nodes_R = torch.where(found_R < 0, self.shorter_C[nodes_R], ROOT)
         return torch.where(found_R < 0, self.unigram_nodes_V[tokens_R], found_R)
 
@@ -315,17 +332,8 @@ class _Tables:
             scores_RV += self.back_off_C[nodes_R][:, None]  # the root weighs 0 and has no entries
             counts_R = self.num_entries_C[nodes_R]
             rows, entries = _expand(self.first_entry_C[nodes_R], counts_R)
-            scores_RV[rows, self.entry_tokens_E[entries]] = self.entry_scores_E[entries]
+            scores_RV[rows, self.keys_E[entries] % len(self.unigrams_V)] = self.scores_E[entries]
         return scores_RV
-
-    def make_dense(self) -> _Tables:
-        """Compute all scores and all moves beforehand, if they are few."""
-        num_nodes, vocab_size = len(self.back_off_C), len(self.unigrams_V)
-        if num_nodes * vocab_size > MAX_DENSE:
-            return self
-        nodes_C, tokens_V = torch.arange(num_nodes), torch.arange(vocab_size)
-        moves = self.advance(nodes_C.repeat_interleave(vocab_size), tokens_V.repeat(num_nodes))
-        return replace(self, scores_CV=self.score(nodes_C), nodes_CV=moves.view(num_nodes, vocab_size))
 
 
 def _expand(firsts: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -338,12 +346,12 @@ def _expand(firsts: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
 class NgramModel(RowModel):
     """N-grams of a file: natural logarithms of how likely each token is after the last ones.
 
-    A word of `vocabulary`, which has all of the file's, is as likely as <unk> if the file lacks it.
+    `vocabulary` has all words of the file.
     """
 
     def __init__(self, arpa: Arpa, vocabulary: Sequence[str]) -> None:
         self._ids = {word: id for id, word in enumerate(vocabulary)}
-        self._tables = _build_tables(arpa, self._ids).make_dense()
+        self._tables = NgramTables(arpa, self._ids)
 
     def log_probability(self, sentences: Iterable[Sequence[str]]) -> float:
         """Sum over all sentences and their ends; a word that is not in the vocabulary counts as <unk>."""
@@ -357,59 +365,11 @@ class NgramModel(RowModel):
             total += float(score_texts(self, tokens_RU, lengths_R, ids[START], ids[END]).sum())
         return total
 
-    def start(self, num_rows: int, device: torch.device) -> FusionState:
-        if self._tables.unigrams_V.device != device:
-            self._tables = self._tables.to(device)
-        return super().start(num_rows, device)
-
     def step(self, columns: Columns | None, tokens_R: Tensor) -> tuple[Columns, Tensor]:
+        tokens_R = tokens_R.cpu()
         nodes_R = torch.full_like(tokens_R, ROOT) if columns is None else columns[0]
         nodes_R = self._tables.advance(nodes_R, tokens_R)
         return (nodes_R,), self._tables.score(nodes_R)
-
-
-def _build_tables(arpa: Arpa, ids: dict[str, int]) -> _Tables:
-    nodes: dict[Ngram, int] = {(): ROOT}
-    back_off, shorter = [0.0], [ROOT]
-    for order in arpa.orders[:-1]:
-        for words, (_, weight) in order.items():
-            back_off.append(_natural(weight))
-            shorter.append(_longest_node(words[1:], nodes))
-            nodes[words] = len(nodes)
-    entries = []
-    for order in arpa.orders[1:]:
-        for words, (log_probability, _) in order.items():
-            if (node := nodes.get(words[:-1])) is None:
-                raise UserError(
-                    f"the n-gram {' '.join(words)!r} is there, but not its beginning, "
-                    f"{' '.join(words[:-1])!r}; the ARPA file is damaged"
-                )
-            target = nodes[words] if words in nodes else _longest_node(words[1:], nodes)
-            entries.append((node * len(ids) + ids[words[-1]], _natural(log_probability), target))
-    entries.sort()
-    keys_E = torch.tensor([key for key, _, _ in entries], dtype=torch.int64)
-    num_entries_C = torch.bincount(keys_E // len(ids), minlength=len(nodes))
-
-    unigrams = {words[0]: _natural(values[0]) for words, values in arpa.orders[0].items()}
-    unknown = unigrams.get(UNKNOWN, _natural(NO_PROBABILITY))
-    scores = [unigrams.get(word, unknown) for word in ids]
-    for word in (START, SPECIAL_TOKENS[BLANK_ID], SPECIAL_TOKENS[PAD_ID]):  # nothing that a text may hold
-        if word in ids:
-            scores[ids[word]] = -math.inf
-    return _Tables(
-        unigrams_V=torch.tensor(scores),
-        back_off_C=torch.tensor(back_off),
-        shorter_C=torch.tensor(shorter),
-        first_entry_C=num_entries_C.cumsum(0) - num_entries_C,
-        num_entries_C=num_entries_C,
-        entry_tokens_E=keys_E % len(ids),
-        entry_scores_E=torch.tensor([score for _, score, _ in entries], dtype=torch.float32),
-        entry_keys_E=keys_E,
-        entry_nodes_E=torch.tensor([target for _, _, target in entries], dtype=torch.int64),
-        unigram_nodes_V=torch.tensor([nodes.get((word,), ROOT) for word in ids]),
-        scores_CV=torch.empty(0),
-        nodes_CV=torch.empty(0),
-    )
 
 
 def _longest_node(words: Ngram, nodes: dict[Ngram, int]) -> int:
@@ -437,15 +397,10 @@ class WordNgramModel(RowModel):
     """An n-gram of words for tokenizers with a token between words: of characters or phones. On the CPU."""
 
     def __init__(self, arpa: Arpa, tokenizer: Tokenizer) -> None:
-        if tokenizer.space_id is None:
-            raise UserError(
-                "these n-grams are not of tokens; those of words go with a tokenizer of characters or phones "
-                f"and a space, not with {tokenizer.type}; take n-grams of tokens (asr ngram --units tokens)"
-            )
-        self.space_id = tokenizer.space_id
+        self.space_id = _require_space(tokenizer, "an n-gram of words (asr ngram --units words)")
         words = [*arpa.vocabulary, *(w for w in (UNKNOWN, END, START) if (w,) not in arpa.orders[0])]
         self.word_ids = {word: id for id, word in enumerate(words)}
-        self.ngrams = _build_tables(arpa, self.word_ids).make_dense()
+        self.ngrams = NgramTables(arpa, self.word_ids)
         vocab_size = len(tokenizer)
         spelled = sorted(
             (tuple(tokenizer.encode(word)), id)
@@ -527,24 +482,19 @@ class WordNgramModel(RowModel):
 class Lexicon(RowModel):
     """A model of zeros and -inf, with which a beam finds known words only. On the CPU.
 
-    Between words stands the space, if the tokenizer has one, else nothing: then a word that may be over may
-    also continue, and each way to cut the text into words is followed. `words` are spelled as the training
-    texts are; one that has no spelling in tokens is left out.
+    `words` are spelled as the training texts are; one that has no spelling in tokens is left out.
     """
 
     def __init__(self, tokenizer: Tokenizer, words: Iterable[str]) -> None:
-        spellings = _spell_all(tokenizer, words)
+        self.space_id = _require_space(tokenizer, "a lexicon")
         self.vocab_size = len(tokenizer)
         edges: dict[int, int] = {}  # node and token, as one number, to the node after
         ends = []
-        for spelling in spellings:
+        for spelling in _spell_all(tokenizer, words):
             node = ROOT
             for token in spelling:
                 node = edges.setdefault(node * self.vocab_size + token, len(edges) + 1)
             ends.append(node)
-        self.space_id = tokenizer.space_id
-        # Column d holds the word of which d tokens are decoded; between spaces there is but one.
-        self.width = 1 if self.space_id is not None else 1 + max(map(len, spellings))
         self.dead = len(edges) + 1  # no word begins like this
         self.is_word_N = torch.zeros(self.dead + 1, dtype=torch.bool)
         self.is_word_N[ends] = True
@@ -553,30 +503,32 @@ class Lexicon(RowModel):
         self.first_edge_N = self.num_edges_N.cumsum(0) - self.num_edges_N
 
     def step(self, columns: Columns | None, tokens_R: Tensor) -> tuple[Columns, Tensor]:
-        """The column: (R, D) beginnings of words that a text may stand in."""
+        """The column: beginning of a word that each text stands in."""
+        tokens_R = tokens_R.cpu()
         if columns is None:
-            nodes_RD = torch.full((len(tokens_R), self.width), self.dead)
-            nodes_RD[:, 0] = ROOT
+            nodes_R = torch.full_like(tokens_R, ROOT)
         else:
-            nodes_RD = self._advance(columns[0], tokens_R.cpu()[:, None])
-        nodes, is_over_R = nodes_RD.flatten(), self.is_word_N[nodes_RD].any(1)
-        places, edges = _expand(self.first_edge_N[nodes], self.num_edges_N[nodes])
-        allowed_RV = torch.zeros(len(nodes_RD), self.vocab_size, dtype=torch.bool)
-        allowed_RV[places // self.width, self.keys_E[edges] % self.vocab_size] = True
-        if self.space_id is not None:
-            allowed_RV[:, self.space_id] = is_over_R
+            (before_R,) = columns
+            keys_R = before_R * self.vocab_size + tokens_R
+            places_R = torch.searchsorted(self.keys_E, keys_R).clamp(max=len(self.keys_E) - 1)
+            nodes_R = torch.where(self.keys_E[places_R] == keys_R, self.targets_E[places_R], self.dead)
+            ended_R = torch.where(self.is_word_N[before_R], ROOT, self.dead)
+            nodes_R = torch.where(tokens_R == self.space_id, ended_R, nodes_R)
+        is_over_R = self.is_word_N[nodes_R]
+        rows, edges = _expand(self.first_edge_N[nodes_R], self.num_edges_N[nodes_R])
+        allowed_RV = torch.zeros(len(nodes_R), self.vocab_size, dtype=torch.bool)
+        allowed_RV[rows, self.keys_E[edges] % self.vocab_size] = True
+        allowed_RV[:, self.space_id] = is_over_R
         allowed_RV[:, EOS_ID] = is_over_R | (columns is None)  # the empty text is allowed
-        return (nodes_RD,), torch.zeros(allowed_RV.shape).masked_fill(~allowed_RV, -math.inf)
+        return (nodes_R,), torch.zeros(allowed_RV.shape).masked_fill(~allowed_RV, -math.inf)
 
-    def _advance(self, nodes_RD: Tensor, tokens_R1: Tensor) -> Tensor:
-        keys_RD = nodes_RD * self.vocab_size + tokens_R1
-        places_RD = torch.searchsorted(self.keys_E, keys_RD).clamp(max=len(self.keys_E) - 1)
-        after_RD = torch.where(self.keys_E[places_RD] == keys_RD, self.targets_E[places_RD], self.dead)
-        if self.space_id is not None:
-            ended_RD = torch.where(self.is_word_N[nodes_RD], ROOT, self.dead)
-            return torch.where(tokens_R1 == self.space_id, ended_RD, after_RD)
-        next_R1 = torch.where(self.is_word_N[after_RD].any(1, keepdim=True), ROOT, self.dead)
-        return torch.cat([next_R1, after_RD[:, :-1]], dim=1)
+
+def _require_space(tokenizer: Tokenizer, what: str) -> int:
+    if tokenizer.space_id is None:
+        raise UserError(
+            f"{what} goes with a tokenizer of characters or phones and a space, not with {tokenizer.type}"
+        )
+    return tokenizer.space_id
 
 
 def collect_words(texts: Iterable[str]) -> list[str]:

@@ -69,11 +69,12 @@ def read_training_texts(config: RunConfig) -> Iterator[str]:
 def build_resources(
     system: System, texts: Sequence[str], language_models: Sequence[Path]
 ) -> dict[str, FusionModel]:
-    """Build, by name, a lexicon of the texts with n-grams of them, and with each language model."""
-    lexicon = Lexicon(system.tokenizer, collect_words(texts))
+    """Build, by name, n-grams of the texts and each language model, with a lexicon if words have a space."""
+    has_words = system.tokenizer.space_id is not None
+    lexicon = [Lexicon(system.tokenizer, collect_words(texts))] if has_words else []
     models = {NGRAMS: build_ngram_model(estimate_arpa(system, texts), system.tokenizer)}
     loaded = {folder.name: load_language_model(folder, system.tokenizer) for folder in language_models}
-    return {name: ShallowFusion([model, lexicon]) for name, model in {**models, **loaded}.items()}
+    return {name: ShallowFusion([model, *lexicon]) for name, model in {**models, **loaded}.items()}
 
 
 def estimate_arpa(system: System[Model], texts: Sequence[str]) -> Arpa:
