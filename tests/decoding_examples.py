@@ -226,5 +226,5 @@ def rank_all(
             score += config.language_model_weight * language_model.log_probability(text)
         if behind.get(text, 0.0) > beam.END_MARGIN:
             continue
-        ranked.append((score + config.length_bonus * len(text), text))
+        ranked.append((score, text))
     return sorted((pair for pair in ranked if pair[0] > -math.inf), reverse=True)

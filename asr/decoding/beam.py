@@ -283,7 +283,7 @@ def search_beams(
 
     A hypothesis that ends keeps a place among the best of its step, or is dropped; once as many as asked for
     have ended that no running one can overtake, the utterance is done. Log-probabilities only fall, so what
-    a running hypothesis can still reach is known: its score now, and the length bonus of the tokens left.
+    a running hypothesis can still reach is known: its score now.
     """
     beams = Beams(encoded, config, ctc_weight, language_model)
     lengths_B = encoded.lengths_B
@@ -297,17 +297,15 @@ def search_beams(
     found: NBest = [[] for _ in limits_B]
     for num_tokens in itertools.count():  # of every running hypothesis
         choices = beams.choose()
-        scores_BN = (choices.scores_BWC + config.length_bonus * (num_tokens + 1)).flatten(1)
-        scores_BN = scores_BN.masked_fill((num_tokens >= limits_B)[:, None], -torch.inf)
+        scores_BN = choices.scores_BWC.flatten(1).masked_fill((num_tokens >= limits_B)[:, None], -torch.inf)
         top_BW, chosen_BW = scores_BN.topk(min(config.beam, scores_BN.size(1)))
-        end_BW = choices.end_BW + config.length_bonus * num_tokens
+        end_BW = choices.end_BW
         if ctc_weight == 0:
             is_early_BW = (choices.end_gap_BW > END_MARGIN) & (num_tokens < limits_B)[:, None]
             end_BW = end_BW.masked_fill(is_early_BW, -torch.inf)
         ends.add(_accept(end_BW, top_BW, config.beam), choices, beams)
         beams.advance(choices, chosen_BW, top_BW)
-        more_B = (limits_B - num_tokens - 1).clamp(min=0)  # the bonus of all tokens that may still come
-        is_running_B = ends.scores_BH[:, -1] < top_BW[:, 0] + max(0.0, config.length_bonus) * more_B
+        is_running_B = ends.scores_BH[:, -1] < top_BW[:, 0]
         running = is_running_B.nonzero()[:, 0]  # the one place in a step where a GPU is waited for
         if len(running) <= 0.75 * len(utterances_B) or len(running) == 0:
             done = (~is_running_B).nonzero()[:, 0]
@@ -342,7 +340,6 @@ class Prefixes:
     in_blank_BW: Tensor  # of the alignments so far that end in blank
     in_token_BW: Tensor  # or in the last token
     last_BW: Tensor  # the last token
-    count_BW: Tensor  # how many tokens
     hash_BW: Tensor  # 64 bits that tell one text from another
     parent_BW: Tensor  # hash of the text without its last token
 
@@ -389,9 +386,7 @@ def _start(batch: int, device: torch.device) -> Prefixes:
     """The empty text alone."""
     certain_BW = torch.zeros(batch, 1, dtype=torch.float64, device=device)
     zero_BW = torch.zeros(batch, 1, dtype=torch.long, device=device)
-    return Prefixes(
-        certain_BW, certain_BW - torch.inf, zero_BW + NO_TOKEN, zero_BW, zero_BW, zero_BW + NO_TOKEN
-    )
+    return Prefixes(certain_BW, certain_BW - torch.inf, zero_BW + NO_TOKEN, zero_BW, zero_BW + NO_TOKEN)
 
 
 def _advance(
@@ -421,10 +416,6 @@ def _advance(
 
     stay_BW = torch.logaddexp(in_blank_BW, in_token_BW)
     ranked_BN = torch.cat([stay_BW, extended_BWC.flatten(1)], dim=1)
-    if config.length_bonus:
-        longer_BWC = (old.count_BW + 1)[..., None].expand_as(extended_BWC)
-        counts_BN = torch.cat([old.count_BW, longer_BWC.flatten(1)], dim=1)
-        ranked_BN = ranked_BN + config.length_bonus * counts_BN
     best_BW, chosen_BW = ranked_BN.topk(min(config.beam, ranked_BN.size(1)))
 
     is_stay_BW = chosen_BW < width
@@ -440,7 +431,6 @@ def _advance(
             is_stay_BW, in_token_BW.gather(1, parents_BW), extended_BWC.flatten(1).gather(1, extension_BW)
         ),
         last_BW=torch.where(is_stay_BW, old.last_BW.gather(1, parents_BW), token_BW),
-        count_BW=old.count_BW.gather(1, parents_BW) + ~is_stay_BW,
         hash_BW=torch.where(is_stay_BW, hash_BW, _hash(hash_BW, token_BW)),
         parent_BW=torch.where(is_stay_BW, old.parent_BW.gather(1, parents_BW), hash_BW),
     )
@@ -467,22 +457,19 @@ def _read_prefixes(
     prefixes: Prefixes, parents: list[Tensor], tokens: list[Tensor], config: DecodingConfig
 ) -> list[list[Hypothesis]]:
     total_BW = prefixes.total_BW
-    scores_BW = total_BW + config.length_bonus * prefixes.count_BW
-    scores_BH, slots_BH = scores_BW.topk(min(config.nbest, scores_BW.size(1)))
-    total_BH = total_BW.gather(1, slots_BH)
+    total_BH, slots_BH = total_BW.topk(min(config.nbest, total_BW.size(1)))
     reversed_tokens = []
     for parents_BW, tokens_BW in zip(reversed(parents), reversed(tokens), strict=True):
         reversed_tokens.append(tokens_BW.gather(1, slots_BH))
         slots_BH = parents_BW.gather(1, slots_BH)
     tokens_BHT = torch.stack(reversed_tokens[::-1], dim=-1)
-    columns = (tokens_BHT, scores_BH, total_BH)
     return [
         [
-            Hypothesis(tuple(token for token in path if token != NO_TOKEN), score, ctc_log_probability=total)
-            for path, score, total in zip(*row, strict=True)
-            if score > -torch.inf
+            Hypothesis(tuple(token for token in path if token != NO_TOKEN), total, ctc_log_probability=total)
+            for path, total in zip(*row, strict=True)
+            if total > -torch.inf
         ]
-        for row in zip(*(column.tolist() for column in columns), strict=True)
+        for row in zip(tokens_BHT.tolist(), total_BH.tolist(), strict=True)
     ]
 
 
@@ -508,12 +495,10 @@ def rescore(
     for texts, *rows in zip(found, *columns, strict=True):
         scored = []
         for text, by_decoder, language, attended in zip(texts, *rows, strict=False):
-            count = len(text.tokens)
             score = (1 - config.ctc_weight) * by_decoder + config.language_model_weight * language
             # CTC may be wholly against a text (-inf), which a weight of 0 should forgive.
             score += config.ctc_weight * text.ctc_log_probability if config.ctc_weight else 0.0
-            score += config.length_bonus * count
-            attended_steps = tuple(attended[: count + 1])
+            attended_steps = tuple(attended[: len(text.tokens) + 1])
             scored.append(
                 replace(text, score=score, log_probability=by_decoder, attended_steps=attended_steps)
             )

@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 
 # B utterances, T encoded steps, D dimension, U tokens, V vocabulary, R rows (utterances x beams)
 
-# Settings that some methods have no use for, and the methods that use them.
-_USERS = {
-    "ctc_weight": ("rescoring", "joint"),
-    "guide_width": ("attention", "joint"),
-    "length_bonus": ("parallel", "ctc_beam", "attention", "rescoring", "joint"),
-    "max_tokens": ("parallel", "ctc_beam", "attention", "rescoring", "joint"),
-}
-
 
 class DecodingConfig(Config):
     """Settings of the search for the best token sequence."""
@@ -46,13 +38,11 @@ class DecodingConfig(Config):
     """Hypotheses kept at each step; 1 is greedy. With parallel, lengths of the text that are tried, if the
     decoder predicts it."""
     nbest: int = pydantic.Field(default=1, gt=0)
-    """Maximum number of hypotheses returned for each utterance; no more than beam."""
+    """Maximum number of hypotheses returned for each utterance, of those in the beam."""
     ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
     """Share of CTC in the score with joint and rescoring; the rest is the decoder's."""
     language_model_weight: float = pydantic.Field(default=0.0, ge=0)
     """Weight of a language model's log-probability, which is added to the score."""
-    length_bonus: float = 0.0
-    """Added for each token: above 0 for longer texts, with a language model above all."""
     max_tokens: int | None = pydantic.Field(default=None, gt=0)
     """Maximum number of tokens of a text, unless CTC's steps limit it. null: one for each encoded step, which
     CTC never exceeds; without a CTC head one for every two frames of features."""
@@ -65,25 +55,12 @@ class DecodingConfig(Config):
     faults under `checks`, then the one that CTC, or without it the decoder, finds likeliest is taken. For
     voices higher or lower than those of training. Each speed costs as much as the first."""
 
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> DecodingConfig:
-        from asr.decoding.decode import METHODS  # whose functions take this config
-
-        if self.method not in ("auto", *METHODS):
-            raise ValueError(f"method = {self.method}: expected one of auto, {', '.join(METHODS)}")
-        if not self.speeds or len(set(self.speeds)) < len(self.speeds):
-            raise ValueError(f"speeds = {list(self.speeds)}: expected at least one, and each only once")
-        for setting, methods in _USERS.items():
-            is_used = self.method in ("auto", *methods)  # with auto, the model decides
-            self.refuse_idle(is_used, f"method = {' or '.join(methods)}", setting)
-        if self.guide_width is not None and self.ctc_weight == 1:
-            raise ValueError(f"guide_width = {self.guide_width} does nothing with ctc_weight = 1; lower it")
-        if self.nbest > self.beam:
-            raise ValueError(
-                f"nbest = {self.nbest}, but a beam of {self.beam} finds no more than that; "
-                f"set beam to {self.nbest} or more"
-            )
-        return self
+    @pydantic.field_validator("speeds")
+    @classmethod
+    def _speeds_differ(cls, speeds: tuple[float, ...]) -> tuple[float, ...]:
+        if not speeds or len(set(speeds)) < len(speeds):
+            raise ValueError("expected at least one, and each only once")
+        return speeds
 
 
 @dataclass(frozen=True)
@@ -93,7 +70,7 @@ class Hypothesis:
     tokens: tuple[int, ...]
     """Token IDs without start and end."""
     score: float
-    """The value it was ranked by, with weights and bonus."""
+    """The value it was ranked by, with weights."""
     log_probability: float = math.nan
     """Sum over the tokens and the end under the decoder; nan if it did not score them."""
     ctc_log_probability: float = math.nan

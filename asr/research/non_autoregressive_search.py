@@ -29,7 +29,7 @@ def decode(encoded: EncodedAudio, config: DecodingConfig, language_model: Fusion
     if isinstance(decoder, EndDecoder):
         return _decode_to_end(decoder, encoded_BTD, lengths_B, config)
     assert isinstance(decoder, MaskDecoder)
-    return _fill_gaps(decoder, encoded_BTD, lengths_B, encoded.ctc_paths, config)
+    return _fill_gaps(decoder, encoded_BTD, lengths_B, encoded.ctc_paths)
 
 
 def _decode_by_length(
@@ -48,7 +48,7 @@ def _decode_by_length(
     log_probabilities_R = chances_BK.flatten().double() + _sum_tokens(best_RU, counts_R)
     width = counts_BK.size(1)
     attended_RN = _attended_steps(weights, counts_R, lengths_B.repeat_interleave(width))
-    found = _list(tokens_RU, counts_R, log_probabilities_R, attended_RN, config)
+    found = _list(tokens_RU, counts_R, log_probabilities_R, attended_RN)
     ranked = []
     for row in range(0, len(found), width):
         texts = [text for text in found[row : row + width] if text.score > -math.inf]
@@ -73,13 +73,11 @@ def _decode_to_end(
     end_B = end_B.masked_fill(counts_B >= lengths_B, 0.0)
     log_probabilities_B = _sum_tokens(chosen_BU, counts_B) + end_B.double()
     attended_BN = _attended_steps(weights, lengths_B, lengths_B)
-    found = _list(tokens_BU, counts_B, log_probabilities_B, attended_BN, config)
+    found = _list(tokens_BU, counts_B, log_probabilities_B, attended_BN)
     return [[text] for text in found]
 
 
-def _fill_gaps(
-    decoder: MaskDecoder, encoded_BTD: Tensor, lengths_B: Tensor, paths: BestPaths, config: DecodingConfig
-) -> NBest:
+def _fill_gaps(decoder: MaskDecoder, encoded_BTD: Tensor, lengths_B: Tensor, paths: BestPaths) -> NBest:
     """Fill in what CTC is not sure of: in each pass as many tokens, those that are surest."""
     tokens_BU, log_probabilities_BU, counts_B = paths.tokens_BU, paths.log_probabilities_BU, paths.counts_B
     is_token_BU = length_mask(counts_B, tokens_BU.size(1))
@@ -101,7 +99,7 @@ def _fill_gaps(
         log_probabilities_BU = torch.where(is_filled_BU, chosen_BU, log_probabilities_BU)
         is_gap_BU = is_gap_BU & ~is_filled_BU
     log_probabilities_B = _sum_tokens(log_probabilities_BU, counts_B)
-    found = _list(tokens_BU, counts_B, log_probabilities_B, attended_BN, config)
+    found = _list(tokens_BU, counts_B, log_probabilities_B, attended_BN)
     return [[text] for text in found]
 
 
@@ -136,15 +134,11 @@ def _list(
     counts_R: Tensor,
     log_probabilities_R: Tensor,
     attended_RN: Tensor,
-    config: DecodingConfig,
 ) -> list[Hypothesis]:
     """Each row as a hypothesis. Attention that is nan was not asked for."""
-    scores_R = log_probabilities_R + config.length_bonus * counts_R
-    columns = (tokens_RU, counts_R, scores_R, log_probabilities_R, attended_RN)
+    columns = (tokens_RU, counts_R, log_probabilities_R, attended_RN)
     found = []
-    for tokens, count, score, log_probability, attended in zip(
-        *(column.tolist() for column in columns), strict=True
-    ):
+    for tokens, count, score, attended in zip(*(column.tolist() for column in columns), strict=True):
         steps = () if math.isnan(attended[0]) else tuple(attended[: count + 1])
-        found.append(Hypothesis(tuple(tokens[:count]), score, log_probability, attended_steps=steps))
+        found.append(Hypothesis(tuple(tokens[:count]), score, score, attended_steps=steps))
     return found

@@ -45,12 +45,9 @@ CASES = [
     (0.0, DecodingConfig()),
     (0.3, DecodingConfig()),
     (1.0, DecodingConfig()),
-    (1.0, DecodingConfig(language_model_weight=0.7, length_bonus=0.5)),
-    (0.3, DecodingConfig(length_bonus=1.5)),
-    (0.0, DecodingConfig(length_bonus=-1.0)),
-    (0.0, DecodingConfig(length_bonus=2.0)),
+    (1.0, DecodingConfig(language_model_weight=0.7)),
     (0.0, DecodingConfig(language_model_weight=0.8)),
-    (0.4, DecodingConfig(language_model_weight=0.5, length_bonus=1.0)),
+    (0.4, DecodingConfig(language_model_weight=0.5)),
 ]
 
 
@@ -59,7 +56,7 @@ PAIRS = [
     pytest.param(
         *(name, *case),
         marks=()
-        if name == "transformer-hybrid" or (name not in RELATIVES and number in (0, 8))
+        if name == "transformer-hybrid" or (name not in RELATIVES and number in (0, 5))
         else pytest.mark.slow,
     )
     for name in HYBRID
@@ -127,9 +124,6 @@ def test_a_search_ends_as_soon_as_nothing_can_win(monkeypatch: pytest.MonkeyPatc
     encoded = random_encoded(model, [20, 20])
     search_beams(model, *encoded, DecodingConfig(beam=5))
     assert len(counts) == 1
-    counts.clear()
-    search_beams(model, *encoded, DecodingConfig(beam=5, length_bonus=50.0))  # longer texts do win
-    assert len(counts) == 21
 
 
 @pytest.mark.parametrize("token", [BLANK_ID, PAD_ID, SOS_ID])

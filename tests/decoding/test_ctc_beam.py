@@ -92,17 +92,6 @@ def search_plainly(scores_TV: Tensor, beam: int) -> list[tuple[tuple[int, ...], 
     return [(text, math.log(sum(parts))) for text, parts in texts.items()]
 
 
-def test_a_bonus_changes_the_ranking_by_its_formula() -> None:
-    scores_BTV = random_scores([4], 3)
-    config = DecodingConfig(beam=130, nbest=8, length_bonus=0.7)
-    (hypotheses,) = search_prefixes(scores_BTV, torch.tensor([4]), config)
-    ranked = sorted((total + 0.7 * len(text), text) for total, text in sum_alignments(scores_BTV[0]))[::-1]
-    assert [hypothesis.tokens for hypothesis in hypotheses] == [text for _, text in ranked[:8]]
-    assert [hypothesis.score for hypothesis in hypotheses] == pytest.approx(
-        [score for score, _ in ranked[:8]], abs=1e-5
-    )
-
-
 def test_certain_blanks_are_dropped_and_change_nothing() -> None:
     """Long stretches of silence between the tokens."""
     logits = 2 * torch.randn(2, 60, VOCABULARY, generator=torch.Generator().manual_seed(0))

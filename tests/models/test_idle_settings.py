@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from asr.config import build_config
-from asr.decoding import DecodingConfig
 from asr.errors import UserError
 from asr.system import RunConfig
 
@@ -31,17 +28,3 @@ def test_what_does_nothing_is_refused_by_name(base: list[str], override: str, me
     build_config(RunConfig, [*DATA, *base])
     with pytest.raises(UserError, match=message):
         build_config(RunConfig, [*DATA, *base, override])
-
-
-@pytest.mark.parametrize(
-    ("method", "setting"),
-    [
-        ("attention", {"ctc_weight": 0.5}),
-        ("rescoring", {"guide_width": 3.0}),
-        ("ctc_greedy", {"length_bonus": 1.0}),
-    ],
-)
-def test_decoding_refuses_what_the_method_ignores(method: Any, setting: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"{next(iter(setting))} = "):
-        DecodingConfig(method=method, **setting)
-    DecodingConfig(**setting)
