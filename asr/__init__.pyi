@@ -1,4 +1,3 @@
-from . import train as train
 from .errors import UserError as UserError
 from .scoring.counting import score as score
 from .transcription.transcribe import load_model as load_model

@@ -227,7 +227,7 @@ assert "torch._dynamo" not in sys.modules
 def test_the_package_tells_what_it_offers() -> None:
     """`dir` has every public name before any of them is imported, and type checkers read our annotations."""
     assert set(asr.__all__) <= set(dir(asr))
-    assert {"load_model", "score", "train", "UserError", "Transcript"} <= set(asr.__all__)
+    assert {"load_model", "score", "UserError", "Transcript"} <= set(asr.__all__)
     for name in asr.__all__:
         assert getattr(asr, name) is not None
     assert (PACKAGE / "py.typed").is_file()

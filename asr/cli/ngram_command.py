@@ -25,10 +25,10 @@ def run(args: argparse.Namespace) -> int:
     from asr.decoding.ngram import UNKNOWN, NgramModel, estimate_ngrams, token_vocabulary, write_arpa
     from asr.system.run_config import RunConfig
     from asr.text.tokenizer import SPECIAL_TOKENS
-    from asr.train.preparation import load_or_train_tokenizer, read_training_texts, require_file
+    from asr.train.preparation import load_or_train_tokenizer, read_training_texts
 
     config = RunConfig.load(args.config, read_overrides(args))
-    require_file("data.dev", config.data.dev)
+    dev = list(read_sentences(config.data.dev, config.text))
     tokens: list[str] = []
     if args.units == "tokens":
         tokenizer = load_or_train_tokenizer(config)
@@ -42,7 +42,6 @@ def run(args: argparse.Namespace) -> int:
     output = Path(args.output or Path(config.output_dir) / f"{args.units}-{args.order}gram.arpa")
     write_arpa(output, arpa)
 
-    dev = list(read_sentences(config.data.dev, config.text))
     lines = [split(text) for text in dev]
     known = {word for words in arpa.orders[0] for word in words} - {UNKNOWN}
     log_probability = NgramModel(arpa, arpa.vocabulary).log_probability(lines)

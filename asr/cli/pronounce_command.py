@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.files import replace_file
     from asr.recipe.speech_synthesis import pronounce
     from asr.system.run_config import RunConfig
-    from asr.train.preparation import read_training_texts, require_file
+    from asr.train.preparation import read_training_texts
 
     config = RunConfig.load(args.config, read_overrides(args))
     output = args.output or config.tokenizer.pronunciations
@@ -35,7 +35,6 @@ def run(args: argparse.Namespace) -> int:
         )
     if Path(output).exists():
         raise UserError(f"{output} exists already; remove it, or give another --output")
-    require_file("data.dev", config.data.dev)
     others = (read_sentences(path, config.text) for path in (config.data.dev, *args.texts))
     texts = itertools.chain(read_training_texts(config), *others)
     words = sorted({word for text in texts for word in text.split()})

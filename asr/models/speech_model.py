@@ -305,7 +305,7 @@ class SpeechModelConfig(ModelConfig):
     """An encoder with a CTC head, a decoder, or both."""
 
     makes_text: ClassVar[bool] = True
-    scores: ClassVar[tuple[str, ...]] = ("wer", "cer", "token_accuracy", "bleu", "loss")
+    scores: ClassVar[tuple[str, ...]] = ("wer", "cer", "token_accuracy", "loss")
 
     type: Literal["speech"] = "speech"
     encoder: AnyEncoderConfig

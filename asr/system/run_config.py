@@ -151,7 +151,7 @@ class OptimConfig(Config):
     """Weight decay of matrices; norms, biases and embeddings have none."""
 
 
-HIGHER_IS_BETTER = {"token_accuracy", "accuracy", "bleu", "updates"}  # of what training may select by
+HIGHER_IS_BETTER = {"token_accuracy", "accuracy", "updates"}  # of what training may select by
 
 
 class TrainConfig(Config):
@@ -176,18 +176,13 @@ class TrainConfig(Config):
     """Updates between two validations; each leaves a checkpoint."""
     save_every: int = pydantic.Field(default=500, gt=0)
     """Updates between two checkpoints: at most these are lost when training is killed."""
-    select_by: Literal["wer", "cer", "token_accuracy", "bleu", "accuracy", "loss", "updates"] = "wer"
+    select_by: Literal["wer", "cer", "token_accuracy", "accuracy", "loss", "updates"] = "wer"
     """Score on the dev set that chooses the best checkpoints; of equal ones, the lower dev loss is better.
-    wer, cer and bleu (package sacrebleu) are of greedy output, the decoder's if there is one; token_accuracy
-    is the share of tokens that the decoder predicts rightly after the true ones; accuracy is the share of
-    right labels, of a model of labels. updates: the latest checkpoints are the best, for a dev set that is
-    part of the training."""
+    wer and cer are of greedy output, the decoder's if there is one; token_accuracy is the share of tokens
+    that the decoder predicts rightly after the true ones; accuracy is the share of right labels. updates: the
+    latest checkpoints are the best, for a dev set that is part of the training."""
     keep_best: int = pydantic.Field(default=5, gt=0)
     """How many of the best checkpoints are kept, and averaged at the end."""
-    patience: int | None = pydantic.Field(default=None, gt=0)
-    """Stop after so many validations without a new best one; null: never."""
-    loggers: tuple[Literal["tensorboard"], ...] = ()
-    """Show what log.jsonl has in TensorBoard (extra `tracking`); a failure of it stops nothing."""
 
 
 class RunConfig(Config):

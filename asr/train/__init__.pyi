@@ -14,12 +14,10 @@ from .learner import (
     halve_largest as halve_largest,
     keep_freed_memory as keep_freed_memory,
     learning_rate_at as learning_rate_at,
-    warn_of_short_training as warn_of_short_training,
 )
 from .loop import Ranked as Ranked, TrainingState as TrainingState, note_score as note_score, train as train
 from .preparation import (
     TrainingData as TrainingData,
-    check_sources as check_sources,
     load_or_train_tokenizer as load_or_train_tokenizer,
     prepare_system as prepare_system,
 )

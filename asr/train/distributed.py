@@ -21,6 +21,7 @@ from asr.errors import UserError
 Result = TypeVar("Result")
 
 BUCKET_BYTES = 25_000_000  # of gradients that are sent together
+SILENCE_SECONDS = 3  # in which torchrun ends a process whose error another has reported
 PREPARATION_LIMIT = timedelta(days=1)  # for what one process does while the others wait
 
 
@@ -96,21 +97,16 @@ def is_main_process() -> bool:
 
 @contextlib.contextmanager
 def one_voice(process: Process) -> Iterator[None]:
-    """Let one process report an error of the user: the first that meets it. The others end with its status.
+    """Let one process report an error of the user: the main one, if it meets it.
 
-    They meet it too, or lose their connection to that one, for which PyTorch has a traceback.
+    torchrun ends all as soon as one ends. So the others wait, which meet it too, or lose their connection.
     """
     try:
         yield
     except (UserError, RuntimeError) as error:
-        if process.world_size == 1:
-            raise
-        store = dist.distributed_c10d._get_default_store()
-        own = int(isinstance(error, UserError))
-        if store.add("asr/user_errors", own) == own:  # none of another process
-            raise
-        time.sleep(3)  # torchrun ends all as soon as one ends: that one speaks first
-        raise SystemExit(2) from None
+        if process.world_size > 1 and not (process.is_main and isinstance(error, UserError)):
+            time.sleep(SILENCE_SECONDS if isinstance(error, UserError) else 2 * SILENCE_SECONDS)
+        raise
 
 
 def stop_process() -> None:

@@ -7,7 +7,6 @@ import ctypes
 import logging
 import math
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -93,16 +92,11 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         return Outcome(is_finite, sums, num_tokens, audio_seconds, norm, rate)
 
-    def try_batch(self, batch: Batch) -> float:
-        """Run one forward and backward pass without an update, so that out of memory shows at the start.
-
-        Returns its seconds.
-        """
-        started = time.monotonic()
+    def try_batch(self, batch: Batch) -> None:
+        """Run one forward and backward pass without an update, so that out of memory shows at the start."""
         num_tokens = max(float(self.model.count_targets(batch.token_lengths_B)), 1.0)
         self._accumulate_gradients([batch], num_tokens, 0, sends=False)
         self.optimizer.zero_grad(set_to_none=True)
-        return time.monotonic() - started
 
     @contextlib.contextmanager
     def weights_to_use(self, weights: Mapping[str, Tensor] | None = None) -> Iterator[None]:
@@ -272,17 +266,6 @@ def learning_rate_at(step: int, config: OptimConfig, max_steps: int) -> float:
         return peak * math.sqrt(max(warmup, 1) / max(step, 1))
     progress = min((step - warmup) / max(max_steps - 1 - warmup, 1), 1.0)
     return peak * (FINAL_SCALE + (1 - FINAL_SCALE) * 0.5 * (1 + math.cos(math.pi * progress)))
-
-
-def warn_of_short_training(config: OptimConfig, max_steps: int) -> None:
-    """Warn where training ends before the learning rate is at its peak."""
-    if config.warmup_steps >= max_steps:
-        logger.warning(
-            "optim.warmup_steps = %d, but train.steps = %d: the learning rate comes to %.3g in the end, "
-            "never to its peak of %.3g",
-            config.warmup_steps, max_steps, learning_rate_at(max_steps - 1, config, max_steps),
-            config.learning_rate,
-        )  # fmt: skip
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:

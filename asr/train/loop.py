@@ -12,6 +12,7 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -56,8 +57,6 @@ from asr.train.learner import (
     Precision,
     choose_precision,
     keep_freed_memory,
-    learning_rate_at,
-    warn_of_short_training,
 )
 from asr.train.monitor import Callback, Monitor, compute_means, draw_log, show_progress
 from asr.train.preparation import TrainingData, find_last_checkpoint, hash_data, prepare_system
@@ -99,7 +98,6 @@ class TrainingState:
     """SHA-256 of the files that each setting names for utterances and texts."""
     bad_updates: int = 0
     """Updates in a row that were skipped because loss or gradient was not finite."""
-    validations_without_gain: int = 0
     best: list[Ranked] = field(default_factory=list)
     """The best checkpoints, the best first."""
     seconds: float = 0.0
@@ -112,12 +110,16 @@ class TrainingState:
     """State of the gradient scaler, with fp16."""
 
 
-def train(config: RunConfig, callback: Callback | None = None) -> Path:
-    """Train what the config describes, or go on where it was cut off; returns the folder of the result.
+def train(
+    config: RunConfig | str | Path, overrides: Sequence[str] = (), *, callback: Callback | None = None
+) -> Path:
+    """Train what the YAML file of a run describes, or resume it; returns the folder of the model.
 
     `callback`: called with the update and values of each line of log.jsonl, in the main process.
     After Ctrl-C or SIGTERM, raises `KeyboardInterrupt` or `SystemExit(143)` once a checkpoint is written.
     """
+    if not isinstance(config, RunConfig):
+        config = RunConfig.load(config, overrides)
     find_commit()  # of now, whatever becomes of the checkout
     process = start_process(config.train.device)
     try:
@@ -136,9 +138,9 @@ def train(config: RunConfig, callback: Callback | None = None) -> Path:
         stop_process()
 
 
-def train_and_draw(config: RunConfig, callback: Callback | None = None) -> Path:
+def train_and_draw(config: RunConfig) -> Path:
     """Train as `train` does, and draw the learning curve into the run's folder."""
-    folder = train(config, callback)
+    folder = train(config)
     if is_main_process():
         draw_log(Path(config.output_dir), config.train.select_by)
     return folder
@@ -148,12 +150,11 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
     output_dir, settings = Path(config.output_dir), config.train
     torch.manual_seed(config.seed)  # the same first weights in all processes
     system = prepare_system(config, process)
-    warn_of_short_training(config.optim, settings.steps)
     learner, state = start_or_resume(system, process)
     data = TrainingData(system, process, state.first_world_size)
     state.longest_seconds = data.train.longest_seconds
-    seconds = learner.try_batch(data.train.largest_batch())
-    logger.info("%s; the largest batch takes %.2f s", describe(system, process), seconds)
+    learner.try_batch(data.train.largest_batch())
+    logger.info("%s", describe(system, process))
     since_log: list[Outcome] = []
     seconds_logged = state.seconds
 
@@ -162,7 +163,7 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
         StopSignal(process.is_main) as stop,
         BackgroundWriter() as writer,
     ):
-        while state.step < settings.steps and not has_stalled(state, settings.patience):
+        while state.step < settings.steps:
             for batches in data.epoch(state.epoch, state.batches_done, state.window):
                 started = time.monotonic()
                 outcome = learner.update(batches, state.step)
@@ -205,7 +206,7 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
                         "stopped and saved at update %d; the same command goes on from there", state.step
                     )
                     raise KeyboardInterrupt if stop.number == signal.SIGINT else SystemExit(143)
-                if is_last or (validates and has_stalled(state, settings.patience)):
+                if is_last:
                     break
             else:
                 state.epoch, state.batches_done, state.window = state.epoch + 1, 0, (0, 0)
@@ -239,34 +240,15 @@ def start_or_resume(system: System[Model], process: Process) -> tuple[Learner, T
     learner.load(weights, read_tensors(last / "training.safetensors"), state.scaler)
     logger.info("going on from %s", last)
     if settings.steps > before.train.steps:
-        report_extension(system.config, before.train.steps, state)
+        logger.info("train.steps: %d then, %d now", before.train.steps, settings.steps)
     return learner, state
-
-
-def report_extension(config: RunConfig, steps_before: int, state: TrainingState) -> None:
-    """Log what more updates than planned at first do to the schedule, or why none is made."""
-    logger.info("train.steps: %d then, %d now", steps_before, config.train.steps)
-    then, now = (
-        learning_rate_at(state.step, config.optim, steps) for steps in (steps_before, config.train.steps)
-    )
-    if config.optim.schedule == "cosine":
-        logger.warning(
-            "optim.schedule = %s falls until the last update: stretched to %d updates, it goes on with a "
-            "learning rate of %.3g, which would have been %.3g",
-            config.optim.schedule, config.train.steps, now, then,
-        )  # fmt: skip
-    if has_stalled(state, config.train.patience):
-        logger.warning(
-            "no update is made: dev has not been better for train.patience = %d validations",
-            config.train.patience,
-        )
 
 
 # Settings that a resumed training may change, since no update depends on them.
 FREE_SETTINGS = {
     "output_dir", "data.max_unknown", "batches.num_workers", "train.device", "train.threads",
-    "train.loggers", "train.log_every", "train.validate_every", "train.save_every",
-    "train.keep_best", "train.patience",
+    "train.log_every", "train.validate_every", "train.save_every",
+    "train.keep_best",
 }  # fmt: skip
 
 
@@ -369,14 +351,6 @@ def finish(
     _, chosen, scores, weights = min(results, key=lambda result: result[0].rank)
     monitor.record(state.step, "model", {"steps": sorted(chosen)} | scores)
     warn_of_nothing_learned(scores, output_dir)
-    last = state.best[0]
-    if select_by == "updates" and len(chosen) > 1 and scores["loss"] > last.loss:
-        logger.warning(
-            "the mean of updates %s has a loss of %.4g on dev, update %d alone %.4g: they may be too far "
-            "apart. Use %s, and next time a lower train.keep_best or train.validate_every",
-            ", ".join(map(str, sorted(chosen))), scores["loss"], last.step, last.loss,
-            output_dir / "checkpoints" / step_name(last.step),
-        )  # fmt: skip
     if process.is_main:
         record = dataclasses.asdict(state) | {"averaged_steps": sorted(chosen), "dev_scores": scores}
         save_checkpoint(folder, system, record, weights)
@@ -440,8 +414,6 @@ def report_bad_update(names: list[str], outcome: Outcome, state: TrainingState) 
 def note_score(state: TrainingState, scores: dict[str, float], select_by: str, keep_best: int) -> None:
     """Rank the checkpoint of this update among the best ones."""
     ranked = sorted([*state.best, rank(scores, select_by, state.step)], key=lambda one: one.rank)
-    is_gain = ranked[0].step == state.step
-    state.validations_without_gain = 0 if is_gain else state.validations_without_gain + 1
     state.best = ranked[:keep_best]
 
 
@@ -457,15 +429,7 @@ def _without_nan(loss: float) -> float:
     return math.inf if math.isnan(loss) else loss
 
 
-def has_stalled(state: TrainingState, patience: int | None) -> bool:
-    return patience is not None and state.validations_without_gain >= patience
-
-
 def describe(system: System[Model], process: Process) -> str:
     count = sum(parameter.numel() for parameter in system.model.parameters())
-    name = (
-        torch.cuda.get_device_name(process.device)
-        if process.device.type == "cuda"
-        else (f"CPU with {torch.get_num_threads()} threads")
-    )
+    name = torch.cuda.get_device_name(process.device) if process.device.type == "cuda" else "CPU"
     return f"{count / 1e6:.1f}M parameters, {len(system.tokenizer)} tokens, on {process.world_size} x {name}"

@@ -1,4 +1,4 @@
-"""Progress of a training: bar with ETA, log.jsonl, TensorBoard, a callback, the learning curve."""
+"""Progress of a training: bar with ETA, log.jsonl, a callback, the learning curve."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Callback = Callable[[int, Mapping[str, float]], None]
 
 
 class Monitor:
-    """Writes numbers to log.jsonl, to the terminal, to TensorBoard and to a callback.
+    """Writes numbers to log.jsonl, to the terminal and to a callback.
 
     Silent in all processes but the main one.
     """
@@ -61,14 +61,10 @@ class Monitor:
         self.is_main = is_main
         self._path = Path(config.output_dir) / "log.jsonl"
         self._bar: tqdm[Any] | None = None
-        self._callbacks: list[Callback] = []
+        self._callback = callback
         if not is_main:
             return
         _forget_after(self._path, start_step)
-        if callback is not None:
-            self._callbacks.append(callback)
-        if "tensorboard" in config.train.loggers:
-            self._callbacks.append(open_tensorboard(config, start_step))
         # None: a bar on a terminal only. Elsewhere the log lines show progress.
         self._bar = tqdm(
             total=config.train.steps, initial=start_step, unit=" updates", dynamic_ncols=True, disable=None
@@ -101,15 +97,13 @@ class Monitor:
         shown = ", ".join(f"{name} {_format(name, value)}" for name, value in values.items())
         logger.info("%s %d: %s", kind, step, shown)
         numbers = {f"{kind}/{k}": float(v) for k, v in values.items() if isinstance(v, (int, float))}
-        for callback in list(self._callbacks):
-            try:
-                callback(step, numbers)
-            except Exception as error:  # of another's server, perhaps
-                self._callbacks.remove(callback)
-                logger.warning(
-                    "%s failed (%s: %s); training goes on without it, log.jsonl has everything",
-                    getattr(callback, "__qualname__", callback), type(error).__name__, error,
-                )  # fmt: skip
+        try:
+            if self._callback is not None:
+                self._callback(step, numbers)
+        except Exception as error:  # of another's server, perhaps
+            self._callback = None
+            message = "the callback failed (%s: %s); training goes on without it, log.jsonl has everything"
+            logger.warning(message, type(error).__name__, error)
 
 
 def compute_means(outcomes: Sequence[Outcome], seconds: float) -> dict[str, float]:
@@ -136,17 +130,14 @@ def draw_log(output_dir: Path, select_by: str) -> None:
     text = (output_dir / "log.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
     train, dev = ([line for line in lines if line["kind"] == kind] for kind in ("train", "dev"))
-    panels = {"loss": {"train": train, "dev": dev}}
-    for score in dict.fromkeys(("wer", select_by)):
-        if score != "loss" and any(score in line for line in dev):
-            panels[score] = {"dev": dev}
-    curves = {
-        name: {
-            split: [(line["step"], line[name]) for line in found if name in line]
-            for split, found in parts.items()
-        }
-        for name, parts in panels.items()
+    points = {
+        (split, name): [(line["step"], line[name]) for line in found if name in line]
+        for split, found in (("train", train), ("dev", dev))
+        for name in ("loss", "wer", select_by)
     }
+    curves = {"loss": {split: points[split, "loss"] for split in ("train", "dev")}}
+    others = {"wer", select_by} - {"loss"}
+    curves |= {name: {"dev": points["dev", name]} for name in sorted(others) if points["dev", name]}
     try:
         draw_learning_curve(path, curves)
     except UserError as error:
@@ -175,25 +166,3 @@ def _forget_after(path: Path, step: int) -> None:
             kept.append(line + "\n")
     with replace_file(path) as file:
         file.write("".join(kept).encode())
-
-
-# --- callbacks ----------------------------------------------------------------------------------
-
-
-def open_tensorboard(config: RunConfig, start_step: int) -> Callback:
-    """Write to the folder `tensorboard` of the run."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"train.loggers has tensorboard, whose package is not installed ({error}): "
-            "pip install 'asr-toolkit[tracking]', or remove it"
-        ) from None
-    writer = SummaryWriter(str(Path(config.output_dir) / "tensorboard"), purge_step=start_step + 1)
-
-    def record(step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            writer.add_scalar(name, value, step)
-        writer.flush()
-
-    return record

@@ -5,20 +5,18 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import BatchLoader, TextLoader
-from asr.batches.order import ProcessShare, hash_names
+from asr.batches.order import ProcessShare
 from asr.config import Config, find_differences
 from asr.data.manifest import Manifest
 from asr.data.packed import (
@@ -29,7 +27,6 @@ from asr.data.packed import (
     read_sentences,
     read_text_file,
 )
-from asr.data.storage import is_address
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.files import find_family
@@ -37,12 +34,11 @@ from asr.models import Model, ModelConfig, build_model
 from asr.models.encoders import EncoderModel, make_clock, subsampled_lengths
 from asr.models.speech_model import is_low_rank
 from asr.scoring.counting import count_word_errors
-from asr.scoring.result import load_sacrebleu
 from asr.system.checkpoint import System, find_checkpoints, find_model, load_any_system
 from asr.system.run_config import RunConfig
 from asr.system.shipping import read_training_texts
 from asr.text.normalization import normalize
-from asr.text.tokenizer import SPECIAL_TOKENS, Tokenizer, compute_fingerprint
+from asr.text.tokenizer import Tokenizer, compute_fingerprint
 from asr.train.distributed import Process, gather_over_processes, share_from_main
 
 logger = logging.getLogger(__name__)
@@ -64,11 +60,6 @@ class TrainingData:
         multiple = 1 if config.train.batches_per_update else first_world_size or process.world_size
         self.batches_per_update = config.train.batches_per_update or multiple
         self._own_per_update = math.ceil(self.batches_per_update / process.world_size)
-        if self.batches_per_update % process.world_size:
-            logger.warning(
-                "an update has %d batches, which %d processes cannot share equally: some wait for others",
-                self.batches_per_update, process.world_size,
-            )  # fmt: skip
         gather = partial(gather_over_processes, process=process, group=process.group)
         share = ProcessShare(
             process.rank,
@@ -79,10 +70,8 @@ class TrainingData:
         )
         build: Any = build_audio_loaders if config.model.reads_audio else build_text_loaders
         self.train, self.dev = build(system, share)
-        if config.model.reads_audio:
-            in_memory = isinstance(self.train, BatchLoader) and config.train.select_by != "updates"
-            id_hashes_N = self.train.training_set.id_hashes_N if in_memory else None
-            share_from_main(partial(check_dev, config, id_hashes_N), process)
+        if config.model.makes_text:
+            share_from_main(partial(check_rules, config), process)
 
     def epoch(self, epoch: int, batches_done: int, window: Sequence[int] = (0, 0)) -> Iterator[list[Batch]]:
         """The batches of each update for this process, fewer in the last of the epoch.
@@ -93,14 +82,6 @@ class TrainingData:
         batches = self.train.epoch_batches(epoch, batches_done, window)
         while group := list(itertools.islice(batches, self._own_per_update)):
             yield group
-
-
-def require_file(key: str, path: str) -> None:
-    """Refuse a path of the config that is not there, by the name of its setting."""
-    if not (is_address(path) or os.path.exists(path)):  # an address is asked when it is read
-        raise UserError(
-            f"{key} = {path}: not found (seen from {os.getcwd()}); prepare it, or correct the path"
-        )
 
 
 def build_inputs(system: System[Model]) -> Inputs:
@@ -128,13 +109,18 @@ def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Any
         from asr.research.labels import find_unseen_labels
 
         find_unseen_labels(config.data.dev, read_data(config.data.dev), inputs.labels, system.tokenizer)
-    check_sources(config)
     skipped_path = Path(config.output_dir) / "skipped.jsonl"
     options: dict[str, Any] = {"seed": config.seed, "share": share, "skipped_path": skipped_path}
 
     def load(paths: Sequence[str]) -> Any:
-        if not any(map(is_shards, paths)):
+        are_packed = {is_shards(path) for path in paths}
+        if are_packed == {False}:
             return BatchLoader(Manifest.open(*paths), inputs, config.batches, **options)
+        if len(are_packed) > 1:
+            raise UserError(
+                f"data.train = {config.data.train_name}: manifests and folders of shards do not mix; "
+                "`asr manifest pack` packs manifests"
+            )
         from asr.shards.shard_loader import ShardLoader
 
         folders = [open_shards(path) for path in paths]
@@ -143,47 +129,22 @@ def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Any
     return load(config.data.train_paths), load([config.data.dev])
 
 
-def check_dev(config: RunConfig, id_hashes_N: np.ndarray | None) -> None:
-    """Refuse rules of `text` that make the dev set's own texts wrong; warn of ids that train has too.
-
-    `id_hashes_N`: hashes of the ids of the training set, if that is to be compared.
-    """
-    items = list(read_data(config.data.dev, max_packed=MAX_SAMPLED_TEXTS))
-    if config.model.makes_text:
-        score = partial(normalize, rules=config.text.scoring)
-        texts = [item.text or "" for item in items]
-        learnt = (normalize(text, config.text.training) for text in texts)
-        counted = count_word_errors(list(zip(map(score, texts), map(score, learnt), strict=True)))
-        share = counted.errors / max(counted.length, 1)
-        message = (
-            f"{config.data.dev}: without any error of the model, WER would be {share:.1%}: text.training "
-            "changes words in a way that text.scoring does not. Give text.scoring the same rules"
-        )
-        if share > MAX_WRONG_BY_RULES:
-            raise UserError(message)
-        if share:
-            logger.warning("%s", message)
-    if id_hashes_N is None:
-        return
-    if doubled := len(id_hashes_N) - len(np.unique(id_hashes_N)):
-        logger.warning("%s: %d ids come more than once", config.data.train_name, doubled)
-    ids = [item.id for item in items]
-    if shared := list(itertools.compress(ids, np.isin(hash_names(ids), id_hashes_N))):
-        logger.warning(
-            "%s: %d of %d utterances have ids of the training set, such as %s. If they are the same, choose "
-            "others for dev, or set train.select_by=updates",
-            config.data.dev, len(shared), len(ids), shared[0],
-        )  # fmt: skip
-
-
-def check_sources(config: RunConfig) -> None:
-    """Refuse manifests mixed with shards."""
-    packed = [path for path in config.data.train_paths if is_shards(path)]
-    if packed and len(packed) < len(config.data.train_paths):
-        raise UserError(
-            f"data.train = {config.data.train_name}: manifests and folders of shards do not mix; pack the "
-            "manifests too, by `asr manifest pack`"
-        )
+def check_rules(config: RunConfig) -> None:
+    """Refuse rules of `text` that make the dev set's own texts wrong."""
+    items = read_data(config.data.dev, max_packed=MAX_SAMPLED_TEXTS)
+    texts = [item.text or "" for item in items]
+    score = partial(normalize, rules=config.text.scoring)
+    learnt = (normalize(text, config.text.training) for text in texts)
+    counted = count_word_errors(list(zip(map(score, texts), map(score, learnt), strict=True)))
+    share = counted.errors / max(counted.length, 1)
+    message = (
+        f"{config.data.dev}: without any error of the model, WER would be {share:.1%}: text.training "
+        "changes words in a way that text.scoring does not. Give text.scoring the same rules"
+    )
+    if share > MAX_WRONG_BY_RULES:
+        raise UserError(message)
+    if share:
+        logger.warning("%s", message)
 
 
 def build_text_loaders(system: System[Model], share: ProcessShare) -> tuple[TextLoader, TextLoader]:
@@ -204,18 +165,7 @@ def find_last_checkpoint(config: RunConfig, process: Process) -> Path | None:
 
 def prepare_system(config: RunConfig, process: Process) -> System[Model]:
     """Build a new system with random weights, or load the one of the last checkpoint."""
-    if config.train.select_by == "bleu":
-        load_sacrebleu()
     last = find_last_checkpoint(config, process)
-    for path in config.data.train_paths:
-        require_file("data.train", path)
-    for path in config.data.text:
-        require_file("data.text", path)
-    require_file("data.dev", config.data.dev)
-    if config.augment.noise.recordings is not None:
-        require_file("augment.noise.recordings", config.augment.noise.recordings)
-    if config.start_from is not None and not (last or find_family(config.start_from, as_run=True)):
-        require_file("start_from", config.start_from)
     if last is not None:
         system = load_any_system(last, to_train=True)
         report = partial(report_unknown_tokens, config, system.tokenizer, read_tokenizer_texts(config))
@@ -244,7 +194,10 @@ def hash_data(config: RunConfig) -> dict[str, str]:
         "data.text": config.data.text,
         "augment.noise.recordings": () if noise is None else (noise,),
     }
-    return {key: " ".join(map(hash_file_or_shards, paths)) for key, paths in files.items() if paths}
+    try:
+        return {key: " ".join(map(hash_file_or_shards, paths)) for key, paths in files.items() if paths}
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot read it ({error.strerror})") from None
 
 
 # --- tokenizer ----------------------------------------------------------------------------------
@@ -260,24 +213,20 @@ def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
     taken = take_over_tokenizer(config, texts)
     if path.exists():
         tokenizer = Tokenizer.load(path)
-        if taken is not None:
-            is_own = tokenizer == taken
-        else:
-            fingerprints = ("", compute_fingerprint(config.tokenizer, texts))
-            is_own = tokenizer.type == config.tokenizer.type and tokenizer.fingerprint in fingerprints
-        if not is_own:
+        fingerprints = ("", compute_fingerprint(config.tokenizer, texts))
+        is_own = tokenizer.type == config.tokenizer.type and tokenizer.fingerprint in fingerprints
+        if not (is_own if taken is None else tokenizer == taken):
             raise UserError(
                 f"{path}: learnt from other texts than those of {config.data.train_name}, or with other "
                 "settings (start_from, sections text and tokenizer); delete the file, or take another "
                 'output_dir. To use a tokenizer of the same type as it is, remove "fingerprint" from it'
             )
-        report_unknown_tokens(config, tokenizer, texts)
-        return tokenizer
-    tokenizer = train_tokenizer(config, texts) if taken is None else taken
+    else:
+        tokenizer = train_tokenizer(config, texts) if taken is None else taken
     report_unknown_tokens(config, tokenizer, texts)
-    tokenizer.save(path)
-    source = config.data.train_name if taken is None else config.start_from
-    logger.info("%s: %d tokens from %s", path, len(tokenizer), source)
+    if not path.exists():
+        tokenizer.save(path)
+        logger.info("%s: %d tokens", path, len(tokenizer))
     return tokenizer
 
 
@@ -337,15 +286,9 @@ def log_unknown_share(path: str, share: float) -> None:
 def train_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer:
     """Learn from `read_tokenizer_texts`: the training texts, or the labels of the training set."""
     try:
-        tokenizer = Tokenizer.train(config.tokenizer, texts)
+        return Tokenizer.train(config.tokenizer, texts)
     except UserError as error:
         raise UserError(f"{config.data.train_name}: {error}") from None
-    if tokenizer.type == "labels" and len(tokenizer) < len(SPECIAL_TOKENS) + 2:
-        raise UserError(
-            f"{config.data.train_name}: {tokenizer.tokens[-1]!r} is its only label; expected two or more, "
-            "so that there is something to tell apart"
-        )
-    return tokenizer
 
 
 def read_tokenizer_texts(config: RunConfig, paths: Sequence[str] = ()) -> Iterator[str]:
@@ -382,11 +325,9 @@ def _take_over_run(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> Sys
         differing |= find_differences(source.config.tokenizer, config.tokenizer, "tokenizer.")
         differing.pop("tokenizer.pronunciations", None)  # a run of phones has words of its own
     if differing:
-        is_tokenizer = all(key.startswith("tokenizer.") for key in differing)
-        hint = "; or learn another tokenizer, with new output layers, by keep_tokenizer=false"
         raise UserError(
-            f"start_from = {config.start_from}: set otherwise in {folder / 'config.yaml'}: "
-            f"{_describe_differences(differing)}. Make that the same{hint if is_tokenizer else ''}"
+            f"start_from = {config.start_from}: set otherwise there: {', '.join(differing)}; make that the "
+            "same, or learn another tokenizer by keep_tokenizer=false"
         )
     config = complete(config, source.config.model)
     num_features = source.front_end.num_features
@@ -394,8 +335,7 @@ def _take_over_run(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> Sys
     weights = source.model.state_dict()
     of_tokens = set() if config.keep_tokenizer else find_token_weights(config.model, num_features)
     weights = {name: weight for name, weight in weights.items() if name not in of_tokens}
-    changed = _describe_differences(find_differences(source.config.model, config.model, "model."))
-    hint = f"set otherwise in {folder / 'config.yaml'}: {changed}"
+    hint = f"give section model the sizes of {folder / 'config.yaml'}"
     load_weights(config, model, weights, lambda name: is_low_rank(name) or name in of_tokens, hint)
     return System(config, tokenizer, source.front_end, model)
 
@@ -405,12 +345,6 @@ def find_token_weights(config: ModelConfig, num_features: int) -> set[str]:
     with torch.device("meta"):
         smaller, larger = (build_model(config, num_features, size).state_dict() for size in (10, 11))
     return {name for name, weight in smaller.items() if weight.shape != larger[name].shape}
-
-
-def _describe_differences(differing: dict[str, tuple[object, object]]) -> str:
-    """Show the first few of `find_differences`."""
-    shown = [f"{key} = {there} there, {here} here" for key, (there, here) in differing.items()]
-    return "; ".join(shown[:8]) + ("; ..." if len(shown) > 8 else "")
 
 
 def load_weights(

@@ -274,17 +274,6 @@ def test_a_missing_label_is_named_before_training(split: str, corpus: Path) -> N
     assert not (corpus / "run" / "log.jsonl").exists()
 
 
-def test_one_label_is_nothing_to_tell_apart(corpus: Path) -> None:
-    with pytest.raises(UserError, match="'en' is its only label"):
-        for split in ("train", "dev"):
-            utterances = [
-                item.model_copy(update={"language": "en"})
-                for item in read_manifest(corpus / f"{split}.jsonl")
-            ]
-            write_manifest(corpus / f"{split}.jsonl", utterances)
-        train(build_run(corpus, "recording", "model.label=language"))
-
-
 @pytest.mark.slow
 def test_a_label_that_training_has_not_counts_as_an_error(
     corpus: Path, caplog: pytest.LogCaptureFixture

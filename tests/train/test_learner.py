@@ -36,7 +36,6 @@ from asr.train import (
     loop,
     prepare_system,
     train,
-    warn_of_short_training,
 )
 
 TinyRun = Callable[..., RunConfig]
@@ -83,7 +82,7 @@ def make_learner(config: RunConfig) -> tuple[Learner, list[Batch]]:
 def test_trying_a_batch_changes_nothing(tiny_run: TinyRun) -> None:
     learner, batches = make_learner(tiny_run())
     before = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
-    assert 0 < learner.try_batch(batches[0]) < 60
+    learner.try_batch(batches[0])
     assert all(parameter.grad is None for parameter in learner.model.parameters())
     for name, tensor in learner.model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
@@ -257,13 +256,6 @@ def test_learning_rate(options: dict[str, Any], rates: dict[int, float]) -> None
     config = OptimConfig(learning_rate=2.0, **options)
     computed = {step: learning_rate_at(step, config, max_steps=1001) for step in rates}
     assert computed == pytest.approx({step: 2 * rate for step, rate in rates.items()})
-
-
-def test_a_warmup_that_is_cut_off_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    warn_of_short_training(OptimConfig(learning_rate=2.0, warmup_steps=99), 100)
-    assert not caplog.text
-    warn_of_short_training(OptimConfig(learning_rate=2.0, warmup_steps=100), 100)
-    assert "optim.warmup_steps = 100" in caplog.text and "1.98" in caplog.text
 
 
 # --- optimizer ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""asr/train/monitor.py: the log, the bar, the learning curve, TensorBoard and a callback."""
+"""asr/train/monitor.py: the log, the bar, the learning curve and a callback."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 from training_examples import read_log, run_until_killed
 
-import asr
 from asr.cli import main
-from asr.errors import UserError
 from asr.system import RunConfig
 from asr.train import Outcome, loop, monitor, train
 
@@ -61,7 +59,7 @@ def test_from_python_progress_is_shown(
     """Where the program has set up no logging, which pytest has."""
     monkeypatch.setattr(logging.getLogger("asr"), "propagate", False)
     tiny_run()
-    folder = asr.train(tmp_path / "run.yaml", ["train.steps=2"])  # type: ignore[operator]
+    folder = train(tmp_path / "run.yaml", ["train.steps=2"])
     shown = capsys.readouterr().err
     assert folder == tmp_path / "run" / "model" and "train 2: epoch 0, loss" in shown and "dev 2: " in shown
     assert not logging.getLogger("asr").handlers and logging.getLogger("asr").level == logging.NOTSET
@@ -117,7 +115,7 @@ def test_a_model_that_has_learned_nothing_is_said(
 ) -> None:
     panels: dict[str, Any] = {}
     monkeypatch.setattr(monitor, "draw_learning_curve", lambda path, curves: panels.update(curves))
-    asr.train(tiny_run("train.steps=1", "train.select_by=loss"))
+    loop.train_and_draw(tiny_run("train.steps=1", "train.select_by=loss"))
     assert "WER on dev is 100.0 %" in caplog.text and "learning_curve.png" in caplog.text
     assert panels.keys() == {"loss", "wer"} and len(panels["wer"]["dev"]) == 1
     caplog.clear()
@@ -141,8 +139,8 @@ def test_a_callback_gets_what_the_log_has(
             shown.setdefault(name, {})[step] = value
 
     config = tiny_run(*SHORT)
-    run_until_killed(monkeypatch, 3, lambda: asr.train(config, callback=note))
-    asr.train(config, callback=note)
+    run_until_killed(monkeypatch, 3, lambda: train(config, callback=note))
+    train(config, callback=note)
     log = {line["step"]: line["loss"] for line in read_log(tmp_path / "run", "train")}
     assert shown["train/loss"] == log and {"dev/wer", "model/wer"} <= shown.keys()
 
@@ -153,28 +151,6 @@ def test_one_that_fails_warns_once_and_stops_nothing(
     def fail(*_: object) -> None:
         raise ConnectionError("no route to host")
 
-    train(tiny_run(*SHORT), fail)
+    train(tiny_run(*SHORT), callback=fail)
     (message,) = (text for text in caplog.messages if "ConnectionError" in text)
-    assert "fail failed (ConnectionError: no route to host); training goes on" in message
-
-
-def test_a_missing_package_is_said_before_the_first_update(
-    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(UserError, match=r"tensorboard.* pip install"):
-        train(tiny_run("train.loggers=[tensorboard]"))
-
-
-@pytest.mark.slow
-def test_tensorboard(tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tensorboard", reason="in the extra tracking")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    config = tiny_run(*SHORT, "train.loggers=[tensorboard]")
-    run_until_killed(monkeypatch, 3, lambda: train(config))
-    train(config)
-    shown = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    shown.Reload()
-    logged = [(line["step"], line["loss"]) for line in read_log(tmp_path / "run", "train")]
-    assert [(event.step, pytest.approx(event.value)) for event in shown.Scalars("train/loss")] == logged
+    assert "the callback failed (ConnectionError: no route to host); training goes on" in message

@@ -20,7 +20,6 @@ import torch
 from model_examples import SYSTEMS, every_system
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
-import asr
 from asr.batches import Batch
 from asr.cli import main
 from asr.data import read_manifest, write_manifest
@@ -181,7 +180,7 @@ def run_in_a_group_of_its_own(arguments: list[str], messages: Path) -> None:
 def test_a_training_in_a_thread(tiny_run: TinyRun) -> None:
     """As in a notebook or a service, where no signal reaches it."""
     with ThreadPoolExecutor(1) as pool:
-        folder = pool.submit(asr.train, tiny_run("train.steps=1")).result()
+        folder = pool.submit(train, tiny_run("train.steps=1")).result()
     assert load_state(folder)["step"] == 1
 
 
@@ -238,16 +237,6 @@ def test_the_result_is_the_best_on_dev(tiny_run: TinyRun, tmp_path: Path) -> Non
     assert system.model.training is False and len(system.tokenizer) > 5
 
 
-def test_patience_stops(tiny_run: TinyRun, tmp_path: Path) -> None:
-    # A learning rate near zero: nothing gets better, and the first validation stays the best.
-    train(
-        tiny_run(
-            "optim.learning_rate=1e-12", "train.validate_every=1", "train.patience=2", "train.select_by=wer"
-        )
-    )
-    assert [line["step"] for line in read_log(tmp_path / "run", "dev")][-1] <= 4
-
-
 def test_error_rates_of_dev_are_those_of_all_utterances_together(
     tiny_run: TinyRun, tones: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,7 +275,7 @@ def test_changed_settings_are_refused(tiny_run: TinyRun) -> None:
         with pytest.raises(UserError, match=rf"other settings \({setting.partition('=')[0]}: "):
             train(tiny_run("train.steps=3", setting))
     free = ("train.log_every=7", "batches.num_workers=1", "data.max_unknown=0.5", "train.save_every=1")
-    train(tiny_run("train.steps=3", *free, "train.validate_every=1", "train.keep_best=1", "train.patience=9"))
+    train(tiny_run("train.steps=3", *free, "train.validate_every=1", "train.keep_best=1"))
 
 
 # --- a training goes on -------------------------------------------------------------------------
