@@ -67,20 +67,12 @@ _EXTENT = {
 
 
 def _validate(args: argparse.Namespace) -> int:
-    import os
     from collections import Counter
 
     from asr.data.manifest_checks import CheckAudio, count_records, validate
-    from asr.data.packed import INDEX_NAME
     from asr.text.normalization import SAFE_RULES, TextConfig
     from asr.text.tokenizer import Tokenizer
 
-    is_folder = os.path.isdir(args.manifest) and not os.path.isfile(os.path.join(args.manifest, INDEX_NAME))
-    if is_folder or args.manifest.removesuffix(".gz").endswith((".csv", ".tsv")):
-        raise UserError(
-            f"{args.manifest}: a table or folder, not a manifest; make one of it by "
-            f"`asr manifest convert {args.manifest} OUT.jsonl`"
-        )
     if args.text_rules is not None and args.tokenizer is None:
         raise UserError("--text-rules are about tokens: give --tokenizer as well")
     rules = TextConfig(training=tuple(args.text_rules or SAFE_RULES)).training

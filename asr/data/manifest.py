@@ -258,10 +258,12 @@ def _explain(error: pydantic.ValidationError, record: Any) -> str:
     place = "" if name is None else f"utterance {shorten(name)}: "
     if fault["type"] == "missing":
         return f"{place}the field {field} is missing"
-    if field == "audio_filepath":
-        return f"{place}audio_filepath is a field of NeMo manifests; `asr manifest convert` reads them"
     if fault["type"] == "extra_forbidden":
-        hint = suggest(field, Utterance.model_fields, "fields of your own belong into extras")
+        hint = suggest(
+            field,
+            Utterance.model_fields,
+            "fields of your own belong into extras; `asr manifest convert` reads other formats",
+        )
         return f"{place}unknown field {shorten(field)}; {hint}"
     if fault["type"] == "string_pattern_mismatch":
         problem = f"expected a name without control characters{' or spaces' if field == 'id' else ''}"

@@ -138,37 +138,23 @@ def _read_table(
 ) -> Iterator[Utterance]:
     """A table with a header. Relative audio starts at the table's folder.
 
-    One with client_id and path is from Common Voice: its audio is in `clips/` beside it, and the durations in
-    `clip_durations.tsv`, if that is there.
+    One with client_id and path is from Common Voice: its audio is in `clips/` beside it.
     """
     with open_lines(path) as lines:
         rows = read_rows(lines, separator)
         _, names = next(rows, (1, []))
         source.check_names(names)
         folder = Path(lines.folder)
-        known, durations = {name.lower() for name in names}, dict[str, str]()
+        known = {name.lower() for name in names}
         if not known & {*COLUMNS["audio"]}:
             found = ", ".join(map(shorten, names[:20])) or "nothing"
             raise UserError(f"{path}: no column for the audio in {found}. Known are {describe_columns()}")
         if {"client_id", "path"} <= known:
-            if not known & {"duration", "duration_ms"} and (folder / "clip_durations.tsv").exists():
-                durations = _read_clip_durations(folder / "clip_durations.tsv")
             folder /= "clips"
         for number, row in rows:
             cells = zip(names, row, strict=True)
             record = {name: cell for name, cell in cells if cell or name.lower() in source.columns["text"]}
-            if record.get("path") in durations:
-                record["duration_ms"] = durations[record["path"]]
             yield from source.build(f"{path}:{number}", record, folder, split)
-
-
-def _read_clip_durations(path: Path) -> dict[str, str]:
-    with open_lines(path) as lines:
-        rows = read_rows(lines, "\t")
-        _, header = next(rows, (1, []))
-        if len(header) != 2 or MEANINGS.get(header[1]) != "milliseconds":
-            raise UserError(f"{path}: expected the columns clip and duration[ms], found {shorten(header)}")
-        return {clip: milliseconds for _, (clip, milliseconds) in rows}
 
 
 _read_csv = partial(_read_table, separator=",")

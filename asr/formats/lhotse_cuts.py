@@ -56,13 +56,12 @@ def _build_fields(folder: str, cut: Mapping[str, Any], source: Source) -> Iterat
 
 
 def _find_audio(recording: Mapping[str, Any], channels: object) -> tuple[str, int | None]:
-    """The file with the channel, and which of its channels that is, counted from 1; None: its only one."""
-    wanted = [str(one) for one in channels] if isinstance(channels, list) else [str(channels or 0)]
-    own = recording.get("sources")
-    for item in own if isinstance(own, list) else []:
+    """The file with the channels, and which of its own that is, counted from 1; None: all of them."""
+    wanted = channels if isinstance(channels, list) else [channels or 0]
+    sources = recording.get("sources")
+    for item in sources if isinstance(sources, list) else []:
         there = item.get("channels") if isinstance(item, dict) else None
-        there = [str(one) for one in there] if isinstance(there, list) else []
-        if not set(wanted) <= set(there):
+        if not isinstance(there, list) or any(channel not in there for channel in wanted):
             continue
         if item.get("type") != "file" or not isinstance(item.get("source"), str):
             raise UserError(
@@ -70,6 +69,5 @@ def _find_audio(recording: Mapping[str, Any], channels: object) -> tuple[str, in
             )
         if 1 < len(wanted) < len(there):
             raise UserError(f"{len(wanted)} of its channels are meant; expected one, or all")
-        is_one = len(wanted) == 1 < len(there)
-        return item["source"], there.index(wanted[0]) + 1 if is_one else None
-    raise UserError(f"recording {shorten(recording.get('id'))} has no file with channel {', '.join(wanted)}")
+        return item["source"], there.index(wanted[0]) + 1 if len(wanted) < len(there) else None
+    raise UserError(f"recording {shorten(recording.get('id'))} has no file with channel {wanted}")

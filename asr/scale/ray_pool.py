@@ -62,11 +62,8 @@ class RayPool(Generic[Item]):
                 **({} if options.address else local),
             )
         except Exception as error:  # Ray has bare ones
-            if options.address is None:
-                raise UserError(
-                    f"Ray does not start here ({error}); is the machine overloaded? Try again later"
-                ) from None
-            raise UserError(f"--ray {options.address}: cannot use this cluster ({error})") from None
+            place = "start here" if options.address is None else f"work on --ray {options.address}"
+            raise UserError(f"Ray does not {place} ({error}); is it overloaded, or gone?") from None
         resources = ray.cluster_resources()
         num_cpus, num_gpus = resources.get("CPU", 1.0), resources.get("GPU", 0.0)
         if uses_gpus and not num_gpus:

@@ -1,7 +1,7 @@
 from .packing import (
     PackSettings as PackSettings,
     ShardPlan as ShardPlan,
-    TarWriter as TarWriter,
+    add_member as add_member,
     deal as deal,
     encode_flac as encode_flac,
     make_key as make_key,

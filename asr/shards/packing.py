@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -25,15 +25,13 @@ from asr.audio.reading import TOLERANCE_SECONDS
 from asr.data.manifest import Manifest, Utterance
 from asr.data.packed import INDEX_NAME, MAX_MEMBER_BYTES, PackedUtterance
 from asr.errors import UserError
-from asr.files import claim_folder, replace_file
+from asr.files import claim_folder, hash_file, replace_file
 from asr.shards.shards import Failure, FolderInfo, ShardInfo, parse_folder_index
 
 Encoding = Literal["flac", "copy"]
 FORMAT = "asr shards 1"  # part of the hash of what a shard is packed from
 MAX_KEY_LENGTH = 90  # so that a name fits the 100 bytes of a plain tar header
 Report = Callable[[float], None]  # gets seconds of audio that are done
-
-_BLOCK = 512  # bytes, of tar
 
 
 @dataclass(frozen=True)
@@ -203,8 +201,7 @@ def write_shard(
     name = name_shard(number)
     rows: list[PackedUtterance] = []
     failed: list[Failure] = []
-    with replace_file(folder / name) as file:
-        tar = TarWriter(file)
+    with replace_file(folder / name) as file, tarfile.open(fileobj=file, mode="w") as tar:
         for utterance in utterances:
             report(utterance.duration)
             try:
@@ -215,11 +212,10 @@ def write_shard(
             key = make_key(utterance.id)
             own = {"audio": f"{key}.{suffix}", "start": 0.0, "channel": channel}
             record = utterance.model_copy(update=own)
-            offset = tar.add(record.audio, content)
+            offset = add_member(tar, record.audio, content)
             described = json.dumps(record.model_dump(exclude_defaults=True), ensure_ascii=False)
-            tar.add(f"{key}.json", described.encode())
+            add_member(tar, f"{key}.json", described.encode())
             rows.append(PackedUtterance(**record.model_dump(), offset=offset, size=len(content)))
-        tar.finish()
     index_name = f"shard-{number:06d}.jsonl"
     exclude = {"shard", "version"}
     lines = [row.model_dump_json(exclude_defaults=True, exclude=exclude).encode() + b"\n" for row in rows]
@@ -232,8 +228,8 @@ def write_shard(
         utterances=len(rows),
         seconds=sum(row.duration for row in rows),
         longest=max((row.duration for row in rows), default=0.0),
-        size=tar.size,
-        sha256=tar.digest.hexdigest(),
+        size=(folder / name).stat().st_size,
+        sha256=hash_file(folder / name),
         index_size=len(content),
         index_sha256=hashlib.sha256(content).hexdigest(),
         source="",
@@ -249,31 +245,12 @@ def make_key(name: str) -> str:
     return key
 
 
-class TarWriter:
-    """A plain tar file, of which each byte depends on its members alone."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.size = 0
-        self.digest = hashlib.sha256()
-
-    def add(self, name: str, content: bytes) -> int:
-        """Add a file; returns where its content begins."""
-        member = tarfile.TarInfo(name)
-        member.size, member.mode = len(content), 0o644
-        self._write(member.tobuf(tarfile.PAX_FORMAT))
-        offset = self.size
-        self._write(content + bytes(-len(content) % _BLOCK))
-        return offset
-
-    def finish(self) -> None:
-        self._write(bytes(2 * _BLOCK))
-        self._write(bytes(-self.size % tarfile.RECORDSIZE))
-
-    def _write(self, data: bytes) -> None:
-        self._file.write(data)
-        self.digest.update(data)
-        self.size += len(data)
+def add_member(tar: tarfile.TarFile, name: str, content: bytes) -> int:
+    """Add a file, whose bytes depend on name and content alone; returns where its content begins."""
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+    return tar.offset - len(content) - (-len(content) % tarfile.BLOCKSIZE)
 
 
 # --- audio ----------------------------------------------------------------------------------------

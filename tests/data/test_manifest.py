@@ -99,7 +99,7 @@ def test_any_utterance_comes_back_as_it_was(
         (line_of(extras={"a": 1e400}), "extras = {'a': inf}: "),
         (line_of(speeker="x"), "unknown field 'speeker'; did you mean speaker?"),
         (line_of(accent="x"), "unknown field 'accent'; fields of your own belong into extras"),
-        (line_of(audio_filepath="x"), "`asr manifest convert` reads them"),
+        (line_of(audio_filepath="x"), "`asr manifest convert` reads other formats"),
         (b'{"id": "a", "audio": "a.wav"}', "the field duration is missing"),
         (b'["a"]', "expected a JSON object, found ['a']"),
         (b'{"id": "a"', "not a JSON object on one line"),

@@ -176,5 +176,5 @@ def test_processes_that_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 def test_a_cluster_that_is_not_there() -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")
-    with pytest.raises(UserError, match="cannot use this cluster"):
+    with pytest.raises(UserError, match="does not work on --ray"):
         RayPool[Any](PoolOptions(address="127.0.0.1:1"), uses_gpus=False)
