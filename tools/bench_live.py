@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -183,6 +184,8 @@ def feed(pipe: Any, audio_S: np.ndarray, pace: float, begin: list[float]) -> Non
     """Write as a recorder does, which never waits: late writes are the fault of the program."""
     content = (np.clip(audio_S, -1, 1) * 32767).astype("<i2").tobytes()
     size = round(WRITE_SECONDS * RATE) * 2
+    pipe.write(b"RIFF\xff\xff\xff\xffWAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, RATE, 2 * RATE, 2, 16))
+    pipe.write(b"data\xff\xff\xff\xff")
     begin[0] = time.monotonic()
     for number, first in enumerate(range(0, len(content), size), 1):
         time.sleep(max(0.0, begin[0] + pace * number * WRITE_SECONDS - time.monotonic()))

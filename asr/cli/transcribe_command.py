@@ -84,8 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = """of one recording, draw the attention of the decoder to each token; the second segment goes to
     OUT-002.png and so on"""
     add("--plot-attention", metavar="OUT.png", help=text)
-    text = """live: read standard input, raw PCM (16 kHz, 16 bits, mono, little-endian) or a format such as
-    WAV, MP3, Ogg, and write text while someone speaks (--format txt or jsonl)"""
+    text = """live: read standard input, in a format such as WAV, MP3 or Ogg, and write text while someone
+    speaks (--format txt or jsonl)"""
     add("--stream", action="store_true", help=text)
 
     many = parser.add_argument_group("many recordings", "With --output-dir.")
@@ -461,19 +461,16 @@ def _escape_what_cannot_be_shown() -> None:
 
 def _stream(job: TranscriptionJob, formats: Sequence[str]) -> int:
     """Transcribe standard input while it comes."""
-    from asr.serve.live import Delay, LiveTranscriber, PipeReader, read_live, transcribe_live, write_live
+    from asr.serve.live import LiveTranscriber, PipeReader, read_live, transcribe_live, write_live
 
     pipe = PipeReader(sys.stdin.buffer)  # before the model is loaded, for which no recorder should wait
     recognizer, request = job.load()
     recognizer.check(request)
     transcriber = LiveTranscriber(recognizer, request)
     _escape_what_cannot_be_shown()
-    delay, channels = Delay(), job.settings.channels
+    channels = job.settings.channels
     channel = channels - 1 if isinstance(channels, int) else None
-    pieces, rate = read_live(pipe, recognizer.sample_rate, channel)
-    texts = transcribe_live(
-        delay.watch(pieces, rate, pipe), transcriber, rate, is_late=lambda: pipe.waiting_bytes > 0
-    )
-    write_live(texts, sys.stdout, formats == ["jsonl"], delay)
-    logger.info("%.1f s of audio; decoding was at most %.2f s behind", delay.audio_seconds, delay.most)
+    pieces, rate = read_live(pipe, channel)
+    texts = transcribe_live(pieces, transcriber, rate, is_late=lambda: pipe.is_late)
+    write_live(texts, sys.stdout, formats == ["jsonl"], pipe.delay)
     return 0

@@ -1,12 +1,9 @@
 from .app import build_app as build_app
 from .live import (
     CLEAR_LINE as CLEAR_LINE,
-    Delay as Delay,
     LiveText as LiveText,
     LiveTranscriber as LiveTranscriber,
     PipeReader as PipeReader,
-    decode_pcm as decode_pcm,
-    is_container as is_container,
     read_live as read_live,
     transcribe_live as transcribe_live,
     write_live as write_live,

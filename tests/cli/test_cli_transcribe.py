@@ -573,31 +573,27 @@ def test_a_recording_without_text_is_said(
 # --- live -----------------------------------------------------------------------------------------
 
 
-def make_pcm(seconds: float) -> bytes:
-    """Speechlike, a pause, speechlike."""
-    parts = [make_speechlike(seconds), 1e-3 * make_speechlike(1.0), make_speechlike(seconds, seed=1)]
-    return (np.concatenate(parts) * 32767).astype("<i2").tobytes()
-
-
-def make_two_phrases() -> bytes:
-    quiet = (1e-3 * make_speechlike(1.0) * 32767).astype("<i2").tobytes()
-    return quiet + make_pcm(1.0) + quiet
+def make_wav(seconds: float, kind: str = "WAV") -> bytes:
+    """A pause before, between and after two that are speechlike."""
+    quiet, file = 1e-3 * make_speechlike(1.0), io.BytesIO()
+    parts = [quiet, make_speechlike(seconds), quiet, make_speechlike(seconds, seed=1), quiet]
+    soundfile.write(file, (np.concatenate(parts) * 32767).astype("<i2"), 16_000, format=kind)
+    return file.getvalue()
 
 
 def test_stream(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.serve.live.PipeReader.waiting_bytes", 0)  # as if it came by and by
+    monkeypatch.setattr("asr.serve.live.PipeReader.is_late", False)  # as if it came by and by
     settings = ["--set=segmentation.max_seconds=2"]
-    pipe_in(monkeypatch, make_pcm(1.5))
+    pipe_in(monkeypatch, make_wav(1.5))
     lines = run("--stream", *settings).lines
     assert lines and all(map(is_text, lines))
-    pipe_in(monkeypatch, make_pcm(1.5))
+    pipe_in(monkeypatch, make_wav(1.5))
     done = run("--stream", *settings, "--format", "jsonl")
     records = [json.loads(line) for line in done.lines]
     final = [word["text"] for record in records for word in record["final"]]
     assert final == " ".join(lines).split()
-    assert len([record for record in records if record["segment_ends"]]) == len(lines)
+    assert len([record for record in records if record["segment_ends"] and record["text"]]) == len(lines)
     assert any(record["tentative"] for record in records)
-    assert "4.0 s of audio; decoding was at most" in done.said
 
 
 def test_a_segment_is_written_while_the_pipe_is_open(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -615,7 +611,7 @@ def test_a_segment_is_written_while_the_pipe_is_open(run: Run, monkeypatch: pyte
             waits.append(is_written.wait(10))
             return b""
 
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(make_two_phrases())))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(make_wav(1.0))))
     monkeypatch.setattr(sys, "stdout", Out())
     assert run("--stream").status == 0
     assert waits[0] and len(sys.stdout.getvalue().splitlines()) == 2  # type: ignore[attr-defined]
@@ -635,17 +631,15 @@ def test_a_recorder_does_not_wait_for_the_model(run: Run, monkeypatch: pytest.Mo
         seen.append(is_read.wait(10))
         return load(*arguments, **named)
 
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(make_pcm(0.5))))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(make_wav(0.5))))
     monkeypatch.setattr(sequence, "load_model", load_late)
     assert run("--stream").status == 0 and seen == [True]
 
 
 def test_a_file_on_standard_input_is_recognised(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    pcm = make_two_phrases()
-    soundfile.write("sound.flac", np.frombuffer(pcm, "<i2"), 16_000)
-    sound = Path("sound.flac").read_bytes()
+    sound = make_wav(1.0, "FLAC")
     texts = []
-    for content in (pcm, sound, sound[:-9000]):  # the last one breaks off: what came is written
+    for content in (make_wav(1.0), sound, sound[:-9000]):  # the last one breaks off: what came is written
         pipe_in(monkeypatch, content)
         texts.append(run("--stream").lines)
     assert texts[0] == texts[1] and len(texts[0]) == 2 and texts[2][0] == texts[0][0]

@@ -26,7 +26,7 @@ from asr.decoding import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.models import Int8Linear, is_fast, is_int8_exact
 from asr.scale import STATE, OutputFolder
-from asr.serve import Delay, LiveTranscriber, write_live
+from asr.serve import LiveTranscriber, write_live
 from asr.transcription import Request, ScoringConfig, load_model
 from asr.transcripts import Segment, Transcript, Word
 from asr.whisper import (
@@ -236,7 +236,7 @@ def test_live_text_of_languages_without_spaces(recognizer: WhisperRecognizer, fi
         for segment in ended:
             assert segment.text.replace(" ", separator) == separator.join(w.text for w in segment.words)
         out = io.StringIO()
-        write_live(texts, out, False, Delay())
+        write_live(texts, out, False)
         assert out.getvalue().splitlines() == [segment.text for segment in ended]
 
 
