@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
+import functools
 import io
 import json
 import logging
 import queue
-import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
+from anyio import to_thread
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from asr.audio.segmentation import SegmentationConfig
 from asr.config import Config
 from asr.errors import UserError
 from asr.serve.api import (
@@ -40,45 +38,36 @@ from asr.serve.api import (
 )
 from asr.serve.live import MAX_PAUSE_SECONDS, LiveText, LiveTranscriber, transcribe_live
 from asr.serve.scheduler import Client, WithdrawnError
-from asr.serve.service import ServedModel, Service, describe_unknown, end_tasks
-from asr.transcription.transcribe import Request
+from asr.serve.service import THREADS, ServedModel, Service, describe_unknown, end_tasks
 from asr.transcripts.transcript import Segment, Word
 
 logger = logging.getLogger(__name__)
 
 PIECE_SECONDS = 0.1  # of audio that is handed on at once
 MAX_BACKLOG = 300  # pieces that wait; then the client has to
-MAX_OUTBOX_BYTES = 1 << 20  # that a client may leave unread
+SEND_SECONDS = 20.0  # that a client may take to read an event
 
 
 # --- what a client may ask for --------------------------------------------------------------------
 
 
-class Pcm(Config):
-    """Format of 16-bit little-endian samples of one channel."""
+class AudioFormat(Config):
+    """16-bit little-endian samples of one channel, or mu-law or A-law at 8 kHz."""
 
-    type: Literal["audio/pcm"] = "audio/pcm"
+    type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] = "audio/pcm"
     rate: int = pydantic.Field(default=24_000, ge=8_000, le=48_000)
-
-    def decode(self, content: bytes) -> np.ndarray:
-        return np.frombuffer(content, "<i2").astype(np.float32) / 32768
-
-
-class G711(Config):
-    """8 kHz in 8 bits: mu-law or A-law."""
-
-    type: Literal["audio/pcmu", "audio/pcma"]
+    """Of samples in 16 bits."""
 
     @property
-    def rate(self) -> int:
-        return 8_000
+    def hertz(self) -> int:
+        return self.rate if self.type == "audio/pcm" else 8_000
 
     def decode(self, content: bytes) -> np.ndarray:
         import soundfile
 
-        subtype = "ULAW" if self.type == "audio/pcmu" else "ALAW"
-        raw: dict[str, Any] = {"format": "RAW", "subtype": subtype, "samplerate": self.rate, "channels": 1}
-        return soundfile.read(io.BytesIO(content), dtype="float32", **raw)[0]
+        subtype = {"audio/pcm": "PCM_16", "audio/pcmu": "ULAW", "audio/pcma": "ALAW"}[self.type]
+        raw: dict[str, Any] = {"format": "RAW", "endian": "LITTLE", "samplerate": self.hertz, "channels": 1}
+        return soundfile.read(io.BytesIO(content), dtype="float32", subtype=subtype, **raw)[0]
 
 
 class SessionTranscription(Config):
@@ -88,7 +77,7 @@ class SessionTranscription(Config):
 
 
 class InputOptions(Config):
-    format: Annotated[Pcm | G711, pydantic.Field(discriminator="type")] = Pcm()
+    format: AudioFormat = AudioFormat()
     noise_reduction: None = None
     transcription: SessionTranscription = SessionTranscription()
     turn_detection: ServerVad | None = ServerVad(type="server_vad")
@@ -108,25 +97,10 @@ class SessionOptions(Config):
 
 # --- the session ----------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class _Settings:
-    """Settings of the audio that follows."""
-
-    model: ServedModel
-    options: SessionOptions
-
-    def make_request(self) -> Request:
-        asked = self.options.audio.input.transcription
-        return self.model.make_request(language=asked.language, prompt=asked.prompt)
-
-    def make_segmentation(self) -> SegmentationConfig:
-        vad, usual = self.options.audio.input.turn_detection, self.model.transcriber.segmentation
-        return usual if vad is None else vad.apply(usual)
-
-
 # Beside audio and settings in the inbox: the audio so far is a turn, is to be forgotten, is the last.
 _COMMIT, _CLEAR, _FINISH = "commit", "clear", "finish"
+Settings = tuple[ServedModel, SessionOptions]
+TRANSCRIPTION = "conversation.item.input_audio_transcription"
 
 
 class _ClearedError(Exception):
@@ -137,51 +111,53 @@ class _ClearedError(Exception):
 class _Turn:
     """The audio between two commits, or of a whole session that has none."""
 
-    settings: _Settings
+    settings: Settings
     offset: float
     """Seconds of the session before it."""
     seconds: float = 0.0
+    ended_by: object = None
     item: str = ""
     """Id of the one that is being spoken; "" in a pause."""
     segments: list[Segment] = field(default_factory=list)
     """Final segments of the current item, of a client that commits."""
     separator: str = " "
 
+    @property
+    def input(self) -> InputOptions:
+        return self.settings[1].audio.input
+
+    def includes(self, what: str) -> bool:
+        return what in self.settings[1].include
+
     def shift(self, word: Word) -> Word:
         """The same with times from the start of the session."""
         return replace(word, start=self.offset + word.start, end=self.offset + word.end)
 
-    @property
-    def options(self) -> InputOptions:
-        return self.settings.options.audio.input
-
 
 class Session:
-    """Understands the events of one client, and answers them by `send`, from its own thread."""
+    """Understands the events of one client, and answers by `send`, in any thread but that of the loop."""
 
     def __init__(
         self,
         models: dict[str, ServedModel],
         model: ServedModel,
         client: Client,
-        send: Callable[[dict[str, object] | None], None],
+        send: Callable[[dict[str, object]], None],
     ) -> None:
-        """`send` takes None after the last event."""
         self._models, self._client, self._send_event = models, client, send
-        self._settings = _Settings(model, SessionOptions())
+        self._settings = model, SessionOptions()
         self._inbox: queue.Queue[Any] = queue.Queue()
+        self._inbox.put(self._settings)
         self._has_audio = False  # since the last commit
         self._last_item: str | None = None
         self._id = _make_id("sess")
-        self._describe_session("session.created")
-        threading.Thread(target=self._work, args=(self._settings,), name="live", daemon=True).start()
 
     @property
     def is_behind(self) -> bool:
         """State of a session in which so much audio waits that the client should."""
         return self._inbox.qsize() > MAX_BACKLOG
 
-    # --- events of the client, on the event loop ----------------------------------------------------
+    # --- events of the client -----------------------------------------------------------------------
 
     def handle(self, text: str) -> None:
         """Take one event. Whatever is wrong with it becomes an error event."""
@@ -214,29 +190,28 @@ class Session:
         """Settings that are not given stay as they are."""
         if not isinstance(session, dict):
             raise refuse("session", "is missing; give an object")
-        merged = _merge(self._settings.options.model_dump(mode="json"), session)
+        model, options = self._settings
+        merged = _merge(options.model_dump(mode="json"), session)
         options = SessionOptions.model_validate_json(json.dumps(merged))
-        name = options.audio.input.transcription.model
-        if name is not None and name not in self._models:
-            raise refuse("session.audio.input.transcription.model", describe_unknown(name, self._models))
-        settings = _Settings(self._settings.model if name is None else self._models[name], options)
-        settings.make_request(), settings.make_segmentation()  # refuse what does not fit
-        self._settings = settings
-        self._inbox.put(settings)
-        self._describe_session("session.updated")
+        if (name := options.audio.input.transcription.model) is not None:
+            if name not in self._models:
+                raise refuse("session.audio.input.transcription.model", describe_unknown(name, self._models))
+            model = self._models[name]
+        self._listen(model, options)  # refuses what does not fit
+        self._settings = model, options
+        self._inbox.put(self._settings)
+        self.describe("session.updated")
 
     def _append(self, audio: object) -> None:
-        if not isinstance(audio, str):
-            raise refuse("audio", "is missing; give base64")
         try:
-            content = base64.b64decode(audio, validate=True)
-        except (binascii.Error, ValueError):
-            raise refuse("audio", "is not base64") from None
-        input_format = self._settings.options.audio.input.format
-        if isinstance(input_format, Pcm) and len(content) % 2:
+            content = base64.b64decode(audio if isinstance(audio, str) else "?", validate=True)
+        except ValueError:
+            raise refuse("audio", "is missing, or not base64") from None
+        audio_format = self._settings[1].audio.input.format
+        if audio_format.type == "audio/pcm" and len(content) % 2:
             raise refuse("audio", f"{len(content)} bytes are not whole samples of 16 bits")
-        samples = input_format.decode(content)
-        size = round(PIECE_SECONDS * input_format.rate)
+        samples = audio_format.decode(content)
+        size = round(PIECE_SECONDS * audio_format.hertz)
         for first in range(0, len(samples), size):
             self._inbox.put(samples[first : first + size])
         self._has_audio = self._has_audio or bool(len(samples))
@@ -251,70 +226,70 @@ class Session:
             model.scheduler.cancel(self._client)
         self._inbox.put(_FINISH)
 
-    # --- recognizing, in the thread -----------------------------------------------------------------
+    # --- recognizing --------------------------------------------------------------------------------
 
-    def _work(self, settings: _Settings) -> None:
-        seconds, ended_by = 0.0, None
-        try:
-            while ended_by != _FINISH:
-                turn = _Turn(settings, seconds)
-                ended_by = self._take_turn(turn)
-                seconds += turn.seconds
-                settings = ended_by if isinstance(ended_by, _Settings) else settings
-        except WithdrawnError:
-            pass
-        finally:
-            with contextlib.suppress(WithdrawnError):
-                self._send_event(None)
+    def work(self) -> None:
+        """Take the audio, turn by turn, until the last one."""
+        seconds, settings, ended_by = 0.0, self._inbox.get(), None
+        while ended_by != _FINISH:
+            turn = _Turn(settings, seconds)
+            self._take_turn(turn)
+            seconds, ended_by = seconds + turn.seconds, turn.ended_by
+            settings = ended_by if isinstance(ended_by, tuple) else settings
 
-    def _take_turn(self, turn: _Turn) -> object:
-        """The audio up to the next event that ends a turn; that event, or None after a failure."""
-        ended_by: list[object] = []
-        chunks = self._chunks(turn, ended_by)
+    def _take_turn(self, turn: _Turn) -> None:
+        """The audio up to the next event that ends a turn, or up to a failure."""
         try:
-            live, rate = self._make_transcriber(turn.settings), turn.options.format.rate
-            for text in transcribe_live(chunks, live, rate, is_late=lambda: not self._inbox.empty()):
+            live, chunks = self._listen(*turn.settings), self._chunks(turn)
+            for text in transcribe_live(
+                chunks, live, turn.input.format.hertz, lambda: not self._inbox.empty()
+            ):
                 self._take_text(turn, text)
-            if turn.options.turn_detection is None and turn.seconds:
+            if turn.input.turn_detection is None and turn.seconds:
                 self._complete(turn, turn.segments, turn.seconds)
         except _ClearedError:
             self._send("input_audio_buffer.cleared")
         except WithdrawnError:
             raise
         except Exception as error:
-            if not isinstance(error, UserError):
+            fault = ApiError(500, "the server failed at this turn", code="transcription_failed")
+            if isinstance(error, UserError):
+                fault = ApiError(400, str(error), code="transcription_failed")
+            else:
                 logger.exception("a live turn failed")
-            self._fail(turn, error)
-            if not ended_by and not turn.seconds:  # it will fail again
-                with contextlib.suppress(_ClearedError):
-                    deque(chunks, maxlen=0)
-        return ended_by[0] if ended_by else None
+            item, turn.item = turn.item or _make_id("item"), ""
+            self._send(f"{TRANSCRIPTION}.failed", item_id=item, content_index=0, error=fault.describe())
 
-    def _chunks(self, turn: _Turn, ended_by: list[object]) -> Iterator[np.ndarray]:
-        while True:
-            message = self._inbox.get()
-            if not isinstance(message, np.ndarray):
-                ended_by.append(message)
-                if message == _CLEAR:
-                    raise _ClearedError
-                return
-            turn.seconds += len(message) / turn.options.format.rate
+    def _chunks(self, turn: _Turn) -> Iterator[np.ndarray]:
+        while isinstance(message := self._inbox.get(), np.ndarray):
+            turn.seconds += len(message) / turn.input.format.hertz
             yield message
+        turn.ended_by = message
+        if message == _CLEAR:
+            raise _ClearedError
+
+    def _listen(self, model: ServedModel, options: SessionOptions) -> LiveTranscriber:
+        wanted, vad, pause = options.audio.input.transcription, options.audio.input.turn_detection, None
+        transcriber = model.scheduler.transcriber_for(self._client)
+        if vad is not None:
+            transcriber.segmentation = vad.apply(transcriber.segmentation)
+            pause = vad.silence_duration_ms and vad.silence_duration_ms / 1000
+        request = model.make_request(language=wanted.language, prompt=wanted.prompt)
+        return LiveTranscriber(transcriber, request, pause or MAX_PAUSE_SECONDS)
 
     def _take_text(self, turn: _Turn, text: LiveText) -> None:
         turn.separator = text.separator
-        segment = text.segment
-        if turn.options.turn_detection is None:
+        segment, words = text.segment, text.agreed + text.tentative
+        if turn.input.turn_detection is None:
             turn.segments += [segment] if segment is not None else []
             return
-        words = text.agreed + text.tentative
         if not turn.item and (words or (segment is not None and segment.text)):
             turn.item = _make_id("item")
             start = words[0].start if words else segment.start if segment is not None else 0.0
             milliseconds = round(1000 * (turn.offset + start))
             self._send("input_audio_buffer.speech_started", audio_start_ms=milliseconds, item_id=turn.item)
         if segment is None:
-            if words and "asr.tentative" in turn.settings.options.include:
+            if words and turn.includes("asr.tentative"):
                 agreed, tentative = text.join(text.agreed), text.join(text.tentative)
                 self._send("asr.tentative", item_id=turn.item, agreed=agreed, text=tentative)
         elif turn.item:
@@ -332,43 +307,29 @@ class Session:
         for kind in ("added", "done"):
             self._send(f"conversation.item.{kind}", item=message, previous_item_id=self._last_item)
         place: dict[str, Any] = {"item_id": item, "content_index": 0}
-        kind, text = "conversation.item.input_audio_transcription", ""
+        text = ""
         for segment in segments:
             if segment.text:
                 delta = (turn.separator if text else "") + segment.text
-                self._send(f"{kind}.delta", **place, delta=delta)
+                self._send(f"{TRANSCRIPTION}.delta", **place, delta=delta)
                 text += delta
-        if "asr.words" in turn.settings.options.include:
+        if turn.includes("asr.words"):
             words = [name_as_openai(turn.shift(word)) for segment in segments for word in segment.words]
             self._send("asr.words", item_id=item, words=words)
-        self._send(f"{kind}.completed", **place, transcript=text, usage=describe_usage(seconds))
+        self._send(f"{TRANSCRIPTION}.completed", **place, transcript=text, usage=describe_usage(seconds))
         self._last_item, turn.item = item, ""
-
-    def _fail(self, turn: _Turn, error: Exception) -> None:
-        fault = ApiError(500, "the server failed at this; its log says more", code="transcription_failed")
-        if isinstance(error, UserError):
-            fault = ApiError(400, str(error), code="transcription_failed")
-        kind, item = "conversation.item.input_audio_transcription.failed", turn.item or _make_id("item")
-        self._send(kind, item_id=item, content_index=0, error=fault.describe())
-        turn.item = ""
-
-    def _make_transcriber(self, settings: _Settings) -> LiveTranscriber:
-        vad, pause = settings.options.audio.input.turn_detection, MAX_PAUSE_SECONDS
-        if vad is not None and vad.silence_duration_ms is not None:
-            pause = vad.silence_duration_ms / 1000
-        transcriber = settings.model.scheduler.transcriber_for(self._client)
-        transcriber.segmentation = settings.make_segmentation()
-        return LiveTranscriber(transcriber, settings.make_request(), pause)
 
     # --- events of the server -----------------------------------------------------------------------
 
+    def describe(self, kind: str) -> None:
+        """Send the settings of the session."""
+        model, options = self._settings
+        session = options.model_dump(mode="json")
+        session["audio"]["input"]["transcription"]["model"] = model.name
+        self._send(kind, session={"id": self._id, "object": "realtime.transcription_session", **session})
+
     def _send(self, kind: str, **values: object) -> None:
         self._send_event({"type": kind, "event_id": _make_id("event"), **values})
-
-    def _describe_session(self, kind: str) -> None:
-        session = self._settings.options.model_dump(mode="json")
-        session["audio"]["input"]["transcription"]["model"] = self._settings.model.name
-        self._send(kind, session={"id": self._id, "object": "realtime.transcription_session", **session})
 
 
 def _make_id(kind: str) -> str:
@@ -376,14 +337,11 @@ def _make_id(kind: str) -> str:
 
 
 def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Section by section; one of another type replaces the old one."""
+    """Replace values, in sections one by one."""
     merged = dict(old)
     for key, value in new.items():
-        before = old.get(key)
-        if isinstance(before, dict) and isinstance(value, dict):
-            is_same_type = value.get("type", before.get("type")) == before.get("type")
-            value = _merge(before, value) if is_same_type else value
-        merged[key] = value
+        is_section = isinstance(old.get(key), dict) and isinstance(value, dict)
+        merged[key] = _merge(old[key], value) if is_section else value
     return merged
 
 
@@ -391,51 +349,39 @@ def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 async def run_session(websocket: WebSocket, service: Service, model: ServedModel, client: Client) -> None:
-    """Run until the client leaves, the server shuts down, or the client leaves too much unread."""
+    """Run until the client leaves or no longer reads, or the server shuts down."""
     loop = asyncio.get_running_loop()
-    outbox: asyncio.Queue[str | None] = asyncio.Queue()
-    unread = 0
+    in_thread = functools.partial(to_thread.run_sync, abandon_on_cancel=True, limiter=THREADS)
 
-    def enqueue(text: str | None) -> None:
-        nonlocal unread
-        unread += len(text or "")
-        outbox.put_nowait(text)
-
-    def send(event: dict[str, object] | None) -> None:
-        text = None if event is None else json.dumps(event, ensure_ascii=False)
+    def send(event: dict[str, object]) -> None:
+        """Send an event, and wait until it is taken: who reads slowly is served slowly."""
+        text = json.dumps(event, ensure_ascii=False)
         try:
-            loop.call_soon_threadsafe(enqueue, text)
-        except RuntimeError:  # the loop has ended
+            asyncio.run_coroutine_threadsafe(websocket.send_text(text), loop).result(SEND_SECONDS)
+        except Exception:
             raise WithdrawnError from None
 
     session = Session(service.models, model, client, send)
 
     async def receive() -> None:
+        await in_thread(session.describe, "session.created")
         while (message := await websocket.receive())["type"] != "websocket.disconnect":
-            session.handle(message.get("text") or "")
-            while session.is_behind or unread > MAX_OUTBOX_BYTES:
+            await in_thread(session.handle, message.get("text") or "")
+            while session.is_behind:
                 await asyncio.sleep(0.05)
 
-    async def deliver() -> None:
-        nonlocal unread
-        while (text := await outbox.get()) is not None:
-            await websocket.send_text(text)
-            unread -= len(text)
-
     async def watch() -> None:
-        """Finish where the server shuts down; end at once where nobody reads what is sent."""
-        while unread <= MAX_OUTBOX_BYTES:
-            if service.is_draining:
-                session.finish()
+        while not service.is_draining:
             await asyncio.sleep(0.2)
+        session.finish()
 
-    tasks = [asyncio.create_task(work()) for work in (receive, deliver, watch)]
+    tasks = [asyncio.create_task(work) for work in (receive(), in_thread(session.work))]
+    watching = asyncio.create_task(watch())
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         session.close()
-        await end_tasks(*tasks)
-        code = 1012 if service.is_draining else 1013 if unread > MAX_OUTBOX_BYTES else 1000
+        await end_tasks(*tasks, watching)
         if websocket.client_state is WebSocketState.CONNECTED:
             with contextlib.suppress(RuntimeError, WebSocketDisconnect, asyncio.TimeoutError):
-                await asyncio.wait_for(websocket.close(code), 1)
+                await asyncio.wait_for(websocket.close(1012 if service.is_draining else 1000), 1)

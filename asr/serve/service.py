@@ -36,7 +36,7 @@ from asr.transcripts.transcript import Segment, Transcript
 
 STUCK_SECONDS = 120.0  # after which a batch counts as stuck, and the server as not ready
 USUAL_BYTES_PER_SECOND = 4_000  # of compressed speech; to guess a length that no header tells
-_THREADS = CapacityLimiter(math.inf)  # as many as max_requests lets in
+THREADS = CapacityLimiter(math.inf)  # as many as max_requests lets in
 WAITS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)  # seconds, of histograms
 
 
@@ -377,9 +377,7 @@ async def transcribe_upload(
         transcriber.segmentation = segmentation
     results, separator = work(), transcriber.separator
     # Whoever leaves does not wait for a batch; the thread ends when the scheduler lets it go.
-    take = functools.partial(
-        to_thread.run_sync, next, results, None, abandon_on_cancel=True, limiter=_THREADS
-    )
+    take = functools.partial(to_thread.run_sync, next, results, None, abandon_on_cancel=True, limiter=THREADS)
     try:
         while (result := await take()) is not None:
             if isinstance(result, UserError):
