@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+import yaml
 
 from asr.data import Utterance, read_manifest
 from asr.errors import UserError
@@ -33,6 +35,34 @@ def write_audio(
 def write_text(path: Path, *lines: str, encoding: str = "utf-8") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes("".join(f"{line}\n" for line in lines).encode(encoding))
+
+
+LAYOUTS = yaml.safe_load(Path(__file__).with_name("corpora.yaml").read_text(encoding="utf-8"))
+
+
+def make_corpus(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    """Write a corpus of corpora.yaml below `root`, and load its recipe with the constants there."""
+    layout = LAYOUTS[name]
+    for pattern, form in layout["audio"].items():
+        for path, _ in expand(pattern):
+            write_audio(root / path, *form)
+    for pattern, content in layout["files"].items():
+        for path, choice in expand(pattern):
+            encoding = layout.get("encoding", {}).get(Path(path).suffix, "utf-8")
+            lines = content.replace("@1", choice).removesuffix("\n").split("\n")
+            ends = layout.get("newline", "\n").removesuffix("\n")
+            write_text(root / path, *(f"{line}{ends}" for line in lines), encoding=encoding)
+    recipe = load(name, monkeypatch, **layout.get("constants", {}))
+    small = partial(recipe.prepare, **layout["arguments"]) if "arguments" in layout else recipe.prepare
+    return recipe.model_copy(update={"prepare": small}), root
+
+
+def expand(pattern: str) -> Iterator[tuple[str, str]]:
+    """Paths of a pattern such as dir/{a,b}.wav, each with what was chosen."""
+    before, _, rest = pattern.partition("{")
+    choices, _, after = rest.partition("}")
+    for choice in choices.split(","):
+        yield f"{before}{choice}{after}", choice
 
 
 def load(name: str, monkeypatch: pytest.MonkeyPatch, **constants: object) -> Recipe:

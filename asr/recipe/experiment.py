@@ -268,17 +268,10 @@ def _move_paths(experiment: Experiment, config: RunConfig) -> Iterator[str]:
         return text
 
     for key, value, _ in describe_config(config):
-        moved = [move(path) for path in paths_in(value)]
-        if moved != paths_in(value):
+        paths = [value] if isinstance(value, str) else list(value) if isinstance(value, tuple) else []
+        moved = [move(path) if isinstance(path, str) else path for path in paths]
+        if moved != paths:
             yield f"{key}={json.dumps(moved[0] if isinstance(value, str) else moved)}"
-
-
-def paths_in(value: Any) -> list[str]:
-    """List the paths that a setting may hold."""
-    if isinstance(value, str):
-        return [value]
-    is_list = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
-    return list(value) if is_list else []
 
 
 def _sort_by_need(runs: Sequence[Run]) -> list[Run]:
