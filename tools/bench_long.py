@@ -86,9 +86,9 @@ def main() -> int:
 
 
 def make_normalizer(is_english: bool) -> Callable[[str], str]:
-    from asr.transcription import ScoringConfig
+    from asr.text import normalize_english
 
-    return ScoringConfig(english=True).normalize if is_english else str
+    return normalize_english if is_english else str
 
 
 def print_row(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,12 +37,11 @@ from asr.system.checkpoint import (
     load_state,
     require_speech,
 )
-from asr.text.normalization import TextConfig, normalize
+from asr.text.normalization import Rule, TextConfig, normalize, normalize_english
 from asr.train.preparation import log_unknown_share
 from asr.transcription.arguments import (
     EvaluationSettings,
     ReadyEvaluationSettings,
-    ScoringConfig,
     find_options,
     load_settings,
     print_settings,
@@ -147,18 +147,37 @@ def prepare_family(args: argparse.Namespace, family: Family) -> Prepared:
     name = "beam" if getattr(options, "beam", 1) > 1 else "greedy"
     requests = {name: Request(batch_size=args.batch_size, options=options)}
     text = family.find_text(args.model)
-    if text is not None and settings.scoring == ScoringConfig():  # as the run that fine-tuned it was scored
+    if text is not None:  # as the run that fine-tuned it was scored
         return utterances, transcriber, requests, _rules_of_run(text), {}
     language = getattr(options, "language", None) or transcriber.language
 
     def find_language(own: str | None) -> str | None:
         return "en" if getattr(options, "task", None) == "translate" else own or language
 
-    def normalize(text: str, own: str | None) -> str:
-        return settings.scoring.normalize(text, find_language(own))
+    def normalize_by_language(text: str, own: str | None) -> str:
+        return normalize_english(text) if is_english(find_language(own)) else normalize(text, ANY_LANGUAGE)
 
-    rules = settings.scoring.describe([find_language(utterance.language) for utterance in utterances])
-    return utterances, transcriber, requests, (normalize, rules), {}
+    count, rules = sum(is_english(find_language(one.language)) for one in utterances), "the rules for English"
+    if count < len(utterances):
+        english = f"{rules} in {count} of {len(utterances)} utterances, else " if count else ""
+        rules = f"{english}{', '.join(ANY_LANGUAGE)}"
+    return utterances, transcriber, requests, (normalize_by_language, rules), {}
+
+
+# Rules for the texts of a ready model in any language, which has no rules of a run; English has its own.
+ANY_LANGUAGE: tuple[Rule, ...] = (
+    "strip_invisible",
+    "nfkc",
+    "lowercase",
+    "plain_apostrophes",
+    "strip_symbols",
+    "strip_punctuation",
+    "collapse_spaces",
+)
+
+
+def is_english(language: str | None) -> bool:
+    return re.split("[-_]", (language or "").lower())[0] in ("en", "eng", "english")
 
 
 def evaluate_kind(args: argparse.Namespace, kind: Any, system: Any) -> int:

@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "[OPTIONS]"
     )
     add, formats = parser.add_argument, (*FORMATS, "all")
-    text = """audio or video files in any format, manifests (.jsonl, .csv ...) with or without texts, quoted
-    patterns, shards, folders and addresses such as s3://bucket/talks with -r, or - for standard input"""
+    text = """audio or video files in any format, manifests (.jsonl, .csv ...) with or without texts,
+    shards, folders and addresses such as s3://bucket/talks with -r, or - for standard input"""
     add("audio", metavar="AUDIO", nargs="*", help=text)
     text = """a Whisper model: a name such as tiny, base.en, large-v3 or distil-large-v3, or a folder of
     safetensors; or the folder of a run or of one of its checkpoints (default: ASR_MODEL in the environment,

@@ -2,7 +2,6 @@ from .arguments import (
     MAX_UNIT_ITEMS as MAX_UNIT_ITEMS,
     EvaluationSettings as EvaluationSettings,
     ReadyEvaluationSettings as ReadyEvaluationSettings,
-    ScoringConfig as ScoringConfig,
     TranscriptionSettings as TranscriptionSettings,
     find_recordings as find_recordings,
     plan_units as plan_units,

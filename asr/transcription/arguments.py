@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import logging
 import os
@@ -27,7 +26,6 @@ from asr.errors import UserError
 from asr.files import Family, find_families, find_family
 from asr.models.speech_model import Precision
 from asr.system.checkpoint import DecodingResources, find_model
-from asr.text.normalization import Rule, normalize, normalize_english
 from asr.transcripts.subtitles import SubtitlesConfig
 
 logger = logging.getLogger(__name__)
@@ -83,12 +81,6 @@ def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[Found]:
         yield from _search(argument)
     elif os.path.isdir(argument) and is_only:
         raise UserError(f"{argument}: is a folder; add --recursive for all audio files in it")
-    elif not os.path.lexists(argument) and glob.has_magic(argument):
-        # A shell that finds no file for a pattern, or a quoted pattern, which has no limit of length.
-        matches = [path for path in sorted(glob.glob(argument, recursive=True)) if not os.path.isdir(path)]
-        if not matches and is_only:
-            raise UserError(f"{argument}: no file fits this pattern; check it, and the current folder")
-        yield from ((Recording(path), os.path.dirname(path)) for path in matches or [argument])
     elif argument.lower().removesuffix(".gz").endswith(MANIFEST_SUFFIXES):
         for utterance in read_any(argument):
             yield _of_manifest(utterance)
@@ -135,21 +127,15 @@ def _has_audio_suffix(path: str) -> bool:
 
 def _search(folder: str) -> Iterator[Found]:
     """Audio files by their suffix, at any depth; without hidden files and folders, and links to folders."""
-    num_found, others = 0, Counter[str]()
+    num_found = 0
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(name for name in files if not name.startswith(".")):
             if _has_audio_suffix(name):
                 num_found += 1
                 yield Recording(os.path.join(place, name)), folder
-            else:
-                others[os.path.splitext(name)[1].lower() or "no suffix"] += 1
-    left_out = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
     if not num_found:
-        there = f"; it holds {left_out}" if left_out else ""
-        raise UserError(f"{folder}: no audio file in this folder or below it{there}")
-    if left_out:
-        logger.info("%s: %d audio files; others are left out (%s)", folder, num_found, left_out)
+        raise UserError(f"{folder}: no audio file in this folder or below it, by the suffixes of their names")
 
 
 def measure_recording(recording: Recording) -> float:
@@ -236,41 +222,6 @@ class EvaluationSettings(SharedSettings):
     """How the text is found."""
 
 
-class ScoringConfig(Config):
-    """Normalisation of references and of texts of a ready model, which has no rules of a run."""
-
-    english: bool | None = None
-    """true: the rules for English: numbers, contractions, spelling, no case and punctuation. false: `rules`,
-    which fit any language. null: those for English where the language of an utterance (of the manifest, else
-    as given, else of the model) is English."""
-    rules: tuple[Rule, ...] = (
-        "strip_invisible",
-        "nfkc",
-        "lowercase",
-        "plain_apostrophes",
-        "strip_symbols",
-        "strip_punctuation",
-        "collapse_spaces",
-    )
-    """Rules of asr/text/normalization.py that replace the English ones."""
-
-    def uses_english_rules(self, language: str | None) -> bool:
-        if self.english is not None:
-            return self.english
-        return re.split("[-_]", (language or "").lower())[0] in ("en", "eng", "english")
-
-    def normalize(self, text: str, language: str | None = None) -> str:
-        return normalize_english(text) if self.uses_english_rules(language) else normalize(text, self.rules)
-
-    def describe(self, languages: Sequence[str | None]) -> str:
-        """Name the rules for utterances of these languages."""
-        count, others = sum(map(self.uses_english_rules, languages)), ", ".join(self.rules)
-        if count == len(languages):
-            return "the rules for English"
-        english = f"the rules for English in {count} of {len(languages)} utterances, else " if count else ""
-        return f"{english}scoring.rules: {others}"
-
-
 if TYPE_CHECKING:
     FamilySections = Config
 else:
@@ -284,9 +235,6 @@ else:
 
 class ReadyEvaluationSettings(SharedSettings, FamilySections):
     """Settings of `asr evaluate` for a ready model, such as Whisper."""
-
-    scoring: ScoringConfig = ScoringConfig()
-    """How texts are normalised."""
 
 
 class TranscriptionSettings(EvaluationSettings, FamilySections):
@@ -314,11 +262,7 @@ def load_settings(
 ) -> Settings:
     """The defaults, changed by options of their own (key to value; None: not given) and key=value pairs."""
     given = {key: f"{key}={value}" for key, value in options.items() if value is not None}
-    for pair in pairs:
-        key = pair.partition("=")[0].strip()
-        if key in given:
-            raise UserError(f"--set {pair}: {key} is given already, as {given[key]}; leave one out")
-        given[key] = pair
+    given |= {pair.partition("=")[0].strip(): pair for pair in pairs}
     if resources is not None and resources.decoding is not None:
         own = resources.decoding.model_dump(mode="json").items()
         given = {f"decoding.{key}": f"decoding.{key}={json.dumps(value)}" for key, value in own} | given

@@ -19,7 +19,7 @@ import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import Any, Protocol
 
 import pydantic
 import torch
@@ -80,9 +80,6 @@ from asr.transcripts.transcript import (
     merge_channels,
 )
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack  # typing has it from Python 3.11 on
-
 # S samples
 
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast
@@ -138,17 +135,6 @@ class Request:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise UserError(f"batch_size is {self.batch_size}, expected 1 or more")
-
-
-class Asked(TypedDict, total=False):
-    """Fields of a Request, by name."""
-
-    decoding: DecodingConfig | None
-    language_model: FusionModel | None
-    batch_size: int
-    options: Config | None
-    tokens: bool
-    channels: Channels
 
 
 @dataclass
@@ -219,9 +205,7 @@ class Transcriber(abc.ABC):
 
     # --- what one calls ---------------------------------------------------------------------------
 
-    def transcribe(
-        self, source: AudioInput, sample_rate: int | None = None, **asked: Unpack[Asked]
-    ) -> Transcript:
+    def transcribe(self, source: AudioInput, sample_rate: int | None = None, **asked: Any) -> Transcript:
         """One recording: a path or Recording; samples (float, mono, in [-1, 1]; an array or a tensor) with
         their sample rate; a file as bytes or opened.
 
@@ -230,22 +214,8 @@ class Transcriber(abc.ABC):
         """
         return self.transcribe_recording(make_recording(source, sample_rate), self.make_request(asked))
 
-    def segments(
-        self, source: AudioInput, sample_rate: int | None = None, **asked: Unpack[Asked]
-    ) -> Iterator[Segment]:
-        """The segments of one recording, each as soon as it is decoded, as `transcribe` takes it.
-
-        A `batch_size` above 1 is quicker in all, but the first segments come later.
-        """
-        request = self.make_request({"batch_size": 1, **asked})
-        for _, result in self.transcribe_events([make_recording(source, sample_rate)], request):
-            if isinstance(result, UserError):
-                raise result
-            if isinstance(result, Segment):
-                yield result
-
     def transcribe_files(
-        self, files: Iterable[AudioFile], **asked: Unpack[Asked]
+        self, files: Iterable[AudioFile], **asked: Any
     ) -> Iterator[tuple[AudioFile, Transcript | UserError]]:
         """Each file with its transcript, or with the error that says why there is none, in the given order.
 
@@ -273,13 +243,13 @@ class Transcriber(abc.ABC):
         self.check(request)
         yield from self.join_recordings(self.decode_recordings(recordings, request), request)
 
-    def make_request(self, asked: Asked) -> Request:
+    def make_request(self, asked: Mapping[str, Any]) -> Request:
         """Make a request; the model's folder supplies `decoding` and `language_model` by default."""
         given = {name: value for name, value in asked.items() if value is not None}
         if not {"decoding", "language_model"} & given.keys():
             decoding, language_model = self.usual_decoding()
             given |= {"decoding": decoding, "language_model": language_model}
-        return Request(**given)  # type: ignore[arg-type]
+        return Request(**given)
 
     # --- read and cut -----------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ def test_one_file_is_its_text_and_several_say_which_is_which(run: Run) -> None:
     assert "device: cpu (1 thread), float32" in done.said
     lines = [line.split(": ") for line in run("b.wav", "a.wav").lines]
     assert [name for name, _ in lines] == ["b.wav", "a.wav"] and all(is_text(text) for _, text in lines)
-    shown = [line.split(": ")[0] for line in run("*.wav", "sub", "--recursive").lines]
+    shown = [line.split(": ")[0] for line in run("a.wav", "b.wav", "sub", "--recursive").lines]
     assert shown == ["a.wav", "b.wav", "sub/a.wav", "sub/c.flac"]
 
 
@@ -184,7 +184,6 @@ def test_decoding_beam_and_set(run: Run) -> None:
     [
         ("a.wav --set decoding.beem=3", "did you mean decoding.beam?"),
         ("a.wav --set decoding.beam=0", "decoding.beam"),
-        ("a.wav --beam 3 --set decoding.beam=3", "given already"),
         ("a.wav --set subtitles.line_width", "expected key=value"),
         ("a.wav --set decoding.language_model_weight=1", "there is no language model"),
         ("a.wav --language-model none.arpa", "none.arpa"),
@@ -527,10 +526,10 @@ def test_hostile_among_good_files(run: Run, tmp_path: Path, caplog: pytest.LogCa
     assert f"{len(chosen)} transcribed, {len(chosen)} failed; " in done.said
 
 
-def test_a_folder_or_a_pattern_without_files_does_not_stop_the_others(run: Run) -> None:
-    done = run("a.wav", "sub", "none*.wav", "b.wav")
+def test_a_folder_or_a_missing_file_does_not_stop_the_others(run: Run) -> None:
+    done = run("a.wav", "sub", "none.wav", "b.wav")
     assert done.status == 1 and [line.split(": ")[0] for line in done.lines] == ["a.wav", "b.wav"]
-    assert "sub: is a folder" in done.said and "none*.wav: cannot read the file" in done.said
+    assert "sub: is a folder" in done.said and "none.wav: cannot read the file" in done.said
 
 
 DAMAGED = {

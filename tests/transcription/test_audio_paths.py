@@ -47,26 +47,12 @@ def test_missing_files_are_kept_for_their_error() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_each_file_once() -> None:
-    assert found("a.wav", "./a.wav", "sub/../a.wav", "*.wav", "-", "-") == [("a.wav", "a"), ("-", "stdin")]
+    assert found("a.wav", "./a.wav", "sub/../a.wav", "-", "-") == [("a.wav", "a"), ("-", "stdin")]
 
 
-@pytest.mark.usefixtures("folder")
-def test_patterns() -> None:
-    assert [path for path, _ in found("sub/*.wav")] == ["sub/a.wav"]
-    assert [path for path, _ in found("**/*.mp3")] == ["sub/deep/c d.mp3"]
-    with pytest.raises(UserError, match="no file fits this pattern"):
-        found("*.nothing")
-
-
-def test_a_file_whose_name_looks_like_a_pattern(folder: Path) -> None:
-    (folder / "talk [1].wav").touch()
-    assert found("talk [1].wav") == [("talk [1].wav", "talk [1]")]
-
-
-def test_folders(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_folders(folder: Path) -> None:
     with pytest.raises(UserError, match="add --recursive"):
         found("sub")
-    caplog.set_level("INFO")
     assert found(".", recursive=True) == [
         *(
             ("./a.wav", "a"),
@@ -76,17 +62,12 @@ def test_folders(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         ),
         *(("./sub/a.wav", "sub/a"), ("./sub/deep/c d.mp3", "sub/deep/c d")),
     ]
-    assert ".: 6 audio files; others are left out (1 .txt, 1 .part 2)" in caplog.text
     assert found("sub", recursive=True) == [("sub/a.wav", "a"), ("sub/deep/c d.mp3", "deep/c d")]
 
 
 def test_a_folder_without_audio(folder: Path) -> None:
     (folder / "sub" / "empty").mkdir()
-    with pytest.raises(UserError, match=r"no audio file in this folder or below it$"):
-        found("sub/empty", recursive=True)
-    for number in range(9):
-        (folder / "sub" / "empty" / f"x.{number}").touch()
-    with pytest.raises(UserError, match=r"it holds 1 \.0, 1 \.1, 1 \.2, 1 \.3, 1 \.4$"):
+    with pytest.raises(UserError, match="no audio file in this folder or below it"):
         found("sub/empty", recursive=True)
 
 

@@ -22,12 +22,13 @@ from whisper_systems import build_system
 import asr
 from asr import cli
 from asr.audio import AudioSegment, Recording, SegmentationConfig, reading as audio
+from asr.cli.evaluation_job import is_english
 from asr.decoding import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.models import Int8Linear, is_fast, is_int8_exact
 from asr.scale import STATE, OutputFolder
 from asr.serve import LiveTranscriber, write_live
-from asr.transcription import Request, ScoringConfig, load_model
+from asr.transcription import Request, load_model
 from asr.transcripts import Segment, Transcript, Word
 from asr.whisper import (
     WhisperDecodingConfig,
@@ -406,9 +407,7 @@ def test_evaluate_command(models: dict[str, str], call: Call) -> None:
     record, reference = evaluate([english], "--beam", "2")
     assert list(record["ways"]) == ["beam"] and "c z 8" in reference
     record, reference = evaluate([hindi, english | {"language": "en_US"}])
-    assert record["normalization"].startswith(
-        "the rules for English in 1 of 2 utterances, else scoring.rules"
-    )
+    assert record["normalization"].startswith("the rules for English in 1 of 2 utterances, else strip_inv")
     assert reference == "it's twenty प्रेम (u2)\nc z 8 (u1)\n", "vowel signs stay"
     for options, message in (
         (["--set", "whisper.language=de"], "English only"),
@@ -417,7 +416,7 @@ def test_evaluate_command(models: dict[str, str], call: Call) -> None:
         status, _, errors = call(*command, *options)
         assert status == 2 and message in errors
     for language in ("en", "en-US", "English", None, "enm"):
-        assert ScoringConfig().uses_english_rules(language) == (language not in (None, "enm"))
+        assert is_english(language) == (language not in (None, "enm"))
 
 
 def test_the_environment_names_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
