@@ -113,17 +113,23 @@ def read(
     A part may reach past the end by `TOLERANCE_SECONDS`, and is shorter then. `channel` counts from 0.
     `content`: of the file, in memory or opened; `path` is then only its name in messages.
     """
-    reading = _Reading(Path(path), sample_rate, start, duration, channel, allow_silence, content)
-    pieces, num_samples = [], 0
-    for piece in reading.pieces():
-        pieces.append(piece)
-        num_samples += len(piece)
-        if num_samples > MAX_READ_SECONDS * sample_rate:
-            raise AudioError(
-                f"{path}: too long to be read at once (at most {MAX_READ_SECONDS:,.0f} s); read a part, or "
-                "use read_blocks"
-            )
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    blocks = read_blocks(
+        path,
+        sample_rate,
+        block_seconds=MAX_READ_SECONDS,
+        start=start,
+        duration=duration,
+        channel=channel,
+        allow_silence=allow_silence,
+        content=content,
+    )
+    audio = next(blocks)
+    if next(blocks, None) is not None:
+        raise AudioError(
+            f"{path}: too long to be read at once (at most {MAX_READ_SECONDS:,.0f} s); read a part, or use "
+            "read_blocks"
+        )
+    return audio
 
 
 def read_blocks(
@@ -260,13 +266,6 @@ class _Reading:
     error: AudioError | None = None
     """After it nothing could be decoded."""
 
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant, before the file is opened."""
-        _require_rate(self.path, self.sample_rate)
-        for name, value in (("start", self.start), ("duration", self.duration)):
-            if value is not None and not 0 <= value < math.inf:
-                raise AudioError(f"{self.path}: {name} is {value} s")
-
     def pieces(self) -> Iterator[np.ndarray]:
         """Mono at the wanted rate, in pieces of any length."""
         with _open_audio(self.path, self.content) as self.decoder:
@@ -294,8 +293,10 @@ class _Reading:
             raise AudioError(f"{self.path}: has {has}, counted from 1; channel {self.channel + 1} is wanted")
         self.first = round(self.start * rate)
         self.count = None if self.duration is None else round(self.duration * rate)
-        if self.count == 0:
-            raise AudioError(f"{self.path}: duration is {self.duration} s, less than a sample at {rate} Hz")
+        if self.first < 0 or (self.count is not None and self.count < 1):
+            raise AudioError(
+                f"{self.path}: start is {self.start} s and duration {self.duration} s, less than a sample"
+            )
         if known is not None:
             end = self.first + (self.count or 1)
             if self.first >= known or end > known + TOLERANCE_SECONDS * rate:
@@ -388,12 +389,6 @@ def _describe_spans(spans: list[tuple[float, float]]) -> str:
     return f"{shown} and {num_more:,} more spans" if num_more > 0 else shown
 
 
-def _require_rate(path: Path, sample_rate: int) -> None:
-    if not MIN_SAMPLE_RATE <= sample_rate <= MAX_SAMPLE_RATE:
-        expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,} Hz"
-        raise AudioError(f"{path}: a sample rate of {sample_rate} Hz, expected {expected}")
-
-
 # --- opening ------------------------------------------------------------------------------------
 
 # Not MP3, of which libsndfile complains on standard error; nor Ogg, in which it passes over damage without a
@@ -434,7 +429,9 @@ def _open_audio(path: Path, content: AudioContent | None = None) -> Iterator[Any
                 f"{path}: is text, a picture or an archive, not audio; it starts with {head[:20]!r}"
             )
         decoder = _choose_decoder(path, file, head, stack)
-        _require_rate(path, decoder.sample_rate)
+        if not MIN_SAMPLE_RATE <= decoder.sample_rate <= MAX_SAMPLE_RATE:
+            expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,} Hz"
+            raise AudioError(f"{path}: a sample rate of {decoder.sample_rate} Hz, expected {expected}")
         if decoder.num_channels < 1:
             raise AudioError(f"{path}: its header says {decoder.num_channels} channels; it is damaged")
         if decoder.num_frames is not None and decoder.num_frames < 1:

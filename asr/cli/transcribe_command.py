@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import logging
-import re
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
@@ -73,8 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     more = parser.add_argument_group("more")
     add = more.add_argument
-    text = "only this part, in seconds or as minutes:seconds; without END, to the end"
-    add("--clip", metavar="START,END", help=text)
     text = """of recordings with several channels: mix, their mean; separate, each as a speaker; or the number
     of one, from 1 (default: mix)"""
     add("--channels", metavar="mix|separate|N", help=text)
@@ -119,7 +116,7 @@ def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
     has_folder, plot = args.output_dir is not None, args.plot_attention
     if not (args.audio or args.stream):
         raise UserError("expected AUDIO...; `asr transcribe --help` explains what else there is")
-    if args.stream and (args.audio not in ([], ["-"]) or args.recursive or has_folder or args.clip or plot):
+    if args.stream and (args.audio not in ([], ["-"]) or args.recursive or has_folder or plot):
         raise UserError("--stream reads standard input alone, as it comes; leave all about files out")
     if args.stream and formats not in (["txt"], ["jsonl"]):
         raise UserError(f"--stream --format {' '.join(formats)}: expected txt or jsonl")
@@ -166,7 +163,7 @@ class TranscriptionJob:
         if isinstance(model, Recognizer):
             language_model = self.resources.load(model.system, model.device)
         decoding = settings.decoding, language_model, self.batch_size, self.options
-        return model, Request(*decoding, tokens=settings.tokens, channels=settings.channels)
+        return model, Request(*decoding, channels=settings.channels)
 
 
 def _read_job(args: argparse.Namespace) -> TranscriptionJob:
@@ -206,26 +203,7 @@ def _find_recordings(args: argparse.Namespace) -> list[Recording]:
     require_any(recordings)
     if args.plot_attention and len(recordings) > 1:
         raise UserError(f"--plot-attention draws one recording, and here are {len(recordings)}; give one")
-    if args.clip is None:
-        return recordings
-    if any(recording.is_utterance for recording in recordings):
-        raise UserError("--clip is about whole files, and a manifest has its own times; leave it out")
-    start, duration = read_clip(args.clip)
-    return [replace(recording, start=start, duration=duration) for recording in recordings]
-
-
-def read_clip(text: str) -> tuple[float, float | None]:
-    """Parse 60,90 or 1:00,1:30 as start and duration in seconds; None where there is no end."""
-    time = r"(?:\d+:){0,2}\d+(?:\.\d*)?"
-    match = re.fullmatch(f"({time})(?:,({time})?)?", text.strip())
-    start, end = (_to_seconds(match[1]), match[2] and _to_seconds(match[2])) if match else (0.0, 0.0)
-    if isinstance(end, float) and end <= start:
-        raise UserError(f"--clip {text}: expected START,END such as 60,90 or 1:00,1:30, one part of a file")
-    return start, end - start if isinstance(end, float) else None
-
-
-def _to_seconds(text: str) -> float:
-    return sum(60.0**power * float(part) for power, part in enumerate(reversed(text.split(":"))))
+    return recordings
 
 
 # --- where it goes --------------------------------------------------------------------------------

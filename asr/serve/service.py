@@ -157,7 +157,7 @@ class ServedModel:
         if given and options is not None:
             options = type(options)(**{**options.model_dump(), **given})
         decoding, language_model = self.transcriber.usual_decoding()
-        request = Request(decoding, language_model, self.scheduler.batch_size, options, tokens=True)
+        request = Request(decoding, language_model, self.scheduler.batch_size, options)
         self.transcriber.check(request)
         return request
 

@@ -244,8 +244,6 @@ class TranscriptionSettings(EvaluationSettings, FamilySections):
     """How srt and vtt divide the text."""
     channels: Channels = "mix"
     """Channels: mix, their mean; separate, each one as a speaker; or the number of one, from 1."""
-    tokens: bool = False
-    """Whether json and jsonl hold the ids of the tokens of each segment."""
 
 
 LANGUAGE_MODEL_WEIGHT = 0.3  # with --language-model, unless told otherwise

@@ -125,8 +125,6 @@ class Request:
     batch_size: int = 8
     options: Config | None = None
     """Decoding settings of the model's family, such as WhisperDecodingConfig; None: the defaults."""
-    tokens: bool = False
-    """Whether segments hold their tokens."""
     channels: Channels = "mix"
     """Channels: mix, their mean; separate, each one as a speaker; or the number of one, from 1."""
     journal: Journal | None = None
@@ -546,7 +544,7 @@ class Recognizer(Transcriber):
                 results[row] = replace(
                     found,
                     average_log_probability=decoded.average_log_probability,
-                    tokens=decoded.tokens if request.tokens else (),
+                    tokens=decoded.tokens,
                     token_scores=scores[row],
                 )
         return [results[row] for row in range(len(segments))]

@@ -70,7 +70,7 @@ class Segment:
     temperature: float | None = None
     """Whisper: 0, or at which the text was drawn; None of a model that draws none."""
     tokens: tuple[int, ...] = ()
-    """Ids in the vocabulary of the model, as decoded, where asked for."""
+    """Ids in the vocabulary of the model, as decoded."""
     language: str | None = None
     """Code of the language that was given to the model or detected; None: the model knows one."""
     language_probability: float | None = None
@@ -100,7 +100,6 @@ class Segment:
             "decoding": self.decoding,
             "warnings": list(self.warnings),
             "words": [word.to_dict() for word in self.words],
-            **({"tokens": list(self.tokens)} if self.tokens else {}),
         }
 
 

@@ -151,8 +151,7 @@ class WhisperRecognizer(Transcriber):
         words = self.time(segments, windows, [text.tokens if with_words else () for text in texts], options)
         results = []
         for segment, text, own in zip(segments, texts, words, strict=True):
-            tokens = text.tokens if request.tokens else ()
-            placed = replace(text, start=segment.start, end=segment.end, tokens=tokens)
+            placed = replace(text, start=segment.start, end=segment.end)
             results.append(replace_words(placed, text.text, own))
         return results
 

