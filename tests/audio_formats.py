@@ -75,24 +75,14 @@ FORMATS = {
 
 # What people may have, each with its FFmpeg container, codec and rate: read only to see that it is accepted.
 OTHER_FORMATS = {
-    "aifc u-law": ("aiff", "pcm_mulaw", 16_000),
-    "tta": ("tta", "tta", 44_100),
     "amr": ("amr", "libopencore_amrnb", 8_000),
     "wma": ("asf", "wmav2", 44_100),
-    "ac3": ("ac3", "ac3", 48_000),
-    "mka Vorbis": ("matroska", "libvorbis", 48_000),
-    "3gp": ("3gp", "aac", 44_100),
     "mp2": ("mp2", "mp2", 44_100),
     "avi": ("avi", "libmp3lame", 44_100),
-    "flv": ("flv", "libmp3lame", 44_100),
-    "mpg": ("mpeg", "mp2", 44_100),
     "mov PCM": ("mov", "pcm_s16le", 44_100),
-    "mp4 Opus": ("mp4", "libopus", 48_000),
     "speex": ("ogg", "libspeex", 16_000),
     "ogg FLAC": ("ogg", "flac", 16_000),
     "wav ADPCM": ("wav", "adpcm_ms", 44_100),
-    "wav G.722": ("wav", "g722", 16_000),
-    "gsm": ("gsm", "libgsm", 8_000),
 }
 
 

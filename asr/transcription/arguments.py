@@ -32,8 +32,7 @@ logger = logging.getLogger(__name__)
 
 UNIT_SECONDS = 1800.0
 MAX_UNIT_ITEMS = 5_000  # thousands of tiny files, or of unknown length, are one unit no longer
-# Of 16 kHz mono; of other formats that of MP3 and Opus with 64 kbit/s is taken.
-BYTES_PER_SECOND = {".wav": 32_000, ".flac": 16_000}
+BYTES_PER_SECOND = 16_000  # a guess, that of FLAC
 MANIFEST_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv")
 
 
@@ -143,8 +142,7 @@ def measure_recording(recording: Recording) -> float:
     if recording.path == STANDARD_INPUT:
         return 0.0
     if isinstance(recording.content, ByteRange):
-        bytes_per_second = BYTES_PER_SECOND.get(Path(recording.path).suffix.lower(), 8_000)
-        return recording.duration or recording.content.size / bytes_per_second
+        return recording.duration or recording.content.size / BYTES_PER_SECOND
     try:
         seconds = read_info(recording.path).seconds or 0.0
     except UserError:

@@ -130,10 +130,6 @@ class Request:
     journal: Journal | None = None
     """Keeps finished segments, in case that the call is interrupted."""
 
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise UserError(f"batch_size is {self.batch_size}, expected 1 or more")
-
 
 @dataclass
 class TimedTexts:

@@ -32,7 +32,6 @@ from hostile_audio import (
     encode_sound,
     encode_video,
     make_speechlike,
-    make_sphere,
     make_wav,
 )
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -115,32 +114,6 @@ def test_part_equals_slice_in_every_format(name: str, tmp_path: Path) -> None:
         shifts = range(-24, 25) if name == "webm Opus" else [0]
         errors = [np.abs(part - whole[max(0, first + shift) :][: len(part)]).max() for shift in shifts]
         assert min(errors) < 1e-6, start
-
-
-def test_reads_sphere_with_shorten(tmp_path: Path) -> None:
-    samples = (SOUND[:5000] * 20_000).astype(np.int16)
-    path = put(tmp_path, make_sphere(shorten(samples), len(samples), "pcm,embedded-shorten-v2.00"))
-    assert audio.read_info(path).seconds == len(samples) / RATE
-    np.testing.assert_array_equal(audio.read(path) * 32768, samples)
-
-
-def shorten(samples: np.ndarray) -> bytes:
-    """Version 2 of the format, differences of order 0, each with 10 bits and a unary part."""
-    bits: list[int] = []
-
-    def put_number(value: int, num_bits: int) -> None:
-        bits.extend([0] * (value >> num_bits) + [1])
-        bits.extend(value >> place & 1 for place in reversed(range(num_bits)))
-
-    for number in (5, 1, len(samples), 0, 0, 0):  # 16 bit, channels, block, predictor, mean, skip
-        put_number(number.bit_length(), 2)
-        put_number(number, number.bit_length())
-    put_number(0, 2)  # a block of differences of order 0
-    put_number(9, 3)
-    for sample in samples.tolist():
-        put_number(sample * 2 if sample >= 0 else -sample * 2 - 1, 10)
-    put_number(4, 2)  # the end
-    return b"ajkg\2" + np.packbits(bits + [0] * (-len(bits) % 32)).tobytes()
 
 
 def test_reads_sound_of_a_video(tmp_path: Path) -> None:
@@ -330,16 +303,6 @@ def test_time_stamps_far_ahead_are_not_believed(tmp_path: Path, monkeypatch: pyt
         struct.pack_into("<q", far, page + 6, granule + 48_000 * 10**6)
     samples, _ = read_damaged(put(tmp_path, bytes(far)))
     assert len(samples) < 4 * 48_000
-
-
-@pytest.mark.parametrize("codec", ["VORBIS", "OPUS"])
-def test_reads_all_of_a_doubled_ogg(codec: str, tmp_path: Path) -> None:
-    """One after the other with one serial number, as `cat` makes them."""
-    data = encode_sound(SOUND, RATE, "OGG", codec)
-    samples = audio.read(put(tmp_path, data + data))
-    assert len(samples) == pytest.approx(6 * RATE, abs=500)
-    first = slice(0, len(SOUND) - 500)
-    np.testing.assert_allclose(samples[first], audio.read(put(tmp_path, data))[first], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["mp3", "aac"])

@@ -229,16 +229,6 @@ def test_wrong_names_are_told_before_weights_are_fetched(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "option", ["--threads=-1", "--threads=two", "--batch-size=0", "--batch-size=9999999999"]
-)
-def test_numbers_out_of_range(option: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        run("a.wav", option)
-    name, _, value = option.partition("=")
-    assert f"argument {name}: '{value}': expected a whole number from" in capsys.readouterr().err
-
-
 def test_threads(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", found.append)

@@ -63,26 +63,11 @@ def test_cues_end_where_sentences_do(end: str) -> None:
     assert cues[0].lines[-1].endswith(end)
 
 
-def test_times_are_those_of_the_words() -> None:
-    cues = cut(make_segment(TEXT, start=7.0, word_seconds=0.5), line_width=20)
-    position = 0
-    for cue in cues:
-        assert cue.start_ms == 7000 + 500 * position
-        position += len(" ".join(cue.lines).split())
-        assert cue.end_ms == 7000 + 500 * position
-
-
 def test_a_pause_ends_a_cue() -> None:
     words = (Word("one", 0, 0.5, 1), Word("two", 2.5, 3.0, 1))
     assert lines(cut(Segment(0, 3, "one two", words))) == ["one", "two"]
     near = (Word("one", 0, 0.5, 1), Word("two", 0.6, 1.0, 1))
     assert lines(cut(Segment(0, 1, "one two", near))) == ["one two"]
-
-
-def test_no_lonely_last_word() -> None:
-    text = " ".join(["word"] * 17)  # 16 fill a cue
-    first, second = cut(make_segment(text, word_seconds=0.1), line_width=39)
-    assert min(len(" ".join(cue.lines).split()) for cue in (first, second)) > 4
 
 
 def test_lines_are_balanced() -> None:
