@@ -292,7 +292,7 @@ class SpeechDecoder:
         played = [change_speed(audio_S, speed, self.sample_rate) for audio_S in audio]
         features_BTF, lengths_B = self.front_end(*pad_audio(played, self.device))
         padded_BTF = F.pad(features_BTF, (0, 0, 0, num_frames - features_BTF.size(1)))
-        with self.arithmetic():
+        with arithmetic(self.device, self.dtype):
             try:
                 encoded = EncodedAudio(self.model, *self.model.encode(padded_BTF, lengths_B))
             except UserError:  # the multiple may be longer than a model can take, and the audio not
@@ -310,7 +310,7 @@ class SpeechDecoder:
         """
         lengths = encoded.lengths_B.tolist()
         attempts = plan_attempts(self.model, setup.config)
-        with self.arithmetic():
+        with arithmetic(self.device, self.dtype):
             ctc_texts = self._read_ctc(encoded) if self.checks.enabled else [None] * len(lengths)
 
             def run(attempt: DecodingConfig, rows: list[int]) -> Iterator[DecodedUtterance]:
@@ -348,14 +348,11 @@ class SpeechDecoder:
             texts.append(CtcText(tokens, steps[:count], self.tokenizer.decode(tokens), mean, whole))
         return texts
 
-    def arithmetic(self) -> contextlib.AbstractContextManager[Any]:
-        return arithmetic(self.device, self.dtype)
-
     def time_tokens(self, encoded: EncodedAudio, tokens: Sequence[Sequence[int]]) -> list[list[TokenTime]]:
         """When each token was recognized: by the CTC head, else by cross-attention."""
         if self.model.ctc_head is not None:
             return align_by_ctc(encoded.ctc_BTV.cpu(), encoded.lengths_B, tokens)
-        with self.arithmetic():
+        with arithmetic(self.device, self.dtype):
             return align_by_attention(self.model, encoded.encoded_BTD, encoded.lengths_B, tokens)
 
     def score_tokens(self, batch: DecodedBatch) -> list[tuple[float, int]]:
@@ -369,7 +366,7 @@ class SpeechDecoder:
             scores = [one.likelihood for one in decoded]
             if isinstance(self.model.decoder, Decoder):
                 texts = [[Hypothesis(one.tokens, 0.0)] for one in decoded]
-                with self.arithmetic():
+                with arithmetic(self.device, self.dtype):
                     ranked = rescore(encoded, texts, DecodingConfig(ctc_weight=0))
                 scores = [text.log_probability for (text,) in ranked]
             for row, (one, score) in enumerate(zip(decoded, scores, strict=True)):

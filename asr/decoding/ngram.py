@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.text_lines import read_lines
 from asr.decoding.beam import score_texts
@@ -41,7 +40,6 @@ NO_PROBABILITY, TINY = -99.0, 1e-99  # how ARPA writes 0: its log10, and that as
 # For counts of 1, 2, and 3 or more, where there are too few n-grams to estimate discounts from.
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 ROOT = 0
-ROWS_AT_ONCE = 64
 # Nodes times tokens up to which all scores are computed once: ten times as quick and more with the 10,000
 # n-grams of a small corpus, in at most 50 MB.
 MAX_DENSE = 4_000_000
@@ -355,14 +353,10 @@ class NgramModel(RowModel):
 
     def log_probability(self, sentences: Iterable[Sequence[str]]) -> float:
         """Sum over all sentences and their ends; a word that is not in the vocabulary counts as <unk>."""
-        ids, unknown = self._ids, self._ids[UNKNOWN]
-        rows = [torch.tensor([ids.get(word, unknown) for word in words]).long() for words in sentences]
-        total = 0.0
-        for begin in range(0, len(rows), ROWS_AT_ONCE):
-            part = rows[begin : begin + ROWS_AT_ONCE]
-            lengths_R = torch.tensor([len(row) for row in part])
-            tokens_RU = pad_sequence(part, batch_first=True)
-            total += float(score_texts(self, tokens_RU, lengths_R, ids[START], ids[END]).sum())
+        ids, total = self._ids, 0.0
+        for words in sentences:
+            tokens_1U = torch.tensor([[ids.get(word, ids[UNKNOWN]) for word in words]]).long()
+            total += float(score_texts(self, tokens_1U, torch.tensor([len(words)]), ids[START], ids[END]))
         return total
 
     def step(self, columns: Columns | None, tokens_R: Tensor) -> tuple[Columns, Tensor]:

@@ -194,13 +194,6 @@ def test_a_decoder_that_never_ends_is_stopped(name: str) -> None:
         assert limited == [[NUM_SPECIAL] * max_tokens * bool(length) for length in LENGTHS]
 
 
-@torch.inference_mode()
-def test_the_unknown_token_can_be_said() -> None:
-    model = build_talker("lstm-hybrid")
-    model.decoder.output.bias.data[UNK_ID] += 1e4
-    assert decode_by_decoder(model, *random_encoded(model, LENGTHS), max_tokens=2)[0] == [UNK_ID, UNK_ID]
-
-
 @every_system
 def test_training_goes_on_after_decoding(name: str) -> None:
     """What decoding leaves in a model (tables of positions) must serve a backward pass."""

@@ -11,7 +11,6 @@ from hypothesis import example, given, settings, strategies as st
 from model_examples import NUM_FEATURES, build_example, make_utterances
 from whisper_examples import VOCAB_SIZE, VOCABULARY
 
-from asr.audio import SILENCE_DB
 from asr.decoding import (
     TokenTime,
     align_by_attention,
@@ -215,10 +214,3 @@ def test_word_times_are_sane_whatever_the_steps(steps: list[int], num_samples: i
     words = time_words(spans, times, Clock(0.0125, 0.04), audio_S, 16_000)
     edges = [edge for word in words for edge in (word.start, word.end)]
     assert edges == sorted(edges) and edges[0] >= 0 and edges[-1] <= num_samples / 16_000 + 0.011
-    assert measured_silence() == SILENCE_DB
-
-
-def measured_silence() -> float:
-    from asr.audio import measure_energies
-
-    return float(measure_energies(np.zeros(160), 16_000)[0])

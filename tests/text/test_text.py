@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 import unicodedata
 from itertools import combinations
 
@@ -24,20 +22,15 @@ from asr.text import (
 CASES: list[tuple[str, Rule, str, str]] = [
     # form
     ("latin", "nfc", "cafe\u0301", "café"),
-    ("hindi", "nfc", "हिन्दी", "हिन्दी"),
-    ("angstrom sign", "nfc", "\u212b", "Å"),
     ("full width", "nfkc", "ＡＢＣ１（）", "ABC1()"),
     ("half-width katakana", "nfkc", "ｶﾞ", "ガ"),
     ("ligature and powers", "nfkc", "ﬁ x² ™", "fi x2 TM"),
-    ("ideographic and no-break space", "nfkc", "a\u3000b\u00a0c", "a b c"),
     ("thai sara am comes apart", "nfkc", "น\u0e33", "น\u0e4d\u0e32"),
     # invisible
     ("soft hyphen", "strip_invisible", "Zu\u00adcker", "Zucker"),
-    ("zero width space and byte order mark", "strip_invisible", "\ufeffa\u200bb", "ab"),
     ("right-to-left marks", "strip_invisible", "\u200fשלום\u202b\u202c \u2067ab\u2069", "שלום ab"),
     ("controls", "strip_invisible", "a\0b\x07c\x7fd\x9fe", "abcde"),
     ("white space stays", "strip_invisible", "a\tb\nc\r\x0b\x0c\x1c\x1f\x85d\u2028", "a\tb\nc\r\x0b\x0c\x1c\x1f\x85d\u2028"),
-    ("persian non-joiner stays", "strip_invisible", "می\u200cخواهم", "می\u200cخواهم"),
     ("emoji family stays, its selector goes", "strip_invisible", "👩\u200d❤\ufe0f\u200d👩", "👩\u200d❤\u200d👩"),
     # brackets
     ("tags", "strip_brackets", "well[noise]then <unk> (laughs)", "well then    "),
@@ -51,31 +44,24 @@ CASES: list[tuple[str, Rule, str, str]] = [
     ("latin", "lowercase", "ÀÉÎ Straße ẞ", "àéî straße ß"),
     ("greek final sigma", "lowercase", "ΟΔΟΣ ΣΟΦΟΣ", "οδος σοφος"),
     ("turkish is not for it", "lowercase", "Iİ", "ii\u0307"),
-    ("composed", "lowercase", "J\u030c", "ǰ"),
     ("german", "uppercase", "straße", "STRASSE"),
     ("turkish is not for it", "uppercase", "iı", "II"),
-    ("composed", "uppercase", "ΐ", "\u03aa\u0301"),
     # apostrophes
     ("all kinds", "plain_apostrophes", "don’t don‘t donʼt don＇t don't", "don't " * 4 + "don't"),
-    ("okina and primes stay", "plain_apostrophes", "Hawaiʻi 5′ `a´ “b”", "Hawaiʻi 5′ `a´ “b”"),
     # symbols
     ("signs", "strip_symbols", "$5 + 3° = ©^", " 5   3      "),
     ("punctuation stays", "strip_symbols", "50% & @ #1", "50% & @ #1"),
     ("emoji", "strip_symbols", "a👩\u200d❤\ufe0f\u200d👩b🇩🇪👍🏽", "a   b    "),
-    ("joiner in a word stays", "strip_symbols", "क्\u200dष", "क्\u200dष"),
     # punctuation
     ("sentence", "strip_punctuation", "Hello, world! (No?)", "Hello  world   No  "),
     ("inside words", "strip_punctuation", "don't don’t mother-in-law col·lecció", "don't don’t mother-in-law col·lecció"),
     ("at the edges", "strip_punctuation", "'tis the dogs' -- a- -b rock 'n' roll", " tis the dogs     a   b rock  n  roll"),
-    ("numbers", "strip_punctuation", "3.5 1,000 50% 1-2", "3 5 1 000 50  1-2"),
     ("symbols stay", "strip_punctuation", "$5 + 3°", "$5 + 3°"),
     ("chinese", "strip_punctuation", "你好，世界。", "你好 世界 "),
-    ("arabic", "strip_punctuation", "مرحبا، كيف؟", "مرحبا  كيف "),
     ("hindi: a vowel sign is in the word", "strip_punctuation", "हिन्दी-भाषा।", "हिन्दी-भाषा "),
     ("hebrew maqaf, gershayim", "strip_punctuation", "בית־ספר צה״ל", "בית־ספר צה״ל"),
     # spaces
     ("every kind", "collapse_spaces", " a\tb\r\nc\u00a0d\u3000e\u2028f\x1fg  ", "a b c d e f g"),
-    ("nothing but spaces", "collapse_spaces", " \n ", ""),
 ]  # fmt: skip
 
 
@@ -147,25 +133,6 @@ texts = st.text(st.one_of(st.sampled_from(AWKWARD), st.characters(exclude_catego
 @given(texts, st.one_of(st.sampled_from(LISTS), st.sampled_from([(rule,) for rule in RULES])))
 def test_idempotent_for_every_list_of_rules(text: str, rules: tuple[Rule, ...]) -> None:
     once = normalize(text, rules)
-    assert normalize(once, rules) == once
-
-
-@functools.cache
-def eventful_characters() -> str:
-    """Each with an "a" in front of it."""
-    characters = (chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000)
-    return "".join(
-        f" a{character}"
-        for character in characters
-        if unicodedata.category(character)[0] not in "LNC"
-        or unicodedata.decomposition(character)
-        or character.lower() != character.upper()
-    )
-
-
-@pytest.mark.parametrize("rules", [(rule,) for rule in RULES] + [SAFE_RULES, SCORING], ids=" ".join)
-def test_idempotent_for_every_character(rules: tuple[Rule, ...]) -> None:
-    once = normalize(eventful_characters(), rules)
     assert normalize(once, rules) == once
 
 
