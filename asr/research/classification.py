@@ -211,7 +211,7 @@ def score_labels(
             confusions_LL[index[left], index[right]] += 1
             columns_P2[row] += left != right, 1
     sums_G2 = sum_groups(columns_P2, number_groups(speakers, len(expected)))
-    errors = find_rate_interval(sums_G2, resamples=1000, confidence=0.95, seed=0)
+    errors = find_rate_interval(sums_G2)
     interval = None if errors is None else Interval(max(0.0, 1 - errors.high), 1 - errors.low)
     return LabelScore(tuple(labels), confusions_LL, interval)
 

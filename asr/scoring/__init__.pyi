@@ -37,7 +37,6 @@ from .result import (
 from .scored_files import (
     ScoredFile as ScoredFile,
     assign_texts as assign_texts,
-    count_style_errors as count_style_errors,
     describe_reference as describe_reference,
     find_ids as find_ids,
     match_transcripts as match_transcripts,

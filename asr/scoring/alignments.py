@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, get_args
@@ -23,9 +23,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of edits, in the order of the columns of counts."""
 SUBSTITUTION, DELETION, INSERTION = 1, 2, 3
 _CODES = {"replace": SUBSTITUTION, "delete": DELETION, "insert": INSERTION}
-
-MAX_CELLS_OF_BITS = 10**12
-"""Table of one pair in the search for fewest edits: a million units each take a quarter of an hour."""
 
 # Scripts written without spaces between words: Thai, Lao, Myanmar, Khmer, kana, Han.
 UNSPACED = (
@@ -122,8 +119,6 @@ def find_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]], method: Met
     rows: list[Any] = []
     for number, (reference, hypothesis) in enumerate(pairs):
         if reference != hypothesis:
-            if len(reference) * len(hypothesis) > MAX_CELLS_OF_BITS:
-                raise too_long(number, reference, hypothesis, "cut the utterance at the same places in both")
             found: Any = Levenshtein.editops(reference, hypothesis).as_list()
             rows += [(number, _CODES[kind], i, j) for kind, i, j in found]
     return Edits(*np.array(rows, np.int64).reshape(-1, 4).T)
@@ -136,8 +131,3 @@ def count_operations(edits: Edits, reference_lengths: Sequence[int] | np.ndarray
     counts = cells.reshape(num_pairs, len(KINDS)).astype(np.int64)
     counts[:, 0] = reference_lengths - counts[:, SUBSTITUTION] - counts[:, DELETION]
     return counts
-
-
-def too_long(pair: int, reference: Sized, hypothesis: Sized, remedy: str) -> UserError:
-    lengths = f"{len(reference):,} units against {len(hypothesis):,}"
-    return UserError(f"utterance number {pair + 1}: {lengths} are too long to align; {remedy}")

@@ -12,6 +12,7 @@ from rapidfuzz.distance import Levenshtein
 
 from asr.errors import UserError
 from asr.scoring.alignments import Method, Unit, load_nist, split_units
+from asr.scoring.intervals import RESAMPLES
 from asr.scoring.result import Score, count_pairs, divide
 from asr.text.normalization import Rule, normalize as normalize_text, normalize_english
 
@@ -68,9 +69,7 @@ def score(
     unit: Unit = "words",
     has_optional_words: bool = False,
     has_fragments: bool = False,
-    resamples: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
+    resamples: int = RESAMPLES,
 ) -> Score:
     """Compare texts with what was recognized.
 
@@ -88,35 +87,27 @@ def score(
     `has_optional_words`, such as `(uh)`, they may be missing, as with its option -D; with `has_fragments`,
     `ab-` counts as any word that begins so and `-bc` as any that ends so, as with its option -F.
     """
-    if not 0 < confidence < 1 or resamples < 0:
-        raise UserError(f"confidence {confidence}, resamples {resamples}; expected 0 to 1, and 0 or more")
-    marks = {"has_optional_words": has_optional_words, "has_fragments": has_fragments}
-    if any(marks.values()) and (align != "sclite" or normalize != "none" or unit != "words"):
-        raise UserError(
-            "optional words in brackets, or fragments: expected align sclite, unit words and no normalization"
-        )
     settings: dict[str, Any] = {"align": align, "unit": unit, "resamples": resamples}
-    settings |= {"confidence": confidence, "seed": seed}
-    if isinstance(references, (str, Path)) or isinstance(hypotheses, (str, Path)):
+    marks = {"has_optional_words": has_optional_words, "has_fragments": has_fragments}
+    if any(marks.values()) and (normalize != "none" or unit != "words"):
+        raise UserError("optional words or fragments: expected unit words and no normalization")
+    if isinstance(references, (str, Path)):
         from asr.scoring.scored_files import score_files  # which scores texts by this function
 
-        if not (isinstance(references, (str, Path)) and isinstance(hypotheses, (str, Path))):
-            raise UserError(f"{references!r} and {hypotheses!r}: expected two files, or two lists of texts")
-        if speakers or recordings or alternatives:
-            raise UserError("files tell speakers, recordings and alternatives themselves; leave these out")
         options = {"normalize": normalize, **settings, **marks}
         _, systems, notes = score_files(str(references), [str(hypotheses)], **options)
         for note in notes:
             logger.warning("%s", note)
         return systems[0].score
-    said, heard = _match(references, hypotheses)
-    others = dict(alternatives or {})
-    _refuse_unknown("alternatives", others, said)
-    who = (
-        speakers if speakers is None or isinstance(speakers, Mapping) else _number(said, speakers, "speakers")
-    )
-    if who is not None and (nameless := [id for id in said if who.get(id) is None]):
-        raise UserError(f"no speaker for {nameless[0]}; name one for each utterance, or none at all")
+    assert not isinstance(hypotheses, (str, Path))
+    said, heard, others = _by_id(references), _by_id(hypotheses), dict(alternatives or {})
+    who = None if speakers is None else _by_id(speakers)
+    if unknown := [id for id in (*heard, *others) if id not in said]:
+        raise UserError(f"text of {unknown[0]} (and {len(unknown) - 1:,} others), which no reference has")
+    if len(hypotheses) < len(references) and not isinstance(hypotheses, Mapping):
+        raise UserError(f"{len(hypotheses):,} hypotheses for {len(references):,} references")
+    if not said:
+        raise UserError("no references; expected one text or more")
     change = choose_normalization(normalize)
     # Candidates: each reference of each utterance, with its hypothesis; C of them.
     candidates = [(id, text) for id, first in said.items() for text in (first, *others.get(id, ()))]
@@ -182,35 +173,6 @@ def _read_as_sclite(
     return said, None if hypothesis is None else heard
 
 
-def _match(
-    references: Sequence[str] | Mapping[str, str], hypotheses: Sequence[str | None] | Mapping[str, str | None]
-) -> tuple[Mapping[str, str], Mapping[str, str | None]]:
-    """Both sides by id; those of a list are numbers from 1."""
-    if not references:
-        raise UserError("no references; expected one text or more")
-    if isinstance(references, Mapping) and isinstance(hypotheses, Mapping):
-        said, heard = references, hypotheses
-    elif isinstance(references, Mapping) or isinstance(hypotheses, Mapping):
-        raise UserError("texts by id on one side, a list on the other; give both by id, or both as lists")
-    else:
-        ids = [str(number + 1) for number in range(len(references))]
-        said, heard = _number(ids, references, "references"), _number(ids, hypotheses, "hypotheses")
-    _refuse_unknown("hypotheses", heard, said)
-    for id, text in said.items():
-        if not isinstance(text, str) or not isinstance(heard.get(id, ""), str | None):
-            raise UserError(f"utterance {id}: {text!r} and {heard.get(id)!r}; expected two texts")
-    return said, heard
-
-
-def _number(ids: Iterable[str], values: Sequence[Any], what: str) -> dict[str, Any]:
-    ids = list(ids)
-    if len(ids) != len(values):
-        raise UserError(f"{len(values):,} {what} for {len(ids):,} references; expected one for each")
-    return dict(zip(ids, values, strict=True))
-
-
-def _refuse_unknown(what: str, given: Mapping[str, Any], said: Mapping[str, str]) -> None:
-    if unknown := [id for id in given if id not in said]:
-        raise UserError(
-            f"{what} for {unknown[0]} (and {len(unknown) - 1:,} others), which no reference has; remove them"
-        )
+def _by_id(values: Sequence[Any] | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of a list are numbered from 1."""
+    return values if isinstance(values, Mapping) else {str(n): value for n, value in enumerate(values, 1)}

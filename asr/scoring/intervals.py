@@ -9,6 +9,7 @@ import numpy as np
 
 # Shapes: P utterances, G groups that are drawn together, S resamples, K columns that are added up.
 
+RESAMPLES, CONFIDENCE, SEED = 1000, 0.95, 0
 MIN_GROUPS = 8
 """Minimum number of groups to resample; with fewer, Student's t is narrower and holds as often."""
 MIN_WITH_ERRORS = 5
@@ -62,7 +63,9 @@ def resample(sums_GK: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     return random.multinomial(num_groups, counts_U / num_groups, size=resamples) @ rows_UK
 
 
-def find_rate_interval(sums_G2: np.ndarray, resamples: int, confidence: float, seed: int) -> Interval | None:
+def find_rate_interval(
+    sums_G2: np.ndarray, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = SEED
+) -> Interval | None:
     """Find the interval of errors over words, from both sums of each group; None of a single group.
 
     Plain percentiles of the resampled rates are too narrow: with 10 speakers they held the true rate in 87 to
@@ -90,7 +93,9 @@ def find_rate_interval(sums_G2: np.ndarray, resamples: int, confidence: float, s
     return Interval(max(interval.low, low), min(interval.high, high))
 
 
-def find_ratio_interval(sums_G2: np.ndarray, resamples: int, confidence: float, seed: int) -> Interval | None:
+def find_ratio_interval(
+    sums_G2: np.ndarray, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = SEED
+) -> Interval | None:
     """Find the interval of any sum over another, such as a difference of errors over words."""
     num_groups = len(sums_G2)
     if num_groups < 2:

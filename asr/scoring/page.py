@@ -16,7 +16,7 @@ from asr.files import replace_file
 from asr.scoring.result import Score, UtteranceScore, tabulate
 from asr.scoring.scored_files import ScoredFile
 from asr.scoring.significance import Comparison
-from asr.transcripts.readers import Entry, TranscriptFile
+from asr.transcripts.readers import TranscriptFile
 
 MAX_UTTERANCES = 5000  # in the page; a browser searches so many without a pause
 PLAYABLE = (".wav", ".mp3", ".flac", ".ogg", ".oga", ".opus", ".m4a", ".mp4", ".webm", ".aac")
@@ -87,31 +87,15 @@ def _build_record(report: Report, number: int, folder: str) -> list[Any]:
     utterances = [system.score.utterances[number] for system in report.systems]
     first = utterances[0]
     entry = report.reference.entries[first.id]
-    entries = [system.entries.get(first.id) for system in report.systems]
-    paths = [own.audio for own in (entry, *entries) if own is not None and own.audio is not None]
-    found = (path for path in paths if path.lower().endswith(PLAYABLE) and os.path.isfile(path))
-    path = next(found, None)
-    audio = None if path is None else quote(os.path.relpath(path, folder).replace(os.sep, "/"))
+    path, audio = entry.audio or "", None
+    if path.lower().endswith(PLAYABLE) and os.path.isfile(path):
+        audio = quote(os.path.relpath(path, folder).replace(os.sep, "/"))
     end = None if entry.start is None or entry.duration is None else entry.start + entry.duration
-    alignments = [_build_alignment(*pair) for pair in zip(utterances, entries, strict=True)]
+    alignments = [_build_alignment(own) for own in utterances]
     errors, length = sum(own.counts.errors for own in utterances), first.counts.reference_length
     return [first.id, entry.speaker or "", errors, length, audio, [entry.start or 0, end], alignments]
 
 
-def _build_alignment(utterance: UtteranceScore, entry: Entry | None) -> list[list[Any]]:
-    """[letter, reference, hypothesis, its start in seconds or null] for each step; x: only case differs.
-
-    Starts are known if the words of the file are those that were scored.
-    """
-    words = () if entry is None or utterance.unit != "words" else entry.words
-    times = (
-        [round(word.start, 3) for word in words] if len(words) == len(utterance.hypothesis.split()) else []
-    )
-    steps: list[list[Any]] = []
-    position = 0
-    for operation in utterance.operations:
-        kind, reference, hypothesis = operation
-        letter = "x" if operation.is_case_only else kind[0]
-        steps.append([letter, reference, hypothesis, times[min(position, len(times) - 1)] if times else None])
-        position += hypothesis is not None
-    return steps
+def _build_alignment(utterance: UtteranceScore) -> list[list[Any]]:
+    """[letter, reference, hypothesis] for each step; the letter x: only case differs."""
+    return [["x" if step.is_case_only else step.kind[0], *step[1:]] for step in utterance.operations]

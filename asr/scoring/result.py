@@ -15,7 +15,6 @@ import numpy as np
 
 from asr.errors import UserError
 from asr.scoring.alignments import (
-    KINDS,
     Edits,
     Kind,
     Method,
@@ -26,7 +25,14 @@ from asr.scoring.alignments import (
     find_edits,
     split_units,
 )
-from asr.scoring.intervals import Interval, are_drawn, find_rate_interval, number_groups, sum_groups
+from asr.scoring.intervals import (
+    CONFIDENCE,
+    Interval,
+    are_drawn,
+    find_rate_interval,
+    number_groups,
+    sum_groups,
+)
 from asr.transcripts.subtitles import measure_width
 
 Rows = Sequence[Sequence[str]]
@@ -157,8 +163,6 @@ class Score:
     align: Method
     unit: Unit
     resamples: int
-    confidence: float
-    seed: int
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -230,7 +234,7 @@ class Score:
         if not self.resamples:
             return None
         sums_G2 = sum_groups(np.stack([self.errors_P, self.lengths_P], axis=1), self.groups_P)
-        return find_rate_interval(sums_G2, self.resamples, self.confidence, self.seed)
+        return find_rate_interval(sums_G2, self.resamples)
 
     @property
     def character_interval(self) -> Interval | None:
@@ -274,18 +278,12 @@ class Score:
     def error_counts(self) -> dict[str, Counter[Any]]:
         """How often each (reference unit, hypothesis unit) was confused, each unit deleted or inserted."""
         found = {"confusions": Counter[Any](), "deletions": Counter[Any](), "insertions": Counter[Any]()}
-        edits = self.edits
-        rows = np.stack([edits.pair_E, edits.kind_E, edits.reference_E, edits.hypothesis_E], axis=1)
-        for pair, steps in itertools.groupby(rows.tolist(), key=lambda row: row[0]):
-            reference = split_units(self.references[pair], self.unit)
-            hypothesis = split_units(self.hypotheses[pair] or "", self.unit)
-            for _, kind, i, j in steps:
-                if KINDS[kind] == "substitution":
-                    found["confusions"][reference[i], hypothesis[j]] += 1
-                elif KINDS[kind] == "deletion":
-                    found["deletions"][reference[i]] += 1
-                else:
-                    found["insertions"][hypothesis[j]] += 1
+        for number in np.flatnonzero(self.errors_P):
+            for kind, reference, hypothesis in self.utterances[number].operations:
+                if kind == "substitution":
+                    found["confusions"][reference, hypothesis] += 1
+                elif kind != "correct":
+                    found[f"{kind}s"][reference or hypothesis] += 1
         return found
 
     def _pairs(self, unit: Unit) -> Iterator[tuple[list[str], list[str]]]:
@@ -317,7 +315,7 @@ class Score:
             "errors": self.counts.errors,
             "error_rate": without_infinity(self.error_rate),
             "interval": _ends(self.interval),
-            "confidence": self.confidence,
+            "confidence": CONFIDENCE,
             "resamples": self.resamples,
             "resampled_by": self.resampled_by,
             "character_error_rate": without_infinity(self.character_error_rate),
@@ -360,7 +358,7 @@ def tabulate(titles: Sequence[str], scores: Sequence[tuple[Sequence[str], Score]
     first = scores[0][1]
     rate = RATE_NAMES[first.unit]
     headings = [*titles, "utterances", first.unit, "correct", "sub", "del", "ins", f"{rate} %"]
-    headings += [f"{100 * first.confidence:g} % interval"]
+    headings += [f"{100 * CONFIDENCE:g} % interval"]
     rows = [headings + (["SER %"] if rate == "CER" else ["CER %", "SER %"])]
     for names, score in scores:
         counts = (len(score), score.counts.reference_length, *dataclasses.astuple(score.counts))
@@ -389,13 +387,12 @@ def count_pairs(pairs: Iterable[tuple[list[str], list[str]]], method: Method) ->
     """A row for each pair: correct, substituted, deleted and inserted units."""
     lengths: list[int] = []
 
-    def note_lengths() -> Iterator[tuple[list[str], list[str]]]:
+    def note_lengths() -> Iterator[tuple[list[str], list[str]]]:  # lists of all words would take long
         for reference, hypothesis in pairs:
             lengths.append(len(reference))
             yield reference, hypothesis
 
-    edits = find_edits(note_lengths(), method)
-    return count_operations(edits, np.array(lengths))
+    return count_operations(find_edits(note_lengths(), method), lengths)
 
 
 def divide(errors: float, length: float) -> float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import bisect
-import itertools
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,17 +17,14 @@ from rapidfuzz.distance import Levenshtein
 from asr.data.manifest import find_more_references
 from asr.errors import UserError, shorten
 from asr.scoring.alignments import load_nist, split_units
-from asr.scoring.counting import Normalization, choose_normalization, count_word_errors, score
+from asr.scoring.counting import Normalization, choose_normalization, score
 from asr.scoring.result import Score
 from asr.transcripts.readers import Entry, TranscriptFile, read_transcripts, split_format
 from asr.transcripts.transcript import Word
 
 MAX_EXAMPLES = 3
-STYLE_SAMPLE = 2000  # texts that are looked at to tell how a file writes
 NOBODY = "(nobody)"
 """Speaker of an empty reference, to which an additional speaker of a hypothesis is assigned."""
-
-_ALTERNATIVES = re.compile(r"(^|\s)\{.*/.*\}(\s|$)")
 
 Splitter = Callable[[str], Sequence[str]]
 
@@ -95,10 +92,6 @@ def score_files(
     speakers = _find_speakers(reference, ids, notes)
     if speakers_at_once:
         options["recordings"] = {id: reference.entries[id].recording for id in ids}
-    if align != "sclite" and (count := sum(map(bool, map(_ALTERNATIVES.search, texts.values())))):
-        notes.append(
-            f"{reference.path}: --align sclite chooses among the alternatives {{ a / b }} of {count:,} texts"
-        )
     alternatives: dict[str, list[str]] = defaultdict(list)
     for file in others:
         matched, told = match_transcripts(reference, file, "have no text; their other references count")
@@ -114,14 +107,6 @@ def score_files(
         )
         systems.append(ScoredFile(name, file.path, file.format, found, matched))
         notes += [f"{file.path}: {note}" for note in (*file.notes, *told)]
-        errors, vanishing = count_style_errors(zip(found.references, found.hypotheses, strict=True))
-        if vanishing:
-            notes.append(
-                f"{file.path}: {vanishing:,} of {errors:,} errors (of the first {STYLE_SAMPLE:,} utterances) "
-                "vanish without case, punctuation and brackets; --normalize basic ignores these"
-            )
-    if emptied := sum(bool(text.split()) and not change(text) for text in texts.values()):
-        notes.append(f"{reference.path}: {emptied:,} references are empty after --normalize {normalize}")
     return reference, systems, notes
 
 
@@ -140,15 +125,11 @@ def _split_fields(reference: TranscriptFile) -> list[TranscriptFile]:
 def name_systems(paths: Sequence[str]) -> list[str]:
     """The names of the files; where two are the same, as in */hyp.trn, the whole paths."""
     split = [split_format(path) for path in paths]
-    stems = [
-        field or os.path.splitext(os.path.basename(os.path.normpath(path)))[0] for _, path, field in split
-    ]
-    if len(set(stems)) == len(stems):
-        return stems
+    stems = [field or Path(os.path.normpath(path)).stem for _, path, field in split]
     names = [f"{path}#{field}" if field else path for _, path, field in split]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"{twice[0]} is given twice; once is enough")
-    return names
+    if len(set(names)) < len(names):
+        raise UserError(f"{', '.join(names)}: one is given twice; once is enough")
+    return stems if len(set(stems)) == len(stems) else names
 
 
 def _find_speakers(reference: TranscriptFile, ids: Sequence[str], notes: list[str]) -> dict[str, str] | None:
@@ -172,16 +153,21 @@ def find_ids(
     """
     files = [reference, *hypotheses]
     known = {id for file in files if file.format != "plain" for id in file.entries}
-    words_of = {file.path: _find_first_words(file) for file in files if file.is_guess}
+    ours = _find_first_words(reference)
     # What is said to be plain text has no ids, so that nothing else needs any.
     needs_none = any(file.format == "plain" and not file.is_guess for file in files)
     for number, file in enumerate(files):
-        words = words_of.get(file.path, {})
+        words = _find_first_words(file)
         if len(words.keys() & known) > len(words) / 2:
             split = ((entry.text or "").split(maxsplit=1) for entry in file.entries.values())
             entries = {parts[0]: Entry("".join(parts[1:])) for parts in split if parts}
             files[number] = TranscriptFile(file.path, "kaldi", entries)
-        elif not needs_none and _may_be_ids(words, words_of.get(reference.path, {}), bool(known)):
+            continue
+        # Numbers where the other side has ids, or the same numbers; or its first words in another order.
+        are_numbers = len(words) > 1 and all(re.fullmatch(r"[\d.,:]+", word) for word in words)
+        is_alike = file is not reference and len(words.keys() & ours.keys()) > len(words) / 2
+        is_shuffled = len(words) > 2 and words.keys() == ours.keys() and list(words) != list(ours)
+        if not needs_none and ((are_numbers and (known or is_alike)) or (is_shuffled and not known)):
             raise UserError(
                 f"{file.path}: each line begins with another word, as {list_examples(list(words))}; if these "
                 "are ids, put kaldi: before the path, and if they belong to the texts, plain:"
@@ -190,20 +176,11 @@ def find_ids(
 
 
 def _find_first_words(file: TranscriptFile) -> dict[str, None]:
-    """List the first words in their order; none if a word is there twice, which no id is."""
-    words = [text.split(maxsplit=1)[0] for entry in file.entries.values() if (text := entry.text)]
+    """List the first words of a guess in their order; none if a word is there twice, which no id is."""
+    texts = [entry.text for entry in file.entries.values()] if file.is_guess else []
+    words = [text.split(maxsplit=1)[0] for text in texts if text]
     found = dict.fromkeys(words)
     return found if len(found) == len(words) else {}
-
-
-def _may_be_ids(words: dict[str, None], ours: dict[str, None], are_others_known: bool) -> bool:
-    """Numbers where the other side has ids, or the same numbers; or its first words in another order."""
-    are_numbers = len(words) > 1 and all(re.fullmatch(r"[\d.,:]+", word) for word in words)
-    if are_others_known or words is ours:
-        return are_numbers and are_others_known
-    if are_numbers:
-        return len(words.keys() & ours.keys()) > len(words) / 2
-    return len(words) > 2 and words.keys() == ours.keys() and list(words) != list(ours)
 
 
 # --- matching -----------------------------------------------------------------------------------
@@ -263,13 +240,9 @@ def describe_reference(reference: TranscriptFile) -> list[str]:
     empty = [id for id, text in texts.items() if text is not None and not text.split()]
     if len(unwritten) == len(texts):
         raise UserError(f"{reference.path}: no utterance has a text; expected what is said, to compare with")
-    notes = []
-    for ids, problem in (
-        (unwritten, "utterances have no text and are not scored"),
-        (empty, "references are empty; whatever was recognized there counts as insertions"),
-    ):
-        notes += [f"{len(ids):,} {problem}: {list_examples(ids)}"] * bool(ids)
-    return notes
+    notes = [f"{len(unwritten):,} utterances have no text and are not scored: {list_examples(unwritten)}"]
+    insertions = "references are empty; whatever was recognized there counts as insertions"
+    return notes * bool(unwritten) + [f"{len(empty):,} {insertions}: {list_examples(empty)}"] * bool(empty)
 
 
 def list_examples(ids: Sequence[str]) -> str:
@@ -389,15 +362,3 @@ def _join_texts(file: TranscriptFile) -> dict[str, dict[str, str]]:
             own = texts.setdefault(entry.recording, {})
             own[entry.speaker] = f"{own.get(entry.speaker, '')} {entry.text}".strip()
     return texts
-
-
-def count_style_errors(pairs: Iterable[tuple[str | None, str | None]]) -> tuple[int, int]:
-    """Count the word errors of the first pairs, and how many of them `basic` normalization removes."""
-    change = choose_normalization("basic")
-    given = [(first or "", second) for first, second in itertools.islice(pairs, STYLE_SAMPLE) if second]
-    wrong = [pair for pair in given if pair[0].split() != pair[1].split()]
-    errors = count_word_errors(wrong).errors
-    try:
-        return errors, errors - count_word_errors((change(a), change(b)) for a, b in wrong).errors
-    except UserError:  # texts that no rule can read
-        return errors, 0

@@ -13,6 +13,8 @@ import numpy as np
 from asr.errors import UserError
 from asr.scoring.alignments import INSERTION, Edits
 from asr.scoring.intervals import (
+    CONFIDENCE,
+    SEED,
     Interval,
     are_drawn,
     find_ratio_interval,
@@ -49,7 +51,6 @@ class Comparison:
     names: tuple[str, str]
     error_rates: tuple[float, float]
     rate_name: str
-    confidence: float
     matched_pairs: dict[str, float]
     """MAPSSWE: segments, mean_difference (errors of the first less those of the second in each), z and p."""
     mcnemar: dict[str, float]
@@ -80,7 +81,7 @@ class Comparison:
         """
         interval = None if self.bootstrap is None else self.bootstrap.interval
         excludes_zero = interval is not None and not interval.low <= 0 <= interval.high
-        if self.p >= 1 - self.confidence or not self.difference:
+        if self.p >= 1 - CONFIDENCE or not self.difference:
             return "undecided"
         if self.signed_ranks is not None and not excludes_zero:
             return "undecided"
@@ -89,6 +90,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain types that JSON has."""
         found = {"difference": self.difference, "p": self.p, "verdict": self.verdict, "summary": str(self)}
+        found["confidence"] = CONFIDENCE
         record: dict[str, Any] = without_infinity(dataclasses.asdict(self) | found)
         return record
 
@@ -102,7 +104,7 @@ class Comparison:
         digits = 4 if self.p < 0.001 else 3
         numbers += ", p < 0.0001" if self.p < 0.0001 else f", p = {self.p:.{digits}f}"
         if self.verdict == "undecided":
-            why = ", as it depends on the speakers" if self.p < 1 - self.confidence else ""
+            why = ", as it depends on the speakers" if self.p < 1 - CONFIDENCE else ""
             return f"no sure difference between {first} and {second}{why}: {numbers}"
         return f"{first} is better than {second}: {numbers}"
 
@@ -126,7 +128,6 @@ def compare(first: Score, second: Score, names: tuple[str, str] = ("first", "sec
         names=names,
         error_rates=(first.error_rate, second.error_rate),
         rate_name=RATE_NAMES[first.unit],
-        confidence=first.confidence,
         matched_pairs=compute_matched_pairs(*count_segment_errors(first.edits, second.edits, unlike)),
         mcnemar=compute_mcnemar(first.errors_P == 0, second.errors_P == 0),
         signed_ranks=None if rates_G is None else compute_signed_ranks(rates_G),
@@ -136,27 +137,18 @@ def compare(first: Score, second: Score, names: tuple[str, str] = ("first", "sec
 
 def _match(first: Score, second: Score, names: tuple[str, str]) -> Score:
     """The second score with its utterances in the order of the first."""
-    one, other = ((score.unit, score.align) for score in (first, second))
-    if one != other:
+    if (first.unit, first.align) != (second.unit, second.align):
+        raise UserError(f"{names[0]} and {names[1]}: other units or alignments; score both alike")
+    ours, theirs = (dict(zip(score.ids, score.all_references, strict=True)) for score in (first, second))
+    if unlike := [id for id in {**ours, **theirs} if ours.get(id) != theirs.get(id)]:
         raise UserError(
-            f"{names[0]} counts {one[0]} aligned as {one[1]}, {names[1]} {other[0]} aligned as {other[1]}; "
-            "score both alike"
+            f"utterance {unlike[0]}: {ours.get(unlike[0])} of {names[0]} and {theirs.get(unlike[0])} of "
+            f"{names[1]}; paired tests need the same references in both"
         )
+    if first.ids == second.ids:  # then what was computed of the second is kept
+        return second
     places = {id: number for number, id in enumerate(second.ids)}
-    if alone := set(first.ids) ^ places.keys():
-        raise UserError(
-            f"utterance {min(alone)} is scored in one of {names[0]} and {names[1]} only; paired tests need "
-            "the same utterances in both"
-        )
-    if first.ids != second.ids:  # else what was computed of the second is kept
-        second = second.select([places[id] for id in first.ids])
-    for id, ours, theirs in zip(first.ids, first.all_references, second.all_references, strict=True):
-        if ours != theirs:
-            raise UserError(
-                f"utterance {id} has two references, {' / '.join(ours)!r} for {names[0]} and "
-                f"{' / '.join(theirs)!r} for {names[1]}; score both systems against the same text"
-            )
-    return second
+    return second.select([places[id] for id in first.ids])
 
 
 def count_segment_errors(
@@ -259,9 +251,9 @@ def _bootstrap(first: Score, differences_P: np.ndarray) -> PairedBootstrap:
     is_first = total < 0 if total else sorted(sums_G2.tolist()) <= sorted((sums_G2 * (-1, 1)).tolist())
     sign = 1 if is_first else -1
     sums_G2[:, 0] *= sign
-    difference_S = resample(sums_G2, first.resamples, first.seed)[:, 0]
+    difference_S = resample(sums_G2, first.resamples, SEED)[:, 0]
     better = float(np.mean(difference_S < 0) + np.mean(difference_S == 0) / 2)
-    interval = find_ratio_interval(sums_G2, first.resamples, first.confidence, first.seed)
+    interval = find_ratio_interval(sums_G2, first.resamples)
     if sign < 0:
         better, interval = 1 - better, interval and Interval(-interval.high, -interval.low)
     return PairedBootstrap(first.resamples, first.resampled_by, interval, better)

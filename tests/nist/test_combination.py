@@ -131,11 +131,3 @@ def test_what_cannot_be_combined_is_refused(tmp_path: Path) -> None:
         combine_files([first, second, first])
     with pytest.raises(UserError, match="has no utterance of"):
         combine_files([first, second, other])
-
-
-def test_texts_that_are_written_differently_are_told(tmp_path: Path) -> None:
-    said = ("HELLO THERE AGAIN", "hello there again", "HELLO THERE AGAIN")
-    paths = [write(tmp_path, f"{n}.jsonl", {"u": text}) for n, text in enumerate(said)]
-    combined, notes = combine_files(paths)
-    assert combined == {"u": "HELLO THERE AGAIN"}
-    assert len(notes) == 1 and "1.jsonl: not written like" in notes[0]

@@ -105,7 +105,7 @@ def test_optional_words_may_be_missing(folder: Path, capsys: pytest.CaptureFixtu
     for align, errors in (("sclite", 1), ("sclite-D", 0)):
         found = run_json(capsys, "ref.stm", "hyp.stm", "--align", align)
         assert found["systems"][0]["errors"] == errors and found["systems"][0]["reference_length"] == 5
-    with pytest.raises(UserError, match="expected align sclite, unit words and no normalization"):
+    with pytest.raises(UserError, match="expected unit words and no normalization"):
         run("ref.stm", "hyp.stm", "--align", "sclite-D", "--normalize", "basic")
 
 
@@ -123,7 +123,6 @@ def test_what_is_odd_is_said(
     (folder / "h.trn").write_text("x (u1)\n (u2)\na (u3)\n")
     notes = run_json(capsys, "r.trn", "h.trn", "--normalize", "basic")["notes"]
     assert any("1 references are empty; whatever" in note for note in notes)
-    assert any("1 references are empty after --normalize basic" in note for note in notes)
 
 
 def test_speakers_of_a_part_do_not_count(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -220,15 +220,13 @@ def test_order_of_equals_is_of_no_matter() -> None:
 
 def test_scores_of_different_texts_are_refused() -> None:
     one = score({"a": "x y", "b": "z"}, {"a": "x", "b": "z"})
-    with pytest.raises(UserError, match=r"utterance b is scored in one of first and second"):
-        compare(one, score({"a": "x y"}, {"a": "x"}))
-    with pytest.raises(
-        UserError, match=r"utterance a has two references, 'x y' for first and 'X Y' for second"
+    for other in (
+        score({"a": "x y"}, {"a": "x"}),
+        score({"a": "X Y", "b": "z"}, {"a": "x"}),
     ):
-        compare(one, score({"a": "X Y", "b": "z"}, {"a": "x"}))
-    with pytest.raises(
-        UserError, match=r"first counts words aligned as jiwer, second words aligned as sclite"
-    ):
+        with pytest.raises(UserError, match="paired tests need the same references in both"):
+            compare(one, other)
+    with pytest.raises(UserError, match="other units or alignments"):
         compare(one, score({"a": "x y", "b": "z"}, {"a": "x"}, align="sclite"))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from asr.errors import UserError
-from asr.scoring import count_style_errors, describe_reference, find_ids, match_transcripts
+from asr.scoring import describe_reference, find_ids, match_transcripts
 from asr.transcripts import Entry, TranscriptFile, read_transcripts
 
 
@@ -128,14 +128,6 @@ def test_a_channel_by_another_name_and_a_manifest_of_parts(tmp_path: Path) -> No
     manifest = '{"id": "p1", "audio": "x/rec1.wav", "start": 0, "duration": 2, "text": "a"}\n'
     matched = match(tmp_path, manifest, CTM)
     assert texts(matched) == {"p1": " ".join(line.split()[4] for line in CTM.splitlines())}
-
-
-def test_differences_of_writing_are_counted() -> None:
-    said = ["hello dear world", "how are you", "caf\u00e9"]
-    heard = ["Hello, dear word.", "how are you", "cafe\u0301"]
-    assert count_style_errors(zip(said, heard, strict=True)) == (3, 2)
-    assert count_style_errors(zip(said, said, strict=True)) == (0, 0)
-    assert count_style_errors([("a" + "\u0301\u0323" * 99, "b")]) == (1, 0), "marks that no rule can read"
 
 
 def find(folder: Path, *contents: str) -> list[TranscriptFile]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from asr.errors import UserError
-from asr.scoring.scored_files import count_style_errors, find_ids, match_transcripts, name_systems
+from asr.scoring.scored_files import find_ids, match_transcripts, name_systems
 from asr.transcripts.readers import read_transcripts
 
 LEAST_SYSTEMS = 3
@@ -49,15 +49,8 @@ def combine_files(paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     for file in others:
         matched, told = match_transcripts(first, file, "are missing and have a vote less")
         notes += [f"{file.path}: {note}" for note in (*file.notes, *told)]
-        found = {id: entry.text or "" for id, entry in matched.items()}
-        errors, vanishing = count_style_errors((votes[id][0], text) for id, text in found.items())
-        if vanishing > errors / 2:
-            notes.append(
-                f"{file.path}: not written like {first.path} (case or punctuation), so that the same word "
-                "counts as two; write both alike first"
-            )
-        for id, text in found.items():
-            votes[id].append(text)
+        for id, entry in matched.items():
+            votes[id].append(entry.text or "")
     return {id: combine(texts) for id, texts in votes.items()}, notes
 
 

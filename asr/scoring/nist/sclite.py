@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from asr.errors import UserError, shorten
-from asr.scoring.alignments import DELETION, INSERTION, SUBSTITUTION, Edits, too_long
+from asr.scoring.alignments import DELETION, INSERTION, SUBSTITUTION, Edits
 
 # sclite's costs in thousandths. The null word, @, stands for an alternative without words.
 NULL = "@"
@@ -19,7 +19,8 @@ MAX_CELLS = 4_000_000
 """Table of a pair with alternatives: some 2,000 words on each side, which take seconds."""
 
 _TO_LOWER = {letter: letter + 32 for letter in range(ord("A"), ord("Z") + 1)}
-_MARKS = re.compile(r"[{}@;*\\]")
+_MARKS = re.compile(r"[;*\\]")
+_ALTERNATIVES = re.compile("[{}@]")
 _TAGS = re.compile(r"(?<!\\);.*")
 _FRAGMENT = re.compile(r"(?<![^\s{}/(])-|-(?![^\s{}/);*])")
 _OPTIONAL = re.compile(r"\(.*\)")
@@ -55,7 +56,10 @@ def read_as_sclite(
     reference, hypothesis = reference.translate(_TO_LOWER), hypothesis.translate(_TO_LOWER)
     both = f"{reference} {hypothesis}"
     has_fragments = has_fragments and _FRAGMENT.search(both) is not None
-    if not (_MARKS.search(both) or has_fragments or (has_optional_words and "(" in both)):
+    if not (_ALTERNATIVES.search(both) or has_fragments or (has_optional_words and "(" in both)):
+        if _MARKS.search(both):
+            texts = reference.split(), hypothesis.split()
+            reference, hypothesis = (" ".join(map(_strip_marks, words)) for words in texts)
         return reference, hypothesis
     said, heard = (_build_network(text, has_optional_words) for text in (reference, hypothesis))
     first, second = _choose_words(said, heard, _is_same_by_fragments if has_fragments else operator.eq)
@@ -118,11 +122,6 @@ def _choose_words(
 
     An optional word that has none beside it is put into the other side too, so that it counts as correct.
     """
-    if is_same is operator.eq and all(map(_is_plain, (reference, hypothesis))):
-        first, second = (
-            [word for word in network.words[1:] if word != NULL] for network in (reference, hypothesis)
-        )
-        return first, second
     if sum(map(len, reference.previous)) * sum(map(len, hypothesis.previous)) > MAX_CELLS:
         raise UserError(
             f"{len(reference.words):,} words against {len(hypothesis.words):,}, with alternatives, are too "
@@ -168,11 +167,6 @@ def _choose_words(
     return said_words[::-1], heard_words[::-1]
 
 
-def _is_plain(network: _Network) -> bool:
-    is_chain = network.previous[1:] == [[n] for n in range(len(network.words) - 1)]
-    return is_chain and not network.optional
-
-
 def _is_same_by_fragments(said: str, heard: str) -> bool:
     """Compare as sclite -F does, which looks at the hypothesis only where the reference is no fragment."""
     for fragment, word in ((said, heard), (heard, said)):
@@ -192,89 +186,51 @@ def _gap_cost(word: str, is_optional: bool) -> int:
 
 # Shapes: P pairs, R units of a reference, H units of a hypothesis.
 GAP, PAIR = 3, 4  # of an insertion or a deletion, and of a substitution
-DIAGONAL = 0  # the third kind of move through the table, besides DELETION and INSERTION
-CELLS_OF_BATCH = 2_000_000  # of one byte, and rows of four
+MAX_BATCH = 2_000_000  # cells of pairs of the same lengths, which are aligned together
 MAX_TABLE = 1_000_000_000
-"""Cells of one pair: 31,000 words on each side, three hours of speech."""
+"""Cells of one pair, a byte each: 31,000 words on each side, three hours of speech."""
 
 
 def find_cheapest_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Edits:
     """Find the alignment that sclite chooses among those of least cost: see _compute_moves."""
     numbers: dict[str, int] = {}
-    kept: list[tuple[int, np.ndarray, np.ndarray]] = []
+    groups: dict[tuple[int, int], list[tuple[int, list[int], list[int]]]] = {}  # by lengths
     for pair, (reference, hypothesis) in enumerate(pairs):
         if reference != hypothesis:
-            # From the end, an equal pair costs nothing, so that sclite always takes it.
-            same = 0
-            for said, heard in zip(reversed(reference), reversed(hypothesis), strict=False):
-                if said != heard:
-                    break
-                same += 1
-            reference_R, hypothesis_H = (
-                np.array(
-                    [numbers.setdefault(unit, len(numbers)) for unit in units[: len(units) - same]], np.int32
+            if len(reference) * len(hypothesis) > MAX_TABLE:
+                lengths = f"{len(reference):,} units against {len(hypothesis):,}"
+                raise UserError(
+                    f"utterance number {pair + 1}: {lengths} are too long; cut it, or align as jiwer does"
                 )
-                for units in (reference, hypothesis)
-            )
-            kept.append((pair, reference_R, hypothesis_H))
-    found = [_align_batch(batch) for batch in _make_batches(kept)]
-    columns = np.concatenate(found, axis=1) if found else np.empty((4, 0), np.int64)
-    # The batches mix the pairs; within a pair the order is right already.
-    return Edits(*columns[:, np.argsort(columns[0], kind="stable")])
+            sides = (reference, hypothesis)
+            said, heard = ([numbers.setdefault(unit, len(numbers)) for unit in side] for side in sides)
+            groups.setdefault((len(reference), len(hypothesis)), []).append((pair, said, heard))
+    found = [np.empty((4, 0), np.int64)]
+    for (rows, columns), group in groups.items():
+        size = 1 + MAX_BATCH // ((rows + 1) * (columns + 1))
+        found += [_align_group(group[first : first + size]) for first in range(0, len(group), size)]
+    edits = np.concatenate(found, axis=1)
+    # The groups mix the pairs; within a pair the order is right already.
+    return Edits(*edits[:, np.argsort(edits[0], kind="stable")])
 
 
-Coded = tuple[int, np.ndarray, np.ndarray]
-"""Number of a pair, its reference and its hypothesis with a number for each unit."""
-
-
-def _make_batches(pairs: list[Coded]) -> Iterator[list[Coded]]:
-    """Pairs of about the same size, padded to CELLS_OF_BATCH at most."""
-    batch: list[Coded] = []
-    rows = columns = 0
-    for pair in sorted(pairs, key=lambda pair: (len(pair[1]), len(pair[2]))):
-        num_rows, num_columns = len(pair[1]) + 1, len(pair[2]) + 1
-        if num_rows * num_columns > MAX_TABLE:
-            raise too_long(*pair, "cut the utterance, or align as jiwer does")
-        rows, columns = max(rows, num_rows), max(columns, num_columns)
-        if batch and (len(batch) + 1) * rows * columns > CELLS_OF_BATCH:
-            yield batch
-            batch, rows, columns = [], num_rows, num_columns
-        batch.append(pair)
-    if batch:
-        yield batch
-
-
-def _align_batch(batch: list[Coded]) -> np.ndarray:
+def _align_group(group: list[tuple[int, list[int], list[int]]]) -> np.ndarray:
     """The four columns of Edits, as rows."""
-    numbers_P = np.array([pair for pair, _, _ in batch])
-    references_PR = _pad([reference for _, reference, _ in batch], -1)
-    hypotheses_PH = _pad([hypothesis for _, _, hypothesis in batch], -2)
+    pair_P, references_PR, hypotheses_PH = (np.array(column, np.int64) for column in zip(*group, strict=True))
     moves_RPH = _compute_moves(references_PR, hypotheses_PH)
-    pair = np.arange(len(batch))
-    i = np.array([len(reference) for _, reference, _ in batch])
-    j = np.array([len(hypothesis) for _, _, hypothesis in batch])
+    pair = np.arange(len(group))
+    i, j = np.full(len(group), references_PR.shape[1]), np.full(len(group), hypotheses_PH.shape[1])
     steps = []
     while len(pair):
         move = moves_RPH[i, pair, j].astype(np.int64)
-        i = i - (move != INSERTION)
-        j = j - (move != DELETION)
-        differ = move != DIAGONAL
-        diagonal = np.flatnonzero(~differ)
-        differ[diagonal] = (
-            references_PR[pair[diagonal], i[diagonal]] != hypotheses_PH[pair[diagonal], j[diagonal]]
-        )
-        kind = np.where(move == DIAGONAL, SUBSTITUTION, move)
-        steps.append(np.stack([numbers_P[pair], kind, i, j])[:, differ])
+        i, j = i - (move != INSERTION), j - (move != DELETION)
+        is_pair = move == SUBSTITUTION
+        differ = ~is_pair
+        differ[is_pair] = references_PR[pair[is_pair], i[is_pair]] != hypotheses_PH[pair[is_pair], j[is_pair]]
+        steps.append(np.stack([pair_P[pair], move, i, j])[:, differ])
         left = (i > 0) | (j > 0)
         pair, i, j = pair[left], i[left], j[left]
     return np.concatenate(steps[::-1], axis=1)
-
-
-def _pad(rows: list[np.ndarray], value: int) -> np.ndarray:
-    lengths = np.array([len(row) for row in rows])
-    padded = np.full((len(rows), lengths.max()), value, np.int32)
-    padded[np.arange(lengths.max()) < lengths[:, None]] = np.concatenate(rows)
-    return padded
 
 
 def _compute_moves(references_PR: np.ndarray, hypotheses_PH: np.ndarray) -> np.ndarray:
@@ -284,11 +240,9 @@ def _compute_moves(references_PR: np.ndarray, hypotheses_PH: np.ndarray) -> np.n
     to the left is put in afterwards, for the whole row at once: insertions cost GAP from column to
     column, so that the least cost without that slope is a running minimum.
     """
-    num_pairs, num_rows = references_PR.shape
-    num_columns = hypotheses_PH.shape[1]
-    moves_RPH = np.empty((num_rows + 1, num_pairs, num_columns + 1), np.uint8)
+    (num_pairs, num_rows), num_columns = references_PR.shape, hypotheses_PH.shape[1]
+    moves_RPH = np.full((num_rows + 1, num_pairs, num_columns + 1), DELETION, np.uint8)
     moves_RPH[0] = INSERTION
-    moves_RPH[:, :, 0] = DELETION
     slope_H = GAP * np.arange(num_columns + 1, dtype=np.int32)
     costs_PH = np.tile(slope_H, (num_pairs, 1))
     for row in range(num_rows):
@@ -296,12 +250,8 @@ def _compute_moves(references_PR: np.ndarray, hypotheses_PH: np.ndarray) -> np.n
         diagonal_PH = costs_PH[:, :-1] + PAIR * differ_PH.astype(np.int32)
         costs_PH = costs_PH + GAP
         np.minimum(costs_PH[:, 1:], diagonal_PH, out=costs_PH[:, 1:])
-        costs_PH -= slope_H
-        np.minimum.accumulate(costs_PH, axis=1, out=costs_PH)
-        costs_PH += slope_H
+        costs_PH = np.minimum.accumulate(costs_PH - slope_H, axis=1) + slope_H
         moves_PH = moves_RPH[row + 1, :, 1:]
-        is_insertion_PH = costs_PH[:, :-1] + GAP == costs_PH[:, 1:]
-        moves_PH[:] = DELETION
-        moves_PH[is_insertion_PH] = INSERTION
-        moves_PH[diagonal_PH == costs_PH[:, 1:]] = DIAGONAL
+        moves_PH[costs_PH[:, :-1] + GAP == costs_PH[:, 1:]] = INSERTION
+        moves_PH[diagonal_PH == costs_PH[:, 1:]] = SUBSTITUTION  # or a pair of equal units
     return moves_RPH
