@@ -40,7 +40,7 @@ def main() -> None:
     arguments = parser.parse_args()
     manifest = Manifest.open(*RunConfig.load(arguments.conf, arguments.overrides).data.train_paths)
     hours = float(manifest.durations.sum()) / 3600 / arguments.shards
-    shards = len(pack(manifest, arguments.folder / "shards", PackSettings("copy", hours=hours)).shards)
+    shards = len(pack(manifest, arguments.folder / "shards", PackSettings("copy", hours=hours))[0])
     found: dict[int, list[float]] = {window: [] for window in arguments.windows}
     for seed in arguments.seeds:
         for window in arguments.windows:

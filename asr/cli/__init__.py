@@ -214,13 +214,11 @@ def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None
     add_device(parser)
 
 
-def add_engine(
-    parser: argparse._ActionsContainer, units: str = "in units of about 30 minutes of audio"
-) -> None:
+def add_engine(parser: argparse._ActionsContainer) -> None:
     """Add where the work is done: in this process, or in several of Ray."""
     add = parser.add_argument
-    text = f"""ray: several processes, {units}, which go on after the failure of one (needs the extra
-    `ray`; default: local, this process alone)"""
+    text = """ray: several processes, in units of about 30 minutes of audio, which go on after the failure of
+    one (needs the extra `ray`; default: local, this process alone)"""
     add("--engine", choices=("local", "ray"), default="local", help=text)
     text = "the Ray cluster to work on, such as auto or ray://host:10001"
     add("--ray", metavar="ADDRESS", help=text)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from asr.cli import add_engine, refuse_to_overwrite
+from asr.cli import AudioProgress, refuse_to_overwrite
 from asr.data.records import SOURCES, describe_columns
 from asr.errors import UserError
 
@@ -239,11 +239,7 @@ def _convert(args: argparse.Namespace) -> int:
     print(f"{args.target}: {count:,} utterances")
     if not count and not left_out:
         logger.warning("%s: has no utterance in it; is it the right one?", args.source)
-    for error in left_out[:MAX_LEFT_OUT_SHOWN]:
-        logger.warning("left out: %s", error)
-    if left_out:
-        logger.error("%s: %d utterances are left out", args.source, len(left_out))
-    return 1 if left_out else 0
+    return _report_left_out(args.source, left_out)
 
 
 def _add_pack(parser: argparse.ArgumentParser) -> None:
@@ -253,13 +249,34 @@ def _add_pack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--encoding", choices=("flac", "copy"), default="flac", help=text)
     parser.add_argument("--hours", metavar="H", type=float, default=8.0, help="of a shard (default: 8)")
     parser.add_argument("--seed", type=int, default=0, help="of the order, which is random (default: 0)")
-    add_engine(parser, "a shard at a time")
 
 
 def _pack(args: argparse.Namespace) -> int:
-    from asr.shards import packing_command
+    from pathlib import Path
 
-    return packing_command.run(args)
+    from asr.data.manifest import Manifest
+    from asr.shards.packing import PackSettings, pack
+
+    if not 0 < args.hours < 10_000:
+        raise UserError(f"--hours {args.hours:g}: expected hours of audio in a shard, more than 0; try 8")
+    manifest, settings = Manifest.open(args.manifest), PackSettings(args.encoding, args.hours, args.seed)
+    with AudioProgress(float(manifest.durations.sum())) as progress:
+        shards, kept = pack(manifest, Path(args.folder), settings, progress.advance)
+    count = sum(shard.utterances for shard in shards)
+    hours = sum(shard.seconds for shard in shards) / 3600
+    before = f", {kept} of them from before" if kept else ""
+    print(f"{args.folder}: {count:,} utterances, {hours:.2f} hours in {len(shards)} shards{before}")
+    failures = [failure for shard in shards for failure in shard.failed]
+    return _report_left_out(args.folder, [f"{failure.id}: {failure.message}" for failure in failures])
+
+
+def _report_left_out(place: str, messages: Sequence[object]) -> int:
+    """Name the first utterances that are left out; return the exit status."""
+    for message in messages[:MAX_LEFT_OUT_SHOWN]:
+        logger.warning("left out: %s", message)
+    if messages:
+        logger.error("%s: %d utterances are left out", place, len(messages))
+    return 1 if messages else 0
 
 
 def _with_progress(utterances: Iterable[Utterance], path: str) -> Iterator[Utterance]:

@@ -1,6 +1,5 @@
 from .packing import (
     PackSettings as PackSettings,
-    ShardPlan as ShardPlan,
     add_member as add_member,
     deal as deal,
     encode_flac as encode_flac,

@@ -12,9 +12,8 @@ import json
 import re
 import tarfile
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -45,77 +44,51 @@ class PackSettings:
     """Seed of the order in which utterances are dealt to shards, so that each is a mixture of all."""
 
 
-class ShardPlan(Sequence[tuple[int, Utterance]]):
-    """The utterances of one shard, each with the number of the shard; read from the manifest one by one."""
-
-    def __init__(self, manifest: Manifest, number: int, positions: np.ndarray) -> None:
-        self.number = number
-        self.seconds = float(manifest.durations[positions].sum())
-        self._manifest = manifest
-        self._positions = positions
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    def __getitem__(self, index: int) -> tuple[int, Utterance]:  # type: ignore[override]
-        return self.number, self._manifest[int(self._positions[index])]
-
-    def hash(self, settings: PackSettings) -> str:
-        """Hash what the shard is made of: utterances and settings."""
-        source = hashlib.sha256(f"{FORMAT} {self.number} {settings.encoding} webdataset\n".encode())
-        for _, utterance in self:
-            source.update(utterance.model_dump_json().encode() + b"\n")
-        return source.hexdigest()
-
-
-Write = Callable[[int, Sequence[Utterance], Report], ShardInfo]
-"""Writes the shard of a number."""
-Engine = Callable[[Sequence[ShardPlan], Write, Report], Iterator[tuple[int, ShardInfo]]]
-"""Has all shards written, in any order, and gives each with its number."""
-
-
-def write_here(plans: Sequence[ShardPlan], write: Write, report: Report) -> Iterator[tuple[int, ShardInfo]]:
-    """Write one shard after the other."""
-    for plan in plans:
-        yield plan.number, write(plan.number, [utterance for _, utterance in plan], report)
-
-
 def pack(
-    manifest: Manifest,
-    folder: Path,
-    settings: PackSettings,
-    *,
-    engine: Engine = write_here,
-    report: Report = lambda seconds: None,
+    manifest: Manifest, folder: Path, settings: PackSettings, report: Report = lambda seconds: None
 ) -> tuple[list[ShardInfo], int]:
     """Write the missing shards and the index of the folder; return all shards and how many were there.
 
     An utterance whose audio cannot be read is left out and named in the index. What is written depends on
-    manifest and settings alone, not on `engine` or on where an earlier run was stopped.
+    manifest and settings alone, not on where an earlier run was stopped.
     """
     require_distinct_ids(manifest)
     dealt = deal(manifest.durations, settings)
-    plans = [ShardPlan(manifest, number, positions) for number, positions in enumerate(dealt)]
     with claim_folder(folder):
-        _remove_remains(folder)
-        sources = [plan.hash(settings) for plan in plans]
+        for remains in folder.glob(".*.tmp"):  # of a killed process
+            with contextlib.suppress(OSError):
+                remains.unlink()
+        sources = [_hash_source(manifest, number, own, settings) for number, own in enumerate(dealt)]
         kept = _find_kept(folder, sources)
-        left = [plan for plan in plans if plan.number not in kept]
-        report(sum(plans[number].seconds for number in kept))
-        done = dict(kept)
-        write_folder_index(folder, list(kept.values()), len(plans))
+        infos = []
+        write_folder_index(folder, list(kept.values()), len(dealt))
         with open(folder / INDEX_NAME, "ab") as index:
-            for number, info in engine(left, partial(write_shard, folder, settings), report):
-                done[number] = info.model_copy(update={"source": sources[number]})
-                index.write(done[number].model_dump_json(exclude_defaults=True).encode() + b"\n")
+            for number, positions in enumerate(dealt):
+                if number in kept:
+                    report(float(manifest.durations[positions].sum()))
+                    infos.append(kept[number])
+                    continue
+                info = write_shard(folder, settings, number, _select(manifest, positions), report)
+                infos.append(info.model_copy(update={"source": sources[number]}))
+                index.write(infos[-1].model_dump_json(exclude_defaults=True).encode() + b"\n")
                 index.flush()
-        infos = [done[plan.number] for plan in plans]
         write_folder_index(folder, infos)
-        _remove_remains(folder)
     if not any(info.utterances for info in infos):
         first = infos[0].failed[0].message
         raise UserError(f"{manifest.name}: none of its {len(manifest)} utterances could be packed; {first}")
     return infos, len(kept)
+
+
+def _select(manifest: Manifest, positions: np.ndarray) -> Iterator[Utterance]:
+    return (manifest[position] for position in positions.tolist())
+
+
+def _hash_source(manifest: Manifest, number: int, positions: np.ndarray, settings: PackSettings) -> str:
+    """Hash what a shard is made of: utterances and settings."""
+    source = hashlib.sha256(f"{FORMAT} {number} {settings.encoding} webdataset\n".encode())
+    for utterance in _select(manifest, positions):
+        source.update(utterance.model_dump_json().encode() + b"\n")
+    return source.hexdigest()
 
 
 def require_distinct_ids(manifest: Manifest) -> None:
@@ -166,13 +139,6 @@ def _find_kept(folder: Path, sources: Sequence[str]) -> dict[int, ShardInfo]:
     return {number: there[source] for number, source in enumerate(sources) if source in there}
 
 
-def _remove_remains(folder: Path) -> None:
-    """Remove what killed processes have left half written."""
-    for remains in folder.glob(".*.tmp"):
-        with contextlib.suppress(OSError):
-            remains.unlink()
-
-
 def _is_there(folder: Path, info: ShardInfo) -> bool:
     sizes = {folder / info.name: info.size, folder / info.index: info.index_size}
     return all(path.is_file() and path.stat().st_size == size for path, size in sizes.items())
@@ -195,7 +161,7 @@ def name_shard(number: int) -> str:
 
 
 def write_shard(
-    folder: Path, settings: PackSettings, number: int, utterances: Sequence[Utterance], report: Report
+    folder: Path, settings: PackSettings, number: int, utterances: Iterable[Utterance], report: Report
 ) -> ShardInfo:
     """Write one shard and its index."""
     name = name_shard(number)

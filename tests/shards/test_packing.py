@@ -7,20 +7,17 @@ import io
 import json
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 from hypothesis import given, strategies as st
-from ray_examples import Killed, StandIn
 from shard_examples import RATE, pack_noise, write_noise
 
 from asr.audio import reading as audio_files
 from asr.cli import main
 from asr.data import Manifest, Utterance, read_audio, read_data, write_manifest
 from asr.errors import UserError
-from asr.scale import ray_pool
 from asr.shards import (
     PackSettings,
     ShardFolder,
@@ -131,87 +128,6 @@ def test_shards_of_another_packing_are_not_mixed_with_new_ones(manifest: Manifes
         with pytest.raises(UserError, match=r"one: holds other shards, such as shard-000000.tar; delete"):
             pack(manifest, folder, settings)
         assert hash_all(folder) == before
-
-
-# --- on Ray ---------------------------------------------------------------------------------------
-
-
-def pack_on_ray(manifest: Manifest, folder: Path, *words: str) -> int:
-    """Into three shards or four."""
-    hours = float(manifest.durations.sum()) / 3600 / 3
-    command = ["manifest", "pack", str(manifest.paths[0]), str(folder), f"--hours={hours}", *words]
-    return main(command)
-
-
-def test_shards_of_ray_are_those_of_one_process(
-    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(ray_pool, "_import_ray", lambda is_cluster: StandIn())
-    assert pack_on_ray(manifest, tmp_path / "one") == 0
-    assert pack_on_ray(manifest, tmp_path / "ray", "--engine", "ray") == 0
-    assert hash_all(tmp_path / "ray") == hash_all(tmp_path / "one")
-    (tmp_path / "ray/shard-000001.tar").unlink()
-    assert pack_on_ray(manifest, tmp_path / "ray", "--engine", "ray") == 0
-    count = len(ShardFolder.open(tmp_path / "one").shards)
-    assert f"in {count} shards, {count - 1} of them from before" in capsys.readouterr().out
-    assert hash_all(tmp_path / "ray") == hash_all(tmp_path / "one")
-    monkeypatch.setattr(ray_pool, "_import_ray", None)  # nothing is left to do: not even Ray is started
-    assert pack_on_ray(manifest, tmp_path / "ray", "--engine", "ray") == 0
-
-
-def test_what_kills_its_worker_is_left_out(
-    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All of the first shard, and one of the second; another kills once."""
-    pack_on_ray(manifest, tmp_path / "whole")
-    first, second, *_ = (list(shard.utterances()) for shard in ShardFolder.open(tmp_path / "whole").shards)
-    killers = {*(item.id for item in first), second[1].id}
-    unlucky = [second[0].id]
-    original = packing.encode_audio
-
-    def encode(utterance: Utterance, encoding: Any) -> Any:
-        if utterance.id in killers or utterance.id in unlucky:
-            if utterance.id in unlucky:
-                unlucky.remove(utterance.id)
-            raise Killed
-        return original(utterance, encoding)
-
-    monkeypatch.setattr(ray_pool, "_import_ray", lambda is_cluster: StandIn())
-    monkeypatch.setattr(packing, "encode_audio", encode)
-    assert pack_on_ray(manifest, tmp_path / "ray", "--engine", "ray") == 1
-    folder = ShardFolder.open(tmp_path / "ray")
-    failed = [failure for shard in folder.shards for failure in shard.info.failed]
-    assert {failure.id for failure in failed} == killers and len(failed) == len(killers)
-    assert all(failure.message == "ended its worker, 2 times; it is left out" for failure in failed)
-    packed = {item.id for item in read_data(tmp_path / "ray")}
-    assert packed == {item.id for item in manifest} - killers
-    hours = float(manifest.durations.sum()) / 3600 / 3
-    _, kept = pack(manifest, tmp_path / "ray", PackSettings(hours=hours))
-    assert kept == len(folder.shards)  # though some have fewer utterances than they were dealt
-
-
-def test_a_shard_that_is_too_much_for_its_worker(
-    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    original = packing.write_shard
-
-    def write(folder: Path, settings: PackSettings, number: int, items: list[Utterance], *rest: Any) -> Any:
-        if len(items) > 1:
-            raise Killed
-        return original(folder, settings, number, items, *rest)
-
-    monkeypatch.setattr(ray_pool, "_import_ray", lambda is_cluster: StandIn())
-    monkeypatch.setattr(packing, "write_shard", write)
-    assert pack_on_ray(manifest, tmp_path / "ray", "--engine", "ray") == 2
-    assert "ends its worker each time, though no single file does" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_shards_of_real_workers(manifest: Manifest, tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="the extra ray is not installed")
-    assert pack_on_ray(manifest, tmp_path / "one") == 0
-    assert pack_on_ray(manifest, tmp_path / "ray", "--engine", "ray", "--workers", "2") == 0
-    assert hash_all(tmp_path / "ray") == hash_all(tmp_path / "one")
 
 
 def test_bad_files_are_reported_and_stop_nothing(
