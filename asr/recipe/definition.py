@@ -84,6 +84,8 @@ class Recipe(Config):
     """Speeds at which each utterance is also decoded, to take the likeliest text; empty: at its own alone."""
     chosen_by: Literal["wer", "cer"] = "wer"
     """The error rate of dev by which setups of decoding are chosen: cer for texts without blanks."""
+    checks: bool = True
+    """Whether decoded texts are checked, and decoded again where they have faults, as by `asr transcribe`."""
     text_fusion: bool = False
     """Whether systems are also decoded with a lexicon and language models of their training texts."""
 

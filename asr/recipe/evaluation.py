@@ -272,7 +272,8 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
     """Write SPLIT.SETUP.jsonl for each split and setup, SPLIT.jsonl of the references; return the summary."""
     state = load_state(find_model(run.folder))
     system, longest = load_system(find_model(run.folder)), state.get("longest_seconds")
-    recognizer = Recognizer(system, checks=ChecksConfig(), longest_seconds=longest, needs_times=False)
+    checks = ChecksConfig() if experiment.recipe.checks else ChecksConfig.off()
+    recognizer = Recognizer(system, checks=checks, longest_seconds=longest, needs_times=False)
     split = Split(recognizer, Path(run.config.data.dev), run.evaluation_dir, "dev")
     setups = _choose_setups(experiment, run, split, language_models)
     dev = {name: split.keep(name, decoded) for name, decoded in setups.items()}

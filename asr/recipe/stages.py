@@ -270,7 +270,7 @@ def _evaluate(experiment: Experiment, run: Run) -> Task:
     read = [Path(run.config.data.dev), experiment.data_dir / "test.jsonl"]
     inputs = {"the model": hash_file(run.model_path)} | {path.name: hash_file(path) for path in read}
     inputs |= {f"the model of {own.name}": hash_file(own.model_path) for own in language_models}
-    inputs |= {name: str(getattr(recipe, name)) for name in ("speeds", "text_fusion")}
+    inputs |= {name: str(getattr(recipe, name)) for name in ("speeds", "text_fusion", "checks")}
     inputs["smoke"] = str(experiment.smoke)
 
     def run_it() -> None:
