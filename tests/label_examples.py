@@ -22,7 +22,7 @@ features: {{num_mels: 20, cmvn: utterance}}
 augment: {{speed: [0.9, 1.0, 1.1], spec_augment: {{num_time_masks: 0, num_frequency_masks: 1, frequency_mask_width: 2}}}}
 batches: {{max_seconds: 60, max_utterances: 8, num_workers: 0}}
 model:
-  encoder: {{type: transformer, dim: 32, num_layers: 1, num_heads: 2, feed_forward_dim: 32, subsampling: {{type: conv2d}}}}
+  encoder: {{type: transformer, dim: 32, num_layers: 1, num_heads: 2, feed_forward_dim: 32}}
 optim: {{learning_rate: 5e-3, warmup_steps: 3}}
 train: {{steps: 12, precision: float32, device: cpu, validate_every: 6, save_every: 3, log_every: 2, keep_best: 2, select_by: accuracy}}
 """

@@ -22,73 +22,42 @@ VOCAB_SIZE = NUM_SPECIAL + 8
 
 _SIZE = {"dim": 32, "num_layers": 2, "num_heads": 4, "feed_forward_dim": 64, "dropout": 0.0}
 _ONE_LAYER = _SIZE | {"num_layers": 1}
-_CONV2D = {"type": "conv2d", "factor": 4, "channels": 4}
-_CONV2D_BY_2 = {"type": "conv2d", "factor": 2, "channels": 4}
-_STACK = {"type": "stack", "factor": 4}
+_CONV2D = {"factor": 4, "channels": 4}
+_CONV2D_BY_2 = {"factor": 2, "channels": 4}
 _TRANSFORMER = {"type": "transformer", **_ONE_LAYER, "subsampling": _CONV2D}
-_LSTM = {"type": "lstm", "dim": 24, "num_layers": 1, "dropout": 0.0, "subsampling": _STACK}
+_LSTM = {"type": "lstm", "dim": 24, "num_layers": 1, "dropout": 0.0, "subsampling": _CONV2D}
 _DECODER = {"type": "transformer", **_ONE_LAYER}
 
 # Together they use every type and almost every option of a section.
 _TREES: dict[str, dict[str, Any]] = {
     "transformer-ctc": {"encoder": _TRANSFORMER | {"num_layers": 2}, "ctc_weight": 1.0},
     "transformer-attention": {
-        "encoder": {
-            **(_TRANSFORMER | {"num_layers": 2}),
-            "subsampling": _CONV2D,
-            "positions": {"type": "learned", "span": 64},
-        },
-        "decoder": {
-            **(_DECODER | {"num_layers": 2}),
-            "positions": {"type": "learned", "span": 64},
-        },
+        "encoder": _TRANSFORMER | {"num_layers": 2},
+        "decoder": _DECODER | {"num_layers": 2},
         "ctc_weight": 0.0,
         "guided_attention": {"loss": {}},
     },
     "transformer-hybrid": {
-        "encoder": {
-            **(_TRANSFORMER | {"num_layers": 2}),
-            "subsampling": _CONV2D_BY_2,
-            "positions": {"type": "fourier", "combine": "concatenate", "span": 256},
-        },
-        "decoder": {
-            **(_DECODER | {"dim": 24}),
-            "positions": {"type": "sinusoid", "combine": "concatenate"},
-        },
-        "guided_attention": {"loss": {"sigma": 0.3}},
-    },
-    "transformer-clock": {
-        "encoder": _TRANSFORMER,
-        "decoder": _DECODER | {"positions": {"type": "rotary"}, "window": 3},
-        "guided_attention": {"window": {"follows": "itself", "width": 1.5}},
+        "encoder": _TRANSFORMER | {"num_layers": 2, "subsampling": _CONV2D_BY_2},
+        "decoder": _DECODER | {"dim": 24},
+        "guided_attention": {"loss": {}},
     },
     "transformer-window": {
-        "encoder": {
-            **(_TRANSFORMER | {"num_layers": 2, "dropout": 0.05, "window": [5, 3]}),
-            "subsampling": _STACK,
-            "positions": {"type": "rotary"},
-        },
+        "encoder": _TRANSFORMER | {"num_layers": 2, "dropout": 0.05, "window": [5, 3], "positions": "rotary"},
         "ctc_weight": 1.0,
     },
     "conformer-hybrid": {
         "encoder": {
             **(_ONE_LAYER | {"type": "conformer", "dropout": 0.05, "kernel": 7, "window": [8, 8]}),
             "subsampling": _CONV2D,
-            "positions": {"type": "none"},
+            "positions": "none",
         },
-        "decoder": _DECODER | {"positions": {"type": "rotary"}},
+        "decoder": _DECODER | {"positions": "rotary", "window": 3},
         "guided_attention": {"loss": {"half_life": 100}},
     },
     "lstm-ctc": {"encoder": _LSTM | {"num_layers": 2}, "ctc_weight": 1.0},
     "lstm-hybrid": {"encoder": _LSTM | {"dropout": 0.05}, "decoder": _DECODER},
     "intra-attention-ctc": {"encoder": _LSTM | {"type": "intra_attention"}, "ctc_weight": 1.0},
-    "convolutional-ctc": {
-        "encoder": {
-            **{"type": "convolutional", "dim": 32, "num_layers": 3, "feed_forward_dim": 64, "kernel": 5},
-            **{"dropout": 0.0, "subsampling": _CONV2D},
-        },
-        "ctc_weight": 1.0,
-    },
     "attention-additive": {
         "encoder": _LSTM,
         "decoder": {"type": "attention", "dim": 32, "dropout": 0.0},
@@ -98,8 +67,8 @@ _TREES: dict[str, dict[str, Any]] = {
     "attention-location": {
         "encoder": _TRANSFORMER,
         "decoder": {
-            **{"type": "attention", "cell": "gru", "dim": 24, "num_layers": 2, "dropout": 0.05},
-            "attention": {"score": "cosine", "location": 5},
+            **{"type": "attention", "dim": 24, "num_layers": 2, "dropout": 0.05},
+            "attention": {"location": 5},
         },
         "guided_attention": {"loss": {}},
     },
@@ -107,9 +76,8 @@ _TREES: dict[str, dict[str, Any]] = {
         "encoder": _LSTM,
         "decoder": {
             **{"type": "intra_attention", "dim": 24, "num_layers": 1, "dropout": 0.05},
-            "attention": {"score": "scaled_dot"},
+            "attention": {"score": "dot"},
         },
-        "guided_attention": {"window": {"follows": "itself"}},
     },
     "single-summary": {
         "encoder": _LSTM,
@@ -118,7 +86,7 @@ _TREES: dict[str, dict[str, Any]] = {
     },
     "single-summary-hybrid": {
         "encoder": _TRANSFORMER,
-        "decoder": {"type": "single_summary", "cell": "tanh", "dim": 48, "dropout": 0.0},
+        "decoder": {"type": "single_summary", "dim": 48, "dropout": 0.0},
     },
     "parallel-length": {
         "encoder": _TRANSFORMER,
@@ -126,17 +94,9 @@ _TREES: dict[str, dict[str, Any]] = {
         "ctc_weight": 0.0,
         "guided_attention": {"loss": {}},
     },
-    "parallel-end": {
-        "encoder": {"type": "conformer", **_ONE_LAYER, "subsampling": _CONV2D},
-        "decoder": {
-            **(_SIZE | {"type": "parallel_end", "dropout": 0.05}),
-            "positions": {"type": "learned", "span": 64},
-        },
-        "guided_attention": {"loss": {}},
-    },
     "mask-ctc": {
         "encoder": _LSTM,
-        "decoder": {"type": "mask_ctc", **_SIZE, "positions": {"type": "fourier"}},
+        "decoder": {"type": "mask_ctc", **_SIZE},
         "guided_attention": {"loss": {}},
     },
 }
@@ -149,11 +109,10 @@ WITH_DECODER = [
     name for name, config in SYSTEMS.items() if config.decoder is not None and name not in PARALLEL
 ]  # which says token after token
 ATTENDING = [name for name in WITH_DECODER if SYSTEMS[name].decoder.cross_attention != (0, 0)]
-FREE = [name for name in ATTENDING if name not in ("transformer-clock", "intra-attention-decoder")]
 WITH_CTC = [name for name, config in SYSTEMS.items() if config.ctc_weight > 0]
 
 # Of each kind of system the fast tests take one or two; these are their relatives.
-RELATIVES = {"lstm-hybrid", "attention-location", "single-summary-hybrid", "parallel-end"}
+RELATIVES = {"lstm-hybrid", "attention-location", "single-summary-hybrid"}
 
 
 def mark_relatives(names: Iterable[str], slow_too: Set[str] = frozenset()) -> list[Any]:
@@ -167,7 +126,6 @@ every_system = pytest.mark.parametrize("name", mark_relatives(SYSTEMS))
 every_decoder = pytest.mark.parametrize("name", mark_relatives(WITH_DECODER))
 every_non_autoregressive = pytest.mark.parametrize("name", mark_relatives(PARALLEL))
 every_attending_decoder = pytest.mark.parametrize("name", mark_relatives(ATTENDING))
-every_free_decoder = pytest.mark.parametrize("name", mark_relatives(FREE))  # with no window of its own
 every_ctc_head = pytest.mark.parametrize("name", mark_relatives(WITH_CTC))
 
 

@@ -50,7 +50,6 @@ MODES: dict[str, dict[str, Any]] = {
     # All tokens at once, by a decoder of the same size.
     "length": {"method": "parallel", "beam": 1, "decoder": "parallel_length"},
     "length 10": {"method": "parallel", "beam": 10, "decoder": "parallel_length"},
-    "end": {"method": "parallel", "decoder": "parallel_end"},
     "mask-CTC 10": {"method": "parallel", "decoder": "mask_ctc"},
 }
 Searcher = Callable[[Tensor, Tensor], Any]

@@ -49,6 +49,7 @@ from .timestamps import (
     TokenTime as TokenTime,
     align_by_attention as align_by_attention,
     align_by_ctc as align_by_ctc,
+    align_tokens as align_tokens,
     find_boundary as find_boundary,
     find_ends as find_ends,
     has_spaces as has_spaces,

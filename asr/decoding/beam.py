@@ -21,8 +21,8 @@ from asr.decoding.hypothesis import (
 )
 from asr.errors import UserError
 from asr.models import SpeechModel
-from asr.models.decoders import Decoder, DecoderState
-from asr.models.guided_attention import AttentionGuide, CTCPrefixes, guide_texts, mask_padding
+from asr.models.decoders import CTCPrefixes, Decoder, DecoderState, mask_padding
+from asr.models.guided_attention import AttentionGuide, guide_texts
 from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 # B utterances, W beams of each, R = B x W rows, C candidate tokens of a beam or step, N = W x C (and W more
@@ -266,7 +266,7 @@ def find_guide_width(model: SpeechModel, config: DecodingConfig) -> float | None
     """The width asked for, or the one that the decoder was trained with."""
     width = config.guide_width
     if width is None:
-        return model.guided_attention.ctc_width
+        return model.guide_width
     if model.ctc_head is None or model.decoder is None or model.decoder.num_heads == 0:
         raise UserError(f"guide_width = {width} needs a CTC head and a decoder that attends; leave it out")
     return width

@@ -21,8 +21,9 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.audio.segmentation import FRAMES_PER_SECOND, measure_energies
 from asr.models import SpeechModel
 from asr.models.encoders import Clock
-from asr.models.losses import Targets, align_tokens
-from asr.text.tokenizer import PAD_ID, Tokenizer
+from asr.models.layers import length_mask
+from asr.models.losses import Targets
+from asr.text.tokenizer import BLANK_ID, PAD_ID, Tokenizer
 from asr.transcripts.transcript import Word
 
 # B batch, T encoded steps, U tokens, N rows of the decoder (tokens and the end), V vocabulary, S samples
@@ -68,6 +69,69 @@ def align_by_ctc(
             times.append(TokenTime(first, past - 1, float(np.exp(best))))
         aligned.append(times)
     return aligned
+
+
+@torch.no_grad()
+def align_tokens(
+    log_probabilities_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor
+) -> tuple[Tensor, Tensor]:
+    """First step and one past the last step of each token on the best path, each (B, U); 0 in the padding.
+
+    Utterances with too few steps for their tokens have no path; theirs are spread evenly.
+    """
+    max_tokens = tokens_BU.size(1)
+    is_token_BU = length_mask(token_lengths_B, max_tokens)
+    states_BT = _best_path(log_probabilities_BTV, lengths_B, tokens_BU, token_lengths_B)
+    state_BU = (2 * torch.arange(max_tokens, device=tokens_BU.device) + 1).repeat(len(tokens_BU), 1)
+    first_BU = torch.searchsorted(states_BT, state_BU)
+    past_BU = torch.searchsorted(states_BT, state_BU, right=True).clamp(max=lengths_B[:, None])
+
+    is_repeat_BU = (tokens_BU[:, 1:] == tokens_BU[:, :-1]) & is_token_BU[:, 1:]
+    has_path_B1 = (lengths_B >= token_lengths_B + is_repeat_BU.sum(1))[:, None]
+    edges_N = torch.arange(max_tokens + 1, device=tokens_BU.device)
+    edges_BN = lengths_B[:, None] * edges_N // token_lengths_B.clamp(min=1)[:, None]
+    first_BU = torch.where(has_path_B1, first_BU, edges_BN[:, :-1])
+    past_BU = torch.where(has_path_B1, past_BU, edges_BN[:, 1:])
+    return first_BU * is_token_BU, past_BU * is_token_BU
+
+
+def _best_path(
+    log_probabilities_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor
+) -> Tensor:
+    """(B, T): the state of each step on the best path (Viterbi): 2u + 1 for token u, even for the blanks.
+
+    A path stays in its state, steps to the next one, or skips the blank between two different tokens.
+    """
+    batch_size, num_steps, _ = log_probabilities_BTV.shape
+    num_states = 2 * tokens_BU.size(1) + 1
+    labels_BS = tokens_BU.new_full((batch_size, num_states), BLANK_ID)
+    labels_BS[:, 1::2] = tokens_BU
+    emissions_BTS = log_probabilities_BTV.float().gather(2, labels_BS[:, None].expand(-1, num_steps, -1))
+    may_skip_BS = labels_BS != BLANK_ID
+    may_skip_BS[:, 3::2] &= tokens_BU[:, 1:] != tokens_BU[:, :-1]
+    skip_BS = torch.where(may_skip_BS, 0.0, -torch.inf)
+
+    # Two columns on the left stand for what comes before the first state: all paths start in the second.
+    scores_TBS = emissions_BTS.new_full((num_steps + 1, batch_size, 2 + num_states), -torch.inf)
+    scores_TBS[0, :, 1] = 0
+    stay_TBS, step_TBS = scores_TBS[:-1, :, 2:], scores_TBS[:-1, :, 1:-1]
+    for t, emissions_BS in enumerate(emissions_BTS.unbind(1)):
+        best_BS = torch.maximum(stay_TBS[t], step_TBS[t])
+        best_BS = torch.maximum(best_BS, scores_TBS[t, :, :-2] + skip_BS)
+        scores_TBS[t + 1, :, 2:] = best_BS + emissions_BS
+
+    moves_TBS = (step_TBS > stay_TBS).byte()
+    moves_TBS[scores_TBS[:-1, :, :-2] + skip_BS > torch.maximum(stay_TBS, step_TBS)] = 2
+    moves_TBS *= length_mask(lengths_B, num_steps).T[:, :, None]  # past its end a path stays where it is
+    last_B1 = 2 * token_lengths_B[:, None]
+    final_BS = scores_TBS[lengths_B, torch.arange(batch_size, device=lengths_B.device)]
+    ends_B2 = final_BS.gather(1, torch.cat([last_B1 + 1, last_B1 + 2], 1))  # the last token, the last blank
+    state_B1 = (last_B1 - 1 + ends_B2.argmax(1, keepdim=True)).clamp(min=0)
+    path = [state_B1]
+    for moves_BS in reversed(moves_TBS[1:].unbind(0)):
+        state_B1 = state_B1 - moves_BS.gather(1, state_B1)
+        path.append(state_B1)
+    return torch.cat(path[::-1], 1)
 
 
 @torch.inference_mode()

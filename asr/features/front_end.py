@@ -99,7 +99,6 @@ class FeaturesConfig(Config):
                     raise ValueError(
                         f"{name} is {getattr(self, name)}, but convention whisper needs {needed}"
                     )
-        self.refuse_idle(self.type == "mfcc", "type = mfcc", "num_ceps")
         if not 32 <= self.window_samples <= 16_384 or not 1 <= self.shift_samples <= self.window_samples:
             raise ValueError(
                 f"window_ms {self.window_ms:g} and shift_ms {self.shift_ms:g} are {self.window_samples} and "

@@ -1,10 +1,12 @@
 from .decoders import (
+    CTCPrefixes as CTCPrefixes,
     Decoder as Decoder,
     DecoderLayer as DecoderLayer,
     TeacherForcing as TeacherForcing,
     TransformerDecoder as TransformerDecoder,
     TransformerDecoderConfig as TransformerDecoderConfig,
     build_decoder as build_decoder,
+    mask_padding as mask_padding,
 )
 from .encoders import (
     ENCODERS as ENCODERS,
@@ -34,16 +36,13 @@ from .guided_attention import (
     AttentionLossConfig as AttentionLossConfig,
     AttentionPriorConfig as AttentionPriorConfig,
     AttentionWindowConfig as AttentionWindowConfig,
-    CTCPrefixes as CTCPrefixes,
     GuidedAttention as GuidedAttention,
     GuidedAttentionConfig as GuidedAttentionConfig,
     GuidedBatch as GuidedBatch,
-    attention_measures as attention_measures,
     diagonal_times as diagonal_times,
     follow_texts as follow_texts,
     guide_texts as guide_texts,
     guided_attention_loss as guided_attention_loss,
-    mask_padding as mask_padding,
     prior_bias as prior_bias,
 )
 from .language_model import LanguageModel as LanguageModel, LanguageModelConfig as LanguageModelConfig
@@ -52,7 +51,6 @@ from .layers import (
     Dropout as Dropout,
     FeedForward as FeedForward,
     KeyValueCache as KeyValueCache,
-    PositionConfig as PositionConfig,
     Positions as Positions,
     Rotary as Rotary,
     SelfAttention as SelfAttention,
@@ -64,17 +62,14 @@ from .layers import (
     split_heads as split_heads,
 )
 from .losses import (
-    CTC as CTC,
     IGNORED as IGNORED,
     Model as Model,
     ModelConfig as ModelConfig,
     Targets as Targets,
-    align_tokens as align_tokens,
     cross_entropy as cross_entropy,
     ctc_loss as ctc_loss,
 )
 from .speech_model import (
-    REPORTED as REPORTED,
     AnyModelConfig as AnyModelConfig,
     Int8Linear as Int8Linear,
     LowRankLinear as LowRankLinear,

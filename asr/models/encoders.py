@@ -21,7 +21,7 @@ from asr.models.layers import (
     FeedForward,
     Kernel,
     KeyValueCache,
-    PositionConfig,
+    PositionKind,
     Positions,
     SelfAttention,
     Window,
@@ -34,14 +34,12 @@ from asr.models.losses import Model
 
 
 class SubsamplingConfig(Config):
-    """Subsampling of frames of 10 ms to fewer steps."""
+    """Convolutions over time and frequency, from frames of 10 ms to fewer steps."""
 
-    type: Literal["conv2d", "stack"] = "conv2d"
-    """conv2d: over time and frequency; stack: frames side by side, cheaper."""
     factor: Literal[1, 2, 4, 8] = 4
     """Frames to a step: 4 makes steps of 40 ms."""
     channels: int = pydantic.Field(default=32, gt=0)
-    """Number of channels of each 2-D convolution."""
+    """Number of channels of each convolution."""
 
 
 def subsampled_lengths(lengths: Tensor, factor: int) -> Tensor:
@@ -54,32 +52,19 @@ class Subsampling(nn.Module):
 
     def __init__(self, config: SubsamplingConfig, num_features: int, dim: int) -> None:
         super().__init__()
-        self.config = config
         self.factor = config.factor
-        # A convolution of width 3, stride 2, padding 1 is centred on each second frame, a stack on its own.
-        self.first_frame = (config.factor - 1) / 2 if config.type == "stack" else 0.0
         self.convolutions = nn.ModuleList()
-        num_halvings = config.factor.bit_length() - 1
-        width = num_features
-        if config.type == "stack":
-            width = num_features * config.factor
-        else:
-            for index in range(num_halvings):
-                channels = 1 if index == 0 else config.channels
-                self.convolutions.append(nn.Conv2d(channels, config.channels, 3, stride=2, padding=1))
-                width = (width + 1) // 2
-            width *= config.channels if num_halvings else 1
-        self.project = nn.Linear(width, dim)
+        width, channels = num_features, 1
+        for _ in range(config.factor.bit_length() - 1):
+            self.convolutions.append(nn.Conv2d(channels, config.channels, 3, stride=2, padding=1))
+            width, channels = (width + 1) // 2, config.channels
+        self.project = nn.Linear(width * channels, dim)
         # Convolutions start out with outputs of a tenth, which position codes of size one would drown.
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, features_BTF: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         is_padding_BT = ~length_mask(lengths_B, features_BTF.size(1))
         x_BTF = features_BTF.masked_fill(is_padding_BT[..., None], 0.0)
-        if self.config.type == "stack":
-            x_BTF = F.pad(x_BTF, (0, 0, 0, -x_BTF.size(1) % self.config.factor))
-            x_BTF = x_BTF.unflatten(1, (-1, self.config.factor)).flatten(2)
-            return self.norm(self.project(x_BTF)), subsampled_lengths(lengths_B, self.config.factor)
         # In memory the channels come last: on a CPU PyTorch would else rearrange every input and output.
         x_BTFC = x_BTF[..., None]
         batch = len(x_BTFC)
@@ -132,11 +117,6 @@ class Encoder(nn.Module, abc.ABC):
         """Frames from one step to the next."""
         return self.subsampling.factor
 
-    @property
-    def first_frame(self) -> float:
-        """Middle of the frames that step 0 sees most of."""
-        return self.subsampling.first_frame
-
     @abc.abstractmethod
     def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         """Encoded steps and their lengths."""
@@ -161,12 +141,8 @@ def make_clock(features: FeaturesConfig, encoder: Encoder | None = None) -> Cloc
     """Clock of the steps that the encoder makes, or of the frames that it reads."""
     # Kaldi's first window begins at the first sample, Whisper's is centred there.
     middle = 0.0 if features.convention == "whisper" else features.window_samples / features.sample_rate / 2
-    seconds_per_frame = features.shift_samples / features.sample_rate
-    if encoder is None:
-        return Clock(middle, seconds_per_frame)
-    return Clock(
-        middle + encoder.first_frame * seconds_per_frame, seconds_per_frame * encoder.subsampling_factor
-    )
+    frames_per_step = 1 if encoder is None else encoder.subsampling_factor
+    return Clock(middle, frames_per_step * features.shift_samples / features.sample_rate)
 
 
 class AttentionConfig(Config):
@@ -181,31 +157,19 @@ class AttentionConfig(Config):
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Dropout of embeddings, of the output of each block and inside the feed-forward blocks."""
 
+    positions: PositionKind = "sinusoid"
+    """How the model knows where a step or a token stands. sinusoid: of "Attention Is All You Need"; rotary:
+    queries and keys are turned, so that attention sees distances only."""
+
     @pydantic.model_validator(mode="after")
-    def _check_heads(self) -> AttentionConfig:
+    def _check_sizes(self) -> AttentionConfig:
         if self.dim % self.num_heads:
             raise ValueError(f"dim = {self.dim} is no multiple of num_heads = {self.num_heads}")
-        return self
-
-    def build_attention(self) -> SelfAttention:
-        return SelfAttention(self.dim, self.num_heads)
-
-    def build_feed_forward(self, activation: Callable[[Tensor], Tensor] = F.gelu) -> FeedForward:
-        return FeedForward(self.dim, self.feed_forward_dim, self.dropout, activation)
-
-
-class PlacedAttentionConfig(AttentionConfig):
-    """Layers of self-attention and feed-forward, and what they know of places."""
-
-    positions: PositionConfig = PositionConfig()
-    """How the model knows where a step or a token stands."""
-
-    @pydantic.model_validator(mode="after")
-    def _check_positions(self) -> PlacedAttentionConfig:
-        kind = self.positions.type
-        paired = self.dim // self.num_heads if kind == "rotary" else self.dim
-        if kind in ("rotary", "sinusoid", "fourier") and paired % 2:
-            raise ValueError(f"{kind} positions come in pairs: dim = {self.dim} (of each head) must be even")
+        paired = self.dim // self.num_heads if self.positions == "rotary" else self.dim
+        if paired % 2 and self.positions != "none":
+            raise ValueError(
+                f"{self.positions} positions come in pairs: dim = {self.dim} (of each head) must be even"
+            )
         return self
 
     @property
@@ -213,11 +177,14 @@ class PlacedAttentionConfig(AttentionConfig):
         return None
 
     def build_attention(self) -> SelfAttention:
-        is_rotary = self.positions.type == "rotary"
+        is_rotary = self.positions == "rotary"
         return SelfAttention(self.dim, self.num_heads, rotary=is_rotary, window=self.attention_window)
 
+    def build_feed_forward(self, activation: Callable[[Tensor], Tensor] = F.gelu) -> FeedForward:
+        return FeedForward(self.dim, self.feed_forward_dim, self.dropout, activation)
 
-class AttentionEncoderConfig(PlacedAttentionConfig, LayeredEncoderConfig):
+
+class AttentionEncoderConfig(AttentionConfig, LayeredEncoderConfig):
     """Subsampling, then layers of self-attention and feed-forward, and what else is between."""
 
     num_layers: int = pydantic.Field(default=12, gt=0)
@@ -235,13 +202,11 @@ class LayeredEncoder(Encoder):
     layer: Callable[[Any], nn.Module]
     norm_class: type[nn.LayerNorm | nn.Identity] = nn.LayerNorm
 
-    def __init__(self, config: LayeredEncoderConfig, num_features: int) -> None:
+    def __init__(self, config: AttentionEncoderConfig, num_features: int) -> None:
         super().__init__()
         self.output_dim = config.dim
         self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
-        none = PositionConfig(type="none")
-        positions = config.positions if isinstance(config, AttentionEncoderConfig) else none
-        self.positions = Positions(positions, config.dim)
+        self.positions = Positions(config.dim, config.positions)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(self.layer(config) for _ in range(config.num_layers))
         self.norm = self.norm_class(config.dim)
@@ -307,7 +272,7 @@ class ConformerEncoderConfig(AttentionEncoderConfig):
     type: Literal["conformer"] = "conformer"
     kernel: Kernel = 15
     """Steps that the convolution sees; odd."""
-    positions: PositionConfig = PositionConfig(type="rotary")
+    positions: PositionKind = "rotary"
     """How the encoder knows where a step stands; rotary is the relative kind that a Conformer wants."""
 
 
@@ -397,21 +362,10 @@ class ConformerEncoder(LayeredEncoder):
     norm_class = nn.Identity
 
 
-Cell = Literal["lstm", "gru", "tanh"]
-# Layers over a whole sequence, and single steps.
-CELLS: dict[Cell, tuple[Callable[..., nn.RNNBase], Callable[..., nn.RNNCellBase]]] = {
-    "lstm": (nn.LSTM, nn.LSTMCell),
-    "gru": (nn.GRU, nn.GRUCell),
-    "tanh": (nn.RNN, nn.RNNCell),
-}
-
-
 class LSTMEncoderConfig(LayeredEncoderConfig):
-    """Layers of a bidirectional recurrent network."""
+    """Layers of bidirectional LSTMs."""
 
     type: Literal["lstm"] = "lstm"
-    cell: Cell = "lstm"
-    """Recurrent cell: LSTM, GRU, or a plain tanh of input and past."""
     num_layers: int = pydantic.Field(default=4, gt=0)
 
 
@@ -440,11 +394,10 @@ class RecurrentEncoder(Encoder):
 
 
 class LSTMEncoder(RecurrentEncoder):
-    """Layers of LSTMs, GRUs or plain recurrent networks."""
+    """Layers of bidirectional LSTMs."""
 
     def __init__(self, config: LSTMEncoderConfig, num_features: int) -> None:
-        make = partial(CELLS[config.cell][0], hidden_size=config.dim, batch_first=True)
-        super().__init__(config, num_features, make)
+        super().__init__(config, num_features, partial(nn.LSTM, hidden_size=config.dim, batch_first=True))
 
 
 class Bidirectional(nn.Module):

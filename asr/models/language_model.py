@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.models.encoders import AttentionConfig, EncoderLayer
-from asr.models.layers import Dropout, KeyValueCache, PositionConfig, Positions
+from asr.models.layers import Dropout, KeyValueCache, Positions
 from asr.models.losses import IGNORED, Losses, Model, ModelConfig, Targets, cross_entropy, name_means
 
 # B batch, R rows of a search, U tokens, D model dimension, V vocabulary
@@ -27,12 +27,6 @@ class LanguageModelConfig(AttentionConfig, ModelConfig):
     """language: a model of text alone."""
     num_layers: int = pydantic.Field(default=4, gt=0)
 
-    def check_run(self, run: Any) -> None:
-        super().check_run(run)
-        for key, section in (("features", run.features), ("augment", run.augment)):
-            if section != type(section)():
-                raise ValueError(f"{key} is about audio, which a model of language does not read; remove it")
-
 
 class LanguageModel(Model):
     """Language model: reads the tokens of a batch and leaves its features alone."""
@@ -43,7 +37,7 @@ class LanguageModel(Model):
         self.embedding = nn.Embedding(vocab_size, config.dim)
         nn.init.normal_(self.embedding.weight, std=config.dim**-0.5)
         self.scale = config.dim**0.5  # embeddings then have the size of the position codes
-        self.positions = Positions(PositionConfig(), config.dim)
+        self.positions = Positions(config.dim, config.positions)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.dim)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from asr.config import Config
-from asr.errors import UserError
 from asr.files import find_families
 
 # B batch, T positions, D model dimension, H hidden dimension
@@ -123,76 +120,41 @@ def find_more_kinds(table: str) -> dict[type, Any]:
 # B batch, T positions, D model dimension, P position dimension, H heads, K head dimension
 
 
-class PositionConfig(Config):
-    """Position encoding: how a model knows the order of its inputs."""
-
-    type: Literal["sinusoid", "fourier", "learned", "rotary", "none"] = "sinusoid"
-    """sinusoid: of "Attention Is All You Need"; fourier: cos(pi k t / span), sin(pi k t / span); learned: a
-    table; rotary: queries and keys are turned, so that attention sees distances only."""
-    combine: Literal["add", "concatenate"] = "add"
-    """Whether a code is added to its input, or put beside it and projected back. Rotary does neither."""
-    span: int = pydantic.Field(default=2048, gt=0)
-    """Steps: half the longest period of the Fourier basis, or rows of the learned table."""
+PositionKind = Literal["sinusoid", "rotary", "none"]
 
 
-def compute_angles(length: int, frequencies: Tensor) -> Tensor:
-    """(length, F) in float64: at t = 10,000 an angle in float32 is off by a thousandth."""
-    return torch.arange(length, device=frequencies.device).double()[:, None] * frequencies
+def compute_angles(length: int, dim: int, device: torch.device) -> Tensor:
+    """(length, dim / 2): t / 10000^(2i / dim) (Vaswani et al. 2017).
 
-
-def sinusoid_frequencies(dim: int, device: torch.device) -> Tensor:
-    """10000^(-2i/dim) (Vaswani et al. 2017)."""
-    return 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=device) / dim)
-
-
-def fourier_frequencies(dim: int, span: int, device: torch.device) -> Tensor:
-    """pi k / span, k = 1 ... dim / 2: codes are unique below 2 * span."""
-    return torch.arange(1, dim // 2 + 1, dtype=torch.float64, device=device) * math.pi / span
+    In float64: at t = 10,000 an angle in float32 is off by a thousandth.
+    """
+    frequencies = 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=device) / dim)
+    return torch.arange(length, device=device).double()[:, None] * frequencies
 
 
 class Positions(nn.Module):
-    """Gives a sequence its position codes; `start` is the position of its first step, for decoding."""
+    """Adds its position code to each step; `start` is the position of the first one, for decoding."""
 
     _codes: Tensor
 
-    def __init__(self, config: PositionConfig, dim: int) -> None:
+    def __init__(self, dim: int, kind: PositionKind = "sinusoid") -> None:
         super().__init__()
-        self.config = config
+        self.kind = kind
         self.dim = dim
-        if config.type == "learned":
-            self.table = nn.Embedding(config.span, dim)
-            nn.init.normal_(self.table.weight, std=dim**-0.5)
-        has_codes = config.type not in ("rotary", "none")
-        self.combine = nn.Linear(2 * dim, dim) if has_codes and config.combine == "concatenate" else None
-        if config.type in ("sinusoid", "fourier"):
-            self.register_buffer("_codes", torch.empty(0, dim), persistent=False)  # those computed so far
+        self.register_buffer("_codes", torch.empty(0, dim), persistent=False)  # those computed so far
 
     def forward(self, x_BTD: Tensor, start: int = 0) -> Tensor:
-        if self.config.type in ("rotary", "none"):
+        if self.kind != "sinusoid":
             return x_BTD
-        codes_TD = self.codes(start + x_BTD.size(1), x_BTD.device)[start:].to(x_BTD.dtype)
-        if self.combine is None:
-            return x_BTD + codes_TD
-        return self.combine(torch.cat([x_BTD, codes_TD.expand_as(x_BTD)], dim=-1))
+        return x_BTD + self.codes(start + x_BTD.size(1), x_BTD.device)[start:].to(x_BTD.dtype)
 
     def codes(self, length: int, device: torch.device) -> Tensor:
         """The codes of the first `length` steps, (length, dim)."""
-        if self.config.type == "learned":
-            if length > self.config.span:
-                raise UserError(
-                    f"a sequence of {length} steps, but learned positions end at span = {self.config.span}; "
-                    "cut the recording at pauses, or train with a larger span or another type of positions"
-                )
-            return self.table.weight[:length]
         if self._codes.size(0) < length or self._codes.device != device:
             # Twice as many as asked for, so that growing step by step does not compute them each time; and
             # outside of inference mode, since training can't use a tensor made in it.
             with torch.inference_mode(False):
-                if self.config.type == "sinusoid":
-                    frequencies = sinusoid_frequencies(self.dim, device)
-                else:
-                    frequencies = fourier_frequencies(self.dim, self.config.span, device)
-                angles = compute_angles(2 * length, frequencies)
+                angles = compute_angles(2 * length, self.dim, device)
                 self._codes = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
         return self._codes[:length]
 
@@ -203,23 +165,14 @@ class Rotary(nn.Module):
     The product of a turned query and a turned key depends on their distance alone.
     """
 
-    _cosines: Tensor
-    _sines: Tensor
-
     def __init__(self, head_dim: int) -> None:
         super().__init__()
         assert head_dim % 2 == 0
-        self.head_dim = head_dim
-        self.register_buffer("_cosines", torch.empty(0, head_dim // 2), persistent=False)
-        self.register_buffer("_sines", torch.empty(0, head_dim // 2), persistent=False)
+        self.positions = Positions(head_dim)
 
     def forward(self, x_BHTK: Tensor, start: int = 0) -> Tensor:
-        length, device = start + x_BHTK.size(-2), x_BHTK.device
-        if self._cosines.size(0) < length or self._cosines.device != device:
-            with torch.inference_mode(False):  # as with `Positions.codes`
-                angles = compute_angles(2 * length, sinusoid_frequencies(self.head_dim, device))
-                self._cosines, self._sines = angles.cos().float(), angles.sin().float()
-        cosines, sines = (table[start:length].to(x_BHTK.dtype) for table in (self._cosines, self._sines))
+        codes_TK = self.positions.codes(start + x_BHTK.size(-2), x_BHTK.device)[start:].to(x_BHTK.dtype)
+        sines, cosines = codes_TK.unflatten(-1, (-1, 2)).unbind(-1)
         # Pair i is (i, i + K/2): whole halves move, not every other one.
         first, second = x_BHTK.chunk(2, dim=-1)
         return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
@@ -239,45 +192,38 @@ class KeyValueCache:
 
     def __init__(self) -> None:
         self._length = 0
-        self._keys_BHSK: Tensor | None = None  # with room for more steps than there are
-        self._values_BHSK: Tensor | None = None
+        self._parts: list[
+            Tensor
+        ] = []  # keys and values, (B, H, S, K), with room for more steps than there are
         self._spare: list[Tensor] = []  # what the last selection copied from, to copy the next one to
 
     def __len__(self) -> int:
         return self._length
 
-    def append(self, keys_BHTK: Tensor, values_BHTK: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values, with those of the new steps at the end."""
-        start, self._length = self._length, self._length + keys_BHTK.size(2)
-        if self._keys_BHSK is None or self._values_BHSK is None or self._keys_BHSK.size(2) < self._length:
-            room = max(16, start + max(keys_BHTK.size(2), start // 2))  # a step seldom copies those before
-            self._keys_BHSK = _with_room(keys_BHTK, self._keys_BHSK, start, room)
-            self._values_BHSK = _with_room(values_BHTK, self._values_BHSK, start, room)
-        self._keys_BHSK[:, :, start : self._length] = keys_BHTK
-        self._values_BHSK[:, :, start : self._length] = values_BHTK
-        return self._keys_BHSK[:, :, : self._length], self._values_BHSK[:, :, : self._length]
+    def append(self, *new: Tensor) -> list[Tensor]:
+        """Add keys and values of new steps; all of them, with the new ones at the end."""
+        start, num_new = self._length, new[0].size(2)
+        self._length += num_new
+        if not self._parts or self._parts[0].size(2) < self._length:
+            room = max(16, start + max(num_new, start // 2))  # a step seldom copies those before
+            old = self._parts
+            self._parts = [part.new_empty(*part.shape[:2], room, part.size(3)) for part in new]
+            for part, kept in zip(self._parts, old, strict=False):
+                part[:, :, :start] = kept[:, :, :start]
+        for part, own in zip(self._parts, new, strict=True):
+            part[:, :, start : self._length] = own
+        return [part[:, :, : self._length] for part in self._parts]
 
     def select(self, rows_B: Tensor) -> None:
         """Keep these rows, in this order: the surviving beams."""
-        if self._keys_BHSK is None or self._values_BHSK is None:
-            return
-        old = [self._keys_BHSK, self._values_BHSK]
-        shape = (len(rows_B), *old[0].shape[1:])
-        into: list[Tensor | None] = [part if part.shape == shape else None for part in self._spare]
-        if torch.is_grad_enabled() or not into:  # `out` is not for tensors with a gradient
-            into = [None, None]
-        self._keys_BHSK, self._values_BHSK = (
-            torch.index_select(part, 0, rows_B, out=out) for part, out in zip(old, into, strict=True)
-        )
+        old, shapes = self._parts, [(len(rows_B), *part.shape[1:]) for part in self._parts]
+        if torch.is_grad_enabled() or shapes != [part.shape for part in self._spare]:
+            self._parts = [part[rows_B] for part in old]
+        else:
+            self._parts = self._spare
+            for part, out in zip(old, self._parts, strict=True):
+                torch.index_select(part, 0, rows_B, out=out)
         self._spare = old
-
-
-def _with_room(like_BHTK: Tensor, old_BHSK: Tensor | None, length: int, room: int) -> Tensor:
-    batch, heads, _, head_dim = like_BHTK.shape
-    new_BHSK = like_BHTK.new_empty(batch, heads, room, head_dim)
-    if old_BHSK is not None:
-        new_BHSK[:, :, :length] = old_BHSK[:, :, :length]
-    return new_BHSK
 
 
 class SelfAttention(nn.Module):
@@ -316,14 +262,8 @@ class SelfAttention(nn.Module):
             queries, keys = self.rotary(queries, start), self.rotary(keys, start)
         if cache is not None:
             keys, values = cache.append(keys, values)
-        if self.window is not None and cache is None:
-            window = (self.window[0], 0) if causal else self.window
-            attended = attend_in_window(queries, keys, values, window, mask_BT)
-        else:
-            past = None if self.window is None else self.window[0]
-            mask = _self_attention_mask(mask_BT, queries, keys, causal, past)
-            attended = attend(queries, keys, values, mask)
-        return self.project_out(merge_heads(attended))
+        mask = _self_attention_mask(mask_BT, queries, keys, causal, self.window)
+        return self.project_out(merge_heads(attend(queries, keys, values, mask)))
 
 
 @dataclass(frozen=True)
@@ -443,61 +383,21 @@ def _as_bias(mask: Tensor, scores: Tensor) -> Tensor:
     return scores.new_zeros(mask.shape).masked_fill_(~mask, -torch.inf)
 
 
-def attend_in_window(
-    queries_BHTK: Tensor,
-    keys_BHTK: Tensor,
-    values_BHTK: Tensor,
-    window: Window,
-    mask_BT: Tensor | None,
-) -> Tensor:
-    """Attention within a window, in memory and time linear in T.
-
-    Queries are cut into blocks; each block sees the keys from `left` before its first step to `right` after
-    its last, and a band mask cuts them to the window of each step.
-    """
-    batch, heads, length, head_dim = queries_BHTK.shape
-    left, right = window
-    block = max(left, right, 16)  # a block as wide as the window wastes at most two thirds
-    num_blocks = -(-length // block)
-    tail = num_blocks * block - length
-    span = left + block + right
-
-    queries = F.pad(queries_BHTK, (0, 0, 0, tail)).view(batch, heads, num_blocks, block, head_dim)
-    edges = (0, 0, left, right + tail)
-    keys = F.pad(keys_BHTK, edges).unfold(2, span, block).mT
-    values = F.pad(values_BHTK, edges).unfold(2, span, block).mT
-
-    device = queries.device
-    offset = torch.arange(span, device=device) - torch.arange(block, device=device)[:, None]
-    band = (offset >= 0) & (offset <= left + right)  # (block, span)
-    if mask_BT is None:
-        mask_BT = torch.ones(1, length, dtype=torch.bool, device=device)
-    is_key = F.pad(mask_BT, edges[2:]).unfold(1, span, block)  # (B, blocks, span)
-    mask = band & is_key[:, None, :, None, :]
-    mask = mask | ~mask.any(-1, keepdim=True)  # a padded step sees anything, since a softmax needs something
-    flat = (batch * heads, num_blocks)
-    attended = attend(
-        queries.reshape(*flat, block, head_dim),
-        keys.reshape(*flat, span, head_dim),
-        values.reshape(*flat, span, head_dim),
-        mask.expand(batch, heads, -1, -1, -1).reshape(*flat, block, span),
-    )
-    return attended.reshape(batch, heads, num_blocks * block, head_dim)[:, :, :length]
-
-
 def _self_attention_mask(
-    mask_BT: Tensor | None, queries_BHTK: Tensor, keys_BHSK: Tensor, causal: bool, past: int | None
+    mask_BT: Tensor | None, queries_BHTK: Tensor, keys_BHSK: Tensor, causal: bool, window: Window | None
 ) -> Tensor | None:
     """The last query stands at the last key: with a cache, there are fewer queries than keys."""
     mask = None if mask_BT is None else mask_BT[:, None, None, :]
     num_queries, num_keys = queries_BHTK.size(2), keys_BHSK.size(2)
-    is_cut = past is not None and num_keys > past + 1
-    if causal and (num_queries > 1 or is_cut):
-        steps = torch.ones(num_queries, num_keys, dtype=torch.bool, device=queries_BHTK.device)
-        steps = steps.tril(num_keys - num_queries)
-        if past is not None:
-            steps = steps.triu(num_keys - num_queries - past)
-        mask = steps if mask is None else steps & mask
+    left, right = window or (num_keys, num_keys)
+    right = 0 if causal else right
+    if left >= num_keys - 1 and right >= num_queries - 1:
+        return mask
+    steps = torch.ones(num_queries, num_keys, dtype=torch.bool, device=queries_BHTK.device)
+    steps = steps.tril(num_keys - num_queries + right).triu(num_keys - num_queries - left)
+    mask = steps if mask is None else steps & mask
+    if window is not None:
+        mask = mask | ~mask.any(-1, keepdim=True)  # a padded step sees anything: a softmax needs something
     return mask
 
 

@@ -29,7 +29,7 @@ from asr.models.encoders import AnyEncoderConfig, EncoderModel
 from asr.models.guided_attention import GuidedAttention, GuidedAttentionConfig, GuidedBatch, guide_texts
 from asr.models.language_model import LanguageModel, LanguageModelConfig
 from asr.models.layers import Dropout, find_more_kinds, without_weights
-from asr.models.losses import CTC, Losses, Model, ModelConfig, Targets, ctc_loss
+from asr.models.losses import Losses, Model, ModelConfig, Targets, ctc_loss
 
 # B batch, T steps, D dimension of the input, K dimension of the output, R rank
 
@@ -82,28 +82,14 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
             model.get_submodule(part).requires_grad_(False)
         except AttributeError:
             known = ", ".join(name for name, _ in model.named_children())
-            raise UserError(
-                f"model.frozen: no part {part!r} in this model; it has {known}, and parts of them such as "
-                "encoder.layers.0"
-            ) from None
+            raise UserError(f"model.frozen: no part {part!r} in this model; it has {known}") from None
 
 
 def add_low_rank(model: nn.Module, config: LoraConfig) -> None:
     """Put a layer of low rank in the place of each projection of attention."""
-    found = [one for one in _find(model, nn.Linear) if one[2] in PROJECTIONS]
-    if not found:
-        raise UserError(
-            "model.lora changes the projections of attention, and this model has none; set lora: null"
-        )
-    for _, parent, name, linear in found:
-        setattr(parent, name, LowRankLinear(linear, config.rank, config.alpha / config.rank))
-
-
-def require_learning(model: nn.Module) -> None:
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UserError(
-            "model.frozen leaves nothing that could be trained; take a part out, or add model.lora"
-        )
+    for _, parent, name, linear in _find(model, nn.Linear):
+        if name in PROJECTIONS:
+            setattr(parent, name, LowRankLinear(linear, config.rank, config.alpha / config.rank))
 
 
 def merge_low_rank(model: nn.Module) -> None:
@@ -210,7 +196,6 @@ def limit_kept_kernels() -> None:
 # M rows, N outputs, K inputs
 
 LARGEST = 127
-ROUNDED_AT_ONCE = 250_000  # weights
 MIDDLE = 128  # stands for 0 among the inputs, which the processor wants without a sign
 
 
@@ -261,26 +246,16 @@ def quantise_layers(model: nn.Module) -> None:
 
     What is before and after a stack stays as it is: subsampling, embeddings, the output.
     """
-    found = [one for one in _find(model, nn.Linear) if "layers" in one[0].split(".")]
-    if not found:
-        raise UserError(
-            "precision int8: this model has no layers that can be quantized, as Transformers and Conformers "
-            "have; take float32"
-        )
-    for _, parent, name, linear in found:
-        setattr(parent, name, Int8Linear(linear.weight, linear.bias))
+    for path, parent, name, linear in _find(model, nn.Linear):
+        if "layers" in path.split("."):
+            setattr(parent, name, Int8Linear(linear.weight, linear.bias))
 
 
 def _round(weight_NK: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole numbers and their scales. Some rows at a time, which stay in the cache as float32."""
-    whole_NK, scales_N = torch.empty(weight_NK.shape, dtype=torch.int8), torch.empty(len(weight_NK))
-    num_rows = max(1, ROUNDED_AT_ONCE // weight_NK.size(1))
-    parts = zip(*(tensor.split(num_rows) for tensor in (weight_NK, whole_NK, scales_N)), strict=True)
-    for weight_RK, whole_RK, scales_R in parts:
-        weight_RK = weight_RK.float()
-        scales_R.copy_(weight_RK.abs().amax(1).clamp_(min=1e-30).div_(LARGEST))
-        whole_RK.copy_((weight_RK / scales_R[:, None]).round_())
-    return whole_NK, scales_N
+    """Whole numbers and their scales."""
+    weight_NK = weight_NK.float()
+    scales_N = weight_NK.abs().amax(1).clamp_(min=1e-30).div_(LARGEST)
+    return (weight_NK / scales_N[:, None]).round_().to(torch.int8), scales_N
 
 
 @torch.inference_mode()
@@ -309,10 +284,10 @@ class SpeechModelConfig(ModelConfig):
 
     type: Literal["speech"] = "speech"
     encoder: AnyEncoderConfig
-    """Features to encoded steps: transformer, conformer, convolutional, lstm, intra_attention or whisper."""
+    """Features to encoded steps: transformer, conformer, lstm, intra_attention or whisper."""
     decoder: AnyDecoderConfig | None = None
     """Encoded steps to tokens, one after the other: transformer, attention, intra_attention, single_summary
-    or whisper; all at once: parallel_length, parallel_end or mask_ctc; null for CTC alone."""
+    or whisper; all at once: parallel_length or mask_ctc; null for CTC alone."""
     ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
     """Share of CTC in the loss; the rest is the decoder's cross-entropy."""
     label_smoothing: float = pydantic.Field(default=0.1, ge=0, lt=1)
@@ -333,14 +308,11 @@ class SpeechModelConfig(ModelConfig):
             )
         if self.decoder is not None and self.ctc_weight == 1:
             raise ValueError("ctc_weight = 1.0 leaves the decoder untrained; lower it or set decoder: null")
-        self.refuse_idle(self.decoder is not None, "a decoder", "label_smoothing")
         if self.decoder is not None and self.decoder.needs_ctc and self.ctc_weight == 0:
             raise ValueError("decoder.type = mask_ctc starts from CTC: set ctc_weight above 0")
-        if self.guided_attention is not None:
-            self._check_guided(self.guided_attention)
-        return self
-
-    def _check_guided(self, guided: GuidedAttentionConfig) -> None:
+        guided = self.guided_attention
+        if guided is None:
+            return self
         if self.decoder is None or self.decoder.cross_attention == (0, 0):
             raise ValueError("guided_attention needs a decoder that attends; set guided_attention: null")
         if (guided.prior is not None or guided.window is not None) and not self.decoder.reads_tokens:
@@ -348,8 +320,9 @@ class SpeechModelConfig(ModelConfig):
                 "guided_attention.prior and .window need a decoder that goes token by token, and "
                 f"decoder.type = {self.decoder.type} does not; remove them"
             )
-        if guided.needs_ctc and self.ctc_weight == 0:
+        if guided.window is not None and self.ctc_weight == 0:
             raise ValueError("guided_attention follows the CTC head: set ctc_weight above 0")
+        return self
 
     def check_run(self, run: Any) -> None:
         super().check_run(run)
@@ -363,29 +336,12 @@ class SpeechModelConfig(ModelConfig):
                 "model.guided_attention finds silence in log-mel features: set features.type = log_mel, or "
                 "remove its loss and prior"
             )
-        if guided is not None and guided.prior and guided.prior.end_updates >= run.train.steps:
-            raise ValueError(
-                f"model.guided_attention.prior.end_updates = {guided.prior.end_updates} is not before "
-                f"train.steps = {run.train.steps}, and no decoder can attend at its end; lower it"
-            )
-
-
-REPORTED = (
-    "total",
-    "ctc",
-    "cross_entropy",
-    "length",  # of the text, as a decoder predicts it before the tokens
-    "guided_attention",
-    "correct",  # tokens that the decoder predicts rightly
-    "attention_distance",  # from the diagonal, as a share of the utterance
-    "attention_monotonic",  # tokens whose attention does not step back
-)
 
 
 class SpeechModel(EncoderModel):
     """Model of speech: encodes once; the CTC head and the decoder both read the result."""
 
-    reported = REPORTED
+    reported = ("total", "ctc", "cross_entropy", "length", "guided_attention", "correct")
 
     def __init__(self, config: SpeechModelConfig, num_features: int, vocab_size: int) -> None:
         super().__init__(config.encoder, num_features)
@@ -393,19 +349,27 @@ class SpeechModel(EncoderModel):
         dim = self.encoder.output_dim
         self.ctc_head = nn.Linear(dim, vocab_size) if config.ctc_weight > 0 else None
         self.ctc_dropout = Dropout(self.encoder.dropout.probability)
-        self.guided_attention = GuidedAttention(config.guided_attention, self.subsampling_factor)
         self.decoder: AnyDecoder | None = None
         if config.decoder is not None:
-            decoder = build_decoder(config.decoder, dim, vocab_size)
-            self.decoder = self.guided_attention.wrap(decoder, dim, vocab_size)
+            self.decoder = build_decoder(config.decoder, dim, vocab_size)
+        self.guided_attention: GuidedAttention | None = None
+        if config.guided_attention is not None:
+            self.guided_attention = GuidedAttention(config.guided_attention, self.subsampling_factor)
         freeze(self, config.frozen)
         if config.lora is not None:
             add_low_rank(self, config.lora)
-        require_learning(self)
+        if not any(parameter.requires_grad for parameter in self.parameters()):
+            raise UserError("model.frozen leaves nothing that could be trained; take a part out")
 
     @property
     def text_heads(self) -> tuple[str, ...]:
         return ("ctc",) * (self.ctc_head is not None) + ("decoder",) * (self.decoder is not None)
+
+    @property
+    def guide_width(self) -> float | None:
+        """Width of the window that searches keep to where CTC has the next token; None: there is none."""
+        guided = self.guided_attention
+        return None if guided is None or guided.window is None else guided.window.width
 
     def encode(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         encoded_BTD, encoded_lengths_B = self.encoder(features_BTF, feature_lengths_B)
@@ -439,35 +403,33 @@ class SpeechModel(EncoderModel):
         targets = Targets(tokens_BU, token_lengths_B)
         total = encoded[0].new_zeros((), dtype=torch.float32)
         parts: dict[str, Tensor] = {}
-        ctc = None
+        ctc_BTV = ctc_loss_B = None
         if self.ctc_head is not None:
-            ctc = self._compute_ctc(encoded, targets)
-            total = total + self.config.ctc_weight * ctc.loss_B.sum()
-            parts["ctc"] = ctc.loss_B.sum()
+            ctc_BTV = self.ctc_log_probabilities(encoded[0])
+            ctc_loss_B = ctc_loss(ctc_BTV, encoded[1], tokens_BU, token_lengths_B)
+            parts["ctc"] = ctc_loss_B.sum()
+            total = total + self.config.ctc_weight * parts["ctc"]
         if self.decoder is not None:
-            audio = (features_BTF, feature_lengths_B, speech_spans_B2)
-            batch = GuidedBatch(targets, encoded, ctc, audio, step if self.training else None)
-            guided, config = self.guided_attention, self.config
-            forcing = TeacherForcing(config.label_smoothing, guided.find_bias(batch))
-            watched = guided.watch(self.decoder, batch)
-            decoder_loss = self.decoder.compute_loss(targets, encoded, watched, forcing)
-            penalty, measures = guided.measure(decoder_loss, batch)
+            smoothing = self.config.label_smoothing
+            penalty: Tensor | float = 0.0
+            if self.guided_attention is None:
+                decoder_loss = self.decoder.compute_loss(targets, encoded, {}, TeacherForcing(smoothing))
+            else:
+                audio = (features_BTF, feature_lengths_B, speech_spans_B2)
+                trained = step if self.training else None
+                batch = GuidedBatch(targets, encoded, ctc_BTV, ctc_loss_B, audio, trained)
+                decoder_loss, penalty = self.guided_attention.compute_loss(self.decoder, batch, smoothing)
             total = total + (1 - self.config.ctc_weight) * decoder_loss.loss + penalty
-            parts |= decoder_loss.parts | measures
+            parts |= decoder_loss.parts
         num_tokens = int(targets.num_rows_B.sum())
         return Losses(total, num_tokens, {name: part.detach() for name, part in parts.items()})
-
-    def _compute_ctc(self, encoded: Encoded, targets: Targets) -> CTC:
-        log_probabilities_BTV = self.ctc_log_probabilities(encoded[0])
-        loss_B = ctc_loss(log_probabilities_BTV, encoded[1], targets.tokens_BU, targets.lengths_B)
-        return CTC(log_probabilities_BTV, loss_B)
 
     def score_reference(
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
     ) -> tuple[Tensor, Weights]:
         """Teacher-forced scores of each token's place by the decoder, and the attention asked for."""
         assert self.decoder is not None
-        width = self.guided_attention.ctc_width
+        width = self.guide_width
         if width is None:
             return self.decoder.score_reference(targets, encoded, weights_of)
         assert isinstance(self.decoder, Decoder)

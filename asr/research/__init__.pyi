@@ -1,4 +1,3 @@
-from .attention_clock import ClockedDecoder as ClockedDecoder
 from .classification import (
     Classification as Classification,
     LabelledSplit as LabelledSplit,
@@ -14,10 +13,6 @@ from .classifiers import (
     LabelModel as LabelModel,
     RecordingLabelConfig as RecordingLabelConfig,
     RecordingLabelModel as RecordingLabelModel,
-)
-from .convolutional import (
-    ConvolutionalEncoder as ConvolutionalEncoder,
-    ConvolutionalEncoderConfig as ConvolutionalEncoderConfig,
 )
 from .intra_attention import (
     IntraAttention as IntraAttention,
@@ -39,7 +34,6 @@ from .multi_speaker import (
     split_texts as split_texts,
 )
 from .non_autoregressive import (
-    EndDecoder as EndDecoder,
     LengthDecoder as LengthDecoder,
     LengthPredictor as LengthPredictor,
     MaskDecoder as MaskDecoder,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from asr.research import (
     classifiers,
-    convolutional,
     intra_attention,
     multi_speaker,
     non_autoregressive,
@@ -14,14 +13,12 @@ from asr.research import (
 # From the section of a config to its class, as the tables of asr/models have it.
 ENCODERS = {
     intra_attention.IntraAttentionEncoderConfig: intra_attention.IntraAttentionEncoder,
-    convolutional.ConvolutionalEncoderConfig: convolutional.ConvolutionalEncoder,
 }
 DECODERS = {
     recurrent_decoder.AttentionDecoderConfig: recurrent_decoder.AttentionDecoder,
     recurrent_decoder.IntraAttentionDecoderConfig: recurrent_decoder.AttentionDecoder,
     recurrent_decoder.SingleSummaryDecoderConfig: recurrent_decoder.SingleSummaryDecoder,
     non_autoregressive.LengthDecoderConfig: non_autoregressive.LengthDecoder,
-    non_autoregressive.EndDecoderConfig: non_autoregressive.EndDecoder,
     non_autoregressive.MaskDecoderConfig: non_autoregressive.MaskDecoder,
 }
 MODELS = {

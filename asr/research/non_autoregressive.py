@@ -1,4 +1,4 @@
-"""Non-autoregressive decoders: all tokens at once, by a predicted length, up to an end, or by masks (CTC)."""
+"""Non-autoregressive decoders: all tokens at once, by a predicted length or by masks (CTC)."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class NonAutoregressiveDecoderConfig(DecoderLayersConfig):
 
     @pydantic.model_validator(mode="after")
     def _check_positions(self) -> NonAutoregressiveDecoderConfig:
-        if self.positions.type not in ("sinusoid", "fourier", "learned"):
+        if self.positions != "sinusoid":
             raise ValueError(
-                f"positions.type = {self.positions.type}: tokens that are not known yet differ by their "
-                "positions alone; choose sinusoid, fourier or learned"
+                f"positions = {self.positions}: tokens that are not known yet differ by positions alone; "
+                "choose sinusoid"
             )
         return self
 
@@ -46,12 +46,6 @@ class LengthDecoderConfig(NonAutoregressiveDecoderConfig):
     """The number of tokens is predicted first; then as many queries predict one token each."""
 
     type: Literal["parallel_length"] = "parallel_length"
-
-
-class EndDecoderConfig(NonAutoregressiveDecoderConfig):
-    """Each encoded step has a query for a token; the text ends before the first that predicts the end."""
-
-    type: Literal["parallel_end"] = "parallel_end"
 
 
 class MaskDecoderConfig(NonAutoregressiveDecoderConfig):
@@ -65,15 +59,10 @@ class MaskDecoderConfig(NonAutoregressiveDecoderConfig):
 class NonAutoregressiveDecoder(AnyDecoder):
     """Layers in which all positions see each other, from what stands at each of them to its token."""
 
-    max_positions = 2**31 - 1
-    """Number of positions that it can tell apart; limited where they are learned."""
-
     def __init__(self, config: NonAutoregressiveDecoderConfig, memory_dim: int, vocab_size: int) -> None:
         super().__init__()
         self.dim, self.num_layers, self.num_heads = config.dim, config.num_layers, config.num_heads
-        self.positions = Positions(config.positions, config.dim)
-        if config.positions.type == "learned":
-            self.max_positions = config.positions.span
+        self.positions = Positions(config.dim)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(DecoderLayer(config, memory_dim) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.dim)
@@ -165,46 +154,6 @@ class LengthDecoder(NonAutoregressiveDecoder):
         num_correct = decoder_loss.parts["correct"] + (means_B.round() == lengths_B).sum()
         parts = decoder_loss.parts | {"length": length_loss, "correct": num_correct}
         return DecoderLoss(decoder_loss.loss + length_loss, parts, weights, lengths_B)
-
-
-# --- with an end --------------------------------------------------------------------------------
-
-
-class EndDecoder(NonAutoregressiveDecoder):
-    """Decoder of more queries than tokens; those after the end are not looked at."""
-
-    def forward(
-        self,
-        encoded_BTD: Tensor,
-        encoded_lengths_B: Tensor,
-        weights_of: WeightsOf | None = None,
-        num_wanted: int | None = None,
-    ) -> tuple[Tensor, Weights]:
-        """(B, U, V) scores of all queries, or of the first; an utterance has one for each of its steps."""
-        x_BUD = self.output.weight.new_zeros(*encoded_BTD.shape[:2], self.dim)
-        memories = self.remember(encoded_BTD, encoded_lengths_B)
-        states_BUD, weights = self._run(x_BUD, encoded_lengths_B, memories, weights_of or {})
-        return self.output(states_BUD[:, :num_wanted]), {
-            layer: weights_BHUT[:, :, :num_wanted] for layer, weights_BHUT in weights.items()
-        }
-
-    def score_reference(
-        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
-    ) -> tuple[Tensor, Weights]:
-        num_rows = targets.tokens_BU.size(1) + 1
-        scores_BUV, weights = self(*encoded, weights_of, num_rows)
-        missing = (0, 0, 0, num_rows - scores_BUV.size(1))
-        return F.pad(scores_BUV, missing), {layer: F.pad(part, missing) for layer, part in weights.items()}
-
-    def compute_loss(
-        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
-    ) -> DecoderLoss:
-        scores_BNV, weights = self.score_reference(targets, encoded, weights_of)
-        _, targets_BN = targets.for_decoder()
-        # What there is no query for cannot be learned, and counts as wrong.
-        counts_B = torch.minimum(targets.num_rows_B, encoded[1])
-        targets_BN = targets_BN.masked_fill(~length_mask(counts_B, targets_BN.size(1)), IGNORED)
-        return score_tokens(scores_BNV, targets_BN, weights, counts_B, forcing)
 
 
 # --- with gaps ----------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from torch import Tensor
 from asr.decoding.hypothesis import BestPaths, DecodingConfig, EncodedAudio, FusionModel, Hypothesis, NBest
 from asr.models.decoders import Weights
 from asr.models.layers import length_mask
-from asr.research.non_autoregressive import EndDecoder, LengthDecoder, MaskDecoder
-from asr.text.tokenizer import EOS_ID, UNK_ID
+from asr.research.non_autoregressive import LengthDecoder, MaskDecoder
+from asr.text.tokenizer import UNK_ID
 
 # B utterances, K lengths that are tried, R = B x K rows, T encoded steps, U tokens or queries, V vocabulary,
 # H heads, C counts of tokens
@@ -24,10 +24,8 @@ def decode(encoded: EncodedAudio, config: DecodingConfig, language_model: Fusion
     """Dispatch on the kind of decoder."""
     decoder, encoded_BTD, lengths_B = encoded.model.decoder, encoded.encoded_BTD, encoded.lengths_B
     if isinstance(decoder, LengthDecoder):
-        limits_B = encoded.model.limit_tokens(lengths_B, config.max_tokens).clamp(max=decoder.max_positions)
+        limits_B = encoded.model.limit_tokens(lengths_B, config.max_tokens)
         return _decode_by_length(decoder, encoded_BTD, lengths_B, limits_B, config)
-    if isinstance(decoder, EndDecoder):
-        return _decode_to_end(decoder, encoded_BTD, lengths_B, config)
     assert isinstance(decoder, MaskDecoder)
     return _fill_gaps(decoder, encoded_BTD, lengths_B, encoded.ctc_paths)
 
@@ -44,7 +42,7 @@ def _decode_by_length(
     counts_R = counts_BK.flatten()
     memories = decoder.remember(encoded_BTD, lengths_B)
     scores_RUV, weights = decoder(counts_R, int(counts_R.max()), memories, decoder.last_heads)
-    best_RU, tokens_RU = _choose(scores_RUV, UNK_ID)
+    best_RU, tokens_RU = _choose(scores_RUV)
     log_probabilities_R = chances_BK.flatten().double() + _sum_tokens(best_RU, counts_R)
     width = counts_BK.size(1)
     attended_RN = _attended_steps(weights, counts_R, lengths_B.repeat_interleave(width))
@@ -54,27 +52,6 @@ def _decode_by_length(
         texts = [text for text in found[row : row + width] if text.score > -math.inf]
         ranked.append(sorted(texts, key=lambda text: -text.score)[: config.nbest])
     return ranked
-
-
-def _decode_to_end(
-    decoder: EndDecoder, encoded_BTD: Tensor, lengths_B: Tensor, config: DecodingConfig
-) -> NBest:
-    """Take the tokens before the first end."""
-    scores_BUV, weights = decoder(encoded_BTD, lengths_B, decoder.last_heads)
-    chosen_BU, tokens_BU = _choose(scores_BUV, EOS_ID)
-    queries_U = torch.arange(tokens_BU.size(1), device=lengths_B.device)
-    ends_B = queries_U.masked_fill(tokens_BU != EOS_ID, tokens_BU.size(1)).amin(1)
-    counts_B = ends_B.minimum(lengths_B)
-    if config.max_tokens is not None:
-        counts_B = counts_B.clamp(max=config.max_tokens)
-    at_end_B1 = counts_B.clamp(max=tokens_BU.size(1) - 1)[:, None]
-    end_B = scores_BUV.float().log_softmax(-1)[..., EOS_ID].gather(1, at_end_B1)[:, 0]
-    # With the queries of all steps used up, none is left that could say the end.
-    end_B = end_B.masked_fill(counts_B >= lengths_B, 0.0)
-    log_probabilities_B = _sum_tokens(chosen_BU, counts_B) + end_B.double()
-    attended_BN = _attended_steps(weights, lengths_B, lengths_B)
-    found = _list(tokens_BU, counts_B, log_probabilities_B, attended_BN)
-    return [[text] for text in found]
 
 
 def _fill_gaps(decoder: MaskDecoder, encoded_BTD: Tensor, lengths_B: Tensor, paths: BestPaths) -> NBest:
@@ -89,7 +66,7 @@ def _fill_gaps(decoder: MaskDecoder, encoded_BTD: Tensor, lengths_B: Tensor, pat
     for number in range(1, int(passes_B.max()) + 1):
         inputs_BU = tokens_BU.masked_fill(is_gap_BU, decoder.mask_id)
         scores_BUV, weights = decoder(inputs_BU, counts_B, memories, decoder.last_heads)
-        chosen_BU, best_BU = _choose(scores_BUV, UNK_ID)
+        chosen_BU, best_BU = _choose(scores_BUV)
         num_left_B = num_gaps_B * (passes_B - number).clamp(min=0) // passes_B.clamp(min=1)
         surest_BU = chosen_BU.masked_fill(~is_gap_BU, -torch.inf).argsort(dim=1, descending=True, stable=True)
         is_filled_BU = is_gap_BU & (surest_BU.argsort(dim=1) < (is_gap_BU.sum(1) - num_left_B)[:, None])
@@ -106,10 +83,10 @@ def _fill_gaps(decoder: MaskDecoder, encoded_BTD: Tensor, lengths_B: Tensor, pat
 # --- shared -------------------------------------------------------------------------------------
 
 
-def _choose(scores_RUV: Tensor, first_token: int) -> tuple[Tensor, Tensor]:
-    """The likeliest token at each place, from `first_token` on, and its log-probability."""
-    log_probabilities_RU, tokens_RU = scores_RUV.float().log_softmax(-1)[..., first_token:].max(-1)
-    return log_probabilities_RU, tokens_RU + first_token
+def _choose(scores_RUV: Tensor) -> tuple[Tensor, Tensor]:
+    """The likeliest token at each place, none of the special ones, and its log-probability."""
+    log_probabilities_RU, tokens_RU = scores_RUV.float().log_softmax(-1)[..., UNK_ID:].max(-1)
+    return log_probabilities_RU, tokens_RU + UNK_ID
 
 
 def _sum_tokens(log_probabilities_RU: Tensor, counts_R: Tensor) -> Tensor:

@@ -14,11 +14,9 @@ from typing import Any, Literal
 import pydantic
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from asr.config import Config
 from asr.models.decoders import Decoder, DecoderConfig, DecoderState, Weights, WeightsOf
-from asr.models.encoders import CELLS, Cell
 from asr.models.layers import Dropout, Kernel, length_mask
 from asr.research.intra_attention import IntraAttentionCell, Tape
 
@@ -32,9 +30,8 @@ LOCATION_CHANNELS = 16
 class RecurrentAttentionConfig(Config):
     """Score of an encoded step for the state of the decoder."""
 
-    score: Literal["additive", "dot", "scaled_dot", "cosine"] = "additive"
-    """additive: a small network. dot: the product of query and key. scaled_dot: this over the root of their
-    dimension. cosine: the product of both at unit length, times a learned factor."""
+    score: Literal["additive", "dot"] = "additive"
+    """additive: a small network. dot: the product of query and key."""
     location: Kernel | None = None
     """Steps, an odd number, that a convolution of the last weights sees, so that attention knows where it
     stood; null: there is none."""
@@ -53,8 +50,6 @@ class RecurrentAttention(nn.Module):
         self.project_keys = nn.Linear(memory_dim, ATTENTION_DIM, bias=False)
         if config.score == "additive":
             self.energy = nn.Linear(ATTENTION_DIM, 1, bias=False)
-        elif config.score == "cosine":
-            self.factor = nn.Parameter(torch.tensor(10.0))  # cosines alone could not tell many steps apart
         self.location: nn.Conv1d | None = None
         if config.location is not None:
             self.location = nn.Conv1d(
@@ -63,11 +58,7 @@ class RecurrentAttention(nn.Module):
             self.project_location = nn.Linear(LOCATION_CHANNELS, ATTENTION_DIM, bias=False)
 
     def remember(self, encoded_BTE: Tensor, mask_BT: Tensor) -> Memory:
-        keys_BTA = self.project_keys(encoded_BTE)
-        return keys_BTA if self.location else self._scale(keys_BTA), encoded_BTE, mask_BT
-
-    def _scale(self, queries_or_keys: Tensor) -> Tensor:
-        return F.normalize(queries_or_keys, dim=-1) if self.score == "cosine" else queries_or_keys
+        return self.project_keys(encoded_BTE), encoded_BTE, mask_BT
 
     def forward(
         self, state_RD: Tensor, memory: Memory, last_RT: Tensor, bias_RT: Tensor | None = None
@@ -75,11 +66,11 @@ class RecurrentAttention(nn.Module):
         """Contexts (R, E) and weights (R, T). `last_RT` are the weights of the token before."""
         keys_BTA, encoded_BTE, mask_BT = memory
         batch, keys = len(keys_BTA), keys_BTA[:, None]
-        query_BWA = self._scale(self.project_query(state_RD)).unflatten(0, (batch, -1))
+        query_BWA = self.project_query(state_RD).unflatten(0, (batch, -1))
         if self.location is not None:
             # Now each beam of an utterance has keys of its own.
             located_RTA = self.project_location(self.location(last_RT[:, None]).mT)
-            keys = self._scale(keys + located_RTA.unflatten(0, (batch, -1)))
+            keys = keys + located_RTA.unflatten(0, (batch, -1))
         scores_BWT = self._compare(query_BWA, keys).to(last_RT.dtype)
         if bias_RT is not None:
             scores_BWT = scores_BWT + bias_RT.unflatten(0, (batch, -1))
@@ -91,14 +82,9 @@ class RecurrentAttention(nn.Module):
         """(B, W, T) scores; keys are (B, W or 1, T, A)."""
         if self.score == "additive":
             return self.energy(torch.tanh(query_BWA[:, :, None] + keys))[..., 0]
-        factor: Tensor | float = 1.0
-        if self.score == "scaled_dot":
-            factor = query_BWA.size(-1) ** -0.5
-        elif self.score == "cosine":
-            factor = self.factor
         if keys.size(1) == 1:
-            return factor * (query_BWA @ keys[:, 0].mT)
-        return factor * (keys @ query_BWA[..., None])[..., 0]
+            return query_BWA @ keys[:, 0].mT
+        return (keys @ query_BWA[..., None])[..., 0]
 
 
 class RecurrentDecoderConfig(DecoderConfig):
@@ -127,8 +113,6 @@ class AttentionDecoderConfig(LookingDecoderConfig):
     """A recurrent network that looks at the encoded steps before each token."""
 
     type: Literal["attention"] = "attention"
-    cell: Cell = "lstm"
-    """Recurrent cell: LSTM, GRU, or a plain tanh of input and past."""
 
 
 class IntraAttentionDecoderConfig(LookingDecoderConfig):
@@ -141,8 +125,6 @@ class SingleSummaryDecoderConfig(RecurrentDecoderConfig):
     """A recurrent network that sees the utterance as one vector alone."""
 
     type: Literal["single_summary"] = "single_summary"
-    cell: Cell = "lstm"
-    """Recurrent cell: LSTM, GRU, or a plain tanh of input and past."""
 
 
 # --- one step of the recurrence -----------------------------------------------------------------
@@ -153,25 +135,22 @@ class CellState:
 
     def __init__(self, hidden_RD: Tensor) -> None:
         self.hidden_RD = hidden_RD
-        self.cell_RD = torch.zeros_like(hidden_RD)  # of an LSTM only
+        self.cell_RD = torch.zeros_like(hidden_RD)
 
     def select(self, rows_R: Tensor) -> None:
         self.hidden_RD, self.cell_RD = self.hidden_RD[rows_R], self.cell_RD[rows_R]
 
 
 class RecurrentCell(nn.Module):
-    """PyTorch's, with the state in an object that it changes, as `IntraAttentionCell` has it."""
+    """PyTorch's LSTM, with the state in an object that it changes, as `IntraAttentionCell` has it."""
 
-    def __init__(self, cell: Cell, input_dim: int, dim: int) -> None:
+    def __init__(self, input_dim: int, dim: int) -> None:
         super().__init__()
-        self.cell = CELLS[cell][1](input_dim, dim)
+        self.cell = nn.LSTMCell(input_dim, dim)
 
     def forward(self, x_RD: Tensor, state: CellState) -> Tensor:
         """The next hidden state (R, D)."""
-        if isinstance(self.cell, nn.LSTMCell):
-            state.hidden_RD, state.cell_RD = self.cell(x_RD, (state.hidden_RD, state.cell_RD))
-        else:
-            state.hidden_RD = self.cell(x_RD, state.hidden_RD)
+        state.hidden_RD, state.cell_RD = self.cell(x_RD, (state.hidden_RD, state.cell_RD))
         return state.hidden_RD
 
 
@@ -269,12 +248,8 @@ class AttentionDecoder(RecurrentDecoder):
     def __init__(
         self, config: AttentionDecoderConfig | IntraAttentionDecoderConfig, memory_dim: int, vocab_size: int
     ) -> None:
-        cells = [
-            IntraAttentionCell(width, config.dim)
-            if isinstance(config, IntraAttentionDecoderConfig)
-            else RecurrentCell(config.cell, width, config.dim)
-            for width in widths(config.dim + memory_dim, config)
-        ]
+        build = IntraAttentionCell if isinstance(config, IntraAttentionDecoderConfig) else RecurrentCell
+        cells = [build(width, config.dim) for width in widths(config.dim + memory_dim, config)]
         super().__init__(config.dim, cells, config.dropout, memory_dim, vocab_size)
         self.attention = RecurrentAttention(config.attention, config.dim, memory_dim)
 
@@ -307,7 +282,7 @@ class SingleSummaryDecoder(RecurrentDecoder):
 
     def __init__(self, config: SingleSummaryDecoderConfig, memory_dim: int, vocab_size: int) -> None:
         dim = config.dim
-        cells = [RecurrentCell(config.cell, width, dim) for width in widths(2 * dim, config)]
+        cells = [RecurrentCell(width, dim) for width in widths(2 * dim, config)]
         super().__init__(dim, cells, config.dropout, dim, vocab_size)
         self.summarize = nn.Linear(2 * memory_dim, dim)
         self.begin = nn.Linear(dim, config.num_layers * dim)

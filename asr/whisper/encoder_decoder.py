@@ -21,7 +21,7 @@ from asr.models.decoders import (
     WeightsOf,
 )
 from asr.models.encoders import Encoder, EncoderLayer, TransformerEncoderConfig
-from asr.models.layers import Dropout, Memory, PositionConfig, length_mask, without_weights
+from asr.models.layers import Dropout, Memory, length_mask, without_weights
 from asr.models.speech_model import Int8Linear
 from asr.whisper.family import FRAMES_PER_STEP, MAX_STEPS, WhisperSizes
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
@@ -55,7 +55,6 @@ class WhisperEncoder(Encoder):
     positions_TD: Tensor
 
     subsampling_factor = FRAMES_PER_STEP
-    first_frame = 0.0
 
     def __init__(self, sizes: WhisperSizes) -> None:
         super().__init__()
@@ -64,7 +63,7 @@ class WhisperEncoder(Encoder):
             num_heads=sizes.encoder_heads,
             feed_forward_dim=EXPANSION * sizes.dim,
             dropout=0.0,  # as Whisper was trained
-            positions=PositionConfig(type="none"),
+            positions="none",
         )
         self.output_dim = sizes.dim
         self.convolution_1 = nn.Conv1d(sizes.num_mels, sizes.dim, 3, padding=1)
@@ -115,6 +114,20 @@ class WhisperEncoder(Encoder):
         return F.gelu(x_BDT).mT.contiguous()  # or all sums after it walk through memory in leaps
 
 
+class LearnedPositions(nn.Module):
+    """Adds a row of a table to each token; `start` is the position of the first one."""
+
+    def __init__(self, span: int, dim: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(span, dim)
+
+    def forward(self, x_BUD: Tensor, start: int = 0) -> Tensor:
+        end = start + x_BUD.size(1)
+        if end > len(self.table.weight):
+            raise UserError(f"a text of {end} tokens, but this model has {len(self.table.weight)} positions")
+        return x_BUD + self.table.weight[start:end].to(x_BUD.dtype)
+
+
 class WhisperDecoder(TransformerDecoder):
     """Our decoder with unscaled embeddings, and an output that is these, without a bias.
 
@@ -131,10 +144,10 @@ class WhisperDecoder(TransformerDecoder):
             num_heads=sizes.decoder_heads,
             feed_forward_dim=EXPANSION * sizes.dim,
             dropout=0.0,
-            positions=PositionConfig(type="learned", span=sizes.max_tokens),
         )
         super().__init__(layers, memory_dim, vocab_size)
-        self.max_tokens -= len(prompt)
+        self.positions = LearnedPositions(sizes.max_tokens, sizes.dim)
+        self.max_tokens = sizes.max_tokens - 1 - len(prompt)  # the start has a position too
         self.prompt = prompt
         self.scale = 1.0
         self.output = nn.Linear(sizes.dim, vocab_size, bias=False)

@@ -12,8 +12,7 @@ from asr.research.tdnn import TDNNEncoder, TDNNEncoderConfig
 
 def build_encoder(factor: int) -> TDNNEncoder:
     torch.manual_seed(0)
-    subsampling = {"type": "stack", "factor": factor}
-    config = TDNNEncoderConfig.model_validate({"dim": 8, "num_layers": 3, "subsampling": subsampling})
+    config = TDNNEncoderConfig.model_validate({"dim": 8, "num_layers": 3, "subsampling": {"factor": factor}})
     return TDNNEncoder(config, num_features=20).double().eval()
 
 

@@ -185,7 +185,7 @@ def test_rescoring_in_half_precision_rounds_no_more_than_the_model(monkeypatch: 
 )
 @every_method
 def test_the_batch_changes_nothing(method: str, name: str) -> None:
-    model, config = build_talker(name, 2, -3.0), DecodingConfig(method=method, beam=4)
+    model, config = build_talker(name, 5, -3.0), DecodingConfig(method=method, beam=4)
     texts = {
         size: [
             text

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -296,7 +295,7 @@ class Talker(torch.nn.Module):
     """A CTC head of given scores and no decoder, as far as a beam asks."""
 
     decoder = None
-    guided_attention = SimpleNamespace(ctc_width=None)
+    guide_width = None
 
     def __init__(self, scores_TV: Tensor) -> None:
         super().__init__()

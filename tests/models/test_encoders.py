@@ -34,11 +34,8 @@ WHISPER = WhisperSizes(
     num_mels=80, vocab_size=9, dim=16, encoder_layers=1, encoder_heads=2, decoder_layers=1, decoder_heads=2
 )
 FRONTS = [
-    SubsamplingConfig(type="conv2d", factor=4, channels=4),
-    SubsamplingConfig(
-        type="conv2d", factor=8, channels=16
-    ),  # of few channels, the middle is a matter of chance
-    SubsamplingConfig(type="stack", factor=4),
+    SubsamplingConfig(factor=4, channels=4),
+    SubsamplingConfig(factor=8, channels=16),  # of few channels, the middle is a matter of chance
 ]
 GEOMETRIES = [kind(dim=16, num_layers=1, subsampling=front) for kind in KINDS for front in FRONTS]
 GEOMETRIES.append(WhisperEncoderConfig(sizes=WHISPER))
@@ -60,7 +57,7 @@ def test_dropout_in_training_only(config_type: type[EncoderConfig]) -> None:
 
 @pytest.mark.parametrize("config", GEOMETRIES, ids=lambda config: f"{config.type}-{describe_front(config)}")
 def test_an_impulse_moves_the_step_at_its_time(config: EncoderConfig) -> None:
-    """Words have their times by `first_frame` and `subsampling_factor`: a step is where what moves it most is."""
+    """Words have their times by `subsampling_factor`: a step is where what moves it most is."""
     late = []
     for seed in range(3):
         torch.manual_seed(seed)
@@ -70,7 +67,7 @@ def test_an_impulse_moves_the_step_at_its_time(config: EncoderConfig) -> None:
 
 def describe_front(config: EncoderConfig) -> str:
     front = getattr(config, "subsampling", None)
-    return "own" if front is None else f"{front.type}-{front.factor}"
+    return "own" if front is None else str(front.factor)
 
 
 def measure_lateness(encoder: Encoder) -> float:
@@ -86,21 +83,18 @@ def measure_lateness(encoder: Encoder) -> float:
     weights_NT = energy_NT.square()  # attention spreads a little of an impulse over all steps
     steps_T = torch.arange(energy_NT.size(1))
     middles_N = (weights_NT * steps_T).sum(1) / weights_NT.sum(1)
-    return float((encoder.first_frame + encoder.subsampling_factor * middles_N - frames).mean())
+    return float((encoder.subsampling_factor * middles_N - frames).mean())
 
 
 # B batch, T frames, F features, C channels, D model dimension
 
 NUM_FEATURES, DIM = 11, 6  # an odd number of features: the last one has no neighbour
-TYPES = ["conv2d", "stack"]
 FACTORS = [1, 2, 4, 8]
 
 
-def build_subsampling(kind: str, factor: int) -> Subsampling:
+def build_subsampling(factor: int) -> Subsampling:
     torch.manual_seed(0)
-    options = {"channels": 3} if kind == "conv2d" and factor > 1 else {}
-    config = SubsamplingConfig(type=kind, factor=factor, **options)
-    return Subsampling(config, NUM_FEATURES, DIM).double()
+    return Subsampling(SubsamplingConfig(factor=factor, channels=3), NUM_FEATURES, DIM).double()
 
 
 def subsample_alone(ours: Subsampling, features_TF: Tensor) -> Tensor:
@@ -109,10 +103,6 @@ def subsample_alone(ours: Subsampling, features_TF: Tensor) -> Tensor:
 
 def project_alone(ours: Subsampling, features_TF: Tensor) -> Tensor:
     """One utterance, step by step as the configuration describes it."""
-    factor = ours.config.factor
-    if ours.config.type == "stack":
-        rows = [F.pad(part, (0, 0, 0, factor - len(part))) for part in features_TF.split(factor)]
-        return torch.stack([part.flatten() for part in rows]) @ ours.project.weight.T + ours.project.bias
     x_CTF = features_TF[None]
     for layer in ours.convolutions:
         x_CTF = F.conv2d(x_CTF, layer.weight, layer.bias, stride=2, padding=1).relu()
@@ -121,11 +111,10 @@ def project_alone(ours: Subsampling, features_TF: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("factor", FACTORS)
-@pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("padding", [0.0, 1e4, float("nan")])
-def test_each_utterance_as_if_alone(kind: str, factor: int, padding: float) -> None:
+def test_each_utterance_as_if_alone(factor: int, padding: float) -> None:
     """Values and gradients, whatever stands in the padding."""
-    ours, reference = build_subsampling(kind, factor), build_subsampling(kind, factor)
+    ours, reference = build_subsampling(factor), build_subsampling(factor)
     lengths_B = torch.tensor([21, 16, 1, 0, 9])
     features_BTF = torch.full((5, 21, NUM_FEATURES), padding, dtype=torch.float64)
     for row, length in enumerate(lengths_B.tolist()):
@@ -147,11 +136,11 @@ def test_each_utterance_as_if_alone(kind: str, factor: int, padding: float) -> N
         torch.testing.assert_close(parameter.grad, -other.grad, rtol=0, atol=1e-10)
 
 
-@given(frame=st.integers(0, 63), kind=st.sampled_from(TYPES), factor=st.sampled_from(FACTORS))
+@given(frame=st.integers(0, 63), factor=st.sampled_from(FACTORS))
 @settings(max_examples=40)
-def test_a_step_sees_its_own_frames_and_few_others(frame: int, kind: str, factor: int) -> None:
+def test_a_step_sees_its_own_frames_and_few_others(frame: int, factor: int) -> None:
     """Step t stands for frames t * factor to (t + 1) * factor; times in the encoder rest on that."""
-    ours = build_subsampling(kind, factor)
+    ours = build_subsampling(factor)
     features_BTF = torch.randn(1, 64, NUM_FEATURES, dtype=torch.float64)
     changed_BTF = features_BTF.clone()
     changed_BTF[0, frame] += 10
@@ -160,12 +149,10 @@ def test_a_step_sees_its_own_frames_and_few_others(frame: int, kind: str, factor
     changed = difference[0].abs().sum(-1).nonzero()[:, 0].tolist()
     assert changed
     assert min(changed) >= frame // factor
-    assert max(changed) <= frame // factor + (0 if kind == "stack" or factor == 1 else 1)
+    assert max(changed) <= frame // factor + (0 if factor == 1 else 1)
 
 
 # T steps, F features, D dimension
-
-THEIRS = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN}
 
 
 def build_lstm(**options: Any) -> LSTMEncoder:
@@ -174,37 +161,30 @@ def build_lstm(**options: Any) -> LSTMEncoder:
     return LSTMEncoder(config, num_features=20).double().eval()
 
 
-def encode_alone(encoder: LSTMEncoder, features_TF: Tensor, cell: str) -> Tensor:
+def encode_alone(encoder: LSTMEncoder, features_TF: Tensor) -> Tensor:
     x_TD = encoder.subsampling(features_TF[None], torch.tensor([len(features_TF)]))[0][0]
     for index, layer in enumerate(encoder.layers):
-        x_TD = encoder.norms[index](as_pytorch(layer, cell, x_TD.size(1))(x_TD)[0])
+        x_TD = encoder.norms[index](as_pytorch(layer, x_TD.size(1))(x_TD)[0])
     return x_TD
 
 
-def as_pytorch(layer: Bidirectional, cell: str, input_dim: int) -> nn.RNNBase:
+def as_pytorch(layer: Bidirectional, input_dim: int) -> nn.LSTM:
     """PyTorch's own layer of both directions, with the same weights."""
-    theirs = THEIRS[cell](input_dim, 8, batch_first=True, bidirectional=True).double()
+    theirs = nn.LSTM(input_dim, 8, batch_first=True, bidirectional=True).double()
     backwards = {f"{name}_reverse": tensor for name, tensor in layer.backwards.state_dict().items()}
     theirs.load_state_dict(layer.forwards.state_dict() | backwards)
     return theirs
 
 
-@pytest.mark.parametrize("kind", ["conv2d", "stack"])
-@pytest.mark.parametrize("cell", THEIRS)
-def test_lstm_each_utterance_as_if_alone(cell: str, kind: str) -> None:
-    encoder = build_lstm(cell=cell, subsampling={"type": kind, "factor": 2})
-    assert_each_as_if_alone(
-        encoder,
-        2,
-        lambda features_TF: encode_alone(encoder, features_TF, cell),
-    )
+def test_lstm_each_utterance_as_if_alone() -> None:
+    encoder = build_lstm(subsampling={"factor": 2})
+    assert_each_as_if_alone(encoder, 2, lambda features_TF: encode_alone(encoder, features_TF))
 
 
-@pytest.mark.parametrize("cell", THEIRS)
-def test_signals_and_gradients_stay_of_one_size_through_the_layers(cell: Any) -> None:
+def test_signals_and_gradients_stay_of_one_size_through_the_layers() -> None:
     """At the start a deep stack passes on what it hears: else training waits long before it begins."""
     torch.manual_seed(0)
-    encoder = LSTMEncoder(LSTMEncoderConfig(cell=cell, dim=64, num_layers=5, dropout=0.0), num_features=40)
+    encoder = LSTMEncoder(LSTMEncoderConfig(dim=64, num_layers=5, dropout=0.0), num_features=40)
     encoded_BTD, _ = encoder(torch.randn(2, 200, 40), torch.tensor([200, 200]))
     assert encoded_BTD.std(1).mean() > 0.3  # over time
 
@@ -301,7 +281,7 @@ def convolve_plainly(x_TD: Tensor, state: dict[str, Tensor], kernel: int) -> Ten
 @pytest.mark.parametrize("positions", ["rotary", "none"])
 def test_layer_equals_a_plain_reference(positions: str) -> None:
     """Of each utterance alone, while ours runs over the padded batch."""
-    ours = build_layer(positions={"type": positions})
+    ours = build_layer(positions=positions)
     state = ours.state_dict()
     lengths_B = torch.tensor([40, 13, 1])
     mask_BT = length_mask(lengths_B, 40)

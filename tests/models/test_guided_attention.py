@@ -12,12 +12,11 @@ import torch
 from decoding_examples import build_talker, random_encoded, search
 from hypothesis import given, settings, strategies as st
 from model_examples import (
-    FREE,
+    ATTENDING,
     NUM_FEATURES,
     SYSTEMS,
     build_example,
     every_attending_decoder,
-    every_free_decoder,
     make_utterances,
     mark_relatives,
 )
@@ -28,7 +27,6 @@ from asr.config import build_config
 from asr.decoding import DecodingConfig, EncodedAudio, align_by_attention, search_quickly
 from asr.errors import UserError
 from asr.models import (
-    CTC,
     ELSEWHERE,
     MIN_DEVIATION,
     AttentionGuide,
@@ -41,7 +39,7 @@ from asr.models import (
     SpeechModel,
     SpeechModelConfig,
     Targets,
-    attention_measures,
+    ctc_loss,
     diagonal_times,
     follow_texts,
     guide_texts,
@@ -53,17 +51,17 @@ from asr.system import RunConfig
 # B batch, W texts of each, R rows of beams, N tokens and the end, T encoded steps, H heads, V vocabulary
 
 HYBRID = "transformer-hybrid"
-PRIOR = {"keep_updates": 2, "end_updates": 5}
+PRIOR = {"end_updates": 5}
 WINDOW = {"width": 1.5, "ctc_threshold": 1e9}
 every_guided_decoder = pytest.mark.parametrize(
-    "name", mark_relatives([name for name in FREE if SYSTEMS[name].ctc_weight > 0])
+    "name", mark_relatives([name for name in ATTENDING if SYSTEMS[name].ctc_weight > 0])
 )
 
 
 def guide(model: SpeechModel, **parts: Any) -> SpeechModel:
     """The same model, led by these parts alone."""
     config = GuidedAttentionConfig.model_validate(parts) if parts else None
-    model.guided_attention = GuidedAttention(config, model.subsampling_factor)
+    model.guided_attention = None if config is None else GuidedAttention(config, model.subsampling_factor)
     return model
 
 
@@ -81,12 +79,11 @@ def catch_bias(model: SpeechModel) -> list[Any]:
 @given(
     rows=st.lists(st.integers(1, 6), min_size=2, max_size=3),
     steps=st.lists(st.integers(1, 20), min_size=3, max_size=3),
-    sigma=st.sampled_from([0.05, 0.2, 2.0]),
     seed=st.integers(0, 99),
 )
 @settings(max_examples=25)
-def test_penalty_equals_its_formula(rows: list[int], steps: list[int], sigma: float, seed: int) -> None:
-    """1 - exp(-(n/N - t/T)^2 / (2 sigma^2)) times the attention: sums over rows, a mean over heads."""
+def test_penalty_equals_its_formula(rows: list[int], steps: list[int], seed: int) -> None:
+    """1 - exp(-(n/N - t/T)^2 / (2 * 0.2^2)) times the attention: sums over rows, a mean over heads."""
     lengths, random = steps[: len(rows)], torch.Generator().manual_seed(seed)
     weights_BHNT = torch.rand(len(rows), 2, max(rows), max(lengths), generator=random).softmax(-1)
     lengths_B, num_rows_B = torch.tensor(lengths), torch.tensor(rows)
@@ -95,20 +92,10 @@ def test_penalty_equals_its_formula(rows: list[int], steps: list[int], sigma: fl
     expected = 0.0
     for b, (count, length) in enumerate(zip(rows, lengths, strict=True)):
         for head, n, t in itertools.product(range(2), range(count), range(length)):
-            penalty = 1 - math.exp(-((n / count - t / length) ** 2) / (2 * sigma**2))
+            penalty = 1 - math.exp(-((n / count - t / length) ** 2) / (2 * 0.2**2))
             expected += weights_BHNT[b, head, n, t].item() * penalty / 2
-    loss = guided_attention_loss(weights_BHNT, times_BN, num_rows_B, lengths_B, sigma).item()
+    loss = guided_attention_loss(weights_BHNT, times_BN, num_rows_B, lengths_B).item()
     assert loss == pytest.approx(expected, abs=1e-5)
-
-
-def test_attention_measures_by_hand() -> None:
-    """Centres of attention at steps 0, 3, 1, 4 and 3; the path wants 0, 2, 2, 4 and 5; the last row is padding."""
-    weights_BHNT = torch.nn.functional.one_hot(torch.tensor([[[0, 3, 1, 4, 3, 0]]]), 8).float()
-    times_BN = torch.tensor([[0.0, 2.0, 2.0, 4.0, 5.0, 0.0]])
-    measures = attention_measures(weights_BHNT, times_BN, torch.tensor([5]), torch.tensor([8]))
-    assert measures["attention_distance"].item() == pytest.approx((0 + 1 + 1 + 0 + 2) / 8)
-    # Of 5: from step 3 it went back to step 1; a single step back is none.
-    assert measures["attention_monotonic"].item() == 4
 
 
 def test_its_weight_stays_or_is_halved() -> None:
@@ -125,14 +112,13 @@ def test_the_diagonal_runs_through_the_speech() -> None:
     lengths_B, known_B2 = torch.tensor([80]), torch.tensor([[24.0, 60.0]])
     targets = Targets(torch.tensor([[7, 8]]), torch.tensor([2]))
 
-    def find_span(known_B2: Tensor | None, **options: bool) -> list[list[float]]:
+    def find_span(known_B2: Tensor | None) -> list[list[float]]:
         audio = (features_BTF, lengths_B, known_B2)
-        batch = GuidedBatch(targets, (features_BTF, lengths_B), None, audio, 0)
-        return batch.find_diagonal(4, **options)[0].tolist()
+        batch = GuidedBatch(targets, (features_BTF, lengths_B), None, None, audio, 0)
+        return batch.find_diagonal(4)[0].tolist()
 
     assert find_span(None) == [[5.0, 15.0]]
     assert find_span(known_B2) == [[6.0, 15.0]]
-    assert find_span(None, trim=False) == [[0.0, 20.0]]
     times_BN = diagonal_times(torch.tensor([[2.0, 10.0], [0.0, 3.0]]), torch.tensor([4, 3]), 4)
     assert times_BN[0].tolist() == [2, 4, 6, 8] and times_BN[1, :3].tolist() == [0, 1, 2]
 
@@ -165,7 +151,7 @@ def test_prior_equals_its_formula(
 
 def test_its_width_is_kept_then_grows_then_there_is_none() -> None:
     widths = {0: 0.08, 99: 0.08, 100: 0.08, 200: 0.08 / 0.75, 300: 0.16, 499: 32.0, 500: None, 9999: None}
-    prior = AttentionPriorConfig(keep_updates=100, end_updates=500)
+    prior = AttentionPriorConfig()
     assert {step: prior.width_at(step) for step in widths} == pytest.approx(widths)
 
 
@@ -173,7 +159,7 @@ def test_its_width_is_kept_then_grows_then_there_is_none() -> None:
 def test_it_holds_training_alone_and_not_after_its_end(name: str) -> None:
     """Off, it changes no bit."""
     batch, model = make_utterances([90, 60], [5, 3]), build_example(name)
-    own = (SYSTEMS[name].guided_attention or GuidedAttentionConfig(loss=None)).model_dump() | {"prior": None}
+    own = (SYSTEMS[name].guided_attention or GuidedAttentionConfig()).model_dump() | {"prior": None}
 
     def losses(step: int, training: bool, **prior: Any) -> list[float]:
         torch.manual_seed(1)
@@ -187,7 +173,7 @@ def test_it_holds_training_alone_and_not_after_its_end(name: str) -> None:
     assert losses(0, False, prior=PRIOR) == losses(0, False)
 
 
-@every_free_decoder
+@every_attending_decoder
 def test_gradients_are_finite_in_fp16_where_texts_differ_in_length(name: str) -> None:
     model = guide(build_example(name), prior=PRIOR).train()
     with torch.autocast("cpu", torch.float16):
@@ -219,7 +205,7 @@ def example(name: str) -> tuple[Decoder, Tensor, tuple[Tensor, Tensor], Tensor]:
     return model.decoder, tokens_RU, (encoded_BTD, lengths_B), bias_RUT
 
 
-@every_free_decoder
+@every_attending_decoder
 @torch.no_grad()
 def test_a_decoder_attends_by_its_scores_and_the_bias(name: str) -> None:
     """Where nothing that was attended to before has a say: weights ~ weights without it * exp(bias)."""
@@ -293,18 +279,12 @@ def test_training_and_dev_see_the_window(name: str) -> None:
     assert model.ctc_head.weight.grad is None
 
 
-def test_the_threshold_is_a_loss_per_token() -> None:
-    """A loss of 0 stands for too few steps, and so for no alignment."""
-    ctc = CTC(torch.empty(0), torch.tensor([5.9, 6.1, 2.1, 0.0]))
-    targets = Targets(torch.zeros(4, 3, dtype=torch.long), torch.tensor([3, 3, 1, 3]))
-    assert ctc.aligns(targets, 2.0).tolist() == [True, False, False, False]
-
-
 @pytest.mark.parametrize("prior", [None, {}])
 def test_an_utterance_that_ctc_does_not_align_has_the_prior(prior: dict[str, Any] | None) -> None:
     """In training; without one its attention is free. On dev it is guided, too."""
     batch, model = make_utterances([90, 60], [5, 3]), build_example(HYBRID)
-    loss_B = model._compute_ctc(model.encode(*batch[:2]), Targets(*batch[2:])).loss_B / batch[3]
+    encoded_BTD, lengths_B = model.encode(*batch[:2])
+    loss_B = ctc_loss(model.ctc_log_probabilities(encoded_BTD), lengths_B, *batch[2:]) / batch[3]
 
     def find_bias(threshold: float, training: bool = True) -> Tensor:
         model = guide(build_example(HYBRID), prior=prior, window={"width": 1.5, "ctc_threshold": threshold})
@@ -353,8 +333,6 @@ def test_a_width_of_decoding_takes_the_place_of_that_of_training() -> None:
     model = build_talker("transformer-attention")
     with pytest.raises(UserError, match="guide_width"):
         search(model, *random_encoded(model, [5]), DecodingConfig(method="attention", **wide))
-    with pytest.raises(UserError, match="guide_width"):
-        DecodingConfig(ctc_weight=1.0, **wide)
 
 
 @torch.inference_mode()
@@ -389,9 +367,8 @@ def test_alignments_look_where_the_decoder_does() -> None:
     [
         ({"loss": {}}, {"decoder": None, "ctc_weight": 1.0}, "needs a decoder that attends"),
         ({"window": {}}, {"decoder": {"type": "single_summary"}}, "needs a decoder that attends"),
-        ({"window": {}}, {"decoder": {"type": "parallel_end"}}, "decoder.type = parallel_end does not"),
+        ({"window": {}}, {"decoder": {"type": "mask_ctc"}}, "decoder.type = mask_ctc does not"),
         ({"window": {}}, {"ctc_weight": 0.0}, "set ctc_weight above 0"),
-        ({"prior": {"keep_updates": 500}}, {}, "end_updates = 500 is not after keep_updates = 500"),
     ],
 )
 def test_config_says_what_it_needs(guided: dict[str, Any], changes: dict[str, Any], message: str) -> None:
@@ -400,15 +377,7 @@ def test_config_says_what_it_needs(guided: dict[str, Any], changes: dict[str, An
         SpeechModelConfig.model_validate(tree | changes)
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("train.steps=500", "end_updates = 500 is not before train.steps = 500"),
-        ("features.type=mfcc", "guided_attention finds silence in log-mel features"),
-        ("model.guided_attention={}", "guides nothing: give it a loss, a prior or a window"),
-    ],
-)
-def test_run_says_what_it_needs(setting: str, message: str) -> None:
+def test_its_loss_and_prior_are_for_log_mel_features() -> None:
     base = [
         "output_dir=run",
         "data.train=train.jsonl",
@@ -417,5 +386,5 @@ def test_run_says_what_it_needs(setting: str, message: str) -> None:
     ]
     base += ["model.decoder={}", "model.guided_attention.prior={}"]
     build_config(RunConfig, base)
-    with pytest.raises(UserError, match=message):
-        build_config(RunConfig, [*base, setting])
+    with pytest.raises(UserError, match="finds silence in log-mel features"):
+        build_config(RunConfig, [*base, "features.type=mfcc"])

@@ -225,7 +225,6 @@ def test_sentences_that_are_all_too_long_are_said() -> None:
     ("override", "message"),
     [
         ("train.select_by=wer", "select_by"),
-        ("features.num_mels=40", "features is about audio"),
         ("train.plot_every=5", "plot_every"),
         ("model.encoder={}", "unknown key model.encoder"),
         ("model.type=tree", "type 'tree': expected one of speech, language"),

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from asr.models import IGNORED, align_tokens, cross_entropy, ctc_loss
+from asr.decoding import align_tokens
+from asr.models import IGNORED, cross_entropy, ctc_loss
 from asr.text import BLANK_ID
 
 # B batch, T encoded steps, U tokens, V vocabulary

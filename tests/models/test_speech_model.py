@@ -18,7 +18,6 @@ from model_examples import (
 )
 
 from asr.models import (
-    REPORTED,
     Decoder,
     SpeechModel,
     SpeechModelConfig,
@@ -72,7 +71,7 @@ def test_losses_of_a_batch_are_the_sums_of_each_alone(name: str) -> None:
     assert together.num_tokens == sum(TOKEN_LENGTHS) + len(TOKEN_LENGTHS)
     assert together.num_tokens == sum(losses.num_tokens for losses in each)
     torch.testing.assert_close(together.total, sum(losses.total for losses in each), rtol=1e-5, atol=0)
-    assert together.parts.keys() <= set(REPORTED)
+    assert together.parts.keys() <= set(model.reported)
     for part, value in together.parts.items():
         torch.testing.assert_close(
             value.double(), sum(losses.parts[part] for losses in each).double(), rtol=1e-5, atol=1e-4

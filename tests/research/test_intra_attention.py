@@ -122,7 +122,7 @@ def build_encoder(**options: Any) -> IntraAttentionEncoder:
 
 
 def test_each_utterance_as_if_alone() -> None:
-    encoder = build_encoder(subsampling={"type": "stack", "factor": 2})
+    encoder = build_encoder(subsampling={"factor": 2})
 
     def encode_alone(features_TF: Tensor) -> Tensor:
         x_TD = encoder.subsampling(features_TF[None], torch.tensor([len(features_TF)]))[0][0]

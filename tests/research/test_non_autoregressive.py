@@ -26,14 +26,12 @@ from asr.models import (
     build_model,
 )
 from asr.research import (
-    EndDecoder,
     LengthDecoder,
     LengthPredictor,
     MaskDecoder,
     draw_gaps,
     non_autoregressive as module,
 )
-from asr.text import EOS_ID
 
 # B utterances, T encoded steps, U tokens or queries, N tokens and the end, V vocabulary
 
@@ -140,33 +138,6 @@ def test_loss_of_length_and_tokens() -> None:
     assert decoder.compute_loss(TARGETS, encoded, {}, FORCING).parts["correct"] == 4 + 2
 
 
-# --- the end ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("lengths", [(11, 6, 9, 4), (4, 3, 2, 4)])
-@torch.no_grad()
-def test_loss_of_tokens_and_end(lengths: tuple[int, ...]) -> None:
-    """With 4 steps there is no query for the end of the first text."""
-    model = build("parallel-end")
-    decoder = model.decoder
-    assert isinstance(decoder, EndDecoder)
-    encoded = encode(model, lengths)
-    scores_BUV, _ = decoder(*encoded)
-    assert scores_BUV.shape == (4, max(lengths), VOCAB_SIZE)
-    expected, num_correct = 0.0, 0
-    for scores_UV, tokens, count in zip(
-        scores_BUV, TARGETS.tokens_BU, TARGETS.lengths_B.tolist(), strict=True
-    ):
-        for scores_V, target in zip(scores_UV, [*tokens[:count].tolist(), EOS_ID], strict=False):
-            expected += smoothed_loss(scores_V, target)
-            num_correct += int(scores_V.argmax()) == target
-    decoder_loss = decoder.compute_loss(TARGETS, encoded, {1: (0, 2)}, FORCING)
-    assert decoder_loss.loss.item() == pytest.approx(expected, rel=1e-5)
-    assert decoder_loss.parts["correct"] == num_correct
-    assert decoder_loss.weights[1].shape == (4, 2, 5, max(lengths))
-    assert decoder_loss.num_rows_B.tolist() == [min(5, max(lengths)), 3, 1, 4]
-
-
 # --- gaps ---------------------------------------------------------------------------------------
 
 
@@ -222,24 +193,20 @@ def test_loss_of_the_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
 @every_non_autoregressive
 @torch.no_grad()
 def test_attention_that_is_asked_for(name: str) -> None:
-    """A row for each token, and in one for the end; of the heads named, each a distribution over the steps."""
+    """A row for each token; of the heads named, each a distribution over the steps."""
     model = build_example(name)
     assert model.decoder is not None
     encoded = encode(model)
     _, weights = model.decoder.score_reference(TARGETS, encoded, {0: (1, 3)})
-    rows = 5 if name == "parallel-end" else 4
-    assert weights[0].shape == (4, 2, rows, 11) and list(weights) == [0]
-    torch.testing.assert_close(weights[0].sum(-1), torch.ones(4, 2, rows))
+    assert weights[0].shape == (4, 2, 4, 11) and list(weights) == [0]
+    torch.testing.assert_close(weights[0].sum(-1), torch.ones(4, 2, 4))
     assert not weights[0][1, :, :, 6:].any()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"decoder": {"type": "parallel_length", "positions": {"type": "rotary"}}},
-            "positions.type = rotary",
-        ),
+        ({"decoder": {"type": "parallel_length", "positions": "rotary"}}, "positions = rotary"),
         ({"decoder": {"type": "mask_ctc"}, "ctc_weight": 0.0}, "decoder.type = mask_ctc starts from CTC"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from typing import Any
 
@@ -19,10 +18,8 @@ from decoding_examples import (
 )
 from hypothesis import given, strategies as st
 from model_examples import (
-    NUM_FEATURES,
     NUM_SPECIAL,
     PARALLEL,
-    SYSTEMS,
     VOCAB_SIZE,
     every_non_autoregressive,
 )
@@ -37,9 +34,9 @@ from asr.decoding import (
     resolve_method,
 )
 from asr.errors import UserError
-from asr.models import SpeechModel, SpeechModelConfig, build_model
-from asr.research import EndDecoder, LengthDecoder, MaskDecoder, non_autoregressive_search
-from asr.text import BLANK_ID, EOS_ID, UNK_ID
+from asr.models import SpeechModel
+from asr.research import LengthDecoder, MaskDecoder, non_autoregressive_search
+from asr.text import BLANK_ID, UNK_ID
 
 # T encoded steps, D dimension, U tokens or queries, V vocabulary
 
@@ -66,17 +63,6 @@ def say(scores_UV: Tensor, tokens: range) -> list[tuple[int, float]]:
 
 
 # --- one utterance by itself --------------------------------------------------------------------
-
-
-def test_no_text_is_longer_than_the_positions_that_were_learned() -> None:
-    """At first a length is a wild guess, and that must not end a training."""
-    tree = json.loads(SYSTEMS["parallel-length"].model_dump_json())
-    tree["decoder"]["positions"] = {"type": "learned", "span": 4}
-    config = SpeechModelConfig.model_validate_json(json.dumps(tree))
-    model = build_model(config, NUM_FEATURES, VOCAB_SIZE).eval()
-    torch.nn.init.constant_(model.decoder.length_predictor.count.bias, 3.0)
-    found = decode_parallel(model, random_encoded(model, LENGTHS), beam=3, nbest=3)
-    assert [max(len(text.tokens) for text in texts) for texts in found] == [4, 2, 4, 4]
 
 
 @pytest.mark.parametrize(
@@ -114,35 +100,6 @@ def test_the_likeliest_lengths_are_tried(config: dict[str, Any]) -> None:
             assert hypothesis.score == hypothesis.log_probability == pytest.approx(total, abs=1e-4)
             assert len(hypothesis.attended_steps) == len(tokens) + 1
             assert hypothesis.attended_steps[-1] == LENGTHS[row] - 1  # no query asks where the end is
-
-
-@pytest.mark.parametrize("max_tokens", [None, 3, 11])
-@pytest.mark.parametrize("end_bias", [-10.0, 0.5, 10.0])
-@torch.no_grad()
-def test_the_text_ends_before_the_first_end(end_bias: float, max_tokens: int | None) -> None:
-    model = build_talker("parallel-end", 1, end_bias)
-    decoder = model.decoder
-    assert isinstance(decoder, EndDecoder)
-    encoded = random_encoded(model, LENGTHS)
-    found = []
-    for row, (hypothesis,) in enumerate(decode_parallel(model, encoded, max_tokens=max_tokens)):
-        scores_1UV, weights = decoder(*alone(encoded, row), decoder.last_heads)
-        said = say(scores_1UV[0], range(EOS_ID, VOCAB_SIZE))
-        before = itertools.takewhile(lambda pair: pair[0] != EOS_ID, said)
-        text = list(itertools.islice(before, max_tokens or 99))
-        total, rest = sum(log_probability for _, log_probability in text), said[len(text) :]
-        if rest:  # the end, whether said or forced
-            total += scores_1UV[0].double().log_softmax(-1)[len(text), EOS_ID].item()
-        assert hypothesis.tokens == tuple(token for token, _ in text)
-        assert hypothesis.score == hypothesis.log_probability == pytest.approx(total, abs=1e-4)
-        steps = weights[decoder.num_layers - 1][0].mean(0) @ torch.arange(LENGTHS[row]).float()
-        looked = [*steps.tolist(), LENGTHS[row] - 1][: len(text) + 1]
-        assert hypothesis.attended_steps == pytest.approx(looked, abs=1e-4)
-        found.append(len(text))
-    if end_bias == 10:
-        assert found == [0] * 4
-    if end_bias == -10:
-        assert found == [min(length, max_tokens or 99) for length in LENGTHS]
 
 
 @given(
@@ -256,7 +213,6 @@ def test_each_decoder_is_offered_the_methods_that_it_can(name: str) -> None:
     ctc: list[str] = ["ctc_greedy", "ctc_beam"]
     expected: dict[str, tuple[str, list[str]]] = {
         "parallel-length": ("parallel", ["parallel"]),
-        "parallel-end": ("parallel", ["ctc_greedy", "parallel", "ctc_beam"]),
         "mask-ctc": ("parallel", ["ctc_greedy", "parallel", "ctc_beam"]),
         "transformer-hybrid": ("joint", [*ctc, "attention", "rescoring", "joint"]),
         "transformer-ctc": ("ctc_beam", ctc),
@@ -286,5 +242,5 @@ def test_what_goes_astray_is_decoded_again_by_ctc() -> None:
     def methods(name: str) -> list[str]:
         return [attempt.method for attempt in plan_attempts(build_talker(name), DecodingConfig())]
 
-    assert methods("mask-ctc") == methods("parallel-end") == ["parallel", "ctc_beam"]
+    assert methods("mask-ctc") == ["parallel", "ctc_beam"]
     assert methods("parallel-length") == ["parallel"]  # a second time it would say the same

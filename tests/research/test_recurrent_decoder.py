@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import numpy as np
@@ -20,16 +19,15 @@ from asr.research import recurrent_decoder
 Array = np.ndarray
 MEMORY_DIM = 10
 LENGTHS = [9, 5, 1]
-SCORES = ("additive", "dot", "scaled_dot", "cosine")
+SCORES = ("additive", "dot")
 DECODERS: dict[str, dict[str, Any]] = {
     "lstm": {"type": "attention", "attention": {}},
-    "gru": {"type": "attention", "cell": "gru", "attention": {"score": "dot"}},
-    "tanh": {"type": "attention", "cell": "tanh", "num_layers": 2, "attention": {}},
+    "dot": {"type": "attention", "num_layers": 2, "attention": {"score": "dot"}},
     "location": {"type": "attention", "attention": {"location": 3}},
     "intra_attention": {"type": "intra_attention", "attention": {}},
     "intra_attention_deep": {"type": "intra_attention", "num_layers": 2},
     "single_summary": {"type": "single_summary"},
-    "single_summary_deep": {"type": "single_summary", "cell": "gru", "num_layers": 3},
+    "single_summary_deep": {"type": "single_summary", "num_layers": 3},
 }
 every_decoder = pytest.mark.parametrize("name", DECODERS)
 
@@ -79,17 +77,10 @@ def linear(weights: dict[str, Array], name: str, x: Array) -> Array:
     return weights[f"{name}.weight"] @ x + weights.get(f"{name}.bias", 0.0)
 
 
-def run_cell(kind: str, w: dict[str, Array], name: str, x: Array, state: list[Array]) -> list[Array]:
-    """Hochreiter and Schmidhuber 1997 with the forget gate of Gers, Cho et al. 2014, Elman 1990."""
+def run_cell(w: dict[str, Array], name: str, x: Array, state: list[Array]) -> list[Array]:
+    """Hochreiter and Schmidhuber 1997 with the forget gate of Gers."""
     from_x = w[f"{name}.weight_ih"] @ x + w[f"{name}.bias_ih"]
     from_h = w[f"{name}.weight_hh"] @ state[0] + w[f"{name}.bias_hh"]
-    if kind == "tanh":
-        return [np.tanh(from_x + from_h)]
-    if kind == "gru":
-        (reset_x, update_x, new_x), (reset_h, update_h, new_h) = np.split(from_x, 3), np.split(from_h, 3)
-        update = sigmoid(update_x + update_h)
-        new = np.tanh(new_x + sigmoid(reset_x + reset_h) * new_h)
-        return [update * state[0] + (1 - update) * new]
     into, kept, new, out = np.split(from_x + from_h, 4)
     cell = sigmoid(kept) * state[1] + sigmoid(into) * np.tanh(new)
     return [sigmoid(out) * np.tanh(cell), cell]
@@ -116,12 +107,7 @@ def run_lstmn(w: dict[str, Array], name: str, x: Array, past: list[tuple[Array, 
 def energy(w: dict[str, Array], score: str, query: Array, key: Array) -> float:
     if score == "additive":
         return float(linear(w, "attention.energy", np.tanh(query + key))[0])
-    product = float(query @ key)
-    if score == "scaled_dot":
-        return product / math.sqrt(len(query))
-    if score == "cosine":
-        return float(w["attention.factor"]) * product / np.linalg.norm(query) / np.linalg.norm(key)
-    return product
+    return float(query @ key)
 
 
 def attend(w: dict[str, Array], score: str, state: Array, encoded_TE: Array, last_T: Array) -> Any:
@@ -150,7 +136,7 @@ def attend(w: dict[str, Array], score: str, state: Array, encoded_TE: Array, las
 def follow_papers(tree: dict[str, Any], decoder: Decoder, tokens: list[int], encoded_TE: Array) -> Any:
     """Scores and weights of one utterance, token by token and step by step."""
     w = {name: parameter.detach().numpy() for name, parameter in decoder.named_parameters()}
-    kind, depth, dim = tree.get("cell", "lstm"), tree.get("num_layers", 1), 8
+    depth, dim = tree.get("num_layers", 1), 8
     score = tree.get("attention", {}).get("score", "additive")
     states = [[np.zeros(dim), np.zeros(dim)] for _ in range(depth)]
     tapes: list[list[tuple[Array, Array]]] = [[] for _ in range(depth)]
@@ -173,7 +159,7 @@ def follow_papers(tree: dict[str, Any], decoder: Decoder, tokens: list[int], enc
                 tapes[layer].append(new)
                 x = new[0]
             else:
-                states[layer] = run_cell(kind, w, f"cells.{layer}.cell", x, states[layer])
+                states[layer] = run_cell(w, f"cells.{layer}.cell", x, states[layer])
                 x = states[layer][0]
         top = x
         read = np.tanh(linear(w, "combine", np.concatenate([top, context, embedded])))

@@ -87,7 +87,6 @@ def decode_both_ways(
         pytest.param("conformer-hybrid", "rescoring", marks=pytest.mark.slow),
         ("attention-additive", "attention"),
         pytest.param("intra-attention-decoder", "attention", marks=pytest.mark.slow),
-        pytest.param("convolutional-ctc", "ctc_greedy", marks=pytest.mark.slow),
         pytest.param("parallel-length", "parallel", marks=pytest.mark.slow),
         ("mask-ctc", "parallel"),
     ],

@@ -248,7 +248,7 @@ def test_what_is_trained() -> None:
 def test_limits() -> None:
     features_BTF, lengths_B, _ = make_batch(20)
     encoded = MODEL.encode(features_BTF, lengths_B)[:2]
-    with pytest.raises(UserError, match="a sequence of 449 steps"):
+    with pytest.raises(UserError, match="a text of 449 tokens"):
         MODEL.decoder(torch.zeros(1, 449, dtype=torch.int64), *encoded)
     with pytest.raises(UserError, match="3001 frames"):
         MODEL.encode(torch.zeros(1, 3001, 80), torch.tensor([3001]))
