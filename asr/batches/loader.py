@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import multiprocessing
 import signal
@@ -11,7 +10,6 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,7 @@ from asr.batches.builder import (
     needed_frames,
     pad_rows,
 )
-from asr.batches.order import WHOLE, ProcessShare, group_by_length, hash_names, plan_epoch, report_left_over
+from asr.batches.order import WHOLE, ProcessShare, group_by_length, hash_names, plan_epoch
 from asr.data.manifest import Manifest, Utterance
 from asr.errors import UserError
 from asr.system.run_config import BatchConfig
@@ -43,9 +41,9 @@ MAX_BROKEN = 5  # or half, of a small one
 class UtteranceLoader:
     """Base of the loaders of this process's batches.
 
-    A fault of one utterance costs that utterance: it is missing in its batch, and named in `Batch.skipped`
-    and in the file `skipped_path`. Every planned batch comes, even if nothing is left of it. So all processes
-    take the same number of steps, and a step has the same number whether files were broken or not.
+    A fault of one utterance costs that utterance: it is missing in its batch, and named in `Batch.skipped`.
+    Every planned batch comes, even if nothing is left of it. So all processes take the same number of steps,
+    and a step has the same number whether files were broken or not.
     """
 
     def __init__(
@@ -58,7 +56,6 @@ class UtteranceLoader:
         *,
         seed: int = 0,
         share: ProcessShare = WHOLE,
-        skipped_path: Path | None = None,
     ) -> None:
         self.name = name
         self._inputs = inputs
@@ -68,7 +65,6 @@ class UtteranceLoader:
         self._augmenter = Augmenter(inputs.augment, seed, inputs.front_end.config.sample_rate)
         self._builder = BatchBuilder(utterances, inputs, self._augmenter)
         self._num_utterances = num_utterances
-        self._skipped_path = skipped_path
         self._skipped: dict[str, str] = {}
         """The messages of all that was skipped so far, by id."""
         self.num_skipped = 0
@@ -104,31 +100,22 @@ class UtteranceLoader:
             del results  # ends the workers, also while an error still holds on to this frame
 
     def _note_skipped(self, skipped: Sequence[Skipped]) -> None:
-        """Note utterances that cannot be used, each once. All processes write to one file."""
+        """Note utterances that cannot be used, and log each once, as an error: all processes show these."""
         self.num_skipped += len(skipped)
-        new = {item.id: item for item in skipped if item.id not in self._skipped}
-        for item in new.values():
-            self._skipped[item.id] = item.message
-            logger.warning("utterance %s is left out: %s", item.id, item.message)
-        if new and self._skipped_path is not None:
-            lines = (json.dumps(item._asdict(), ensure_ascii=False) + "\n" for item in new.values())
-            try:
-                self._skipped_path.parent.mkdir(parents=True, exist_ok=True)
-                with self._skipped_path.open("a", encoding="utf-8") as file:
-                    file.write("".join(lines))
-            except OSError as error:
-                raise UserError(f"{self._skipped_path}: cannot write to it ({error.strerror})") from None
+        for item in skipped:
+            if item.id not in self._skipped:
+                self._skipped[item.id] = item.message
+                logger.error("utterance %s is left out: %s", item.id, item.message)
         self.require_few_skipped(self.num_skipped)
 
     def require_few_skipped(self, num_skipped: float) -> None:
         """Stop the run if so many utterances that could not be used are too many."""
         allowed = count_allowed(self._num_utterances)
         if num_skipped > allowed:
-            place = f"; all of them: {self._skipped_path}" if self._skipped_path else ""
             raise UserError(
                 f"{self.name}: {num_skipped:.0f} of {self._num_utterances} utterances cannot be used, more "
                 f"than {allowed}; fix or remove them. The first: "
-                f"{'; '.join(list(self._skipped.values())[:5])}{place}"
+                f"{'; '.join(list(self._skipped.values())[:5])}"
             )
 
 
@@ -162,9 +149,7 @@ class BatchLoader(UtteranceLoader):
     def epoch_batches(self, epoch: int, start: int = 0, window: Sequence[int] = (0, 0)) -> Iterator[Batch]:
         """The batches of an epoch, but for the first `start` of all processes: as if these had come too."""
         groups = self.plan_epoch(epoch)
-        num_used = sum(map(len, groups))
-        logger.info("epoch %d: %d utterances in %d batches", epoch, num_used, len(groups))
-        report_left_over(epoch, len(self.training_set.positions_N) - num_used, self._share.multiple)
+        logger.info("epoch %d: %d utterances in %d batches", epoch, sum(map(len, groups)), len(groups))
         yield from self._load_groups(self._share.take(groups, start), epoch)
 
     def evaluation_batches(self) -> Iterator[Batch]:

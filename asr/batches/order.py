@@ -99,15 +99,6 @@ def too_few_batches(count: int, world_size: int) -> UserError:
     )
 
 
-def report_left_over(epoch: int, num_utterances: int, world_size: int) -> None:
-    """Log the utterances at the end of an epoch whose batches are too few for all processes."""
-    if num_utterances:
-        logger.info(
-            "epoch %d: %d more utterances are not used; their batches are too few for %d processes",
-            epoch, num_utterances, world_size,
-        )  # fmt: skip
-
-
 def order_batches(
     seconds_N: np.ndarray,
     config: BatchConfig,

@@ -14,7 +14,7 @@ import numpy as np
 
 from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import UtteranceLoader, report_left_out, select_training_set
-from asr.batches.order import group_by_length, order_batches, order_shards, report_left_over, too_few_batches
+from asr.batches.order import group_by_length, order_batches, order_shards, too_few_batches
 from asr.data.packed import PackedUtterance
 from asr.data.storage import read_ranges
 from asr.errors import UserError
@@ -219,7 +219,6 @@ class ShardLoader(UtteranceLoader):
         if count < multiple:
             raise too_few_batches(count, multiple) if count else self._nothing_to_learn()
         logger.info("epoch %d: %d batches in %d windows", epoch, count - len(waiting), numbers.stop)
-        report_left_over(epoch, sum(map(len, waiting)), multiple)
 
     def _plan_window(self, epoch: int, number: int, shards: np.ndarray) -> list[PlannedBatch]:
         window = ShardWindow(self._folders, shards)

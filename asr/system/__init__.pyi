@@ -26,4 +26,8 @@ from .run_config import (
     SpecAugmentConfig as SpecAugmentConfig,
     TrainConfig as TrainConfig,
 )
-from .shipping import build_resources as build_resources, read_training_texts as read_training_texts
+from .shipping import (
+    build_resources as build_resources,
+    estimate_arpa as estimate_arpa,
+    read_training_texts as read_training_texts,
+)

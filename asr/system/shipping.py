@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asr.config import dump_config
 from asr.data.packed import read_sentences, read_text_file
-from asr.decoding.hypothesis import DecodingConfig, FusionModel
+from asr.decoding.hypothesis import FusionModel
 from asr.decoding.ngram import (
     Arpa,
     Lexicon,
@@ -25,14 +23,11 @@ from asr.decoding.ngram import (
     collect_words,
     estimate_ngrams,
     token_vocabulary,
-    write_arpa,
 )
 from asr.errors import UserError
-from asr.files import hash_file, replace_file
 from asr.models import Model
 from asr.system.checkpoint import (
     BUNDLED_DECODING,
-    DecodingResources,
     System,
     find_model,
     load_any_system,
@@ -43,9 +38,6 @@ from asr.system.checkpoint import (
 )
 from asr.system.run_config import RunConfig
 
-logger = logging.getLogger(__name__)
-
-LANGUAGE_MODEL, NGRAM_FILE, LEXICON_FILE = "language_model", "ngrams.arpa", "lexicon.txt"
 NGRAMS = "ngrams"  # name of the n-grams of training texts, among language models
 ORDER = {"words": 3, "tokens": 6}
 # Of the state of a training: how long it was, what it led to, what made it; and what transcribing asks for.
@@ -91,19 +83,19 @@ def estimate_arpa(system: System[Model], texts: Sequence[str]) -> Arpa:
 
 
 def write_model_folder(source: Path, folder: Path, dtype: torch.dtype) -> None:
-    """Write the model of a run or of a checkpoint, with its decoding, whole or not at all."""
+    """Write the model of a run or of a checkpoint, and its decoding.yaml if any, whole or not at all."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: is not empty; give a new folder")
     folder = folder.absolute()
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         model = find_model(source)
-        system = _write_model(model, temporary, dtype)
-        bundled = load_bundled_decoding(model)
-        if bundled is None:
-            bundled = _bundle_chosen(source, system, temporary, dtype)
-        if bundled is not None:
-            _write_decoding(bundled, temporary)
+        _write_model(model, temporary, dtype)
+        if (bundled := load_bundled_decoding(model)) is not None:
+            for path in (model / BUNDLED_DECODING, bundled.language_model, bundled.lexicon):
+                if path is not None:
+                    copy = shutil.copytree if Path(path).is_dir() else shutil.copyfile
+                    copy(path, temporary / Path(path).name)
         if folder.exists():
             folder.rmdir()
         temporary.rename(folder)
@@ -113,7 +105,7 @@ def write_model_folder(source: Path, folder: Path, dtype: torch.dtype) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write_model(model: Path, folder: Path, dtype: torch.dtype) -> System[Model]:
+def _write_model(model: Path, folder: Path, dtype: torch.dtype) -> None:
     """Write the model without what only training needs, and without folder names of the machine."""
     system = load_any_system(model, to_train=True)  # as it is: changes of low rank stay apart
     state = {name: value for name, value in load_state(model).items() if name in _KEPT}
@@ -121,7 +113,6 @@ def _write_model(model: Path, folder: Path, dtype: torch.dtype) -> System[Model]
     config = RunConfig.model_validate_json(json.dumps(settings))
     passed_on = System(config, system.tokenizer, system.front_end, system.model)
     save_checkpoint(folder, passed_on, state, round_weights(system.model.state_dict(), dtype))
-    return system
 
 
 def round_weights(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
@@ -142,46 +133,3 @@ def _hide_folders(tree: Any) -> Any:
     if isinstance(tree, list):
         return [_hide_folders(value) for value in tree]
     return Path(tree).name if isinstance(tree, str) and Path(tree).is_absolute() else tree
-
-
-def _bundle_chosen(
-    source: Path, system: System[Model], folder: Path, dtype: torch.dtype
-) -> DecodingResources | None:
-    """Write the language model and the lexicon of the setup that dev chose in `asr recipe run`, if any."""
-    try:
-        chosen = json.loads((source / "evaluation" / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        chosen = {}
-    weights = find_model(source) / "model.safetensors"
-    if chosen.get("inputs", {}).get("the model") != hash_file(weights):
-        logger.info("%s: not evaluated by `asr recipe run`, so no decoding setup is noted", source)
-        return None
-    decoding = DecodingConfig.model_validate_json(json.dumps(chosen["decoding_config"]))
-    name = chosen["language_model"]
-    if name is None:
-        return DecodingResources(decoding=decoding)
-    texts = list(read_training_texts(system.config))
-    with replace_file(folder / LEXICON_FILE) as file:
-        file.writelines(f"{word}\n".encode() for word in collect_words(texts))
-    language_model = folder / (NGRAM_FILE if name == NGRAMS else LANGUAGE_MODEL)
-    if name == NGRAMS:
-        write_arpa(language_model, estimate_arpa(system, texts))
-    else:
-        _write_model(find_model(source.parent / name), language_model, dtype)
-    return DecodingResources(
-        decoding=decoding, language_model=str(language_model), lexicon=str(folder / LEXICON_FILE)
-    )
-
-
-def _write_decoding(bundled: DecodingResources, folder: Path) -> None:
-    """Write decoding.yaml, and beside it the files that it names."""
-    names = {}
-    for key in ("language_model", "lexicon"):
-        if (path := getattr(bundled, key)) is not None:
-            source, target = Path(path), folder / Path(path).name
-            names[key] = target.name
-            if not target.exists():
-                (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
-    with replace_file(folder / BUNDLED_DECODING) as file:
-        file.write(dump_config(bundled.model_copy(update=names)).encode())
-    logger.info("decoding: %s", bundled.describe())

@@ -24,10 +24,9 @@ from asr.train.distributed import GradientSum, Process, sum_over_processes
 
 logger = logging.getLogger(__name__)
 
-Precision = Literal["float32", "bf16", "fp16"]
+Precision = Literal["float32", "bf16"]
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # numbers of glibc's malloc.h
 OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "could not create a primitive")  # the last of oneDNN
-DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,6 @@ class Learner:
         self.optimizer = build_optimizer(model, config.optim)
         decay = config.train.average_decay
         self.average = None if decay is None else MovingAverage(model, decay)
-        self.scaler = torch.amp.GradScaler(process.device.type, enabled=precision == "fp16")
-        self.scaler.scale(torch.zeros((), device=process.device))  # it begins with the first tensor it sees
 
     def update(self, batches: Sequence[Batch], step: int) -> Outcome:
         """Change the weights by the gradient of the mean loss per token, over all processes."""
@@ -81,14 +78,12 @@ class Learner:
         names = self.model.reported
         summed = sum_over_processes([sums.get(name, 0.0) for name in names], self.process)
         sums = {name: value for name, value in zip(names, summed, strict=True) if value or name in sums}
-        self.scaler.unscale_(self.optimizer)
         norm = float(nn.utils.clip_grad_norm_(self.parameters, CLIP_NORM, foreach=True))
         is_finite = math.isfinite(norm) and math.isfinite(sums.get("total", 0.0))
         if is_finite:
-            self.scaler.step(self.optimizer)
+            self.optimizer.step()
             if self.average is not None:
                 self.average.update(self.model, step)
-        self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         return Outcome(is_finite, sums, num_tokens, audio_seconds, norm, rate)
 
@@ -138,10 +133,9 @@ class Learner:
     ) -> dict[str, float]:
         self.model.train()
         sums: dict[str, Tensor] = {}
-        dtype = DTYPES[self.precision]
         for index, batch in enumerate(batches, start=1):
             batch = batch.to(self.process.device)
-            with torch.autocast(self.process.device.type, dtype, enabled=dtype != torch.float32):
+            with torch.autocast(self.process.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
                 losses: Losses = self.model(
                     batch.features_BTF,
                     batch.feature_lengths_B,
@@ -150,9 +144,8 @@ class Learner:
                     step,
                     batch.speech_spans_B2,
                 )
-            scaled: Tensor = self.scaler.scale(losses.total / num_tokens)
             self.gradient_sum.begin_pass(is_last=sends and index == len(batches))
-            scaled.backward()
+            (losses.total / num_tokens).backward()
             for name, part in ({"total": losses.total.detach()} | losses.parts).items():
                 sums[name] = sums[name] + part.double() if name in sums else part.double()
         # One wait for the GPU in all.
@@ -160,8 +153,8 @@ class Learner:
 
     # --- state ----------------------------------------------------------------------------------
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, float]]:
-        """Weights to use; tensors that only training needs; the few numbers of the gradient scaler."""
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Weights to use, and tensors that only training needs."""
         weights = raw = self.model.state_dict()
         tensors = {
             f"optimizer.{index}.{name}": value
@@ -171,14 +164,9 @@ class Learner:
         if self.average is not None:
             weights = self.average.weights
             tensors |= {f"raw.{name}": tensor for name, tensor in raw.items()}
-        return weights, tensors, self.scaler.state_dict()
+        return weights, tensors
 
-    def load(
-        self,
-        weights: Iterable[tuple[str, Tensor]],
-        tensors: Iterable[tuple[str, Tensor]],
-        scaler: dict[str, float],
-    ) -> None:
+    def load(self, weights: Iterable[tuple[str, Tensor]], tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Restore `state`, tensor by tensor."""
         self.model.load_state_dict(dict(weights))
         if self.average is not None:
@@ -200,8 +188,6 @@ class Learner:
                 # The fused kernel walks through memory, so a moment must lie there as its parameter does.
                 if value.shape == parameter.shape:
                     moments[name] = torch.empty_like(parameter).copy_(value)
-        if self.scaler.is_enabled():
-            self.scaler.load_state_dict(scaler)
 
 
 def choose_precision(wanted: Precision | Literal["auto"], process: Process) -> Precision:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -106,8 +106,6 @@ class TrainingState:
     """Audio trained on so far, by all processes."""
     longest_seconds: float | None = None
     """Length of the longest training utterance: recordings are cut to such lengths to be transcribed."""
-    scaler: dict[str, float] = field(default_factory=dict)
-    """State of the gradient scaler, with fp16."""
 
 
 def train(
@@ -155,14 +153,11 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
     state.longest_seconds = data.train.longest_seconds
     learner.try_batch(data.train.largest_batch())
     logger.info("%s", describe(system, process))
+    monitor = Monitor(system.config, state.step, is_main=process.is_main, callback=callback)
     since_log: list[Outcome] = []
     seconds_logged = state.seconds
 
-    with (
-        Monitor(system.config, state.step, is_main=process.is_main, callback=callback) as monitor,
-        StopSignal(process.is_main) as stop,
-        BackgroundWriter() as writer,
-    ):
+    with StopSignal(process.is_main) as stop, BackgroundWriter() as writer:
         while state.step < settings.steps:
             for batches in data.epoch(state.epoch, state.batches_done, state.window):
                 started = time.monotonic()
@@ -178,7 +173,6 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
                     names = list(itertools.chain(*gather_over_processes(names, process)))
                     report_bad_update(names, outcome, state)
                 since_log.append(outcome)
-                monitor.advance()
 
                 is_last = state.step == settings.steps
                 if state.step % settings.log_every == 0 or is_last:
@@ -237,7 +231,7 @@ def start_or_resume(system: System[Model], process: Process) -> tuple[Learner, T
     learner = Learner(system.model, system.config, process, state.precision)
     weights = read_tensors(last / "model.safetensors")
     weights = ((k.removeprefix(MODEL_PREFIX), v) for k, v in weights if k.startswith(MODEL_PREFIX))
-    learner.load(weights, read_tensors(last / "training.safetensors"), state.scaler)
+    learner.load(weights, read_tensors(last / "training.safetensors"))
     logger.info("going on from %s", last)
     if settings.steps > before.train.steps:
         logger.info("train.steps: %d then, %d now", before.train.steps, settings.steps)
@@ -285,7 +279,7 @@ def save(
 ) -> None:
     """Write the checkpoint of this update beside the training, then drop those that are neither the last nor
     among the best."""
-    weights, tensors, state.scaler = learner.state()
+    weights, tensors = learner.state()
     if not learner.process.is_main:
         return
     folder = output_dir / "checkpoints" / step_name(state.step)
@@ -315,9 +309,8 @@ def warn_of_nothing_learned(scores: dict[str, float], output_dir: Path) -> None:
         return
     logger.warning(
         "the model has hardly learned anything: WER on dev is %.1f %%. Look at %s: if the loss still falls, "
-        "train longer (train.steps); if it never fell, try another optim.learning_rate and "
-        "features.cmvn=utterance. If it falls on train alone, there is too little data: use "
-        "augment, start_from, or a smaller model. Do texts and audio belong together (asr align)?",
+        "train longer; if it never fell, try another optim.learning_rate; if it falls on train alone, take "
+        "more data. Do texts and audio belong together (asr align)?",
         100 * scores["wer"], output_dir / "learning_curve.png",
     )  # fmt: skip
 
@@ -370,27 +363,23 @@ class StopSignal:
     def __init__(self, is_main: bool) -> None:
         self.number = 0
         self._is_main = is_main
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignal:
         # Python handles signals in the main thread alone: a training in another is not stopped by them.
-        is_main_thread = threading.current_thread() is threading.main_thread()
-        numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM) if is_main_thread else ()
-        self._before = {number: signal.getsignal(number) for number in numbers}
-        for number, handler in self._before.items():
-            if handler != signal.SIG_IGN:  # as where another process answers Ctrl-C for this one
-                signal.signal(number, self._note)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) != signal.SIG_IGN:  # as where another process answers Ctrl-C
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def restore_interrupt(self) -> None:
-        self._restore(signal.SIGINT)
-
-    def _restore(self, number: int) -> None:
-        if number in self._before:
-            signal.signal(number, self._before[number])
+        if signal.SIGINT in self._before:
+            signal.signal(signal.SIGINT, self._before[signal.SIGINT])
 
     def __exit__(self, *error: object) -> None:
-        self._restore(signal.SIGINT)
-        self._restore(signal.SIGTERM)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.number = number

@@ -1,4 +1,4 @@
-"""Progress of a training: bar with ETA, log.jsonl, a callback, the learning curve."""
+"""Progress of a training: log.jsonl and lines, a callback, the learning curve."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
 
 from asr.errors import UserError
 from asr.evaluation.plots import draw_learning_curve
@@ -50,7 +47,7 @@ Callback = Callable[[int, Mapping[str, float]], None]
 
 
 class Monitor:
-    """Writes numbers to log.jsonl, to the terminal and to a callback.
+    """Writes numbers to log.jsonl, to the log and to a callback.
 
     Silent in all processes but the main one.
     """
@@ -60,32 +57,9 @@ class Monitor:
     ) -> None:
         self.is_main = is_main
         self._path = Path(config.output_dir) / "log.jsonl"
-        self._bar: tqdm[Any] | None = None
         self._callback = callback
-        if not is_main:
-            return
-        _forget_after(self._path, start_step)
-        # None: a bar on a terminal only. Elsewhere the log lines show progress.
-        self._bar = tqdm(
-            total=config.train.steps, initial=start_step, unit=" updates", dynamic_ncols=True, disable=None
-        )
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> Monitor:
-        if self._bar is not None and not self._bar.disable:
-            loggers = [one for one in (logging.root, logging.getLogger("asr")) if one.handlers]
-            self._stack.enter_context(logging_redirect_tqdm(loggers))  # lines do not break the bar
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._stack.close()
-
-    def advance(self) -> None:
-        """Count one update."""
-        if self._bar is not None:
-            self._bar.update()
+        if is_main:
+            _forget_after(self._path, start_step)
 
     def record(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
         """Write one line of log.jsonl; `kind` is train, dev, or the name of an event."""

@@ -33,18 +33,15 @@ from asr.files import find_family
 from asr.models import Model, ModelConfig, build_model
 from asr.models.encoders import EncoderModel, make_clock, subsampled_lengths
 from asr.models.speech_model import is_low_rank
-from asr.scoring.counting import count_word_errors
 from asr.system.checkpoint import System, find_checkpoints, find_model, load_any_system
 from asr.system.run_config import RunConfig
 from asr.system.shipping import read_training_texts
-from asr.text.normalization import normalize
 from asr.text.tokenizer import Tokenizer, compute_fingerprint
 from asr.train.distributed import Process, gather_over_processes, share_from_main
 
 logger = logging.getLogger(__name__)
 
 WARN_UNKNOWN = 0.01  # of the tokens
-MAX_WRONG_BY_RULES = 0.5  # of the words of dev
 # Of each folder of shards, which may be of any size: enough for a tokenizer and the share of unknown tokens.
 MAX_SAMPLED_TEXTS = 100_000
 
@@ -70,8 +67,6 @@ class TrainingData:
         )
         build: Any = build_audio_loaders if config.model.reads_audio else build_text_loaders
         self.train, self.dev = build(system, share)
-        if config.model.makes_text:
-            share_from_main(partial(check_rules, config), process)
 
     def epoch(self, epoch: int, batches_done: int, window: Sequence[int] = (0, 0)) -> Iterator[list[Batch]]:
         """The batches of each update for this process, fewer in the last of the epoch.
@@ -109,8 +104,7 @@ def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Any
         from asr.research.labels import find_unseen_labels
 
         find_unseen_labels(config.data.dev, read_data(config.data.dev), inputs.labels, system.tokenizer)
-    skipped_path = Path(config.output_dir) / "skipped.jsonl"
-    options: dict[str, Any] = {"seed": config.seed, "share": share, "skipped_path": skipped_path}
+    options: dict[str, Any] = {"seed": config.seed, "share": share}
 
     def load(paths: Sequence[str]) -> Any:
         are_packed = {is_shards(path) for path in paths}
@@ -127,24 +121,6 @@ def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Any
         return ShardLoader(folders, inputs, config.batches, **options)
 
     return load(config.data.train_paths), load([config.data.dev])
-
-
-def check_rules(config: RunConfig) -> None:
-    """Refuse rules of `text` that make the dev set's own texts wrong."""
-    items = read_data(config.data.dev, max_packed=MAX_SAMPLED_TEXTS)
-    texts = [item.text or "" for item in items]
-    score = partial(normalize, rules=config.text.scoring)
-    learnt = (normalize(text, config.text.training) for text in texts)
-    counted = count_word_errors(list(zip(map(score, texts), map(score, learnt), strict=True)))
-    share = counted.errors / max(counted.length, 1)
-    message = (
-        f"{config.data.dev}: without any error of the model, WER would be {share:.1%}: text.training "
-        "changes words in a way that text.scoring does not. Give text.scoring the same rules"
-    )
-    if share > MAX_WRONG_BY_RULES:
-        raise UserError(message)
-    if share:
-        logger.warning("%s", message)
 
 
 def build_text_loaders(system: System[Model], share: ProcessShare) -> tuple[TextLoader, TextLoader]:

@@ -306,10 +306,8 @@ def test_two_processes_share_preparation_and_count_broken_files_together(
     assert (done.returncode == 0) == (num_broken == 5), done.stderr
     assert ("6 of 48 utterances cannot be used" in done.stderr) == (num_broken == 6)
     if num_broken == 5:
-        skipped = [
-            json.loads(line)["id"] for line in (tmp_path / "run/skipped.jsonl").read_text().splitlines()
-        ]
-        assert sorted(skipped) == sorted(item.id for item in utterances if "none.wav" in item.audio)
+        broken = [item.id for item in utterances if "none.wav" in item.audio]
+        assert all(f"utterance {name} is left out" in done.stderr for name in broken)
         counts = [json.loads((tmp_path / f"counts{rank}.json").read_text()) for rank in (0, 1)]
         once = {"load_or_train_tokenizer": 1}
         assert counts == [once | {"measure_utterances": 24}, {"measure_utterances": 24}]

@@ -89,10 +89,7 @@ def test_trying_a_batch_changes_nothing(tiny_run: TinyRun) -> None:
 
 
 def test_a_batch_of_broken_files_alone_changes_nothing(tiny_run: TinyRun) -> None:
-    """Also as the first one in fp16, whose scaler has seen no gradient yet."""
-    config = tiny_run()
-    learner, batches = make_learner(config)
-    learner = Learner(learner.model, config, learner.process, "fp16")
+    learner, batches = make_learner(tiny_run())
     before = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
     none = slice(0, 0)
     empty = replace(
@@ -181,7 +178,7 @@ def test_precision_is_chosen_by_the_processor(
     process = Process(0, 1, torch.device("cpu"))
     assert choose_precision("auto", process) == chosen
     assert f"train.precision = auto: {chosen}" in caplog.text
-    assert [choose_precision(wanted, process) for wanted in ("float32", "fp16")] == ["float32", "fp16"]
+    assert [choose_precision(wanted, process) for wanted in ("float32", "bf16")] == ["float32", "bf16"]
 
 
 def test_precision_of_unlike_processors_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,12 +190,10 @@ def test_precision_of_unlike_processors_is_float32(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_lower_precision_trains(tiny_run: TinyRun, tmp_path: Path, precision: str) -> None:
-    train(tiny_run(f"train.precision={precision}"))
+def test_lower_precision_trains(tiny_run: TinyRun, tmp_path: Path) -> None:
+    train(tiny_run("train.precision=bf16"))
     lines = read_log(tmp_path / "run", "train")
     assert lines[-1]["loss"] < lines[0]["loss"]
-    assert all(line["gradient_norm"] < 1000 for line in lines), "the scale of fp16 is taken off"
 
 
 FAULTS = """

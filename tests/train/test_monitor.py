@@ -1,4 +1,4 @@
-"""asr/train/monitor.py: the log, the bar, the learning curve and a callback."""
+"""asr/train/monitor.py: the log, the learning curve and a callback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -63,22 +62,6 @@ def test_from_python_progress_is_shown(
     shown = capsys.readouterr().err
     assert folder == tmp_path / "run" / "model" and "train 2: epoch 0, loss" in shown and "dev 2: " in shown
     assert not logging.getLogger("asr").handlers and logging.getLogger("asr").level == logging.NOTSET
-
-
-def test_a_bar_on_a_terminal_counts_updates_and_is_not_broken_by_lines(
-    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    config = tiny_run("train.steps=5", f"output_dir={tmp_path}")
-    monkeypatch.setattr(logging.root, "handlers", [logging.StreamHandler(terminal)])
-    with monitor.Monitor(config, 3, is_main=True) as shown:
-        shown.advance()
-        shown.advance()
-        logging.getLogger("asr").warning("saved")
-    assert "3/5" in terminal.getvalue() and "5/5" in terminal.getvalue()
-    assert [line for line in terminal.getvalue().split("\r") if line.endswith("saved\n")]
 
 
 def test_the_learning_curve_is_that_of_the_log(
