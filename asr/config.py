@@ -66,11 +66,7 @@ def load_config(
 ) -> ConfigType:
     """Read `path`, apply overrides such as `train.learning_rate=1e-3`, check every key and value."""
     content = read_limited(path, MAX_CONFIG_BYTES, "too large for a config; is it one?")
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the config as UTF-8") from None
-    tree, lines = _parse_yaml(text, str(path))
+    tree, lines = _parse_yaml(content, str(path))
     return build_config(config_class, overrides, str(path), tree, lines)
 
 
@@ -201,7 +197,7 @@ for _tag, _pattern, _first in (
 _TAGS = [f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "bool", "null", "int", "float")]
 
 
-def _parse_yaml(text: str, source: str) -> tuple[dict[str, Any], dict[str, int]]:
+def _parse_yaml(text: str | bytes, source: str) -> tuple[dict[str, Any], dict[str, int]]:
     """The tree, and the line of each dotted key."""
     lines: dict[str, int] = {}
     try:

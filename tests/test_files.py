@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ import soundfile
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.files import claim_folder, make_folder, replace_file, unpack
+from asr.files import claim_folder, replace_file, unpack
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -118,19 +117,6 @@ def test_an_error_of_reading_names_that_file(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught, replace_file(tmp_path / "out.jsonl") as file:
         file.write(missing.read_bytes())
     assert str(missing) in str(caught.value)
-
-
-@pytest.mark.parametrize("write", [replace_file, claim_folder])
-@pytest.mark.parametrize("path", ["s3://bucket/a", Path("s3://bucket/a"), "https://host/a"])
-def test_nothing_is_written_to_addresses(
-    write: Any, path: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="outputs are written to this machine"), write(path):
-        pass
-    with pytest.raises(UserError, match="outputs are written to this machine"):
-        make_folder(path)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from asr.evaluation.speech import (
 )
 from asr.files import Family, find_family, make_folder
 from asr.models.speech_model import choose_device, describe_device
-from asr.scoring.counting import describe_choice
+from asr.scoring.counting import BASIC_RULES, describe_choice
 from asr.scoring.result import Score, tabulate, text_table, without_infinity
 from asr.system.checkpoint import (
     System,
@@ -37,7 +37,7 @@ from asr.system.checkpoint import (
     load_state,
     require_speech,
 )
-from asr.text.normalization import Rule, TextConfig, normalize, normalize_english
+from asr.text.normalization import TextConfig, normalize, normalize_english
 from asr.train.preparation import log_unknown_share
 from asr.transcription.arguments import (
     EvaluationSettings,
@@ -165,15 +165,7 @@ def prepare_family(args: argparse.Namespace, family: Family) -> Prepared:
 
 
 # Rules for the texts of a ready model in any language, which has no rules of a run; English has its own.
-ANY_LANGUAGE: tuple[Rule, ...] = (
-    "strip_invisible",
-    "nfkc",
-    "lowercase",
-    "plain_apostrophes",
-    "strip_symbols",
-    "strip_punctuation",
-    "collapse_spaces",
-)
+ANY_LANGUAGE = tuple(rule for rule in BASIC_RULES if rule != "strip_brackets")
 
 
 def is_english(language: str | None) -> bool:
@@ -205,8 +197,6 @@ def _report_faults(manifest: str, faults: Mapping[str, str], num_utterances: int
         logger.error("%s", message)
     if len(faults) == num_utterances:
         raise UserError(f"{manifest}: none of its {num_utterances} utterances could be decoded")
-    if faults:
-        logger.info("%d of %d utterances could not be decoded", len(faults), num_utterances)
 
 
 def _print_json(

@@ -43,9 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot and len(files) > 1:
         raise UserError(f"--plot draws one file, but {len(files)} are given; call it once for each")
     if args.output_dir and len({path.stem for path in files}) < len(files):
-        raise UserError(
-            "two files have the same name, but for folder and suffix; give each its own --output-dir"
-        )
+        raise UserError("two files have the same name; give each its own --output-dir")
     num_failed, width = 0, max(len(str(path)) for path in files)
     print(f"{'file':{width}}  frames x features   seconds     mean      std")
     for path in files:
@@ -65,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             with replace_file(Path(args.output_dir, f"{path.stem}.npy"), flush=False) as file:
                 np.save(file, features_TF, allow_pickle=False)
         if args.plot:
-            _plot(args.plot, path, audio_S, features_TF, config)
+            _plot(args.plot, path, audio_S, features_TF, config.sample_rate)
     return 1 if num_failed else 0
 
 
@@ -74,35 +72,27 @@ def _load_config(path: str | None, overrides: Sequence[str]) -> FeaturesConfig:
         from asr.system.run_config import RunConfig
 
         return RunConfig.load(path, overrides).features
-    from asr.config import Config, build_config
+    from asr.config import build_config
     from asr.features.front_end import FeaturesConfig
 
-    class FeatureSettings(Config):
-        features: FeaturesConfig = FeaturesConfig()
-
-    return build_config(FeatureSettings, overrides).features
+    return build_config(FeaturesConfig, [pair.removeprefix("features.") for pair in overrides])
 
 
-def _plot(
-    output: str, path: Path, audio_S: np.ndarray, features_TF: np.ndarray, config: FeaturesConfig
-) -> None:
+def _plot(output: str, path: Path, audio_S: np.ndarray, features_TF: np.ndarray, rate: int) -> None:
     """Draw the waveform and the features on one time axis."""
-    import numpy as np
     from matplotlib.figure import Figure
 
     from asr.files import replace_file
 
     if not features_TF.size:
         raise UserError(f"{path}: shorter than a window of the features; nothing to draw")
-    seconds = len(audio_S) / config.sample_rate
-    figure = Figure(figsize=(11, 6), layout="constrained")
-    figure.suptitle(f"{path.name} ({seconds:.2f} s)", parse_math=False)  # a dollar begins no formula
+    figure, seconds = Figure(figsize=(11, 6), layout="constrained"), len(audio_S) / rate
     waveform, axes = figure.subplots(2, sharex=True)
     step = -(-len(audio_S) // 100_000)
-    waveform.plot(np.arange(0, len(audio_S), step) / config.sample_rate, audio_S[::step], linewidth=0.5)
-    waveform.set(ylabel="amplitude", xlim=(0, seconds))
+    shown_S = audio_S[::step]
+    waveform.plot([number * step / rate for number in range(len(shown_S))], shown_S, linewidth=0.5)
     extent = (0, seconds, -0.5, features_TF.shape[1] - 0.5)
     axes.imshow(features_TF.T, origin="lower", aspect="auto", extent=extent, cmap="magma")
-    axes.set(ylabel=config.type, xlabel="seconds")
+    axes.set(xlabel="seconds")
     with replace_file(output) as file:
         figure.savefig(file, format="png", dpi=120)

@@ -18,16 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asr.config import describe_config
-    from asr.errors import UserError
     from asr.files import find_family
     from asr.system.run_config import RunConfig
 
     model, rows = dict[str, Any](), []
     path, overrides, family = Path(args.config), read_overrides(args), find_family(args.config, as_run=True)
-    if overrides and (path.is_dir() or family is not None):
-        raise UserError(
-            f"{path}: the settings of a trained model are fixed; give {overrides[0]} with a YAML file"
-        )
     if family is not None:
         model = family.describe(args.config)
     else:

@@ -33,11 +33,6 @@ def number_groups(keys: Sequence[Hashable] | None, num_utterances: int) -> np.nd
     return np.array(groups) if len(numbers) > 1 else np.arange(num_utterances)
 
 
-def are_drawn(keys: Sequence[Hashable] | None) -> bool:
-    """Check that there is something to draw: one key alone would give the same resample each time."""
-    return keys is not None and any(key != keys[0] for key in keys)
-
-
 def sum_groups(columns_PK: np.ndarray, groups_P: np.ndarray) -> np.ndarray:
     """A row for each group: the sums of its utterances."""
     sums = [np.bincount(groups_P, weights=column) for column in columns_PK.T]

@@ -25,14 +25,7 @@ from asr.scoring.alignments import (
     find_edits,
     split_units,
 )
-from asr.scoring.intervals import (
-    CONFIDENCE,
-    Interval,
-    are_drawn,
-    find_rate_interval,
-    number_groups,
-    sum_groups,
-)
+from asr.scoring.intervals import CONFIDENCE, Interval, find_rate_interval, number_groups, sum_groups
 from asr.transcripts.subtitles import measure_width
 
 Rows = Sequence[Sequence[str]]
@@ -224,9 +217,9 @@ class Score:
     def resampled_by(self) -> str:
         """Speaker, if two or more are known, whose errors are not independent; else utterance. For several
         speakers at once: recording."""
-        if are_drawn(self.recordings):
+        if len(set(self.recordings or ())) > 1:
             return "recording"
-        return "speaker" if are_drawn(self.speakers) else "utterance"
+        return "speaker" if len(set(self.speakers or ())) > 1 else "utterance"
 
     @cached_property
     def interval(self) -> Interval | None:
@@ -292,8 +285,6 @@ class Score:
 
     def bleu(self) -> float:
         """Corpus BLEU with sacrebleu's defaults, 0 to 100, against all references of each utterance."""
-        if self.num_references > 1 and self.align == "sclite":
-            raise UserError("BLEU of several references needs their texts as they are; expected align jiwer")
         references = self.all_references if self.num_references > 1 else self.references
         texts = (hypothesis or "" for hypothesis in self.hypotheses)
         return compute_bleu(count_bleu(list(zip(references, texts, strict=True))))

@@ -16,7 +16,6 @@ from asr.scoring.intervals import (
     CONFIDENCE,
     SEED,
     Interval,
-    are_drawn,
     find_ratio_interval,
     number_groups,
     resample,
@@ -120,7 +119,7 @@ def compare(first: Score, second: Score, names: tuple[str, str] = ("first", "sec
     unlike = [number for number, (ours, theirs) in enumerate(pairs) if ours != theirs]
     differences_P = first.errors_P - second.errors_P
     rates_G = None
-    if are_drawn(first.speakers):
+    if len(set(first.speakers or ())) > 1:
         columns_P2 = np.stack([differences_P, first.lengths_P], axis=1)
         errors_G, lengths_G = sum_groups(columns_P2, number_groups(first.speakers, len(first))).T
         rates_G = errors_G[lengths_G > 0] / lengths_G[lengths_G > 0]

@@ -149,7 +149,7 @@ def test_a_bad_file_is_said(run: Run, manifest: Path) -> None:
     assert done.status == 1 and list(record["failed"]) == ["u2"]
     assert record["ways"]["joint"]["score"]["utterances"] == 4
     assert record["ways"]["joint"]["score"]["missing_hypotheses"] == 1
-    assert "1 of 4 utterances could not be decoded" in done.said
+    assert "2.wav" in done.said
     for path in manifest.parent.glob("*.wav"):
         path.unlink()
     done = run()
@@ -177,10 +177,3 @@ def test_files_have_the_errors_that_are_reported(
         (found,) = json.loads(capsys.readouterr().out)["systems"]
         for name in ("error_rate", "character_error_rate", "errors", "missing_hypotheses"):
             assert found[name] == expected[name], (kind, name)
-
-
-def test_infinite_rates_are_null(run: Run, manifest: Path) -> None:
-    """Words where none was said, and nothing else: the rate has no finite value."""
-    replace_text(manifest, "")
-    assert read_ways(run)["joint"]["score"]["error_rate"] is None
-    assert "inf" in run().out

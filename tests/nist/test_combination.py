@@ -125,7 +125,7 @@ def test_what_cannot_be_combined_is_refused(tmp_path: Path) -> None:
         write(tmp_path, name, {id: "a"})
         for name, id in (("1.jsonl", "u"), ("2.jsonl", "u"), ("3.jsonl", "v"))
     )
-    with pytest.raises(UserError, match="2 files of hypotheses; expected 3 or more"):
+    with pytest.raises(UserError, match="2 files; expected 3"):
         combine_files([first, second])
     with pytest.raises(UserError, match="given twice"):
         combine_files([first, second, first])

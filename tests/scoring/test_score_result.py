@@ -53,11 +53,6 @@ def test_lists_of_errors_add_up_to_the_counts(align) -> None:
         assert steps.count(Operation("substitution", *pair)) == times
 
 
-def test_worst_first(small) -> None:
-    assert [utterance.id for utterance in small.worst()] == ["a-2", "b-1", "a-1"]
-    assert [utterance.id for utterance in small.worst(1)] == ["a-2"]
-
-
 def test_groups(small) -> None:
     assert {name: group.counts for name, group in small.group(small.speakers).items()} == {
         "a": Counts(5, 0, 3, 0),
@@ -113,13 +108,3 @@ def test_dict_is_what_json_can_write(small) -> None:
     assert (written["substitutions"], written["deletions"], written["insertions"]) == (1, 3, 1)
     empty = score([""], ["a"]).to_dict()
     assert json.loads(json.dumps(empty, allow_nan=False))["error_rate"] is None  # infinity is no JSON
-
-
-def test_the_interval_of_characters_is_that_of_scoring_them() -> None:
-    said = ["\u4f60\u597d\u5417", "\u5f88\u597d", "\u8c22\u8c22\u4f60", "\u518d\u89c1"] * 5
-    heard = ["\u4f60\u597d", "\u5f88\u597d", "\u8c22\u8c22\u60a8", "\u518d\u89c1"] * 5
-    characters = score(said, heard, unit="characters")
-    found = score(said, heard)
-    assert found.character_interval == characters.interval != found.interval
-    assert characters.interval is not None
-    assert found.to_dict()["character_interval"] == [characters.interval.low, characters.interval.high]

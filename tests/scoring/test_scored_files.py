@@ -51,8 +51,6 @@ def test_normalize_from_python_is_that_of_the_command_line(
         assert main(["score", "ref.trn", "hyp.trn", "--normalize", name]) == 0
         assert f"normalize: {name}," in capsys.readouterr().out
     assert asr.score(["a-b"], ["a b"], normalize=lambda text: text.replace("-", " ")).counts.errors == 0
-    with pytest.raises(UserError, match="'klingon'; expected one of none, basic, english, or a function"):
-        asr.score(["a"], ["a"], normalize="klingon")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="alternatives in braces"):
         asr.score(["{ a / b }"], ["a"], normalize="basic", align="sclite")
 
@@ -140,8 +138,3 @@ def test_systems_in_the_columns_of_one_table(folder: Path) -> None:
     assert any("1 of 2 utterances have no hypothesis" in note for note in notes)
     with pytest.raises(UserError, match="three: cannot read"):
         score_files("table.jsonl", ["three"])
-
-
-def test_a_comma_in_the_name_of_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("ref.trn,hyp.trn").write_text("no (s1-a)\n")
-    assert score_json(capsys, "ref.trn,hyp.trn", "hyp.trn")["systems"][0]["errors"] == 3

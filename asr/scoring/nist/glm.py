@@ -118,21 +118,15 @@ def read_mapping(path: str | Path, inputs: Sequence[str] = ("trn",)) -> GlobalMa
             if number == 1:
                 mark = line.split(maxsplit=1)[0] if line[:1].strip(BLANKS) else ""
                 if not mark or "=>" in line:
-                    raise lines.error(
-                        1, f"{shorten(line)}: expected the mark of comments, such as ;;, and no rule yet"
-                    )
+                    raise lines.error(1, f"{shorten(line)}: expected the mark of comments, such as ;;")
             if condition := _CONDITION.match(line):
                 applies = _is_met(condition[1], inputs, lines.error(number, f"{shorten(line)}: no pattern"))
             line = line.rstrip(BLANKS)
             if number == 1 or not applies or line.startswith(mark):
                 continue
             if line.startswith("*"):
-                value = _QUOTED.search(line)
-                if value is None:
-                    raise lines.error(number, f"{shorten(line)}: expected * name = 'value'")
-                options |= {name: value[1].upper() for name in options if name in line.upper()}
-                if "FORMAT" in line.upper() and value[1] != "NIST1":
-                    raise lines.error(number, f"format {shorten(value[1])}; only NIST1 is known")
+                if value := _QUOTED.search(line):
+                    options |= {name: value[1].upper() for name in options if name in line.upper()}
             elif rule := line.partition(mark)[0].rstrip(BLANKS):
                 if "=>" not in rule:
                     raise lines.error(number, f"{shorten(rule)}: expected a rule, FOUND => REPLACEMENT")
@@ -142,12 +136,12 @@ def read_mapping(path: str | Path, inputs: Sequence[str] = ("trn",)) -> GlobalMa
 
 
 def _is_met(pattern: str, inputs: Sequence[str], error: UserError) -> bool:
+    if len(pattern) > MAX_CONDITION:
+        raise error
     try:
-        if len(pattern) <= MAX_CONDITION:
-            return any(re.search(pattern.lower(), name) for name in inputs)
+        return any(re.search(pattern.lower(), name) for name in inputs)
     except (re.error, RecursionError, OverflowError):
-        pass
-    raise error
+        raise error from None
 
 
 def parse_rule(line: str) -> Rule:

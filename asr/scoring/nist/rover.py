@@ -19,7 +19,6 @@ from asr.errors import UserError
 from asr.scoring.scored_files import find_ids, match_transcripts, name_systems
 from asr.transcripts.readers import read_transcripts
 
-LEAST_SYSTEMS = 3
 NO_WORD = ""
 # Costs are added in single precision, as NIST's rover does: how they round decides between equal ones.
 SUBSTITUTION, GAP, BESIDE_NO_WORD, GAP_AT_NO_WORD = map(np.float32, (4, 3, 1, 0.001))
@@ -36,11 +35,8 @@ class _Row(NamedTuple):
 
 def combine_files(paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Combine files of hypotheses: texts by the ids of the first, and what a person should know."""
-    if len(paths) < LEAST_SYSTEMS:
-        raise UserError(
-            f"{len(paths)} files of hypotheses; expected {LEAST_SYSTEMS} or more: "
-            "of two, the first wins every vote"
-        )
+    if len(paths) < 3:
+        raise UserError(f"{len(paths)} files; expected 3: of two, the first wins every vote")
     name_systems(paths)  # refuses what is given twice
     files = [read_transcripts(path, "hypothesis") for path in paths]
     first, others = find_ids(files[0], files[1:])
