@@ -88,10 +88,13 @@ def decode_ctc_greedily(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> lis
 def decode_by_decoder(
     model: SpeechModel, encoded_BTD: Tensor, lengths_B: Tensor, max_tokens: int | None = None
 ) -> list[list[int]]:
-    if max_tokens is None:
-        return search_quickly(EncodedAudio(model, encoded_BTD, lengths_B))["decoder"]
-    config = DecodingConfig(method="attention", beam=1, max_tokens=max_tokens)
-    return [list(best.tokens) for best, *_ in search(model, encoded_BTD, lengths_B, config)]
+    if max_tokens is not None:
+        limit_tokens(model, max_tokens)
+    return search_quickly(EncodedAudio(model, encoded_BTD, lengths_B))["decoder"]
+
+
+def limit_tokens(model: SpeechModel, count: int) -> None:
+    model.limit_tokens = lambda lengths_B: count * (lengths_B > 0)  # type: ignore[method-assign]
 
 
 def encode_in_batches(model: SpeechModel, size: int) -> Iterator[tuple[Tensor, Tensor]]:

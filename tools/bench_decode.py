@@ -90,11 +90,10 @@ def let_ctc_doubt(model: SpeechModel, num_tokens: int) -> None:
 
 def our_searcher(model: SpeechModel, size: dict[str, int], mode: str, num_tokens: int) -> Searcher:
     options = dict(MODES[mode])
-    if options["method"] != "ctc_greedy":  # which searches for nothing that could be limited
-        options["max_tokens"] = num_tokens
     if "decoder" in options:  # reads what the encoder of the other model wrote
         model = build_ours(size, options.pop("decoder"))
         let_ctc_doubt(model, num_tokens)
+    model.limit_tokens = lambda lengths_B: num_tokens * (lengths_B > 0)  # type: ignore[method-assign]
     config = DecodingConfig.model_validate(options)
     return lambda *encoded: search_encoded(EncodedAudio(model, *encoded), config)
 

@@ -287,7 +287,7 @@ def search_beams(
     """
     beams = Beams(encoded, config, ctc_weight, language_model)
     lengths_B = encoded.lengths_B
-    limits_B = encoded.model.limit_tokens(lengths_B, config.max_tokens)
+    limits_B = encoded.model.limit_tokens(lengths_B)
     if ctc_weight > 0:
         limits_B = limits_B.minimum(lengths_B)  # CTC has no alignment of more
     if beams.decoder is not None:

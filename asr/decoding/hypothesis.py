@@ -43,9 +43,6 @@ class DecodingConfig(Config):
     """Share of CTC in the score with joint and rescoring; the rest is the decoder's."""
     language_model_weight: float = pydantic.Field(default=0.0, ge=0)
     """Weight of a language model's log-probability, which is added to the score."""
-    max_tokens: int | None = pydantic.Field(default=None, gt=0)
-    """Maximum number of tokens of a text, unless CTC's steps limit it. null: one for each encoded step, which
-    CTC never exceeds; without a CTC head one for every two frames of features."""
     guide_width: float | None = pydantic.Field(default=None, gt=0)
     """Soft window of cross-attention (joint and attention decoding) around the encoder frame where CTC has
     its next token (a Gaussian of this standard deviation in steps; 2, say), for recordings longer than those

@@ -375,13 +375,11 @@ class SpeechModel(EncoderModel):
         encoded_BTD, encoded_lengths_B = self.encoder(features_BTF, feature_lengths_B)
         return encoded_BTD, encoded_lengths_B
 
-    def limit_tokens(self, encoded_lengths_B: Tensor, max_tokens: int | None) -> Tensor:
-        """The most tokens that a decoder may give: `max_tokens`, or as many as CTC could.
+    def limit_tokens(self, encoded_lengths_B: Tensor) -> Tensor:
+        """The most tokens that a decoder may give: as many as CTC could.
 
         Without CTC, one for every two frames of features, lest a decoder that repeats itself never ends.
         """
-        if max_tokens is not None:
-            return max_tokens * (encoded_lengths_B > 0)  # without audio there is nothing to say
         return encoded_lengths_B * (max(1, self.subsampling_factor // 2) if self.ctc_head is None else 1)
 
     def ctc_log_probabilities(self, encoded_BTD: Tensor) -> Tensor:

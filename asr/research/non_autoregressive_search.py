@@ -24,7 +24,7 @@ def decode(encoded: EncodedAudio, config: DecodingConfig, language_model: Fusion
     """Dispatch on the kind of decoder."""
     decoder, encoded_BTD, lengths_B = encoded.model.decoder, encoded.encoded_BTD, encoded.lengths_B
     if isinstance(decoder, LengthDecoder):
-        limits_B = encoded.model.limit_tokens(lengths_B, config.max_tokens)
+        limits_B = encoded.model.limit_tokens(lengths_B)
         return _decode_by_length(decoder, encoded_BTD, lengths_B, limits_B, config)
     assert isinstance(decoder, MaskDecoder)
     return _fill_gaps(decoder, encoded_BTD, lengths_B, encoded.ctc_paths)

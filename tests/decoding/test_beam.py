@@ -13,6 +13,7 @@ from decoding_examples import (
     ctc_scores,
     decode_by_decoder,
     decoder_scores,
+    limit_tokens,
     random_encoded,
     rank_all,
     search_beams,
@@ -70,9 +71,10 @@ def test_an_exhaustive_beam_finds_what_brute_force_finds(
     name: str, ctc_weight: float, config: DecodingConfig
 ) -> None:
     """The best five of every text of up to three tokens, and their scores; in a padded batch."""
-    config = config.model_copy(update={"beam": 9**3, "nbest": 5, "max_tokens": 3})
+    config = config.model_copy(update={"beam": 9**3, "nbest": 5})
     language_model = BigramModel() if config.language_model_weight else None
     model = build_talker(name, 0, end_bias=-2.0)
+    limit_tokens(model, 3)
     encoded_BTD, lengths_B = random_encoded(model, [8, 3, 1], 0)
     found = search_beams(model, encoded_BTD, lengths_B, config, language_model, ctc_weight=ctc_weight)
     for row, length in enumerate(lengths_B.tolist()):

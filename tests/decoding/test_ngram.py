@@ -304,7 +304,7 @@ class Talker(torch.nn.Module):
     def ctc_log_probabilities(self, encoded_BTD: Tensor) -> Tensor:
         return self.scores_BTV
 
-    def limit_tokens(self, lengths_B: Tensor, max_tokens: int | None) -> Tensor:
+    def limit_tokens(self, lengths_B: Tensor) -> Tensor:
         return lengths_B
 
 
