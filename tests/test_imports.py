@@ -177,7 +177,7 @@ def test_transcribing_imports_little() -> None:
     assert "set()" in run_script(
         "import sys\n"
         "import asr.cli.transcribe_command, asr.transcription.transcribe, asr.whisper.whisper_recognizer\n"
-        "from asr.audio.segmentation import load_silero\n"
+        "from asr.audio.silero import load_silero\n"
         "load_silero(16_000)\n"
         "heavy = {'torchaudio', 'silero_vad', 'librosa', 'matplotlib', 'scipy', 'sentencepiece'}\n"
         "print(heavy & set(sys.modules))\n"

@@ -340,7 +340,7 @@ def _transcribe_on_ray(
     if not left:
         return
     logger.info("%s of %s to do", plural(len(left), "unit"), f"{len(units):,}")
-    with RayPool[Any](pool, job.device.startswith("cuda")) as workers:
+    with RayPool(pool, job.device.startswith("cuda")) as workers:
         logger.info(
             "%s with %s each", plural(workers.num_workers, "worker"), plural(workers.threads, "thread")
         )

@@ -89,11 +89,7 @@ def _whole_file(address: str, info: Mapping[str, Any]) -> ByteRange:
 
 def read_start(address: str, max_bytes: int) -> bytes:
     """Read a whole file of unknown size, of which more than `max_bytes` are refused."""
-    if is_address(address):
-        filesystem, path = _find_filesystem(address)
-        content = _retry(address, lambda: _cat(filesystem, path, 0, max_bytes + 1))
-    else:
-        content = _read_local(address, 0, max_bytes + 1)
+    content = _read(address, 0, max_bytes + 1, least=0)
     if len(content) > max_bytes:
         raise UserError(f"{address}: larger than the {max_bytes:,} bytes that such a file may have")
     return content
@@ -102,18 +98,7 @@ def read_start(address: str, max_bytes: int) -> bytes:
 def read_range(wanted: ByteRange) -> bytes:
     """Read one range."""
     address, offset, size, _ = wanted
-    if is_address(address):
-        filesystem, path = _find_filesystem(address)
-
-        def fetch() -> bytes:
-            content = _cat(filesystem, path, offset, offset + size)
-            if len(content) < size:
-                raise EOFError(f"{len(content):,} of {size:,} bytes came")
-            return content
-
-        content = _retry(address, fetch)
-    else:
-        content = _read_local(address, offset, size)
+    content = _read(address, offset, size, least=size)
     if len(content) != size:
         raise UserError(
             f"{address}: {size:,} bytes are wanted from byte {offset:,} on, but {len(content):,} came; the "
@@ -141,14 +126,25 @@ def _read_or_error(wanted: ByteRange) -> bytes | UserError:
         return error
 
 
-def _read_local(path: str, offset: int, size: int) -> bytes:
+def _read(address: str, offset: int, size: int, least: int) -> bytes:
+    """Read up to `size` bytes. At an address, fewer than `least` are a fault that is tried again."""
+    if is_address(address):
+        filesystem, path = _find_filesystem(address)
+
+        def fetch() -> bytes:
+            content = _cat(filesystem, path, offset, offset + size)
+            if len(content) < least:
+                raise EOFError(f"{len(content):,} of {size:,} bytes came")
+            return content
+
+        return bytes(_retry(address, fetch))
     try:
-        with open(path, "rb") as file:
+        with open(address, "rb") as file:
             file.seek(offset)
             return file.read(size)
     except OSError as error:
         kind = MissingFileError if isinstance(error, FileNotFoundError) else UserError
-        raise kind(f"{path}: cannot read the file ({error.strerror})") from None
+        raise kind(f"{address}: cannot read the file ({error.strerror})") from None
 
 
 # --- addresses ----------------------------------------------------------------------------------

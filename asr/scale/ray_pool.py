@@ -14,15 +14,14 @@ import socket
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from asr.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-Item = TypeVar("Item")
 Row = dict[str, Any]
-Work = Callable[[Sequence[Item]], list[Row]]
+Work = Callable[[Sequence[Any]], list[Row]]
 """Turns items into a row for each. An exception but UserError counts as the death of the worker."""
 
 MAX_DEATHS = 2
@@ -46,7 +45,7 @@ Task = tuple[int, list[int]]
 """A unit, and the indexes of its items that are done now."""
 
 
-class RayPool(Generic[Item]):
+class RayPool:
     """Workers for the units of one job. Use it as a context: Ray ends with it."""
 
     def __init__(self, options: PoolOptions, uses_gpus: bool) -> None:
@@ -82,14 +81,14 @@ class RayPool(Generic[Item]):
             "scheduling_strategy": "SPREAD",
         }
 
-    def __enter__(self) -> RayPool[Item]:
+    def __enter__(self) -> RayPool:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._ray.shutdown()
 
     def run(
-        self, units: Sequence[Sequence[Item]], make_work: Callable[[int], Work[Item]]
+        self, units: Sequence[Sequence[Any]], make_work: Callable[[int], Work]
     ) -> Iterator[tuple[int, list[Row]]]:
         """The rows of each unit with its number, as they are done. `make_work` gets the number of threads.
 
@@ -180,7 +179,7 @@ def _try(indexes: list[int]) -> Generator[list[int], list[Row] | str, tuple[dict
 class _Worker:
     """Worker in a process of Ray."""
 
-    def load(self, make_work: Callable[[int], Work[Any]], threads: int, folder: str) -> None:
+    def load(self, make_work: Callable[[int], Work], threads: int, folder: str) -> None:
         try:
             os.chdir(folder)  # paths are as the user has written them
         except OSError as error:

@@ -27,7 +27,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 def run_pool(units: Sequence[Sequence[Any]], make_work: Any, workers: int = 2) -> dict[int, list[Row]]:
-    with RayPool[Any](PoolOptions(workers=workers), uses_gpus=False) as pool:
+    with RayPool(PoolOptions(workers=workers), uses_gpus=False) as pool:
         found = list(pool.run(units, make_work))
     assert len(dict(found)) == len(found) == len(units)
     return dict(found)
@@ -123,7 +123,7 @@ def test_cores_and_gpus_are_divided(ray: StandIn) -> None:
 
     def share(cpus: float, gpus: float, workers: int | None) -> tuple[float, float, int, int]:
         ray.resources = {"CPU": cpus, "GPU": gpus}
-        with RayPool[Any](PoolOptions(workers=workers), uses_gpus=gpus > 0) as pool:
+        with RayPool(PoolOptions(workers=workers), uses_gpus=gpus > 0) as pool:
             list(pool.run([["a"]], lambda threads: lambda given: [{} for _ in given]))
             return ray.options["num_cpus"], ray.options["num_gpus"], pool.num_workers, pool.threads
 
@@ -138,7 +138,7 @@ def test_cores_and_gpus_are_divided(ray: StandIn) -> None:
 
 def test_a_gpu_that_is_not_there(ray: StandIn) -> None:
     with pytest.raises(UserError, match="no GPU"):
-        RayPool[Any](PoolOptions(), uses_gpus=True)
+        RayPool(PoolOptions(), uses_gpus=True)
     assert not ray.is_running
 
 
@@ -177,4 +177,4 @@ def test_processes_that_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_cluster_that_is_not_there() -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")
     with pytest.raises(UserError, match="does not work on --ray"):
-        RayPool[Any](PoolOptions(address="127.0.0.1:1"), uses_gpus=False)
+        RayPool(PoolOptions(address="127.0.0.1:1"), uses_gpus=False)
