@@ -105,7 +105,7 @@ def needs_capability(module: str, other: str) -> bool:
 
 def has_its_extra(module: str) -> bool:
     """Whether the packages of an extra that a module needs, or another one of its package, are installed."""
-    extras = {name.split(".")[0] for name in imported_names(module)} & {"starlette", "prometheus_client"}
+    extras = {name.split(".")[0] for name in imported_names(module)} & {"starlette"}
     if not all(importlib.util.find_spec(name) for name in extras):
         return False
     siblings = [other for other in own_imports(module) if package(other) == "serve" == package(module)]

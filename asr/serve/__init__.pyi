@@ -14,4 +14,4 @@ from .scheduler import (
     Scheduler as Scheduler,
     WithdrawnError as WithdrawnError,
 )
-from .service import JsonFormatter as JsonFormatter, Keys as Keys, ServeConfig as ServeConfig
+from .service import Keys as Keys, ServeConfig as ServeConfig

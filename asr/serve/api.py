@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -56,7 +55,7 @@ ShortText = Annotated[str, pydantic.Field(max_length=100)]
 
 
 class ServerVad(Config):
-    """Server VAD: chunking of files, turns of live sessions."""
+    """Server VAD: turns of live sessions."""
 
     type: Literal["server_vad"]
     threshold: float | None = pydantic.Field(default=None, gt=0.15, lt=1)
@@ -89,26 +88,15 @@ class TranscriptionForm(TranslationForm):
     """Fields of a request for a transcription."""
 
     language: ShortText | None = None
-    languages: tuple[ShortText, ...] = pydantic.Field(default=(), max_length=1)
     keywords: tuple[ShortText, ...] = ()
     timestamp_granularities: tuple[Literal["word", "segment"], ...] = ()
     stream: bool = False
     include: tuple[Literal["asr.segments"], ...] = ()
     """A stream that holds segments with words and confidences as well, for the page."""
-    chunking_strategy: Literal["auto"] | ServerVad = "auto"
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> TranscriptionForm:
-        if self.timestamp_granularities and self.response_format != "verbose_json":
-            raise refuse("timestamp_granularities", "goes with response_format verbose_json")
-        if self.stream and self.response_format not in ("json", "text"):
-            raise refuse("stream", "goes with response_format json or text; leave one out")
-        if self.include and not self.stream:
-            raise refuse("include", "asr.segments goes with stream=true")
-        return self
+    chunking_strategy: Literal["auto"] = "auto"
 
 
-LISTS = {"timestamp_granularities", "include", "keywords", "languages"}
+LISTS = {"timestamp_granularities", "include", "keywords"}
 Form = TypeVar("Form", bound=TranslationForm)
 
 
@@ -116,19 +104,13 @@ def parse_form(fields: Iterable[tuple[str, str]], form_class: type[Form]) -> For
     """Check the text fields of a form. Raises ApiError."""
     values: dict[str, Any] = {}
     for name, value in fields:
-        key, bracket, inner = name.partition("[")
+        key = name.removesuffix("[]")
         if key not in form_class.model_fields:
             raise refuse(key, f"unknown field; {suggest(key, form_class.model_fields)}", "unknown_parameter")
         if key in LISTS:
             values.setdefault(key, []).append(value)
-        elif bracket and isinstance(values.setdefault(key, {}), dict):
-            values[key][inner.removesuffix("]")] = value
-        elif bracket or key in values:
+        elif key in values:
             raise refuse(key, "is given twice")
-        elif key == "chunking_strategy" and value.startswith("{"):  # as curl users send it
-            values[key] = value
-            with contextlib.suppress(ValueError, RecursionError):
-                values[key] = json.loads(value)
         else:
             values[key] = value
     try:
@@ -138,11 +120,9 @@ def parse_form(fields: Iterable[tuple[str, str]], form_class: type[Form]) -> For
 
 
 def describe_fault(error: pydantic.ValidationError) -> ApiError:
-    """The innermost fault, by the name of its field: of a union, that of the kind that was meant."""
-    faults = error.errors(include_url=False, include_context=False)
-    fault = max(faults, key=lambda fault: len(fault["loc"]))
-    names = [str(part) for part in fault["loc"] if part not in ("ServerVad", "literal['auto']")]
-    param = ".".join(names) or "the request"
+    """The first fault, by the name of its field."""
+    fault = error.errors(include_url=False, include_context=False)[0]
+    param = ".".join(map(str, fault["loc"])) or "the request"
     if fault["type"] == "missing":
         return refuse(param, "is missing; add it", "missing_required_parameter")
     problem = fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected")

@@ -50,9 +50,8 @@ from asr.serve.service import (
     Keys,
     ServeConfig,
     Service,
-    Upload,
     end_tasks,
-    shutting_down,
+    open_upload,
     transcribe_upload,
 )
 from asr.transcription.transcribe import Transcriber
@@ -86,31 +85,23 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
         form, file = await _read_form(request, form_class, stack)
         model = service.find_model(form.model)
         given: dict[str, object] = {"task": task, "prompt": form.prompt}
-        segmentation, is_stream = None, False
         if isinstance(form, TranscriptionForm):
-            is_stream = form.stream
-            language = form.language or next(iter(form.languages), None)
-            given |= {"task": None, "language": language, "hotwords": form.keywords}
-            if form.chunking_strategy != "auto":
-                segmentation = form.chunking_strategy.apply(model.transcriber.segmentation)
+            given |= {"task": None, "language": form.language, "hotwords": form.keywords}
         asked = model.make_request(**given)
-        upload = await run_in_threadpool(Upload, file.file, file.filename or "the file")
-        limit = service.config.max_audio_seconds
-        if upload.likely_seconds > limit and upload.seconds is not None:
+        upload, seconds = await run_in_threadpool(open_upload, file.file, file.filename or "the file")
+        limit, client.expected_seconds = service.config.max_audio_seconds, seconds
+        if seconds > limit:
             raise too_long(limit)
-        client.expected_seconds = min(upload.likely_seconds, limit)
         stack.enter_context(service.admit_client(client))
-        request.state.log |= {"model": model.name, "file_bytes": upload.num_bytes}
-        events = transcribe_upload(model, client, upload, asked, segmentation, limit)
-        started = time.monotonic()
-        if is_stream:
-            return EventResponse(_stream(service, request, events, form, started), stack.pop_all())
+        request.state.log["model"] = model.name
+        events = transcribe_upload(model, client, upload, asked, limit)
+        if isinstance(form, TranscriptionForm) and form.stream:
+            return EventResponse(_stream(request, events, form), stack.pop_all())
         try:
             transcript = await _unless_disconnected(request, events)
         except Exception as error:
             raise as_api_error(error) from error
         request.state.log["audio_seconds"] = round(transcript.duration, 3)
-        service.metrics.first_words.observe(time.monotonic() - started)
         language = model.languages.get(transcript.language or "", "unknown")
         body = format_body(transcript, form, task, language)
     if isinstance(body, dict):
@@ -127,8 +118,6 @@ async def _read_form(
         raise ApiError(400, f"content type {kind!r:.80}: expected multipart/form-data, as `curl -F` sends it")
     most_mb, num_bytes = request.app.state.service.config.max_upload_mb, 0
     too_large = ApiError(413, f"the request is larger than {most_mb:g} MB", "file", "too_large")
-    if int(request.headers.get("content-length", 0)) > 1e6 * most_mb:
-        raise too_large
 
     async def receive() -> Message:
         """Count the bytes of the body as they come, whatever the header says."""
@@ -194,16 +183,12 @@ class EventResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _stream(
-    service: Service, request: Request, events: Events, form: TranscriptionForm, started: float
-) -> AsyncGenerator[str]:
+async def _stream(request: Request, events: Events, form: TranscriptionForm) -> AsyncGenerator[str]:
     """The events of one transcription: deltas join to the text."""
     number, has_text = 0, False
     async with contextlib.aclosing(events):
         try:
             async for event, separator in events:
-                if number == 0:
-                    service.metrics.first_words.observe(time.monotonic() - started)
                 if isinstance(event, Transcript):
                     request.state.log["audio_seconds"] = round(event.duration, 3)
                     done = {"type": "transcript.text.done", **describe_text(event)}
@@ -223,7 +208,7 @@ async def _stream(
         except Exception as error:
             fault = as_api_error(error)
             request.state.log["error_status"] = fault.status
-            note_fault(service, fault, request.state.log)
+            note_fault(fault, request.state.log)
             yield format_event({"error": fault.describe()})
 
 
@@ -257,13 +242,8 @@ async def show_models(request: Request) -> Response:
     return JSONResponse(next(one for one in described if one["id"] == name))
 
 
-async def show_ready(request: Request) -> Response:
-    fault = request.app.state.service.find_fault()
-    return PlainTextResponse(f"{fault or 'ready'}\n", 503 if fault else 200)
-
-
 async def show_metrics(request: Request) -> Response:
-    return Response(request.app.state.service.metrics.describe(), media_type="text/plain; version=0.0.4")
+    return PlainTextResponse(request.app.state.service.describe_metrics())
 
 
 async def _pass_on(request: Request, error: Exception) -> Response:
@@ -272,14 +252,16 @@ async def _pass_on(request: Request, error: Exception) -> Response:
 
 transcribe = functools.partial(_serve_file, form_class=TranscriptionForm, task="transcribe")
 translate = functools.partial(_serve_file, form_class=TranslationForm, task="translate")
-ROUTES: list[Route | WebSocketRoute] = [
+ROUTES: list[Route | WebSocketRoute | Mount] = [
     Route("/v1/audio/transcriptions", transcribe, methods=["POST"]),
     Route("/v1/audio/translations", translate, methods=["POST"]),
     Route("/v1/models", show_models),
     Route("/health", PlainTextResponse("ok\n")),
-    Route("/ready", show_ready),
+    Route("/ready", PlainTextResponse("ready\n")),
     Route("/metrics", show_metrics),
     WebSocketRoute("/v1/realtime", serve_realtime),
+    Route("/v1/models/{name:path}", show_models),
+    Mount("/", StaticFiles(directory=PAGE, html=True)),
 ]
 
 
@@ -288,15 +270,8 @@ def build_app(
 ) -> Starlette:
     """The app for loaded models, each under its name; the first is the default one of live sessions."""
     service = Service(models, config, keys or Keys())
-    others = [
-        Route("/v1/models/{name:path}", show_models),
-        Mount("/", StaticFiles(directory=PAGE, html=True)),
-    ]
-    app = Starlette(
-        routes=[*ROUTES, *others],
-        middleware=[Middleware(Gate, service=service)],
-        exception_handlers={HTTPException: _pass_on},
-    )
+    gate = [Middleware(Gate, service=service)]
+    app = Starlette(routes=ROUTES, middleware=gate, exception_handlers={HTTPException: _pass_on})
     app.state.service = service
     return app
 
@@ -333,24 +308,20 @@ class Gate:
         try:
             self._check(scope, state)
             await self._app(scope, receive, send_on)
-        except asyncio.CancelledError:  # at the end of the time to drain
-            if scope["type"] != "http" or status != 499 or not self._service.is_draining:
-                raise
-            await answer(shutting_down())(scope, receive, send_on)
         except Exception as error:
             fault = as_api_error(error)
             if isinstance(error, UserError):  # of settings: one about a file is an ApiError already
                 fault = ApiError(400, str(error))
-            note_fault(self._service, fault, log)
+            note_fault(fault, log)
             if status == 499:
                 await answer(fault)(scope, receive, send_on)
         finally:
             seconds = time.monotonic() - started
             route = scope["path"] if scope["path"] in [one.path for one in ROUTES] else "other"
-            self._service.metrics.requests.labels(route, str(status)).observe(seconds)
+            self._service.answers[route, status] += 1
             level = logging.DEBUG if route in QUIET_ROUTES else logging.INFO
             fields = log | {"key": state["key"], "status": status, "seconds": round(seconds, 3)}
-            logger.log(level, "request", extra={"fields": fields})
+            logger.log(level, "request %s", json.dumps(fields, ensure_ascii=False))
 
     def _check(self, scope: Scope, state: dict[str, Any]) -> None:
         """Refuse a wrong host, origin or key."""
@@ -385,14 +356,11 @@ def _find_key(headers: Headers, subprotocols: Sequence[str]) -> str | None:
     return next((one.removeprefix(prefix) for one in subprotocols if one.startswith(prefix)), None)
 
 
-def note_fault(service: Service, fault: ApiError, log: dict[str, object]) -> None:
-    """Count and log what went wrong, where it was caught."""
+def note_fault(fault: ApiError, log: dict[str, object]) -> None:
+    """Log what went wrong, where it was caught."""
     log["error"] = fault.message
     if fault.code == "internal_error":
-        service.metrics.failures.inc()
-        logger.exception("a request failed", extra={"fields": log})
-    else:
-        service.metrics.rejected.labels(fault.code or str(fault.status)).inc()
+        logger.exception("request %s failed", log["request_id"])
 
 
 def answer(fault: ApiError) -> JSONResponse:

@@ -126,9 +126,6 @@ class _Turn:
     def input(self) -> InputOptions:
         return self.settings[1].audio.input
 
-    def includes(self, what: str) -> bool:
-        return what in self.settings[1].include
-
     def shift(self, word: Word) -> Word:
         """The same with times from the start of the session."""
         return replace(word, start=self.offset + word.start, end=self.offset + word.end)
@@ -216,10 +213,6 @@ class Session:
             self._inbox.put(samples[first : first + size])
         self._has_audio = self._has_audio or bool(len(samples))
 
-    def finish(self) -> None:
-        """End the session after what has come."""
-        self._inbox.put(_FINISH)
-
     def close(self) -> None:
         """End it at once; nobody listens."""
         for model in self._models.values():
@@ -289,7 +282,7 @@ class Session:
             milliseconds = round(1000 * (turn.offset + start))
             self._send("input_audio_buffer.speech_started", audio_start_ms=milliseconds, item_id=turn.item)
         if segment is None:
-            if words and turn.includes("asr.tentative"):
+            if words and "asr.tentative" in turn.settings[1].include:
                 agreed, tentative = text.join(text.agreed), text.join(text.tentative)
                 self._send("asr.tentative", item_id=turn.item, agreed=agreed, text=tentative)
         elif turn.item:
@@ -313,7 +306,7 @@ class Session:
                 delta = (turn.separator if text else "") + segment.text
                 self._send(f"{TRANSCRIPTION}.delta", **place, delta=delta)
                 text += delta
-        if turn.includes("asr.words"):
+        if "asr.words" in turn.settings[1].include:
             words = [name_as_openai(turn.shift(word)) for segment in segments for word in segment.words]
             self._send("asr.words", item_id=item, words=words)
         self._send(f"{TRANSCRIPTION}.completed", **place, transcript=text, usage=describe_usage(seconds))
@@ -349,7 +342,7 @@ def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 async def run_session(websocket: WebSocket, service: Service, model: ServedModel, client: Client) -> None:
-    """Run until the client leaves or no longer reads, or the server shuts down."""
+    """Run until the client leaves, or no longer reads."""
     loop = asyncio.get_running_loop()
     in_thread = functools.partial(to_thread.run_sync, abandon_on_cancel=True, limiter=THREADS)
 
@@ -370,18 +363,12 @@ async def run_session(websocket: WebSocket, service: Service, model: ServedModel
             while session.is_behind:
                 await asyncio.sleep(0.05)
 
-    async def watch() -> None:
-        while not service.is_draining:
-            await asyncio.sleep(0.2)
-        session.finish()
-
     tasks = [asyncio.create_task(work) for work in (receive(), in_thread(session.work))]
-    watching = asyncio.create_task(watch())
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         session.close()
-        await end_tasks(*tasks, watching)
+        await end_tasks(*tasks)
         if websocket.client_state is WebSocketState.CONNECTED:
             with contextlib.suppress(RuntimeError, WebSocketDisconnect, asyncio.TimeoutError):
-                await asyncio.wait_for(websocket.close(1012 if service.is_draining else 1000), 1)
+                await asyncio.wait_for(websocket.close(), 1)

@@ -12,7 +12,6 @@ import ctypes
 import functools
 import logging
 import math
-import sys
 import threading
 import time
 from collections import Counter
@@ -33,18 +32,15 @@ LIVE_SECONDS = 5.0  # that a live session is reckoned with after it has asked
 # in that time. Less: short clips and live words wait less; more: long files are done sooner.
 MAX_BATCH_SECONDS = 1.0
 TRIM_SECONDS = 60.0  # between two returns of freed memory to the system
-NEWEST_SHARE = 0.3  # of the newest batch in the running means of speed
+NEWEST_SHARE = 0.3  # of the newest batch in the running mean of what a segment takes
 
 
 class WithdrawnError(Exception):
     """The request was withdrawn: nobody waits for the result."""
 
 
-def trim_memory() -> None:
-    """Give freed memory back: glibc keeps what is in pieces, 0.6 GB after half an hour of load."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
+# Gives freed memory back: glibc keeps what is in pieces, 0.6 GB after half an hour of load.
+trim_memory = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
 
 
 @dataclass(eq=False)
@@ -80,37 +76,28 @@ class _Waiting:
     result: concurrent.futures.Future[Segment]
 
 
-Report = Callable[[int, float, float, float], None]
-"""Called with each batch: its segments, their seconds of audio, the seconds it took, the longest wait."""
-
-
 class Scheduler:
-    """Recognizes segments in its own thread until `close`."""
+    """Recognizes segments in its own thread."""
 
     def __init__(
         self,
         transcriber: Transcriber,
         batch_size: int,
-        report: Report = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
         max_batch_seconds: float = MAX_BATCH_SECONDS,
     ) -> None:
         self.transcriber = copy.copy(transcriber)
-        self.speed = 0.0
-        """Seconds of audio recognized in a second, lately; 0 before the first batch."""
+        self.audio_seconds = self.busy_seconds = 0.0
+        """Audio recognized, and time spent on it, since the start."""
         self.batch_size = batch_size
         self._max_batch_seconds = max_batch_seconds
-        self._report = report
         self._clock = clock
         self._segment_seconds = 0.0  # that a segment took, lately
         self._waiting: list[_Waiting] = []
         self._changed = threading.Condition()
-        self._busy_since: float | None = None
-        self._is_closed = False
         self._last_live = -math.inf
         self._last_trim = clock()
-        self._thread = threading.Thread(target=self._work, name="inference", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._work, name="inference", daemon=True).start()
 
     def transcriber_for(self, client: Client) -> Transcriber:
         """The same transcriber, but its segments are recognized in turn with those of others."""
@@ -126,7 +113,7 @@ class Scheduler:
             future: concurrent.futures.Future[Segment] = concurrent.futures.Future()
             waiting.append(_Waiting(client, segment, request, group, now, future))
         with self._changed:
-            if client.is_cancelled or self._is_closed:
+            if client.is_cancelled:
                 raise WithdrawnError
             if client.is_live:
                 self._last_live = now
@@ -138,52 +125,32 @@ class Scheduler:
         """Forget its segments. Those in the current batch are finished, for nobody."""
         with self._changed:
             client.is_cancelled = True
-            self._drop(lambda one: one.client is client)
-
-    def close(self) -> None:
-        with self._changed:
-            self._is_closed = True
-            self._drop(lambda one: True)
-            self._changed.notify_all()
-
-    def wait(self, seconds: float) -> bool:
-        """Return whether it has ended within so many seconds after `close`: a batch is not broken off."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def stuck_seconds(self) -> float:
-        """Seconds that the current batch has taken; 0 when idle."""
-        since = self._busy_since
-        return 0.0 if since is None else self._clock() - since
-
-    @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
+            for one in self._waiting:
+                if one.client is client:
+                    one.result.set_exception(WithdrawnError())
+            self._waiting = [one for one in self._waiting if one.client is not client]
 
     # --- in the thread ----------------------------------------------------------------------------
 
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_closed)
-                if self._is_closed:
-                    return
+                self._changed.wait_for(lambda: self._waiting)
                 batch = self._take_batch()
             self._recognize_timed(batch)
-            self._busy_since = None
             if self._clock() - self._last_trim > TRIM_SECONDS:
-                trim_memory()
+                trim_memory(0)
                 self._last_trim = self._clock()
 
     def _recognize_timed(self, batch: list[_Waiting]) -> None:
-        started = self._busy_since = self._clock()
+        started = self._clock()
         self._recognize(batch)
         took = self._clock() - started
         seconds = sum(len(one.segment.audio_S) / one.segment.sample_rate for one in batch)
-        share = NEWEST_SHARE if self.speed else 1.0
+        share = NEWEST_SHARE if self._segment_seconds else 1.0
         self._segment_seconds += share * (took / len(batch) - self._segment_seconds)
-        self.speed += share * (seconds / max(took, 1e-6) - self.speed)
-        self._report(len(batch), seconds, took, max(started - one.since for one in batch))
+        self.audio_seconds += seconds
+        self.busy_seconds += took
 
     def _take_batch(self) -> list[_Waiting]:
         """The first in line, and others that may go with it, as they stand in line."""
@@ -210,7 +177,7 @@ class Scheduler:
         return batch
 
     def _recognize(self, batch: list[_Waiting]) -> None:
-        """Recognize a batch, and where that fails its halves: only the segment at fault fails."""
+        """Recognize a batch, and where that fails its segments one by one: only the one at fault fails."""
         fault: Exception | None = None
         try:
             results = self.transcriber.recognize([one.segment for one in batch], batch[0].request)
@@ -225,12 +192,7 @@ class Scheduler:
         if len(batch) == 1:
             batch[0].result.set_exception(fault)
             return
-        logger.warning("a batch of %d segments failed (%s); it is halved", len(batch), type(fault).__name__)
+        logger.warning("a batch of %d segments failed (%s); now one by one", len(batch), type(fault).__name__)
         del fault  # with its traceback, which keeps memory of the device
-        self._recognize(batch[: len(batch) // 2])
-        self._recognize(batch[len(batch) // 2 :])
-
-    def _drop(self, is_dropped: Callable[[_Waiting], bool]) -> None:
-        for one in filter(is_dropped, self._waiting):
-            one.result.set_exception(WithdrawnError())
-        self._waiting = [one for one in self._waiting if not one.result.done()]
+        for one in batch:
+            self._recognize([one])

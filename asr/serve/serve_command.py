@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +16,8 @@ if TYPE_CHECKING:
     from asr.transcription.transcribe import Transcriber
 
 logger = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 60  # after SIGTERM, for requests in progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asr.config import build_config, load_config
-    from asr.serve.service import JsonFormatter, Keys, ServeConfig
+    from asr.serve.service import Keys, ServeConfig
     from asr.transcription.arguments import print_settings
 
     if args.set == ["list"]:
@@ -54,7 +53,6 @@ def run(args: argparse.Namespace) -> int:
     if args.config:
         config = load_config(ServeConfig, args.config, args.set)
     try:
-        import prometheus_client  # noqa: F401 (of the metrics)
         import uvicorn
 
         from asr.serve.app import build_app
@@ -63,11 +61,9 @@ def run(args: argparse.Namespace) -> int:
     limit_threads(args.threads or max(1, (os.cpu_count() or 2) - 1))
     keys = Keys.load(args.keys) if args.keys else None
     app = build_app(load_models(args, config), config, keys)
-    for handler in logging.getLogger().handlers:
-        handler.setFormatter(JsonFormatter())
     if not args.keys and args.host not in ("127.0.0.1", "localhost", "::1"):
         logger.warning("anyone who can reach %s may use this server; --keys names who may", args.host)
-    settings = uvicorn.Config(
+    uvicorn.run(
         app,
         host=args.host,
         port=args.port,
@@ -77,20 +73,9 @@ def run(args: argparse.Namespace) -> int:
         ws="websockets-sansio",
         ws_max_size=1 << 22,
         ws_max_queue=8,
-        timeout_graceful_shutdown=max(1, round(config.drain_seconds)),
+        timeout_graceful_shutdown=DRAIN_SECONDS,
     )
-    server = make_server(settings, app.state.service)
-    server.run()
-    status = 0 if server.started else 1
-    schedulers = [model.scheduler for model in app.state.service.models.values()]
-    for scheduler in schedulers:
-        scheduler.close()
-    if not all(scheduler.wait(1.0) for scheduler in schedulers):
-        # In the midst of a batch for nobody: Python, which ends around it, would be aborted by PyTorch.
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(status)
-    return status
+    return 0
 
 
 def load_models(args: argparse.Namespace, config: Any) -> dict[str, tuple[Transcriber, Family | None]]:
@@ -110,32 +95,3 @@ def load_models(args: argparse.Namespace, config: Any) -> dict[str, tuple[Transc
         logger.info("%s: %s", name, transcriber.arithmetic)
         found[name] = transcriber, find_family(source)
     return found
-
-
-def make_server(settings: Any, service: Any) -> Any:
-    """Make a server that, told to end, first finishes what it has begun; meanwhile it is not ready."""
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        deadline = 0.0
-
-        async def startup(self, sockets: Any = None) -> None:
-            await super().startup(sockets)
-            for listener in self.servers if self.started else ():
-                for host, port, *_ in (one.getsockname() for one in listener.sockets):
-                    print(f"http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
-
-        def handle_exit(self, number: int, frame: Any) -> None:
-            if service.is_draining or not self.started:
-                super().handle_exit(number, frame)  # the second time: at once
-                return
-            self.deadline = time.monotonic() + service.config.drain_seconds
-            service.is_draining = True
-            logger.info("shutting down by %s", signal.Signals(number).name)
-
-        async def on_tick(self, counter: int) -> bool:
-            if service.is_draining and (service.is_idle or time.monotonic() > self.deadline):
-                self.should_exit = True
-            return await super().on_tick(counter)
-
-    return Server(settings)

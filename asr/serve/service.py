@@ -8,15 +8,15 @@ import functools
 import hashlib
 import hmac
 import json
-import logging
 import math
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import pydantic
 from anyio import CapacityLimiter, to_thread
@@ -24,6 +24,7 @@ from anyio import CapacityLimiter, to_thread
 from asr.audio.reading import read_info
 from asr.audio.segmentation import Recording, SegmentationConfig
 from asr.config import Config
+from asr.data.text_lines import read_text_lines
 from asr.decoding.hypothesis import ChecksConfig
 from asr.errors import UserError
 from asr.files import Family
@@ -34,10 +35,8 @@ from asr.transcription.arguments import FamilySections
 from asr.transcription.transcribe import Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript
 
-STUCK_SECONDS = 120.0  # after which a batch counts as stuck, and the server as not ready
-USUAL_BYTES_PER_SECOND = 4_000  # of compressed speech; to guess a length that no header tells
 THREADS = CapacityLimiter(math.inf)  # as many as max_requests lets in
-WAITS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)  # seconds, of histograms
+RETRY_SECONDS = 10  # after which a client that is turned away should come back
 
 
 class ServeConfig(FamilySections):
@@ -63,8 +62,6 @@ class ServeConfig(FamilySections):
     """The same for each API key; beyond, it gets 429."""
     max_sessions: int = pydantic.Field(default=16, ge=1)
     """Live sessions at once."""
-    drain_seconds: float = pydantic.Field(default=60.0, ge=0)
-    """Time after SIGTERM for requests in progress."""
     hosts: tuple[str, ...] = ()
     """Names by which clients may address a server without keys, besides localhost and IP addresses."""
     origins: tuple[str, ...] = ()
@@ -87,21 +84,16 @@ class Keys:
     @classmethod
     def load(cls, path: str | Path) -> Keys:
         """A file with a line `name:sha256` for each key."""
-        try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: cannot read these keys ({error}); give a text file") from None
-        digests = {}
-        for number, line in enumerate(lines, 1):
-            if not line.strip() or line.startswith("#"):
-                continue
-            match = re.fullmatch(r"([\w.-]+):([0-9a-f]{64})", line.strip())
-            if match is None:
-                raise UserError(
-                    f"{path}:{number}: expected NAME:SHA256, the hexadecimal digest of a key; "
-                    "`printf %s KEY | sha256sum` computes it"
-                )
-            digests[match[1]] = match[2]
+        digests: dict[str, str] = {}
+        for place, line in read_text_lines(path):
+            if not line.startswith("#"):
+                match = re.fullmatch(r"([\w.-]+):([0-9a-f]{64})", line)
+                if match is None:
+                    raise UserError(
+                        f"{place}: expected NAME:SHA256, the hexadecimal digest of a key; "
+                        "`printf %s KEY | sha256sum` computes it"
+                    )
+                digests[match[1]] = match[2]
         if not digests:
             raise UserError(f"{path}: holds no key; add a line NAME:SHA256, or leave --keys out")
         return cls(digests)
@@ -114,10 +106,6 @@ class Keys:
             problem = "wrong API key" if given else "no API key; send the header Authorization: Bearer KEY"
             raise ApiError(401, problem, code="invalid_api_key")
         return found[0] if found else ""
-
-
-def shutting_down() -> ApiError:
-    return ApiError(503, "the server is shutting down", code="draining", headers={"retry-after": "5"})
 
 
 # --- models -------------------------------------------------------------------------------------
@@ -141,12 +129,9 @@ class ServedModel:
     @functools.cached_property
     def languages(self) -> dict[str, str]:
         """Code to name of those that can be asked for."""
-        known = {}
-        for code, name in self.family.languages.items() if self.family is not None else ():
-            with contextlib.suppress(UserError):
-                self.make_request(language=code)
-                known[code] = name
-        return known
+        known = {} if self.family is None else self.family.languages
+        only = self.transcriber.language
+        return {code: name for code, name in known.items() if only in (None, code)}
 
     def make_request(self, **given: object) -> Request:
         """Replace the usual options by what is given (language, prompt ...); refuse what does not fit."""
@@ -166,56 +151,8 @@ def describe_unknown(name: str, models: dict[str, ServedModel]) -> str:
     return f"{name!r:.80} is not served here; there are {', '.join(models)}"
 
 
-class Metrics:
-    """Counts and times under Prometheus' names."""
-
-    def __init__(self, service: Service) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
-        self.registry = CollectorRegistry()
-        options: Any = {"registry": self.registry}
-        waits: Any = {"buckets": WAITS, **options}
-        self.requests = Histogram("asr_request_seconds", "Time of a request", ["route", "status"], **waits)
-        self._queue = Histogram("asr_queue_seconds", "Longest wait of a batch", ["model"], **waits)
-        self._batches = Histogram(
-            "asr_batch_segments", "Segments of a batch", ["model"], buckets=(1, 2, 4, 8, 16, 32), **options
-        )
-        self._audio = Counter("asr_audio_seconds", "Audio recognized", ["model"], **options)
-        self._busy = Counter("asr_busy_seconds", "Time spent in recognizing", ["model"], **options)
-        self.rejected = Counter("asr_rejected", "Requests not taken", ["reason"], **options)
-        self.failures = Counter("asr_failures", "Requests that failed by our fault", **options)
-        self.first_words = Histogram(
-            "asr_first_word_seconds", "First words of a file after its upload", **waits
-        )
-        Gauge("asr_waiting_seconds", "Audio that waits", **options).set_function(service.waiting_seconds)
-        Gauge("asr_sessions", "Live sessions", **options).set_function(lambda: service.num_sessions)
-
-    def note_batch(self, model: str, num_segments: int, audio: float, took: float, wait: float) -> None:
-        self._batches.labels(model).observe(num_segments)
-        self._audio.labels(model).inc(audio)
-        self._busy.labels(model).inc(took)
-        self._queue.labels(model).observe(wait)
-
-    def describe(self) -> bytes:
-        from prometheus_client import generate_latest
-
-        return generate_latest(self.registry)
-
-
-class JsonFormatter(logging.Formatter):
-    """One object a line; what was given as `extra={"fields": {...}}` stands in it."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line = {"time": f"{now}.{int(record.msecs):03}Z", "level": record.levelname.lower()}
-        line |= {"message": record.getMessage(), **getattr(record, "fields", {})}
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
-
-
 class Service:
-    """State shared by all requests: models, keys, limits and counts, and whether all is well."""
+    """State shared by all requests: models, keys, limits and counts."""
 
     def __init__(
         self, models: dict[str, tuple[Transcriber, Family | None]], config: ServeConfig, keys: Keys
@@ -224,14 +161,13 @@ class Service:
         self.clients: set[Client] = set()
         """Files and live sessions that are served or wait."""
         self.num_requests = 0
-        self.is_draining = False
-        self.metrics = Metrics(self)
+        self.answers: Counter[tuple[str, int]] = Counter()
+        """By route and status."""
         self.created = int(time.time())
         self.models = {name: self._serve(name, *loaded) for name, loaded in models.items()}
 
     def _serve(self, name: str, transcriber: Transcriber, family: Family | None) -> ServedModel:
-        report = functools.partial(self.metrics.note_batch, name)
-        scheduler = Scheduler(transcriber, self.config.batch_size, report=report)
+        scheduler = Scheduler(transcriber, self.config.batch_size)
         options = None if family is None else getattr(self.config, family.section)
         model = ServedModel(name, scheduler, family, options)
         model.make_request()  # refuses settings that do not fit, and loads what is decoded with
@@ -243,26 +179,22 @@ class Service:
             raise ApiError(404, message, "model", "model_not_found")
         return self.models[name]
 
-    def find_fault(self) -> str:
-        """The reason why no request should be sent here; "" if all is well."""
-        if self.is_draining:
-            return "shutting down"
+    def describe_metrics(self) -> str:
+        """Counts and times in the text format of Prometheus."""
+        values = {"asr_sessions": self.num_sessions, "asr_waiting_seconds": self.waiting_seconds()}
+        for (route, status), count in self.answers.items():
+            values[f'asr_requests_total{{route="{route}",status="{status}"}}'] = count
         for name, model in self.models.items():
-            if not model.scheduler.is_alive:
-                return f"the inference thread of {name} has ended"
-            if (seconds := model.scheduler.stuck_seconds()) > STUCK_SECONDS:
-                return f"{name} has been at one batch for {seconds:.0f} s"
-        return ""
+            label = f"{{model={json.dumps(name, ensure_ascii=False)}}}"
+            values[f"asr_audio_seconds_total{label}"] = model.scheduler.audio_seconds
+            values[f"asr_busy_seconds_total{label}"] = model.scheduler.busy_seconds
+        return "".join(f"{name} {value}\n" for name, value in values.items())
 
     # --- how much at once -------------------------------------------------------------------------
 
     @property
     def num_sessions(self) -> int:
         return sum(one.is_live for one in self.clients)
-
-    @property
-    def is_idle(self) -> bool:
-        return not self.num_requests and not self.clients
 
     def waiting_seconds(self, key: str | None = None) -> float:
         """Seconds of audio that wait, of all keys or of one."""
@@ -271,10 +203,8 @@ class Service:
     @contextlib.contextmanager
     def admit_request(self, key: str) -> Iterator[None]:
         """Admit a request before its upload is read, which would be sent in vain."""
-        if self.is_draining:
-            raise shutting_down()
         if self.num_requests >= self.config.max_requests:
-            raise self._busy(503, "too many requests at once", self.waiting_seconds())
+            raise _busy(503, "too many requests at once")
         self._require_room(key, 0.0)
         self.num_requests += 1
         try:
@@ -287,10 +217,8 @@ class Service:
         """Admit a file of known length, or a live session. A server with no work takes every file."""
         if not client.is_live:
             self._require_room(client.key, client.expected_seconds)
-        elif self.is_draining:
-            raise shutting_down()
         elif self.num_sessions >= self.config.max_sessions:
-            raise self._busy(503, f"{self.num_sessions} live sessions are served, and no more can be", 0.0)
+            raise _busy(503, f"{self.num_sessions} live sessions are served, and no more can be")
         self.clients.add(client)
         try:
             yield
@@ -300,39 +228,30 @@ class Service:
     def _require_room(self, key: str, seconds: float) -> None:
         own, all_waiting = self.waiting_seconds(key), self.waiting_seconds()
         if key and own and own + seconds > self.config.max_key_seconds:
-            raise self._busy(429, f"{own:.0f} s of audio of yours wait already", own)
+            raise _busy(429, f"{own:.0f} s of audio of yours wait already")
         if all_waiting and all_waiting + seconds > self.config.max_waiting_seconds:
-            raise self._busy(503, f"{all_waiting:.0f} s of audio wait already", all_waiting)
+            raise _busy(503, f"{all_waiting:.0f} s of audio wait already")
 
-    def _busy(self, status: int, message: str, waiting_seconds: float) -> ApiError:
-        """Tell when to come back, by the speed of the slowest model that has been used."""
-        speed = min((m.scheduler.speed for m in self.models.values() if m.scheduler.speed), default=0.0)
-        retry = min(max(math.ceil(waiting_seconds / speed), 1), 60) if speed else 5
-        headers = {"retry-after": str(retry)}
-        return ApiError(status, f"{message}; try again in {retry} s", code="overloaded", headers=headers)
+
+def _busy(status: int, message: str) -> ApiError:
+    headers = {"retry-after": str(RETRY_SECONDS)}
+    return ApiError(status, f"{message}; try again in {RETRY_SECONDS} s", None, "overloaded", headers)
 
 
 # --- files --------------------------------------------------------------------------------------
 
 
-class Upload:
-    """An uploaded file, which has no name on the disk; the one that the client gave is only shown."""
+def open_upload(file: Any, name: str) -> tuple[Recording, float]:
+    """Open an uploaded file, a SpooledTemporaryFile without a name on the disk; the given one is only shown.
 
-    def __init__(self, file: Any, name: str) -> None:
-        """`file`: a SpooledTemporaryFile, which may still be in memory."""
-        file.rollover()
-        file.flush()
-        self.name = name
-        self.content = os.fdopen(os.dup(file.fileno()), "rb", buffering=0)
-        self.num_bytes = os.fstat(file.fileno()).st_size
-        self.seconds: float | None = None
-        """Duration according to the header; None if unknown."""
-        with contextlib.suppress(UserError):  # what is wrong is said when it is read
-            self.seconds = read_info(name, self.content).seconds
-
-    @property
-    def likely_seconds(self) -> float:
-        return self.seconds or self.num_bytes / USUAL_BYTES_PER_SECOND
+    Also returns the seconds that the header tells, or 0.
+    """
+    file.rollover()
+    file.flush()
+    content, seconds = os.fdopen(os.dup(file.fileno()), "rb", buffering=0), None
+    with contextlib.suppress(UserError):  # what is wrong is said when it is read
+        seconds = read_info(name, content).seconds
+    return Recording(name, Path(name).stem, content=content), seconds or 0.0
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
@@ -348,9 +267,8 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
 async def transcribe_upload(
     model: ServedModel,
     client: Client,
-    upload: Upload,
+    upload: Recording,
     request: Request,
-    segmentation: SegmentationConfig | None,
     max_seconds: float,
 ) -> AsyncGenerator[tuple[Segment | Transcript, str]]:
     """Segments as they become final, each with what separates it from the text before; then the transcript.
@@ -367,14 +285,11 @@ async def transcribe_upload(
         client.expected_seconds = max(client.expected_seconds, seconds)
 
     def work() -> Iterator[Segment | Transcript | UserError]:
-        with upload.content as content:
-            recording = Recording(upload.name, Path(upload.name).stem, content=content, on_read=count)
-            for _, result in transcriber.transcribe_events([recording], request):
+        with contextlib.closing(cast(IO[bytes], upload.content)):
+            for _, result in transcriber.transcribe_events([replace(upload, on_read=count)], request):
                 yield result
 
     transcriber = model.scheduler.transcriber_for(client)
-    if segmentation is not None:
-        transcriber.segmentation = segmentation
     results, separator = work(), transcriber.separator
     # Whoever leaves does not wait for a batch; the thread ends when the scheduler lets it go.
     take = functools.partial(to_thread.run_sync, next, results, None, abandon_on_cancel=True, limiter=THREADS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-EXTRA = ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets", "openai")
+EXTRA = ("starlette", "uvicorn", "python_multipart", "websockets", "openai")
 
 collect_ignore_glob = [] if all(map(importlib.util.find_spec, EXTRA)) else ["test_serve_*.py"]
 

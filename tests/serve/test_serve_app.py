@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hostile_audio import make_speechlike
 from serve_examples import RATE, SURE, encode, speak
 from starlette.testclient import TestClient
 
@@ -42,19 +40,14 @@ def test_streamed_segments_hold_their_words(client: TestClient, expected: Any) -
 REFUSED = [
     ({"temperature": "0.5"}, "temperature"),
     ({"response_format": "diarized_json"}, "response_format"),
-    ({"timestamp_granularities[]": "word"}, "timestamp_granularities"),
     ({"timestamp_granularities[]": "letter", "response_format": "verbose_json"}, "timestamp_granularities.0"),
     ({"include[]": "logprobs"}, "include.0"),
-    ({"stream": "true", "response_format": "srt"}, "stream"),
     ({"stream": "perhaps"}, "stream"),
     ({"known_speaker_names[]": "Ann"}, "known_speaker_names"),
     ({"languages[]": ["de", "fr"]}, "languages"),
     ({"langage": "de"}, "langage"),
-    (
-        {"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "7"},
-        "chunking_strategy.threshold",
-    ),
     ({"chunking_strategy": "never"}, "chunking_strategy"),
+    ({"chunking_strategy[type]": "server_vad"}, "chunking_strategy[type]"),
     ({"model": ["tiny", "tiny"]}, "model"),
     ({"language": "klingon"}, None),
     ({"prompt": "word " * 1000}, None),
@@ -78,12 +71,9 @@ def test_what_is_not_offered_is_refused_by_name(client: TestClient, fields: Any,
 ACCEPTED: list[dict[str, Any]] = [
     {"temperature": "0"},
     {"language": "German"},
-    {"languages[]": "de"},
     {"keywords[]": ["ab", "ba"]},
     {"prompt": "a"},
     {"chunking_strategy": "auto"},
-    {"chunking_strategy": '{"type": "server_vad", "silence_duration_ms": 400}'},
-    {"chunking_strategy[type]": "server_vad", "chunking_strategy[prefix_padding_ms]": "100"},
     {"timestamp_granularities": "word", "response_format": "verbose_json"},
 ]
 
@@ -98,15 +88,6 @@ def test_settings_of_a_request_reach_the_model(client: TestClient, recognizer: A
     expected = recognizer.transcribe(AUDIO, RATE, options=german).text
     fields = {"language": "de", "prompt": "a", "keywords[]": "ab"}
     assert post(client, **fields).json()["text"] == expected != post(client).json()["text"]
-
-
-def test_chunking_changes_the_segments(client: TestClient) -> None:
-    pause = np.zeros(round(0.8 * RATE), np.float32)
-    audio = encode(np.concatenate([make_speechlike(0.8, RATE), pause, make_speechlike(0.8, RATE, 1)]))
-    verbose = {"response_format": "verbose_json"}
-    strategy = {"chunking_strategy[type]": "server_vad", "chunking_strategy[silence_duration_ms]": "400"}
-    many = post(client, audio, **verbose, **strategy).json()["segments"]
-    assert len(many) > len(post(client, audio, **verbose).json()["segments"])
 
 
 def test_translation(client: TestClient, recognizer: Any) -> None:
@@ -140,8 +121,8 @@ def test_health_and_metrics(client: TestClient) -> None:
     post(client)
     assert client.get("/health").text == "ok\n" and client.get("/ready").text == "ready\n"
     text = client.get("/metrics").text
-    assert 'asr_audio_seconds_total{model="tiny"}' in text and "asr_waiting_seconds 0.0" in text
-    assert 'asr_request_seconds_count{route="/v1/audio/transcriptions",status="200"}' in text
+    assert 'asr_audio_seconds_total{model="tiny"}' in text and "asr_waiting_seconds 0" in text
+    assert 'asr_requests_total{route="/v1/audio/transcriptions",status="200"}' in text
 
 
 def test_a_bad_file_is_named_as_it_was_sent(client: TestClient) -> None:

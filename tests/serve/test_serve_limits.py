@@ -9,7 +9,6 @@ import logging
 import select
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from asr.errors import UserError
-from asr.serve import JsonFormatter, Keys
+from asr.serve import Keys
 
 URL = "/v1/audio/transcriptions"
 AUDIO = encode(speak(4.0))
@@ -126,7 +125,7 @@ def test_names_that_are_not_ours_are_refused_without_keys() -> None:
 # --- size, length, time ---------------------------------------------------------------------------
 
 
-def test_too_many_bytes_are_refused_by_the_header() -> None:
+def test_too_many_bytes_are_refused() -> None:
     with TestClient(make_app(max_upload_mb=0.1)) as client:
         answer = post(client)
         assert answer.status_code == 413 and answer.headers["x-should-retry"] == "false"
@@ -246,37 +245,6 @@ def test_a_model_that_fails_fails_its_request_alone(stream: str, caplog: pytest.
         assert answer.status_code == (500 if stream == "false" else 200)
         assert any(record.exc_info for record in caplog.records), "the log has what the answer hides"
         assert post(client).status_code == 200
-        assert "asr_failures_total 1.0" in client.get("/metrics").text
-
-
-def test_a_stuck_model_is_not_ready(gated: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.serve.service.STUCK_SECONDS", 0.05)
-    with busy(gated) as client:
-        wait_until(lambda: client.get("/ready").status_code == 503)
-        assert "at one batch" in client.get("/ready").text and client.get("/health").status_code == 200
-        gated.gate.release(1000)
-        wait_until(lambda: client.get("/ready").status_code == 200)
-
-
-def test_a_server_that_shuts_down_takes_nothing_new_and_finishes(gated: Gated) -> None:
-    with busy(gated) as client:
-        service = client.app.state.service  # type: ignore[attr-defined]
-        service.is_draining = True
-        assert client.get("/ready").status_code == 503
-        assert post(client).json()["error"]["code"] == "draining"
-    assert service.is_idle
-
-
-def test_what_is_cut_off_at_the_end_is_told_to_come_back(gated: Gated) -> None:
-    app = make_app(recognizer=gated.model)
-    with contextlib.ExitStack() as stack:
-        with at_a_port(app) as address:
-            link = stack.enter_context(connect(address))
-            link.sendall(make_upload(stream=False))
-            wait_until(lambda: gated.num_batches)
-            app.state.service.is_draining = True
-        answer = b"".join(iter(lambda: link.recv(4096), b"")).decode()
-    assert answer.startswith("HTTP/1.1 503") and "x-should-retry: true" in answer and '"draining"' in answer
 
 
 def test_a_full_disk_is_no_fault_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,9 +266,8 @@ def test_a_request_is_one_line_of_json_without_texts_and_names(caplog: pytest.Lo
         answer = client.post(
             URL, files={"file": ("secret.wav", AUDIO)}, data={"model": "tiny", "prompt": "ab"}
         )
-    (record,) = [record for record in caplog.records if record.getMessage() == "request"]
-    line = json.loads(JsonFormatter().format(record))
+    (record,) = [record for record in caplog.records if record.getMessage().startswith("request ")]
+    line = json.loads(record.getMessage().removeprefix("request "))
     assert line["request_id"] == answer.headers["x-request-id"]
     assert (line["status"], line["model"], line["audio_seconds"]) == (200, "tiny", 4.0)
     assert "secret" not in str(line) and answer.json()["text"] not in str(line)
-    assert line["time"].startswith(time.strftime("%Y-"))

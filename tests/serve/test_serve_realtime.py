@@ -18,8 +18,6 @@ import soundfile
 from serve_examples import RATE, at_a_port, load_tiny, make_app, speak, wait_until
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
-from websockets.exceptions import ConnectionClosedError
-from websockets.sync.client import connect
 
 from asr.audio import resample
 from asr.serve import Keys
@@ -242,26 +240,6 @@ def test_a_session_ends_with_its_client(client: TestClient) -> None:
         append(socket, to_pcm(AUDIO))
         assert service.num_sessions == 1
     wait_until(lambda: service.num_sessions == 0)
-
-
-def test_a_server_that_shuts_down_gives_the_last_words() -> None:
-    app = make_app(recognizer=load_tiny())
-    with at_a_port(app) as address, connect(f"ws://{address}{URL}") as link:
-        link.recv()
-        wait_until(lambda: app.state.service.num_sessions == 1)
-        format_16k = {"audio": {"input": PCM | {"turn_detection": None}}}
-        link.send(json.dumps({"type": "session.update", "session": format_16k}))
-        link.recv()
-        audio = base64.b64encode(to_pcm(AUDIO[: 3 * RATE])).decode()
-        link.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
-        link.send(json.dumps({"type": "input_audio_buffer.append", "audio": "?"}))
-        link.recv()  # its error: what came before was taken
-        app.state.service.is_draining = True
-        events: list[Any] = []
-        with pytest.raises(ConnectionClosedError):
-            while True:
-                events.append(json.loads(link.recv()))
-        assert texts(events)[0] and link.close_code == 1012
 
 
 def test_a_model_that_fails_fails_its_turn_alone() -> None:
