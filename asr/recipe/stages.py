@@ -166,6 +166,11 @@ def _prepare(experiment: Experiment) -> Task:
         if experiment.smoke:
             cut_manifests(data_dir)
         written = [manifest.name for manifest in set(data_dir.glob("*.jsonl")) - others]
+        for name in written if shortfalls else ():  # each utterance says that its corpus was not whole
+            mark = {"partial": "; ".join(shortfalls)}
+            utterances = list(read_manifest(data_dir / name))
+            marked = (u.model_copy(update={"extras": {**u.extras, **mark}}) for u in utterances)
+            write_manifest(data_dir / name, marked)
         record = {"inputs": inputs, "manifests": sorted(written), "shortfalls": shortfalls}
         write_record(path, record | ({"given": str(given)} if given else {}))
 

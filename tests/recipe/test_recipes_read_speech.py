@@ -20,6 +20,7 @@ from corpus_examples import (
     write_text,
 )
 
+from asr.data import read_manifest
 from asr.errors import UserError
 from asr.recipe import Experiment, describe_experiment, list_warnings, run_recipe
 
@@ -54,7 +55,7 @@ def test_a_part_of_librispeech(
 
 
 def test_a_part_of_a_subset_is_prepared_when_asked_for(librispeech: Corpus, tmp_path: Path) -> None:
-    """100 of the 2,939 utterances of test-other, say: every result and page has to say so."""
+    """100 of the 2,939 utterances of test-other, say: every manifest, result and page has to say so."""
     recipe, root = librispeech
     edit("LibriSpeech/test-other/367/123456/367-123456.trans.txt", "367-123456-0001 DON'T SAY TES\n", "")(
         root
@@ -68,6 +69,7 @@ def test_a_part_of_a_subset_is_prepared_when_asked_for(librispeech: Corpus, tmp_
     about = describe_experiment(experiment)
     assert about["partial"] == [lacking] and "--partial" in about["command"]
     assert list_warnings(about) == [f"A PART OF THE CORPUS: {lacking}."]
+    assert {u.extras["partial"] for u in read_manifest(experiment.data_dir / "test_other.jsonl")} == {lacking}
 
 
 # --- VoxForge ------------------------------------------------------------------------------------
