@@ -10,7 +10,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = """run directory, checkpoint or model folder; or Whisper: folder of Hugging Face, name on the
     hub, or run that fine-tuned one"""
     add("model", metavar="MODEL", help=text)
-    text = "a new folder for the model; Whisper: in the form of Hugging Face"
+    text = (
+        "a new folder for the model; Whisper: in the form of Hugging Face, or FILE.pt, that of openai-whisper"
+    )
     add("target", metavar="TARGET", help=text)
     text = (
         "of the weights; with float16 the file takes half the space (default: float32; Whisper: as in MODEL)"

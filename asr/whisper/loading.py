@@ -22,7 +22,7 @@ from torch import Tensor
 from asr.config import describe_fault
 from asr.errors import UserError, suggest
 from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.files import make_folder, usual_mode
+from asr.files import make_folder, replace_file, usual_mode
 from asr.models.layers import without_weights
 from asr.whisper.encoder_decoder import Whisper, WhisperSystem
 from asr.whisper.family import (
@@ -151,8 +151,18 @@ def describe(source: str) -> dict[str, Any]:
 
 
 def convert(source: str, target: Path, dtype: torch.dtype | None) -> None:
-    """Write a model as a folder of Hugging Face."""
-    write_model(target, load_whisper(source), dtype)
+    """Write a model as a folder of Hugging Face, or, to a target `.pt`, as a file of openai-whisper."""
+    system = load_whisper(source)
+    if target.suffix != ".pt":
+        write_model(target, system, dtype)
+        return
+    if target.exists():
+        raise UserError(f"{target}: exists already; give a new file")
+    weights = split_weights(
+        {name: weight.to(dtype or weight.dtype) for name, weight in get_weights(system).items()}
+    )
+    with replace_file(target) as file:
+        torch.save({"dims": name_sizes(system.sizes, "OpenAI"), "model_state_dict": weights}, file)
 
 
 def find_text(source: str | Path) -> TextConfig | None:

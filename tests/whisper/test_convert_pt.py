@@ -14,6 +14,7 @@ import pytest
 import torch
 from whisper_examples import SIZES, VOCABULARY, make_weights, write_huggingface, write_openai, write_ranks
 
+from asr.cli import main
 from asr.errors import UserError
 from asr.whisper import build_sizes, load_whisper, rename_weights
 
@@ -37,6 +38,16 @@ def test_both_forms_are_the_same_model(tmp_path: Path, capsys: pytest.CaptureFix
         assert system.tokenizer.vocabulary == VOCABULARY
         for name, weight in expected.items():
             torch.testing.assert_close(system.model.state_dict()[name], weight, rtol=0, atol=0)
+
+
+def test_a_model_is_written_as_openai_has_it(tmp_path: Path) -> None:
+    """`asr convert FOLDER FILE.pt`: the weights and sizes that openai-whisper loads."""
+    folder = write_huggingface(tmp_path / "tiny.en", WEIGHTS)
+    assert main(["convert", str(folder), str(tmp_path / "tiny.en.pt")]) == 0
+    tree = torch.load(tmp_path / "tiny.en.pt", weights_only=True)
+    assert tree["dims"].items() >= SIZES.items() and tree["model_state_dict"].keys() == WEIGHTS.keys()
+    assert all(torch.equal(tree["model_state_dict"][name], weight) for name, weight in WEIGHTS.items())
+    assert main(["convert", str(folder), str(tmp_path / "tiny.en.pt")]) == 2
 
 
 def test_ranks_in_a_file(tmp_path: Path) -> None:
