@@ -27,7 +27,7 @@ optim: {{learning_rate: 5e-3, warmup_steps: 3}}
 train: {{steps: 12, precision: float32, device: cpu, validate_every: 6, save_every: 3, log_every: 2, keep_best: 2, select_by: accuracy}}
 """
 KINDS = {
-    "recording": ("model.type=recording_label", "model.label=speaker", "model.pooling=attention"),
+    "recording": ("model.type=recording_label", "model.label=speaker"),
     "frames": ("model.type=frame_labels",),
 }
 

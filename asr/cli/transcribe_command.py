@@ -358,7 +358,7 @@ def _open_folder(
 
     # The one place where transcribing imports asr.scale, which can be deleted.
     from asr.files import find_family
-    from asr.models.speech_model import choose_device, describe_arithmetic, resolve_precision
+    from asr.models.speech_model import choose_device, resolve_precision
     from asr.scale.output_folder import OutputFolder
     from asr.transcription.arguments import describe_making
 
@@ -367,7 +367,7 @@ def _open_folder(
     is_elsewhere = pool is not None and pool.address is not None and job.device in ("cpu", "cuda")
     device = torch.device(job.device) if is_elsewhere else choose_device(job.device)
     precision = resolve_precision(job.settings.precision, device, family is not None and family.prefers_int8)
-    arithmetic = describe_arithmetic(precision, device)
+    arithmetic = f"{precision} on {device.type}"
     made_by = describe_making(job.model, job.resources, job.settings, arithmetic)
     settings = job.settings.model_copy(update={"precision": precision})
     return OutputFolder(output_dir, formats, made_by), replace(job, settings=settings, device=str(device))

@@ -58,9 +58,6 @@ class DecoderLoss:
 class DecoderConfig(Config):
     """Section model.decoder; each kind of decoder has its `type`."""
 
-    from_start: ClassVar[tuple[str, ...]] = ()
-    """Settings that are those of `start_from` where they are null."""
-
     reads_tokens: ClassVar[bool] = True
     """It sees the tokens before the next one, and can be given a bias of its attention to each."""
     needs_ctc: ClassVar[bool] = False

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pydantic
@@ -85,9 +85,6 @@ class Subsampling(nn.Module):
 
 class EncoderConfig(Config):
     """Section model.encoder; each kind of encoder has its `type`."""
-
-    from_start: ClassVar[tuple[str, ...]] = ()
-    """Settings that are those of `start_from` where they are null."""
 
     type: str
 

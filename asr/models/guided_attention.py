@@ -42,9 +42,8 @@ class AttentionLossConfig(Config):
 class AttentionPriorConfig(Config):
     """A Gaussian around each token's place on the diagonal, as a factor of attention in training.
 
-    Its logarithm is added to the scores before the softmax, in all layers and heads: the decoder sees about
-    the right steps from the first update on. It widens until it is flat, and decoding never has it. That
-    teaches a decoder without CTC to attend, which a penalty does not: recipes/fsdd/guided_attention.md.
+    The decoder sees about the right steps from the first update on, then it widens until it is flat, and
+    decoding never has it: recipes/guided_attention.md.
     """
 
     end_updates: int = pydantic.Field(default=500, gt=0)
@@ -62,10 +61,8 @@ class AttentionPriorConfig(Config):
 class AttentionWindowConfig(Config):
     """A soft window on cross-attention around where CTC has the next token, in all layers and heads.
 
-    Part of the model: training and all searches have it, so that the decoder never has to find its place,
-    however long the recording is. Let the decoder see few tokens back, too (`decoder.window`), and the
+    Training and all searches have it. Let the decoder see few tokens back, too (`decoder.window`), and the
     encoder few steps (`encoder.window`), lest these know the lengths of training.
-    See recipes/guided_attention.md.
     """
 
     width: float = pydantic.Field(default=2.0, gt=0)
@@ -109,10 +106,7 @@ class GuidedBatch:
 
 
 class GuidedAttention:
-    """The parts of a model's config that lead its decoder: biases of attention, and a loss.
-
-    Training and the searches ask it, and need not know which parts there are.
-    """
+    """The parts of a model's config that lead its decoder: biases of attention, and a loss."""
 
     def __init__(self, config: GuidedAttentionConfig, subsampling_factor: int) -> None:
         self.loss, self.prior, self.window = config.loss, config.prior, config.window

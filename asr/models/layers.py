@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from asr.files import find_families
 
-# B batch, T positions, D model dimension, H hidden dimension
+# B batch, T steps or queries, S keys, D model dimension, H heads, K head dimension
 
 
 def _check_kernel(kernel: int) -> int:
@@ -117,9 +117,6 @@ def find_more_kinds(table: str) -> dict[type, Any]:
     return found
 
 
-# B batch, T positions, D model dimension, P position dimension, H heads, K head dimension
-
-
 PositionKind = Literal["sinusoid", "rotary", "none"]
 
 
@@ -178,11 +175,7 @@ class Rotary(nn.Module):
         return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
 
 
-# B batch, T query steps, S key steps, H heads, K head dimension, D model dimension, W window
-
-
 BLOCK_SCORES = 4_000_000  # 8 MB
-
 
 Window = tuple[int, int]  # each step attends to so many steps before it, itself, and so many after it
 
@@ -192,9 +185,7 @@ class KeyValueCache:
 
     def __init__(self) -> None:
         self._length = 0
-        self._parts: list[
-            Tensor
-        ] = []  # keys and values, (B, H, S, K), with room for more steps than there are
+        self._parts: list[Tensor] = []  # keys and values, (B, H, S, K), with room for more steps
         self._spare: list[Tensor] = []  # what the last selection copied from, to copy the next one to
 
     def __len__(self) -> int:

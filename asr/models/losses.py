@@ -49,9 +49,6 @@ def ctc_loss(
     )
 
 
-# B batch, U tokens, N rows of a decoder (tokens and the end)
-
-
 @dataclass(frozen=True)
 class Losses:
     """Sums over a batch.

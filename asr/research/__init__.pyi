@@ -1,10 +1,9 @@
 from .classification import (
     Classification as Classification,
-    LabelledSplit as LabelledSplit,
     LabelScore as LabelScore,
+    ReadSplit as ReadSplit,
     format_label_table as format_label_table,
     score_labels as score_labels,
-    score_split as score_split,
 )
 from .classifiers import (
     FIRST_LABEL_ID as FIRST_LABEL_ID,

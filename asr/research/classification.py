@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,51 +28,41 @@ from asr.system.checkpoint import System
 # B utterances of a batch, T frames, F features, P utterances of all, L labels
 
 MAX_TABLE_LABELS = 20  # a wider table cannot be read
-SHOWN_CONFUSIONS = 20
-
-Result = TypeVar("Result")
 
 
 @dataclass(kw_only=True)
 class ReadSplit(ComputingTime):
-    """Utterances that could be read, and the faults of the others."""
+    """What a model says of the utterances that could be read, and the faults of the others."""
 
+    results: dict[str, list[str]] = field(default_factory=dict)
+    """id to labels, one or one for each encoded step, or to the text of each speaker."""
     faults: dict[str, str] = field(default_factory=dict)
     """id to message."""
 
-    def compute(
-        self,
-        compute: Callable[[Tensor, Tensor], Sequence[Result]],
-        keep: Callable[[Utterance, Result], None],
-        front_end: FrontEnd,
-        utterances: Sequence[Utterance],
-        device: torch.device,
-        batch_size: int,
-        report: Callable[[float], None],
-    ) -> None:
-        """Compute a result of each utterance from features and lengths, which is timed, and keep it."""
 
-        def decode(batch: Sequence[ReadAudio]) -> None:
-            audio = [samples for _, samples in batch]
-            if not all(front_end.num_frames(len(samples)) for samples in audio):
-                raise UserError(f"{min(map(len, audio))} samples are too short for one frame")
-            began = read_clock(device)
-            results = compute(*front_end(*pad_audio(audio, device)))
-            self.seconds += read_clock(device) - began
-            self.audio_seconds += sum(map(len, audio)) / front_end.config.sample_rate
-            for (item, _), result in zip(batch, results, strict=True):
-                keep(item, result)
+def read_split(
+    compute: Callable[[Tensor, Tensor], Sequence[list[str]]],
+    front_end: FrontEnd,
+    utterances: Sequence[Utterance],
+    device: torch.device,
+    batch_size: int,
+    report: Callable[[float], None],
+) -> ReadSplit:
+    """Compute the results of utterances from features and lengths, which is timed."""
+    split, front_end = ReadSplit(), front_end.to(device)
 
-        decode_split(utterances, front_end.config.sample_rate, batch_size, decode, self.faults, report)
+    def decode(batch: Sequence[ReadAudio]) -> None:
+        audio = [samples for _, samples in batch]
+        if not all(front_end.num_frames(len(samples)) for samples in audio):
+            raise UserError(f"{min(map(len, audio))} samples are too short for one frame")
+        began = read_clock(device)
+        results = compute(*front_end(*pad_audio(audio, device)))
+        split.seconds += read_clock(device) - began
+        split.audio_seconds += sum(map(len, audio)) / front_end.config.sample_rate
+        split.results |= {item.id: own for (item, _), own in zip(batch, results, strict=True)}
 
-
-@dataclass
-class LabelledSplit(ReadSplit):
-    """The labels of the utterances that could be read."""
-
-    expected: dict[str, list[str]] = field(default_factory=dict)
-    """id to labels: one, or one for each encoded step."""
-    predicted: dict[str, list[str]] = field(default_factory=dict)
+    decode_split(utterances, front_end.config.sample_rate, batch_size, decode, split.faults, report)
+    return split
 
 
 class Classification:
@@ -90,53 +79,49 @@ class Classification:
     @torch.inference_mode()
     def decode(
         self, device: torch.device, batch_size: int, report: Callable[[float], None] = lambda seconds: None
-    ) -> LabelledSplit:
+    ) -> ReadSplit:
         """Classify each utterance as it stands in the manifest, unless it is shorter than a frame."""
-        system = self._system
-        model, front_end = system.model.to(device).eval(), system.front_end.to(device)
-        clock = make_clock(system.config.features, model.encoder)
+        model, tokens = self._system.model.to(device).eval(), self._system.tokenizer.tokens
 
-        def predict(features_BTF: Tensor, lengths_B: Tensor) -> list[list[int]]:
+        def predict(features_BTF: Tensor, lengths_B: Tensor) -> list[list[str]]:
             scores_BNL, counts_B = model.label(features_BTF, lengths_B)
             ids_BN = (scores_BNL.argmax(-1) + FIRST_LABEL_ID).tolist()
-            return [ids[:count] for ids, count in zip(ids_BN, counts_B.tolist(), strict=True)]
+            counted = zip(ids_BN, counts_B.tolist(), strict=True)
+            return [[tokens[id] for id in ids[:count]] for ids, count in counted]
 
-        split = LabelledSplit()
+        return read_split(predict, self._system.front_end, self._utterances, device, batch_size, report)
 
-        def keep(item: Utterance, ids: list[int]) -> None:
-            split.predicted[item.id] = [system.tokenizer.tokens[id] for id in ids]
-            split.expected[item.id] = self._labels.at(item, clock.times(len(ids)))
+    def find_expected(self, split: ReadSplit) -> dict[str, list[str]]:
+        """The labels that the manifest has where the model gave its own."""
+        clock = make_clock(self._system.config.features, self._system.model.encoder)
+        items = {item.id: item for item in self._utterances}
+        return {
+            name: self._labels.at(items[name], clock.times(len(said))) for name, said in split.results.items()
+        }
 
-        split.compute(predict, keep, front_end, self._utterances, device, batch_size, report)
-        return split
+    def score(self, split: ReadSplit) -> LabelScore:
+        """Score those that could be read. Where the speaker is the label, utterances are drawn for the
+        interval, else speakers, if all are known."""
+        speakers = {item.id: item.speaker for item in self._utterances}
+        known = [speakers[name] for name in split.results]
+        are_drawn = self._label != "speaker" and None not in known
+        return score_labels(self.find_expected(split), split.results, known if are_drawn else None)
 
-    def score(self, split: LabelledSplit) -> LabelScore:
-        return score_split(split, self._utterances, self._label)
-
-    def write(self, folder: str | Path, split: LabelledSplit) -> None:
+    def write(self, folder: str | Path, split: ReadSplit) -> None:
         """Write labels.jsonl: the labels of each utterance, expected and predicted."""
         with replace_file(Path(folder) / "labels.jsonl") as file:
-            for name, expected in split.expected.items():
-                record = {"id": name, "expected": expected, "said": split.predicted[name]}
+            for name, expected in self.find_expected(split).items():
+                record = {"id": name, "expected": expected, "said": split.results[name]}
                 file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
 
-    def format(self, split: LabelledSplit, score: LabelScore) -> str:
+    def format(self, split: ReadSplit, score: LabelScore) -> str:
         name = f"{self._labels.unit} accuracy".strip()
         bounds = show_interval(score.interval, ", 95 % interval {} to {}")
         return (
-            f"{plural(len(split.predicted), 'utterance')}, {plural(score.count, 'label')}, "
+            f"{plural(len(split.results), 'utterance')}, {plural(score.count, 'label')}, "
             f"{split.audio_seconds:.1f} s of audio, real-time factor {split.real_time_factor:.4f}\n"
             f"{name} {percent(score.accuracy)} %{bounds}\n\n{format_label_table(score)}"
         )
-
-
-def score_split(split: LabelledSplit, utterances: Sequence[Utterance], label: str) -> LabelScore:
-    """Score those that could be read. Where the speaker is the label, utterances are drawn for the interval,
-    else speakers, if all are known."""
-    speakers = {item.id: item.speaker for item in utterances}
-    known = [speakers[name] for name in split.expected]
-    are_drawn = label != "speaker" and None not in known
-    return score_labels(split.expected, split.predicted, known if are_drawn else None)
 
 
 # --- scores of labels ---------------------------------------------------------------------------
@@ -161,35 +146,21 @@ class LabelScore:
     def accuracy(self) -> float:
         return _divide(np.trace(self.confusions_LL), self.count)
 
-    def precision(self, index: int) -> float:
-        """The share of its predictions that are right; nan if it was never predicted."""
-        return _divide(self.confusions_LL[index, index], self.confusions_LL[:, index].sum())
-
-    def recall(self, index: int) -> float:
-        """The share of its occurrences that are found; nan if it never occurs."""
-        return _divide(self.confusions_LL[index, index], self.confusions_LL[index].sum())
-
-    @property
-    def most_confused(self) -> list[tuple[int, str, str]]:
-        """(count, expected, said) of all errors, the most frequent first."""
-        pairs = itertools.permutations(range(len(self.labels)), 2)
-        found = [(int(self.confusions_LL[i, j]), self.labels[i], self.labels[j]) for i, j in pairs]
-        return sorted((item for item in found if item[0]), key=lambda item: (-item[0], *item[1:]))
-
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain types that JSON has, but for nan."""
-        labels = {label: self._describe(index) for index, label in enumerate(self.labels)}
+        """Convert to plain types that JSON has, but for nan: where a label never occurs, or is never said."""
+        hits_L, counts_L = self.confusions_LL.diagonal(), self.confusions_LL.sum(1)
         return {
             "accuracy": self.accuracy,
             "interval": None if self.interval is None else [self.interval.low, self.interval.high],
             "count": self.count,
-            "labels": labels,
+            "labels": {
+                label: {"count": int(count), "precision": _divide(hit, said), "recall": _divide(hit, count)}
+                for label, hit, count, said in zip(
+                    self.labels, hits_L, counts_L, self.confusions_LL.sum(0), strict=True
+                )
+            },
             "confusions": self.confusions_LL.tolist(),
         }
-
-    def _describe(self, index: int) -> dict[str, Any]:
-        count = int(self.confusions_LL[index].sum())
-        return {"count": count, "precision": self.precision(index), "recall": self.recall(index)}
 
 
 def score_labels(
@@ -221,15 +192,12 @@ def format_label_table(score: LabelScore) -> str:
     rows = [["label", "count", "precision %", "recall %"]]
     for label, found in score.to_dict()["labels"].items():
         rows.append([label, str(found["count"]), percent(found["precision"], 1), percent(found["recall"], 1)])
-    if len(score.labels) <= MAX_TABLE_LABELS:
-        title = "expected below each other, said side by side:"
-        confusions = [["", *score.labels]]
-        for label, counts_L in zip(score.labels, score.confusions_LL.tolist(), strict=True):
-            confusions.append([label, *(str(count or ".") for count in counts_L)])
-    else:
-        most = score.most_confused[:SHOWN_CONFUSIONS]
-        title = f"the {len(most)} most frequent confusions (--json has all):"
-        confusions = [["expected", "said", "count"], *([left, right, str(n)] for n, left, right in most)]
+    if len(score.labels) > MAX_TABLE_LABELS:
+        return "\n".join([*text_table(rows), "", "--json has what was said in place of each"])
+    confusions = [["", *score.labels]]
+    for label, counts_L in zip(score.labels, score.confusions_LL.tolist(), strict=True):
+        confusions.append([label, *(str(count or ".") for count in counts_L)])
+    title = "expected below each other, said side by side:"
     return "\n".join([*text_table(rows), "", title, *text_table(confusions)])
 
 

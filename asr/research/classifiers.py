@@ -28,8 +28,6 @@ class LabelModelConfig(ModelConfig):
 
     encoder: AnyEncoderConfig
     """Features to encoded steps, as in a model of speech."""
-    label_smoothing: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Share of each target that is spread over all labels."""
 
 
 class RecordingLabelConfig(LabelModelConfig):
@@ -39,8 +37,6 @@ class RecordingLabelConfig(LabelModelConfig):
     label: str = pydantic.Field(pattern=RECORDING_FIELDS)
     """Field of the manifest that holds the label: speaker, language, text, or extras.NAME. The training
     manifest says which labels there are; any other, in dev or test, counts as an error."""
-    pooling: Literal["mean", "attention"] = "mean"
-    """How the steps become one: their mean, or a mean whose weights a learned query gives."""
 
     @property
     def reads_text(self) -> bool:
@@ -109,25 +105,22 @@ class LabelModel(EncoderModel, abc.ABC):
         scores_BNL, tokens_BN = scores_BNL[:, :width], tokens_BU[:, :width]
         is_known_BN = length_mask(counts_B, width) & (tokens_BN > UNK_ID)
         targets_BN = torch.where(is_known_BN, tokens_BN - FIRST_LABEL_ID, IGNORED)
-        loss = cross_entropy(scores_BNL, targets_BN, self.config.label_smoothing)
+        loss = cross_entropy(scores_BNL, targets_BN, label_smoothing=0.0)
         num_right = (scores_BNL.argmax(-1) == targets_BN).sum()
         return Losses(loss, self.count_targets(counts_B), {"accuracy": num_right.detach()})
 
 
 class RecordingLabelModel(LabelModel):
-    """One label for a recording."""
+    """One label for a recording, from a mean of its steps whose weights a learned query gives."""
 
     def __init__(self, config: RecordingLabelConfig, num_features: int, vocab_size: int) -> None:
         super().__init__(config, num_features, vocab_size)
-        self.query = nn.Linear(self.encoder.output_dim, 1) if config.pooling == "attention" else None
+        self.query = nn.Linear(self.encoder.output_dim, 1)
 
     def pool(self, encoded_BTD: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         is_step_BT = length_mask(lengths_B, encoded_BTD.size(1))
-        if self.query is None:
-            weights_BT = is_step_BT / lengths_B.clamp(min=1)[:, None]
-        else:
-            scores_BT = self.query(encoded_BTD)[..., 0].float()
-            weights_BT = scores_BT.masked_fill(~is_step_BT, torch.finfo(torch.float32).min).softmax(-1)
+        scores_BT = self.query(encoded_BTD)[..., 0].float()
+        weights_BT = scores_BT.masked_fill(~is_step_BT, torch.finfo(torch.float32).min).softmax(-1)
         # Not a product with zeros: padding may hold anything.
         steps_BTD = encoded_BTD.masked_fill(~is_step_BT[..., None], 0.0)
         pooled_B1D = weights_BT.to(steps_BTD.dtype)[:, None] @ steps_BTD

@@ -31,9 +31,6 @@ class Tape:
         self._notes_BTN: Tensor | None = None
         self.query_BD: Tensor | None = None  # what the last summary adds to the next query
 
-    def __len__(self) -> int:
-        return self._length
-
     def read(self) -> tuple[Tensor, Tensor]:
         """Keys (B, P, D) and states (B, P, 2 D) of all steps."""
         assert self._notes_BTN is not None, "nothing is noted yet"

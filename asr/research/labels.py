@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,19 +25,6 @@ RECORDING_FIELDS = r"^(speaker|language|text|extras\..+)$"
 TIMED_FIELDS = r"^extras\..+$"
 
 _STRETCH = re.compile(r"(\S+):(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
-
-
-class Labels(Protocol):
-    """A source of labels for utterances."""
-
-    unit: ClassVar[str]
-    """Unit that is labeled: frame, or "" for the recording."""
-
-    def names(self, utterance: Utterance) -> Iterable[str]:
-        """All that it is labelled with. Raises a `UserError` where there is nothing."""
-
-    def at(self, utterance: Utterance, times_T: np.ndarray) -> list[str]:
-        """The target labels of a model whose encoded steps have their middles at these seconds."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +64,9 @@ class FrameLabels:
 
     def at(self, utterance: Utterance, times_T: np.ndarray) -> list[str]:
         return read_spans(utterance, self.field).at(times_T)
+
+
+Labels = RecordingLabels | FrameLabels
 
 
 def encode_labels(names: Sequence[str], tokenizer: Tokenizer) -> list[int]:

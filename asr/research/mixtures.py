@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from asr.decoding.hypothesis import find_best_paths
 from asr.errors import plural
 from asr.evaluation.speech import make_normalizer
 from asr.files import replace_file
-from asr.research.classification import ReadSplit
+from asr.research.classification import ReadSplit, read_split
 from asr.research.multi_speaker import MultiSpeakerModel
 from asr.scoring.counting import score
 from asr.scoring.result import Score
@@ -24,14 +23,6 @@ from asr.system.checkpoint import System
 from asr.transcripts.transcript import Segment, Transcript, format_transcript
 
 # B utterances of a batch, S speakers, T encoded steps, F features, V vocabulary
-
-
-@dataclass
-class MultiSpeakerSplit(ReadSplit):
-    """The texts of the utterances that could be read."""
-
-    texts: dict[str, list[str]] = field(default_factory=dict)
-    """id to the text of each head, as the model wrote it."""
 
 
 class SpeakersAtOnce:
@@ -49,25 +40,18 @@ class SpeakersAtOnce:
     @torch.inference_mode()
     def decode(
         self, device: torch.device, batch_size: int, report: Callable[[float], None] = lambda seconds: None
-    ) -> MultiSpeakerSplit:
+    ) -> ReadSplit:
         """Decode the best path of each head."""
-        system = self._system
-        model, front_end = system.model.to(device).eval(), system.front_end.to(device)
+        model, tokenizer = self._system.model.to(device).eval(), self._system.tokenizer
 
-        def find_paths(features_BTF: Tensor, lengths_B: Tensor) -> list[tuple[list[int], ...]]:
+        def find_texts(features_BTF: Tensor, lengths_B: Tensor) -> list[list[str]]:
             log_probabilities_BSTV, lengths_B = model.ctc_log_probabilities(features_BTF, lengths_B)
             heads = [find_best_paths(head, lengths_B).texts() for head in log_probabilities_BSTV.unbind(1)]
-            return list(zip(*heads, strict=True))
+            return [[tokenizer.decode(tokens) for tokens in own] for own in zip(*heads, strict=True)]
 
-        split = MultiSpeakerSplit()
+        return read_split(find_texts, self._system.front_end, self._utterances, device, batch_size, report)
 
-        def keep(item: Utterance, texts: tuple[list[int], ...]) -> None:
-            split.texts[item.id] = [system.tokenizer.decode(tokens) for tokens in texts]
-
-        split.compute(find_paths, keep, front_end, self._utterances, device, batch_size, report)
-        return split
-
-    def score(self, split: MultiSpeakerSplit) -> Score:
+    def score(self, split: ReadSplit) -> Score:
         """Score each text of an utterance against that of the head that is assigned to it; an utterance is
         drawn as a whole."""
         references: dict[str, str] = {}
@@ -81,18 +65,18 @@ class SpeakersAtOnce:
             recordings |= dict.fromkeys(ids, item.id)
         return score(references, hypotheses, recordings=recordings)
 
-    def _pair_texts(self, split: MultiSpeakerSplit) -> Iterator[tuple[Utterance, list[str], list[str]]]:
+    def _pair_texts(self, split: ReadSplit) -> Iterator[tuple[Utterance, list[str], list[str]]]:
         """The utterances with references and hypotheses as they are scored; the words of one that could not
         be decoded count as deleted."""
         count = self._system.config.model.num_texts
         for item in self._utterances:
-            texts = split.texts.get(item.id) or [""] * count
+            texts = split.results.get(item.id) or [""] * count
             said, heard = (
                 [self._normalize(text, None) for text in side] for side in (item.find_texts(count), texts)
             )
             yield item, said, heard
 
-    def write(self, folder: str | Path, split: MultiSpeakerSplit) -> None:
+    def write(self, folder: str | Path, split: ReadSplit) -> None:
         """Write reference.stm and hypothesis.stm, each text in a channel of its own.
 
         `asr score --align speakers reference.stm hypothesis.stm` finds the same rate.
@@ -107,9 +91,9 @@ class SpeakersAtOnce:
                     transcript = Transcript(item.id, item.audio, item.duration, segments)
                     file.write(format_transcript("stm", transcript).encode())
 
-    def format(self, split: MultiSpeakerSplit, score: Score) -> str:
+    def format(self, split: ReadSplit, score: Score) -> str:
         return (
-            f"{plural(len(split.texts), 'utterance')} of several speakers, "
+            f"{plural(len(split.results), 'utterance')} of several speakers, "
             f"{plural(score.counts.reference_length, 'word')}, {split.audio_seconds:.1f} s of audio, "
             f"real-time factor {split.real_time_factor:.4f}\n"
             f"speakers are assigned with the fewest errors\n\n{score}"

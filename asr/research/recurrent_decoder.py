@@ -57,9 +57,6 @@ class RecurrentAttention(nn.Module):
             )
             self.project_location = nn.Linear(LOCATION_CHANNELS, ATTENTION_DIM, bias=False)
 
-    def remember(self, encoded_BTE: Tensor, mask_BT: Tensor) -> Memory:
-        return self.project_keys(encoded_BTE), encoded_BTE, mask_BT
-
     def forward(
         self, state_RD: Tensor, memory: Memory, last_RT: Tensor, bias_RT: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -264,7 +261,8 @@ class AttentionDecoder(RecurrentDecoder):
             mask_BT.shape, dtype=torch.promote_types(encoded_BTE.dtype, torch.float32)
         )
         weights_BT[:, 0] = 1
-        return RecurrentState(hidden_BD, layers, weights_BT, self.attention.remember(encoded_BTE, mask_BT))
+        memory = (self.attention.project_keys(encoded_BTE), encoded_BTE, mask_BT)
+        return RecurrentState(hidden_BD, layers, weights_BT, memory)
 
     def look(self, state: RecurrentState, bias_RT: Tensor | None = None) -> tuple[Tensor, Tensor]:
         context_RC, state.look_RX = self.attention(state.hidden_RD, state.memory, state.look_RX, bias_RT)

@@ -287,7 +287,7 @@ def complete(config: RunConfig, source: ModelConfig) -> RunConfig:
     for name in ("encoder", "decoder"):
         own, other = getattr(config.model, name, None), getattr(source, name, None)
         if own is not None and other is not None and type(own) is type(other):
-            missing = [key for key in own.from_start if getattr(own, key) is None]
+            missing = [key for key in getattr(own, "from_start", ()) if getattr(own, key) is None]
             parts[name] = own.model_copy(update={key: getattr(other, key) for key in missing})
     model = config.model.model_copy(update=parts)
     # Built anew, to check what could not be checked before.

@@ -56,7 +56,6 @@ from asr.errors import UserError
 from asr.models.speech_model import (
     Precision,
     choose_device,
-    describe_arithmetic,
     limit_kept_kernels,
     quantise_layers,
     resolve_precision,
@@ -195,7 +194,7 @@ class Transcriber(abc.ABC):
         self.device = choose_device(device)
         self.precision = resolve_precision(precision, self.device, prefers_int8)
         self.dtype = DTYPES.get(self.precision, torch.float32)
-        self.arithmetic = describe_arithmetic(self.precision, self.device)
+        self.arithmetic = f"{self.precision} on {self.device.type}"
 
     # --- what one calls ---------------------------------------------------------------------------
 

@@ -157,6 +157,7 @@ class WhisperEncoderConfig(EncoderConfig):
     """Whisper's encoder in a model that is trained. Features are those of features.convention: whisper."""
 
     from_start: ClassVar[tuple[str, ...]] = ("sizes",)
+    """Settings that are those of `start_from` where they are null."""
 
     type: Literal["whisper"] = "whisper"
     sizes: WhisperSizes | None = None

@@ -223,8 +223,8 @@ def test_ten_utterances_are_learned_by_heart(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"decoder": None}, "ctc_weight = 0.3, but without a decoder"),
-        ({"ctc_weight": 1.0}, "ctc_weight = 1.0 leaves the decoder untrained"),
+        ({"decoder": None}, "ctc_weight = 0.3"),
+        ({"ctc_weight": 1.0}, "ctc_weight = 1.0"),
     ],
 )
 def test_config_names_the_settings_in_conflict(changes: dict[str, Any], message: str) -> None:

@@ -21,9 +21,8 @@ from asr.research import (
     FIRST_LABEL_ID,
     SILENCE,
     Classification,
-    LabelledSplit,
     LabelModel,
-    score_split,
+    ReadSplit,
 )
 from asr.system import System, load_any_system
 from asr.train import train
@@ -45,7 +44,7 @@ def load(corpus: Path, kind: str) -> System[LabelModel]:
     return cast("System[LabelModel]", load_any_system(corpus / kind / "model"))
 
 
-def run(corpus: Path, kind: str, utterances: list[Utterance], batch_size: int = 2) -> LabelledSplit:
+def run(corpus: Path, kind: str, utterances: list[Utterance], batch_size: int = 2) -> ReadSplit:
     return Classification(load(corpus, kind), "here", utterances).decode(CPU, batch_size)
 
 
@@ -62,17 +61,19 @@ def evaluate_as_json(capsys: pytest.CaptureFixture[str], *arguments: object, sta
 def test_labels_are_those_of_the_model(kind: str, corpus: Path) -> None:
     """Of each utterance alone; what is expected comes from the manifest."""
     system, utterances = load(corpus, kind), list(read_manifest(corpus / "dev.jsonl"))
-    split = run(corpus, kind, utterances)
-    assert split.faults == {} and set(split.predicted) == {item.id for item in utterances}
+    task = Classification(load(corpus, kind), "here", utterances)
+    split = task.decode(CPU, 2)
+    expected_labels = task.find_expected(split)
+    assert split.faults == {} and set(split.results) == {item.id for item in utterances}
     clock = make_clock(system.config.features, system.model.encoder)
     for item in utterances:
         samples = torch.from_numpy(audio.read(item.audio, RATE))
         features, lengths = system.front_end(samples[None], torch.tensor([len(samples)]))
         scores, counts = system.model.label(features, lengths)
         ids = scores[0, : int(counts[0])].argmax(-1) + FIRST_LABEL_ID
-        assert split.predicted[item.id] == [system.tokenizer.tokens[id] for id in ids.tolist()]
+        assert split.results[item.id] == [system.tokenizer.tokens[id] for id in ids.tolist()]
         if kind == "recording":
-            assert split.expected[item.id] == [item.speaker]
+            assert expected_labels[item.id] == [item.speaker]
         else:
             words = [word.split(":") for word in str(item.extras["word_times"]).split()]
             spans = [(word, *map(float, times.split("-"))) for word, times in words]
@@ -80,25 +81,28 @@ def test_labels_are_those_of_the_model(kind: str, corpus: Path) -> None:
             expected = [
                 next((word for word, begin, end in spans if begin <= time < end), SILENCE) for time in times
             ]
-            assert split.expected[item.id] == expected
+            assert expected_labels[item.id] == expected
     assert split.audio_seconds == pytest.approx(sum(item.duration for item in utterances), abs=0.01)
     assert split.real_time_factor == split.seconds / split.audio_seconds
 
 
-def test_the_interval_draws_speakers_unless_they_are_the_label() -> None:
+def test_the_interval_draws_speakers_unless_they_are_the_label(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     utterances = [
         Utterance(id=f"u{number}", audio="a.wav", duration=1.0, speaker=f"s{number // 20}")
         for number in range(200)
     ]
-    split = LabelledSplit(
-        expected={item.id: ["a"] for item in utterances},
-        predicted={
-            item.id: ["b" if number % 20 < number // 20 else "a"] for number, item in enumerate(utterances)
-        },
-    )
-    by_speaker, alone = (score_split(split, utterances, label).interval for label in ("text", "speaker"))
+    said = {item.id: ["b" if n % 20 < n // 20 else "a"] for n, item in enumerate(utterances)}
     nameless = [item.model_copy(update={"speaker": None}) for item in utterances]
-    assert score_split(split, nameless, "text").interval == alone
+    intervals = []
+    for label, items in (("text", utterances), ("speaker", utterances), ("text", nameless)):
+        task = Classification(load(corpus, "recording"), "here", utterances)
+        task._utterances, task._label = items, label
+        monkeypatch.setattr(task, "find_expected", lambda split: {name: ["a"] for name in said})
+        intervals.append(task.score(ReadSplit(results=said)).interval)
+    by_speaker, alone, without_names = intervals
+    assert without_names == alone
     assert by_speaker is not None and alone is not None
     assert by_speaker.high - by_speaker.low > 1.2 * (alone.high - alone.low)
 
@@ -162,7 +166,7 @@ def test_audio_too_long_for_the_model_costs_its_utterance(
     monkeypatch.setattr(system.model, "label", label_short)
     split = Classification(system, "here", [*good, long]).decode(CPU, batch_size)
     assert split.faults == {"long": "utterance long: too long"}
-    assert split.predicted == run(corpus, "recording", good).predicted
+    assert split.results == run(corpus, "recording", good).results
 
 
 def test_unseen_labels_are_errors(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,9 +29,8 @@ from asr.train import Process, TrainingData, prepare_system, train
 
 FEATURE_LENGTHS = [83, 61, 40, 24, 75]
 MODELS: dict[str, dict[str, Any]] = {
-    "mean": {"type": "recording_label", "label": "speaker", "pooling": "mean"},
-    "attention": {"type": "recording_label", "label": "speaker", "pooling": "attention"},
-    "frames": {"type": "frame_labels", "label_smoothing": 0.1},
+    "recording": {"type": "recording_label", "label": "speaker"},
+    "frames": {"type": "frame_labels"},
 }
 
 every_kind = pytest.mark.parametrize("kind", MODELS)
@@ -90,13 +89,11 @@ def test_pooling_is_that_of_a_loop(kind: str) -> None:
         if kind == "frames":
             pooled = steps
         else:
-            shares = [1.0] * length
-            if kind == "attention":
-                query = model.get_submodule("query")
-                shares = [
-                    math.exp(float(query.weight[0].double() @ step + query.bias[0].double()))  # type: ignore[operator, index]
-                    for step in steps
-                ]
+            query = model.get_submodule("query")
+            shares = [
+                math.exp(float(query.weight[0].double() @ step + query.bias[0].double()))  # type: ignore[operator, index]
+                for step in steps
+            ]
             pooled = [sum(s * step for s, step in zip(shares, steps, strict=True)) / sum(shares)]  # type: ignore[list-item]
         for place, vector in enumerate(pooled):
             torch.testing.assert_close(
@@ -110,12 +107,11 @@ def test_pooling_is_that_of_a_loop(kind: str) -> None:
 @every_kind
 @torch.no_grad()
 def test_losses_are_those_of_a_loop(kind: str) -> None:
-    """Smoothed cross-entropy and right labels, in float64; unseen labels have no loss and are never right."""
+    """Cross-entropy and right labels, in float64; unseen labels have no loss and are never right."""
     model = build_example(kind)
     batch = make_batch(model, kind)
     batch.tokens_BU[1, 0] = UNK_ID
     losses = model(*batch)
-    smoothing = MODELS[kind].get("label_smoothing", 0.0)
     scores_BNL, counts_B = model.label(*batch[:2])
     total, right = 0.0, 0
     for row, count in enumerate(counts_B.tolist()):
@@ -126,8 +122,7 @@ def test_losses_are_those_of_a_loop(kind: str) -> None:
                 continue
             right += max(range(len(scores)), key=scores.__getitem__) == target
             normalizer = math.log(sum(math.exp(score) for score in scores))
-            total += (1 - smoothing) * (normalizer - scores[target])
-            total += smoothing * sum(normalizer - score for score in scores) / len(scores)
+            total += normalizer - scores[target]
     assert float(losses.total) == pytest.approx(total, rel=1e-5)
     assert int(losses.parts["accuracy"]) == right
     assert losses.num_tokens == model.count_targets(batch.token_lengths_B) == int(counts_B.sum())
@@ -251,7 +246,6 @@ def test_it_learns_and_the_best_on_dev_is_kept(kind: str, corpus: Path) -> None:
         ("recording", ["train.select_by=wer"], "a model of type recording_label has accuracy, loss"),
         ("frames", ["tokenizer.type=characters"], "set tokenizer.type: labels"),
         ("frames", ["model.label=speaker"], "model.label"),
-        ("frames", ["model.pooling=mean"], "pooling"),
         ("recording", ["tokenizer.vocab_size=9"], "type = labels takes no vocab_size"),
     ],
 )

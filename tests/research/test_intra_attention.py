@@ -67,7 +67,6 @@ def test_both_ways_equal_a_plain_loop_of_the_equations(is_training: bool) -> Non
     with torch.set_grad_enabled(is_training):
         at_once_BTD, _ = layer(x_BTD)
         by_steps_BTD, tape = run_by_steps(layer.cell, x_BTD)
-    assert len(tape) == 40
     for row, x_TD in enumerate(x_BTD):
         hidden_TD, cell_TD = run_plainly(layer.cell, x_TD)
         for ours_TD in (at_once_BTD[row], by_steps_BTD[row]):
