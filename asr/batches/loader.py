@@ -309,15 +309,14 @@ class TextLoader:
         self._name = name
         self._tokenizer = tokenizer
         # Grouped as audio is, but by tokens in place of seconds.
-        self._max_tokens = config.max_tokens
-        self._config = config.model_copy(update={"max_seconds": float(self._max_tokens)})
+        self._config = config.model_copy(update={"max_seconds": float(config.max_tokens)})
         self._seed = seed
         self._share = share
         self._lengths_N = np.diff(self._ends) + 1.0  # with the end
-        self._fitting_N = np.flatnonzero(self._lengths_N <= self._max_tokens)
+        self._fitting_N = np.flatnonzero(self._lengths_N <= config.max_tokens)
         if not len(self._fitting_N):
             raise UserError(
-                f"{name}: {len(self)} sentences, none of at most batches.max_tokens = {self._max_tokens}; "
+                f"{name}: {len(self)} sentences, none of at most batches.max_tokens = {config.max_tokens}; "
                 "give text, one sentence a line"
             )
 
@@ -331,10 +330,9 @@ class TextLoader:
         if num_long := len(self) - len(self._fitting_N):
             logger.warning(
                 "%s: %d of %d sentences are left out of training, longer than batches.max_tokens = %d",
-                self._name, num_long, len(self), self._max_tokens,
+                self._name, num_long, len(self), self._config.max_tokens,
             )  # fmt: skip
-        for group in self._share.take(groups, start):
-            yield self._build(group)
+        yield from map(self._build, self._share.take(groups, start))
 
     def find_window(self, batches_done: int) -> tuple[int, int]:
         return 0, 0
@@ -345,8 +343,7 @@ class TextLoader:
     def evaluation_batches(self) -> Iterator[Batch]:
         """Every sentence once in all processes together, the longest first."""
         groups = group_by_length(self._lengths_N, self._config, None)
-        for group in self._share.take(groups[::-1]):
-            yield self._build(group)
+        yield from map(self._build, self._share.take(groups[::-1]))
 
     def largest_batch(self) -> Batch:
         groups = self._plan(0)

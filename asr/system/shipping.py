@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -83,26 +82,21 @@ def estimate_arpa(system: System[Model], texts: Sequence[str]) -> Arpa:
 
 
 def write_model_folder(source: Path, folder: Path, dtype: torch.dtype) -> None:
-    """Write the model of a run or of a checkpoint, and its decoding.yaml if any, whole or not at all."""
+    """Write the model of a run or of a checkpoint, then its decoding.yaml and the files that it names."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: is not empty; give a new folder")
-    folder = folder.absolute()
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    model = find_model(source)
+    bundled = load_bundled_decoding(model)
+    _write_model(model, folder.absolute(), dtype)
+    if bundled is None:
+        return
     try:
-        model = find_model(source)
-        _write_model(model, temporary, dtype)
-        if (bundled := load_bundled_decoding(model)) is not None:
-            for path in (model / BUNDLED_DECODING, bundled.language_model, bundled.lexicon):
-                if path is not None:
-                    copy = shutil.copytree if Path(path).is_dir() else shutil.copyfile
-                    copy(path, temporary / Path(path).name)
-        if folder.exists():
-            folder.rmdir()
-        temporary.rename(folder)
+        for name in (bundled.language_model, bundled.lexicon, model / BUNDLED_DECODING):
+            if name is not None:
+                copy = shutil.copytree if Path(name).is_dir() else shutil.copyfile
+                copy(name, folder / Path(name).name)
     except OSError as error:
-        raise UserError(f"{folder}: cannot write a model there ({error.strerror})") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        raise UserError(f"{folder}: cannot write its decoding there ({error.strerror})") from None
 
 
 def _write_model(model: Path, folder: Path, dtype: torch.dtype) -> None:
