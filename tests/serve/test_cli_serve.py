@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import yaml
 
-from asr import cli
 from asr.config import build_config
 from asr.serve import ServeConfig
 from asr.serve.serve_command import DRAIN_SECONDS, add_arguments, load_models
@@ -30,11 +29,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return parser.parse_args(words)
-
-
-def test_settings_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["serve", "--set", "list"]) == 0
-    assert "max_upload_mb = 200.0" in capsys.readouterr().out
 
 
 def test_models_have_names(monkeypatch: pytest.MonkeyPatch) -> None:

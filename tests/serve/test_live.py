@@ -134,19 +134,6 @@ def test_words_are_shown_before_the_segment_ends_and_agreed_on_by_two_decodings(
     assert len(first) >= 3 and max(first.values()) < 0.7
 
 
-def test_what_changes_from_decoding_to_decoding_is_not_agreed_on() -> None:
-    numbers = itertools.count()
-
-    def stutter(words: list[Word], segment: AudioSegment) -> list[Word]:
-        number = next(numbers)
-        return [replace(word, text=f"{word.text}#{number}") for word in words]
-
-    texts = listen(speak([-6, -9, -12, -6, -9], [0.2] * 4 + [1.0]), LIVE_RATE // 10, Listener(stutter))
-    assert not any(text.agreed for text in texts) and any(text.tentative for text in texts)
-    (ended,) = [text.segment for text in texts if text.segment is not None]
-    assert len(ended.words) == 5
-
-
 def test_the_text_of_a_whole_segment_is_final_whatever_was_agreed_on_before() -> None:
     def mishear(words: list[Word], segment: AudioSegment) -> list[Word]:
         """As long as the last word is missing, the first one is taken for another."""
@@ -238,14 +225,6 @@ def test_memory_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(60):
         transcriber.push(speak([-6], [0.4]))
     assert transcriber._segmenter._audio.nbytes < 4 * LIVE_RATE * 8
-
-
-def test_other_sample_rates_are_resampled_on_the_way() -> None:
-    audio_S = np.repeat(speak([-6, -9], [0.8, 0.8]), 2)
-    transcriber = LiveTranscriber(Listener())  # type: ignore[arg-type]
-    texts = list(transcribe_live(np.array_split(audio_S, 40), transcriber, 2 * LIVE_RATE))
-    words = [word for text in texts if text.segment is not None for word in text.segment.words]
-    assert [word.start for word in words] == pytest.approx([1.0, 2.1], abs=0.03)
 
 
 # --- writing ----------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,13 +87,6 @@ def test_a_file_becomes_text_with_times(page: Page, recognizer: Any) -> None:
     expect(page.locator("#error")).to_be_hidden()
 
 
-def test_a_file_may_be_quicker_than_the_list_of_models(browser: Any, address: str) -> None:
-    for page in open_page(browser, address):
-        page.route("**/v1/models", lambda route: (time.sleep(0.5), route.continue_()))
-        page.reload()
-        transcribe(page)
-
-
 def test_a_dropped_file_is_taken(page: Page) -> None:
     page.evaluate(
         """bytes => {
@@ -168,12 +160,6 @@ def test_errors_are_told(page: Page) -> None:
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
-def test_a_server_that_is_gone_is_told(page: Page) -> None:
-    page.route("**/v1/audio/**", lambda route: route.abort())
-    give(page, encode(speak(1.0)))
-    expect(page.get_by_role("alert")).to_contain_text("connection")
-
-
 def test_a_key_is_asked_for(browser: Any, recognizer: Any) -> None:
     keys = Keys({"ann": hashlib.sha256(b"sesame").hexdigest()})
     with at_a_port(make_app(keys, recognizer)) as address:
@@ -205,14 +191,3 @@ def test_all_fits_a_phone_and_can_be_reached_by_keys(browser: Any, address: str,
                 .map(e => e.outerHTML)"""
         )
         assert not unnamed
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(browser: Any, address: str, scheme: str) -> None:
-    """Contrast and names among it."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    for page in open_page(browser, address, color_scheme=scheme, bypass_csp=True):
-        transcribe(page)
-        page.get_by_role("button", name="Edit").click()
-        found = axe.run(page).response["violations"]
-        assert not found, [(one["id"], one["impact"]) for one in found]

@@ -14,7 +14,7 @@ from whisper_systems import build_system
 
 from asr.errors import UserError
 from asr.models import Int8Linear, is_int8_exact
-from asr.whisper import SILENCES, Silence, Whisper, WhisperSizes, build_sizes, rename_weights
+from asr.whisper import SILENCES, Silence, Whisper, build_sizes, rename_weights
 
 WEIGHTS = make_weights()
 CONFIG = build_sizes({**SIZES, "n_vocab": VOCAB_SIZE}, "the test")
@@ -252,33 +252,3 @@ def test_limits() -> None:
         MODEL.decoder(torch.zeros(1, 449, dtype=torch.int64), *encoded)
     with pytest.raises(UserError, match="3001 frames"):
         MODEL.encode(torch.zeros(1, 3001, 80), torch.tensor([3001]))
-
-
-# Of OpenAI's model card: layers of the encoder and decoder, width, heads, millions of parameters (of tiny 39
-# with the fixed positions of the encoder, which are no parameters here).
-@pytest.mark.parametrize(
-    ("encoder_layers", "decoder_layers", "dim", "heads", "vocab_size", "millions"),
-    [
-        (4, 4, 384, 6, 51_865, 37.2),  # tiny
-        (6, 6, 512, 8, 51_865, 74),  # base
-        (12, 12, 768, 12, 51_865, 244),  # small
-        (24, 24, 1024, 16, 51_865, 769),  # medium
-        (32, 32, 1280, 20, 51_866, 1550),  # large-v3
-        (32, 4, 1280, 20, 51_866, 809),  # turbo
-    ],
-)
-def test_parameters_of_every_size(
-    encoder_layers: int, decoder_layers: int, dim: int, heads: int, vocab_size: int, millions: float
-) -> None:
-    sizes = WhisperSizes(
-        num_mels=128 if vocab_size == 51_866 else 80,
-        vocab_size=vocab_size,
-        dim=dim,
-        encoder_layers=encoder_layers,
-        encoder_heads=heads,
-        decoder_layers=decoder_layers,
-        decoder_heads=heads,
-    )
-    with torch.device("meta"):
-        count = sum(parameter.numel() for parameter in Whisper(sizes).parameters())
-    assert count / 1e6 == pytest.approx(millions, rel=0.04)

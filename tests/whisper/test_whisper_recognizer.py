@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from test_transcription import make_audio
 from whisper_examples import SIZES, VOCABULARY, make_weights, write_huggingface
 from whisper_systems import build_system
 
-import asr
 from asr import cli
 from asr.audio import AudioSegment, Recording, SegmentationConfig, reading as audio
 from asr.cli.evaluation_job import is_english
@@ -27,7 +25,6 @@ from asr.decoding import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.models import Int8Linear, is_fast, is_int8_exact
 from asr.scale import STATE, OutputFolder
-from asr.serve import LiveTranscriber, write_live
 from asr.transcription import Request, load_model
 from asr.transcripts import Segment, Transcript, Word
 from asr.whisper import (
@@ -226,21 +223,6 @@ def test_languages_without_spaces_join_without(recognizer: WhisperRecognizer, fi
     assert found.text == "".join(segment.text for segment in found.segments)
 
 
-def test_live_text_of_languages_without_spaces(recognizer: WhisperRecognizer, files: list[Path]) -> None:
-    samples_S = audio.read(files[-1], RATE)
-    for language, separator in (("ja", ""), ("en", " ")):
-        request = Request(options=ENGLISH.model_copy(update={"language": language}))
-        live = LiveTranscriber(recognizer, request)
-        texts = [*live.push(samples_S), *live.finish()]
-        ended = [text.segment for text in texts if text.segment is not None and text.segment.words]
-        assert any(len(segment.words) > 1 for segment in ended)
-        for segment in ended:
-            assert segment.text.replace(" ", separator) == separator.join(w.text for w in segment.words)
-        out = io.StringIO()
-        write_live(texts, out, False)
-        assert out.getvalue().splitlines() == [segment.text for segment in ended]
-
-
 def test_an_interrupted_recording_goes_on_where_it_stopped(
     recognizer: WhisperRecognizer,
     files: list[Path],
@@ -417,9 +399,3 @@ def test_evaluate_command(models: dict[str, str], call: Call) -> None:
         assert status == 2 and message in errors
     for language in ("en", "en-US", "English", None, "enm"):
         assert is_english(language) == (language not in (None, "enm"))
-
-
-def test_the_environment_names_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("ASR_MODEL", str(tmp_path / "nothing"))
-    with pytest.raises(UserError, match="nothing: no model here"):
-        asr.load_model()
