@@ -51,6 +51,8 @@ from .layers import (
     Dropout as Dropout,
     FeedForward as FeedForward,
     KeyValueCache as KeyValueCache,
+    Model as Model,
+    ModelConfig as ModelConfig,
     Positions as Positions,
     Rotary as Rotary,
     SelfAttention as SelfAttention,
@@ -63,8 +65,6 @@ from .layers import (
 )
 from .losses import (
     IGNORED as IGNORED,
-    Model as Model,
-    ModelConfig as ModelConfig,
     Targets as Targets,
     cross_entropy as cross_entropy,
     ctc_loss as ctc_loss,

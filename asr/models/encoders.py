@@ -21,6 +21,7 @@ from asr.models.layers import (
     FeedForward,
     Kernel,
     KeyValueCache,
+    Model,
     PositionKind,
     Positions,
     SelfAttention,
@@ -28,7 +29,6 @@ from asr.models.layers import (
     find_more_kinds,
     length_mask,
 )
-from asr.models.losses import Model
 
 # B batch, T frames or steps, F features, C channels, D model dimension, K kernel
 

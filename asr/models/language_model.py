@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from asr.models.encoders import AttentionConfig, EncoderLayer
-from asr.models.layers import Dropout, KeyValueCache, Positions
-from asr.models.losses import IGNORED, Losses, Model, ModelConfig, Targets, cross_entropy, name_means
+from asr.models.layers import Dropout, KeyValueCache, Model, ModelConfig, Positions, name_means
+from asr.models.losses import IGNORED, Losses, Targets, cross_entropy
 
 # B batch, R rows of a search, U tokens, D model dimension, V vocabulary
 

@@ -1,12 +1,12 @@
-"""Layers of all models: dropout, feed-forward, positions, attention; models without weights."""
+"""What all models are made of: their base, dropout, feed-forward, positions, attention."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import pydantic
 import torch
@@ -14,9 +14,81 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from asr.config import Config
 from asr.files import find_families
+from asr.text.normalization import TextConfig
+
+if TYPE_CHECKING:
+    from asr.research.labels import Labels
 
 # B batch, T steps or queries, S keys, D model dimension, H heads, K head dimension
+
+
+class ModelConfig(Config):
+    """Section model: one for each kind of model, which says what differs by kind."""
+
+    reads_audio: ClassVar[bool] = True
+    makes_text: ClassVar[bool] = False
+    """True if it can transcribe, and is compared by error rates."""
+    scores: ClassVar[tuple[str, ...]] = ("loss",)
+    """Scores of a dev set; the first one is the default to select by."""
+
+    type: str
+
+    @property
+    def reads_text(self) -> bool:
+        """True if text.training normalizes texts of the manifest for it."""
+        return True
+
+    @property
+    def num_texts(self) -> int:
+        """Number of texts of an utterance that it learns: `text`, `extras.text_2` and so on."""
+        return 1
+
+    def find_labels(self, text: TextConfig) -> Labels | None:
+        """Source of a classifier's labels; None for a model of tokens."""
+        return None
+
+    def check_run(self, run: Any) -> None:
+        """Refuse, as a ValueError, settings of a `RunConfig` that do nothing for it or cannot go with it."""
+
+
+class Model(nn.Module):
+    """Calling it with (features_BTF, feature_lengths_B, tokens_BU, token_lengths_B, step, speech_spans_B2)
+    gives `Losses`.
+
+    `step` is the number of updates so far, or left out; `speech_spans_B2` says in which frames speech lies,
+    where masks hide it in the features. What has no audio gets features of length 0.
+    """
+
+    reported: ClassVar[tuple[str, ...]] = ("total", "correct")
+    """All names that the parts of its losses may have, after the total."""
+
+    @property
+    def subsampling_factor(self) -> int:
+        """Frames of features to each step behind the encoder."""
+        return 1
+
+    @property
+    def text_heads(self) -> tuple[str, ...]:
+        """Its heads that give text, each decoded greedily for the error rates of dev."""
+        return ()
+
+    @staticmethod
+    def count_targets(token_lengths_B: Tensor) -> int:
+        """Number that losses are divided by: the tokens and an end for each utterance."""
+        return int(token_lengths_B.sum()) + len(token_lengths_B)
+
+    def score(self, means: Mapping[str, float], tokens_per_word: float) -> dict[str, float]:
+        """Scores of a dev set from the means per token of what is reported. Error rates come to them."""
+        return name_means(means)
+
+
+def name_means(means: Mapping[str, float]) -> dict[str, float]:
+    """Names of the log: the total is the loss, and the share of correct tokens an accuracy."""
+    names = {"total": "loss", "correct": "token_accuracy"}
+    first = {shown: means[name] for name, shown in names.items() if name in means}
+    return first | {name: mean for name, mean in means.items() if name not in names}
 
 
 def _check_kernel(kernel: int) -> int:

@@ -1,22 +1,15 @@
-"""Cross-entropy and CTC; the base of all models."""
+"""Cross-entropy, CTC, and the references that they are computed from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from asr.config import Config
 from asr.models.layers import length_mask
-from asr.text.normalization import TextConfig
 from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID
-
-if TYPE_CHECKING:
-    from asr.research.labels import Labels
 
 # B batch, T encoded steps, U tokens, N rows of attention (tokens and the end), V vocabulary, H heads
 
@@ -83,70 +76,3 @@ class Targets:
         inputs_BN = torch.cat([start_B1, self.tokens_BU.masked_fill(~is_token_BU, EOS_ID)], dim=1)
         targets_BN = F.pad(self.tokens_BU.masked_fill(~is_token_BU, IGNORED), (0, 1), value=IGNORED)
         return inputs_BN, targets_BN.scatter(1, self.lengths_B[:, None], EOS_ID)
-
-
-class ModelConfig(Config):
-    """Section model: one for each kind of model, which says what differs by kind."""
-
-    reads_audio: ClassVar[bool] = True
-    makes_text: ClassVar[bool] = False
-    """True if it can transcribe, and is compared by error rates."""
-    scores: ClassVar[tuple[str, ...]] = ("loss",)
-    """Scores of a dev set; the first one is the default to select by."""
-
-    type: str
-
-    @property
-    def reads_text(self) -> bool:
-        """True if text.training normalizes texts of the manifest for it."""
-        return True
-
-    @property
-    def num_texts(self) -> int:
-        """Number of texts of an utterance that it learns: `text`, `extras.text_2` and so on."""
-        return 1
-
-    def find_labels(self, text: TextConfig) -> Labels | None:
-        """Source of a classifier's labels; None for a model of tokens."""
-        return None
-
-    def check_run(self, run: Any) -> None:
-        """Refuse, as a ValueError, settings of a `RunConfig` that do nothing for it or cannot go with it."""
-
-
-class Model(nn.Module):
-    """Calling it with (features_BTF, feature_lengths_B, tokens_BU, token_lengths_B, step, speech_spans_B2)
-    gives `Losses`.
-
-    `step` is the number of updates so far, or left out; `speech_spans_B2` says in which frames speech lies,
-    where masks hide it in the features. What has no audio gets features of length 0.
-    """
-
-    reported: ClassVar[tuple[str, ...]] = ("total", "correct")
-    """All names that the parts of its losses may have, after the total."""
-
-    @property
-    def subsampling_factor(self) -> int:
-        """Frames of features to each step behind the encoder."""
-        return 1
-
-    @property
-    def text_heads(self) -> tuple[str, ...]:
-        """Its heads that give text, each decoded greedily for the error rates of dev."""
-        return ()
-
-    @staticmethod
-    def count_targets(token_lengths_B: Tensor) -> int:
-        """Number that losses are divided by: the tokens and an end for each utterance."""
-        return int(token_lengths_B.sum()) + len(token_lengths_B)
-
-    def score(self, means: Mapping[str, float], tokens_per_word: float) -> dict[str, float]:
-        """Scores of a dev set from the means per token of what is reported. Error rates come to them."""
-        return name_means(means)
-
-
-def name_means(means: Mapping[str, float]) -> dict[str, float]:
-    """Names of the log: the total is the loss, and the share of correct tokens an accuracy."""
-    names = {"total": "loss", "correct": "token_accuracy"}
-    first = {shown: means[name] for name, shown in names.items() if name in means}
-    return first | {name: mean for name, mean in means.items() if name not in names}

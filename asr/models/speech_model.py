@@ -27,8 +27,8 @@ from asr.models.decoders import (
 from asr.models.encoders import AnyEncoderConfig, EncoderModel
 from asr.models.guided_attention import GuidedAttention, GuidedAttentionConfig, GuidedBatch, guide_texts
 from asr.models.language_model import LanguageModel, LanguageModelConfig
-from asr.models.layers import Dropout, find_more_kinds, without_weights
-from asr.models.losses import Losses, Model, ModelConfig, Targets, ctc_loss
+from asr.models.layers import Dropout, Model, ModelConfig, find_more_kinds, without_weights
+from asr.models.losses import Losses, Targets, ctc_loss
 
 # B batch, T steps, D dimension of the input, K dimension of the output, R rank
 

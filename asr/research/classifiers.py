@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from asr.models.encoders import AnyEncoderConfig, EncoderModel
-from asr.models.layers import Dropout, length_mask
-from asr.models.losses import IGNORED, Losses, ModelConfig, cross_entropy
+from asr.models.layers import Dropout, ModelConfig, length_mask
+from asr.models.losses import IGNORED, Losses, cross_entropy
 from asr.research.labels import RECORDING_FIELDS, TIMED_FIELDS, FrameLabels, RecordingLabels
 from asr.text.normalization import TextConfig
 from asr.text.tokenizer import SPECIAL_TOKENS, UNK_ID

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.models.encoders import AnyEncoderConfig, EncoderModel
-from asr.models.layers import Dropout
-from asr.models.losses import Losses, ModelConfig, ctc_loss
+from asr.models.layers import Dropout, ModelConfig
+from asr.models.losses import Losses, ctc_loss
 from asr.text.tokenizer import EOS_ID, PAD_ID
 
 # B batch, S speakers and as many heads, T encoded steps, F features, U tokens, V vocabulary

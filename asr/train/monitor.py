@@ -14,7 +14,7 @@ from typing import Any
 from asr.errors import UserError
 from asr.evaluation.plots import draw_learning_curve
 from asr.files import replace_file
-from asr.models.losses import name_means
+from asr.models.layers import name_means
 from asr.system.run_config import RunConfig
 from asr.train.learner import Outcome
 
