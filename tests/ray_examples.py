@@ -31,6 +31,9 @@ class StandIn:
         self.options: dict[str, Any] = {}
         self.is_running = False
         self.random = random.Random(0)
+        self.hanging: list[Any] = []
+        """Calls with an item named hang, which never end."""
+        self.num_killed, self.clock = 0, 0.0
 
     def init(self, address: str, **_: Any) -> None:
         self.is_running = True
@@ -58,6 +61,7 @@ class StandIn:
     def defer(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
             def finish() -> Any:
+                assert finish not in self.hanging
                 try:
                     return method(*arguments)
                 except Killed:
@@ -65,12 +69,21 @@ class StandIn:
                 except Exception as error:
                     raise RayTaskError(error) from None
 
+            if any("hang" in items for items in arguments if isinstance(items, list)):
+                self.hanging.append(finish)
             return finish
 
         return call
 
-    def wait(self, futures: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
-        return [self.random.choice(futures)], []
+    def wait(self, futures: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        hanging = [future for future in futures if future in self.hanging]
+        if len(hanging) == len(futures):
+            self.clock += timeout
+            return [], futures
+        return [self.random.choice([future for future in futures if future not in hanging])], []
+
+    def kill(self, worker: Any) -> None:
+        self.num_killed += 1
 
     def get(self, future: Any) -> Any:
         return future()

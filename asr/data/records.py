@@ -34,6 +34,8 @@ COLUMNS = {
 MEANINGS = {name: meaning for meaning, names in COLUMNS.items() for name in names}
 _TIMES = ("start", "end", "duration", "milliseconds")
 SEPARATORS = (",", ";", "\t", "|")
+LJSPEECH_COLUMNS = {2: ("path", "text"), 3: ("id", "raw_text", "normalized_text")}
+"""Columns of a table without a header, by their number."""
 
 
 def describe_columns() -> str:
@@ -58,7 +60,8 @@ def read_rows(lines: Lines, separator: str) -> Iterator[tuple[int, list[str]]]:
     """The header, then rows as long as it, each with its line.
 
     `separator` gives way to another one by which the header has more known names. Cells between commas or
-    semicolons may stand in quotes; elsewhere quotes are letters like others, as in Common Voice.
+    semicolons may stand in quotes; elsewhere quotes are letters like others, as in Common Voice. A table with
+    | and no known name in its first line has no header, as LJSpeech's.
     """
     first = next(((number, line) for number, line in lines.numbered if line.strip()), (1, ""))
 
@@ -68,6 +71,8 @@ def read_rows(lines: Lines, separator: str) -> Iterator[tuple[int, list[str]]]:
     separator = max((separator, *SEPARATORS), key=count_known)  # of equal ones the first
     lines = replace(lines, numbered=itertools.chain([first], lines.numbered))
     rows = _split_quoted(lines, separator) if separator in ",;" else _split_plain(lines, separator)
+    if not count_known(separator) and (columns := LJSPEECH_COLUMNS.get(first[1].count("|") + 1)):
+        rows = itertools.chain([(first[0], [*columns])], _split_plain(lines, "|"))
     number, header = next(rows, (1, []))
     names = [name.strip().strip('"') for name in header]
     if "" in names or len(set(names)) < len(names):

@@ -16,6 +16,7 @@ from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.data.packed import is_manifest
 from asr.data.records import (
     COLUMNS,
+    LJSPEECH_COLUMNS,
     MEANINGS,
     SOURCES,
     build_id,
@@ -136,9 +137,9 @@ def _read_audiofolder(path: str | Path, source: Source) -> Iterator[Utterance]:
 def _read_table(
     path: str | Path, source: Source, separator: str, split: str | None = None
 ) -> Iterator[Utterance]:
-    """A table with a header. Relative audio starts at the table's folder.
+    """A table. Relative audio starts at its folder, in `clips/` for Common Voice's (client_id and path).
 
-    One with client_id and path is from Common Voice: its audio is in `clips/` beside it.
+    LJSpeech's has an id and two texts; the audio is wavs/ID.wav.
     """
     with open_lines(path) as lines:
         rows = read_rows(lines, separator)
@@ -146,7 +147,8 @@ def _read_table(
         source.check_names(names)
         folder = Path(lines.folder)
         known = {name.lower() for name in names}
-        if not known & {*COLUMNS["audio"]}:
+        is_ljspeech = tuple(names) == LJSPEECH_COLUMNS[3]
+        if not is_ljspeech and not known & {*COLUMNS["audio"]}:
             found = ", ".join(map(shorten, names[:20])) or "nothing"
             raise UserError(f"{path}: no column for the audio in {found}. Known are {describe_columns()}")
         if {"client_id", "path"} <= known:
@@ -154,6 +156,8 @@ def _read_table(
         for number, row in rows:
             cells = zip(names, row, strict=True)
             record = {name: cell for name, cell in cells if cell or name.lower() in source.columns["text"]}
+            if is_ljspeech:
+                record["audio"] = f"wavs/{row[0]}.wav"
             yield from source.build(f"{path}:{number}", record, folder, split)
 
 

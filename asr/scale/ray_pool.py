@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ Work = Callable[[Sequence[Any]], list[Row]]
 
 MAX_DEATHS = 2
 MAX_DEATHS_WHILE_LOADING = 3
+MAX_SECONDS = 4 * 3600.0  # for a unit of half an hour of audio: beyond, it hangs
+TOO_SLOW = f"took longer than {MAX_SECONDS / 3600:g} hours"
 OBJECT_STORE_BYTES = 200_000_000  # what goes through Ray is paths and texts
 
 
@@ -43,6 +46,8 @@ class PoolOptions:
 
 Task = tuple[int, list[int]]
 """A unit, and the indexes of its items that are done now."""
+_Busy = tuple[Any, Task | None, float]
+"""A worker, what it does (None: it loads), and when it must be done."""
 
 
 class RayPool:
@@ -92,13 +97,13 @@ class RayPool:
     ) -> Iterator[tuple[int, list[Row]]]:
         """The rows of each unit with its number, as they are done. `make_work` gets the number of threads.
 
-        An item that killed its worker twice, alone, has a row with `error`.
+        An item that killed its worker twice, alone, or takes longer than a unit may, has a row with `error`.
         """
         ray = self._ray
         plans = {number: _plan(len(items)) for number, items in enumerate(units)}
         queue: deque[Task] = deque((number, next(plan)) for number, plan in plans.items())
         idle = list[Any]()
-        busy: dict[Any, tuple[Any, Task | None]] = {}  # by future: a worker and what it does; None: it loads
+        busy: dict[Any, _Busy] = {}  # by future
         deaths_while_loading = 0
         for _ in range(min(self.num_workers, len(units))):
             self._start_worker(busy, make_work)
@@ -106,11 +111,17 @@ class RayPool:
             while idle and queue:
                 worker, (number, indexes) = idle.pop(), queue.popleft()
                 future = worker.work.remote([units[number][index] for index in indexes])
-                busy[future] = worker, (number, indexes)
-            (future,), _ = ray.wait(list(busy), num_returns=1)
-            worker, task = busy.pop(future)
+                busy[future] = worker, (number, indexes), _now() + MAX_SECONDS
+            first = min(busy, key=lambda future: busy[future][2])
+            left = max(0.0, busy[first][2] - _now())
+            done, _ = ray.wait(list(busy), num_returns=1, timeout=left)
+            future = done[0] if done else first
+            worker, task, _ = busy.pop(future)
             outcome: list[Row] | str
             try:
+                if not done:
+                    ray.kill(worker)
+                    raise TimeoutError(TOO_SLOW)
                 outcome = ray.get(future)
                 idle.append(worker)
                 deaths_while_loading = 0 if task is None else deaths_while_loading
@@ -121,8 +132,8 @@ class RayPool:
                     raise
                 idle.append(worker)
                 outcome = f"failed ({type(error.cause).__name__}: {error.cause})"
-            except ray.exceptions.RayError as error:
-                outcome = "ended its worker"
+            except (ray.exceptions.RayError, TimeoutError) as error:
+                outcome = "ended its worker" if done else TOO_SLOW
                 deaths_while_loading += task is None
                 if deaths_while_loading == MAX_DEATHS_WHILE_LOADING:
                     raise UserError(
@@ -138,9 +149,10 @@ class RayPool:
                 del plans[task[0]]
                 yield task[0], end.value
 
-    def _start_worker(self, busy: dict[Any, Any], make_work: Any) -> None:
+    def _start_worker(self, busy: dict[Any, _Busy], make_work: Any) -> None:
         worker = self._ray.remote(_Worker).options(**self._actor_options).remote()
-        busy[worker.load.remote(make_work, self.threads, os.getcwd())] = worker, None
+        future = worker.load.remote(make_work, self.threads, os.getcwd())
+        busy[future] = worker, None, _now() + MAX_SECONDS
 
 
 def _plan(size: int) -> Generator[list[int], list[Row] | str, list[Row]]:
@@ -166,13 +178,15 @@ def _plan(size: int) -> Generator[list[int], list[Row] | str, list[Row]]:
 
 
 def _try(indexes: list[int]) -> Generator[list[int], list[Row] | str, tuple[dict[int, Row], str]]:
-    """Rows by index; where each attempt fails none, and why."""
+    """Rows by index; where each attempt fails none, and why. What took too long is not tried again."""
     for _ in range(MAX_DEATHS):
         outcome = yield indexes
         if not isinstance(outcome, str):
             return dict(zip(indexes, outcome, strict=True)), ""
         if len(indexes) > 1:
             logger.warning("a unit of %d files %s; it is done again", len(indexes), outcome)
+        if outcome == TOO_SLOW:
+            return {}, outcome
     return {}, f"{outcome}, {MAX_DEATHS} times"
 
 
@@ -191,6 +205,9 @@ class _Worker:
 
     def work(self, items: Sequence[Any]) -> list[Row]:
         return self._work(items)
+
+
+_now = time.monotonic
 
 
 def _reach(address: str) -> None:

@@ -239,6 +239,17 @@ def test_an_audiofolder_of_hugging_face(tmp_path: Path, name: str) -> None:
     assert convert(tmp_path / "test" / name)["test"].text == "yes"
 
 
+def test_ljspeech(tmp_path: Path) -> None:
+    audio = write_silence(tmp_path / "wavs" / "LJ001-0007.wav", 1)
+    (tmp_path / "metadata.csv").write_text('LJ001-0007|"in 1455, he|"in fourteen fifty-five, he\n')
+    for path in (tmp_path, tmp_path / "metadata.csv"):
+        (found,) = convert(path).values()
+        assert (found.id, found.audio, found.text) == ("LJ001-0007", audio, '"in fourteen fifty-five, he')
+        assert convert(path, text_column="raw_text")[found.id].text == '"in 1455, he'
+    (tmp_path / "metadata.csv").write_text("wavs/LJ001-0007.wav|in 1455\n")
+    assert convert(tmp_path)["LJ001-0007"].text == "in 1455"
+
+
 def test_the_separator_is_found(tmp_path: Path) -> None:
     for separator, suffix in itertools.product(",;\t|", ("csv", "tsv")):
         rows = ("path", "text", "duration"), ("a.wav", "x", "1")

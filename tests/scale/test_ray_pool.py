@@ -78,6 +78,18 @@ def test_items_that_are_too_much_together_are_done_alone() -> None:
     assert run_pool([["a", "b"]], lambda threads: work) == {0: [{"item": "a"}, {"item": "b"}]}
 
 
+def test_what_hangs_is_left_out_and_the_others_go_on(ray: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_pool, "_now", lambda: ray.clock)
+    found = run_pool(
+        [["a", "hang", "b"], ["c"], ["hang"]],
+        lambda threads: lambda given: [{"item": item} for item in given],
+    )
+    names = [[row.get("item", row.get("error")) for row in found[number]] for number in range(3)]
+    left_out = "took longer than 4 hours; it is left out"
+    assert names == [["a", left_out, "b"], ["c"], [left_out]]
+    assert ray.num_killed == 3, "the first unit, and each of the two that hang by itself"
+
+
 @pytest.mark.usefixtures("ray")
 def test_what_the_user_can_mend_ends_the_job() -> None:
     def refuse(threads: int) -> Any:
