@@ -6,13 +6,11 @@ raise an AudioError with `message` in it, soon, and print nothing. Below are als
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import pickle
 import struct
 import tempfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -157,13 +155,6 @@ def _overwrite(make: Callable[[], bytes], place: int, new: bytes) -> Callable[[]
     return lambda: (data := make())[:place] + new + data[place + len(new) :]
 
 
-def _zip() -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("a.wav", make_wav())
-    return buffer.getvalue()
-
-
 def _crowded_table() -> bytes:
     data = encode_media(make_speechlike(), RATE, "mp4", "aac")
     return _overwrite(lambda: data, data.index(b"stsz") + 12, b"\x05\0\0\x33")()
@@ -244,31 +235,20 @@ HOSTILE_AUDIO: dict[str, HostileAudio] = {
     "link to itself": HostileAudio(_link("loop.wav", "loop.wav"), "Too many levels of symbolic links"),
     "long name": HostileAudio(lambda folder: folder / ("a" * 300 + ".wav"), "File name too long"),
     "null byte in the name": HostileAudio(lambda folder: folder / "a\0.wav", "is no file name"),
-    "file as folder": HostileAudio(lambda folder: Path("/dev/null/b.wav"), "Not a directory"),
     # not audio
     "empty": _file("empty.wav", bytes, "is empty (0 bytes)"),
-    "one byte": _file("byte.wav", lambda: b"R", _NOT_AUDIO),
-    "magic only": _file("magic.wav", lambda: b"RIFF", _NOT_AUDIO),
     "text": _file("text.wav", lambda: b"Hello, I am a transcript.\n", _NOT_AUDIO),
     "HTML": _file("page.mp3", lambda: _PAGE, _NOT_AUDIO),
     "PNG": _file("image.wav", _noise(0, b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"), _NOT_AUDIO),
-    "WebP": _file("image.webm", _noise(3, b"RIFF\x28\x75\0\0WEBPVP8 "), _BROKEN),
-    "PDF": _file("paper.wav", lambda: b"%PDF-1.7\n%\xe2\xe3\n", _NOT_AUDIO),
-    "zip": _file("archive.flac", _zip, _NOT_AUDIO),
-    "gzip": _file("a.wav", lambda: gzip.compress(make_wav()), _NOT_AUDIO),
     "pickle": _file("a.sph", lambda: pickle.dumps(list(range(999))), _BROKEN),
     "zero bytes": _file("zeros.wav", lambda: bytes(50_000), _BROKEN),
     "random bytes": _file("random.wav", _noise(4), _BROKEN),
     "random bytes as MP3": _file("random.mp3", _noise(5, b"\xff\xfb\x90\x64"), _BROKEN),
-    "random bytes after ID3": _file("id3.mp3", _noise(6, b"ID3\4\0\0\0\0\0\0"), _BROKEN),
-    "random bytes as WAV": _file("noise.wav", _noise(7, b"RIFF\0\0\1\0WAVE"), _BROKEN),
-    "random bytes as FLAC": _file("noise.flac", _noise(8, b"fLaC"), _BROKEN),
     "random bytes as MP4": _file("noise.m4a", _noise(10, b"\0\0\0\x18ftypM4A "), _BROKEN),
     # audio without sound
     "video without sound": _file("video.mp4", encode_video, "is a video without a sound track"),
     "WAV header only": _file("header.wav", lambda: make_wav(b""), "no samples"),
     "WAV without data": _file("nodata.wav", lambda: make_wav()[:36], _BROKEN),
-    "WAV with half a header": _file("half.wav", lambda: make_wav()[:20], _BROKEN),
     "FLAC header only": _file("header.flac", lambda: _flac_header(b"\0\0\x3e\x80"), "promises 1.000 s"),
     "FLAC header without length": _file("header.flac", lambda: _flac_header(bytes(4)), "no samples"),
     "AIFF header only": _file("header.aiff", lambda: encode_sound(np.empty(0), RATE, "AIFF"), "no samples"),
@@ -277,9 +257,7 @@ HOSTILE_AUDIO: dict[str, HostileAudio] = {
     "silent WAV": _file("silent.wav", lambda: make_wav(bytes(32_000)), "all samples are zero"),
     # cut short
     "WAV cut short": _file("cut.wav", _cut(_sound("WAV")), "promises 2.000 s, but the sound ends at 1.4"),
-    "ADPCM WAV cut short": _file("cut.wav", _cut(_sound("WAV", "IMA_ADPCM")), "cut short"),
     "WAV with a lying length": _file("lie.wav", lambda: make_wav(data_bytes=0x7000_0000), "cut short"),
-    "u-law SPHERE cut short": _file("cut.sph", _cut(_sound("NIST", "ULAW")), "cut short"),
     "SPHERE with a lying length": _file("lie.sph", lambda: make_sphere(bytes(99), 10**15 - 1), "cut short"),
     "FLAC cut short": _file("cut.flac", _cut(_sound("FLAC")), "the sound ends at 1.280 s"),
     "Opus cut short": _file("cut.opus", _cut(_sound("OGG", "OPUS")), "cut short"),
@@ -295,15 +273,12 @@ HOSTILE_AUDIO: dict[str, HostileAudio] = {
     "MP4 with an endless box": _file("box.m4a", lambda: _ENDLESS + b"\xff" * 99, _BROKEN),
     "FLAC with a hole": _file("hole.flac", _overwrite(_sound("FLAC"), 20_000, bytes(999)), "0.768 to 1.280"),
     "NaN": _file("nan.wav", _floats(RATE, np.nan), "a sample at 1.000 s is nan"),
-    "infinity": _file("infinite.wav", _floats(RATE, -np.inf), "a sample at 1.000 s is -inf"),
     "integers as floats": _file("loud.wav", _floats(RATE, 32_767), "a sample at 1.000 s is 32767"),
     "0 Hz": _file("rate.wav", lambda: make_wav(sample_rate=0), _BROKEN),
     "1 Hz": _file("rate.wav", lambda: make_wav(sample_rate=1), "a sample rate of 1 Hz"),
     "2 GHz": _file("rate.wav", lambda: make_wav(sample_rate=2_000_000_000), "a sample rate of 2000000000 Hz"),
     "0 channels": _file("channels.wav", lambda: make_wav(channels=0), "its header says 0 channels"),
     "64 channels": _file("channels.wav", lambda: make_wav(channels=64), "has 64 channels"),
-    "65535 channels": _file("channels.wav", lambda: make_wav(channels=65_535), "channels"),
     "unknown codec": _file("codec.wav", lambda: make_wav(codec=0x4242), "codec without a decoder"),
-    "0 bits": _file("bits.wav", lambda: make_wav(bits=0), "codec without a decoder"),
     "two sample rates": _file("rates.ogg", _two_rates, "to FLAC"),
 }
