@@ -35,7 +35,6 @@ FULL = Transcript(
     model="whisper-base",
     out_of_domain="not speech",
     arithmetic="int8 on cpu",
-    seconds_found=1.5,
 )
 HIDDEN = {"separator"}  # of no use beside the text
 

@@ -163,7 +163,7 @@ def read_part(first: int, past: int, folder: Path, seed: int) -> None:
         path.write_bytes(data)
         signal.setitimer(signal.ITIMER_PROF, SECONDS_A_FILE)  # of computing; ends the process
         print(json.dumps({"begun": number}), flush=True)
-        damages: list[audio.Damage] = []
+        damages: list[str] = []
         blocks = audio.read_blocks(path, RATE, allow_silence=True, on_damage=damages.append)
         try:
             samples = sum(len(block) for block in blocks)

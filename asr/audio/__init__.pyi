@@ -1,6 +1,5 @@
 from .reading import (
     AudioError as AudioError,
-    Damage as Damage,
     change_speed as change_speed,
     measure_seconds as measure_seconds,
     read as read,

@@ -68,17 +68,7 @@ class AudioInfo:
     container: str
 
 
-@dataclass(frozen=True)
-class Damage:
-    """What is missing in a file, or in the part of it that was read."""
-
-    found: float
-    """Seconds that could be decoded."""
-    message: str
-    """What is missing, where."""
-
-
-OnDamage = Callable[[Damage], None]
+OnDamage = Callable[[str], None]  # is told what is missing, where
 
 
 def read_info(path: str | Path, content: AudioContent | None = None) -> AudioInfo:
@@ -276,7 +266,7 @@ class _Reading:
                 yield piece
             if self.on_damage is None and not num_samples:
                 raise AudioError(f"{self.path}: too short for a sample at {self.sample_rate} Hz")
-            if self.on_damage is not None and (damage := self._find_damage()) is not None:
+            if self.on_damage is not None and (damage := self._find_damage()):
                 self.on_damage(damage)
 
     def _locate(self) -> None:
@@ -316,12 +306,12 @@ class _Reading:
             self.num_frames += len(piece)
             yield piece
         damage = self._find_damage()
-        if not self.num_frames and damage is None:
+        if not self.num_frames and not damage:
             if self.first:
                 raise self._past_the_end(0.0)
             raise AudioError(f"{self.path}: contains no samples; record or copy it again")
-        if damage is not None and (self.on_damage is None or not self.num_frames):
-            raise AudioError(damage.message)
+        if damage and (self.on_damage is None or not self.num_frames):
+            raise AudioError(damage)
         if is_silent and not self.allow_silence:
             which = "" if self.channel is None else f"of channel {self.channel + 1} "
             raise AudioError(f"{self.path}: all samples {which}are zero; is it the right file?")
@@ -354,8 +344,8 @@ class _Reading:
         self.invalid += zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
         return np.where(is_number, piece, np.float32(0))
 
-    def _find_damage(self) -> Damage | None:
-        """The missing part, once the last piece was read."""
+    def _find_damage(self) -> str:
+        """What is missing, where, once the last piece was read; "" if nothing is."""
         decoder, rate = self.decoder, self.decoder.sample_rate
         past = self.first + self.num_frames
         wanted = math.inf if self.count is None else self.first + self.count
@@ -377,10 +367,7 @@ class _Reading:
             faults.append(f"is cut short: its header promises {known / rate:.3f} s, but {there}")
         elif decoder.is_torn and past < wanted:
             faults.append(f"is cut short, or damaged at its end: {there}")
-        if not faults:
-            return None
-        found = self.num_frames / rate - sum(behind - begin for begin, behind in spans)
-        return Damage(found, f"{self.path}: {'; '.join(faults)}")
+        return f"{self.path}: {'; '.join(faults)}" if faults else ""
 
 
 def _describe_spans(spans: list[tuple[float, float]]) -> str:

@@ -91,7 +91,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asr.files import find_families
-    from asr.transcription.arguments import TranscriptionSettings, print_settings
+    from asr.transcription.arguments import (
+        TranscriptionSettings,
+        find_recordings,
+        print_settings,
+        require_any,
+    )
 
     if args.set == ["list"]:
         print_settings(TranscriptionSettings())
@@ -107,7 +112,10 @@ def run(args: argparse.Namespace) -> int:
     job = _read_job(args)
     if args.stream:
         return _stream(job, formats)
-    recordings = _find_recordings(args)  # before weights are fetched
+    recordings = find_recordings(args.audio, args.recursive)
+    require_any(recordings)  # before weights are fetched
+    if args.plot_attention and len(recordings) > 1:
+        raise UserError(f"--plot-attention draws one recording, and here are {len(recordings)}; give one")
     return _transcribe(args, job, recordings, formats, pool)
 
 
@@ -116,10 +124,12 @@ def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
     has_folder, plot = args.output_dir is not None, args.plot_attention
     if not (args.audio or args.stream):
         raise UserError("expected AUDIO...; `asr transcribe --help` explains what else there is")
-    if args.stream and (args.audio not in ([], ["-"]) or args.recursive or has_folder or plot):
-        raise UserError("--stream reads standard input alone, as it comes; leave all about files out")
-    if args.stream and formats not in (["txt"], ["jsonl"]):
-        raise UserError(f"--stream --format {' '.join(formats)}: expected txt or jsonl")
+    is_of_files = args.audio not in ([], ["-"]) or args.recursive or has_folder or plot
+    if args.stream and (is_of_files or args.channels == "separate" or formats not in (["txt"], ["jsonl"])):
+        raise UserError(
+            "--stream reads standard input alone, as it comes, and writes txt or jsonl; leave out all about "
+            "files, and --channels separate"
+        )
     if plot and (has_folder or "-" in args.audio or args.channels == "separate"):
         raise UserError("--plot-attention does not go with --output-dir, --channels separate and -")
     if len(formats) > 1 and not has_folder:
@@ -128,8 +138,6 @@ def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
         raise UserError("--engine ray reads files and writes to --output-dir DIR; give that, and leave - out")
     if args.engine == "ray" and args.device.startswith("cuda:"):
         raise UserError(f"--device {args.device}: Ray chooses the GPU of each worker; give cuda")
-    if args.stream and args.channels == "separate":
-        raise UserError("--channels separate is for whole recordings; with --stream give the number of one")
 
 
 # --- what is asked for ----------------------------------------------------------------------------
@@ -196,16 +204,6 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     return TranscriptionJob(model, args.device, args.batch_size, settings, options, resources)
 
 
-def _find_recordings(args: argparse.Namespace) -> list[Recording]:
-    from asr.transcription.arguments import find_recordings, require_any
-
-    recordings = find_recordings(args.audio, args.recursive)
-    require_any(recordings)
-    if args.plot_attention and len(recordings) > 1:
-        raise UserError(f"--plot-attention draws one recording, and here are {len(recordings)}; give one")
-    return recordings
-
-
 # --- where it goes --------------------------------------------------------------------------------
 
 
@@ -231,8 +229,7 @@ def _transcribe(
         folder.check()
         # On Ray, a whole unit would be done again for each fault of an earlier call.
         todo, faults = folder.find_work(recordings, repeats_faults=pool is None)
-        if num_done := len(recordings) - len(todo) - len(faults):
-            logger.info("%d of %d were finished by an earlier call", num_done, len(recordings))
+        num_done = len(recordings) - len(todo) - len(faults)
     seconds = {recording.name: measure_recording(recording) for recording in todo}
     tally = Tally(folder, num_done)
     with contextlib.ExitStack() as opened:
@@ -268,7 +265,7 @@ def _transcribe(
             try:
                 if folder is not None:
                     contents = {name: format_transcript(name, result, subtitles) for name in formats}
-                    folder.write(recording, contents, result.duration, describe_damage(result))
+                    folder.write(recording, contents, result.duration, "; ".join(result.warnings))
                 elif stream is not None:
                     _print(stream.add(result))
                 tally.take(recording, result)
@@ -392,7 +389,7 @@ class Tally:
             reason = f"{doubts[0]}; --set checks=off keeps it" if doubts else "no speech was found"
             logger.warning("%s: no text (%s)", recording.path, reason)
         if transcript.warnings:
-            self.fail(recording, describe_damage(transcript), "incomplete")
+            self.fail(recording, "; ".join(transcript.warnings), "incomplete")
         else:
             self._counts["transcribed"] += 1
 
@@ -416,14 +413,6 @@ class Tally:
             summary += f"{speed:.1f} times as fast as it was spoken"
         logger.info("%s", summary)
         return 1 if self._counts["incomplete"] or self._counts["failed"] else 0
-
-
-def describe_damage(transcript: Transcript) -> str:
-    """Describe what could not be read of a recording; "" if all could."""
-    if not transcript.warnings:
-        return ""
-    found = transcript.duration if transcript.seconds_found is None else transcript.seconds_found
-    return f"{'; '.join(transcript.warnings)}; the transcript has the {found:.3f} s that are there"
 
 
 def _print(text: str) -> None:

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import pydantic
 import torch
 
-from asr.audio.reading import Damage, change_speed
+from asr.audio.reading import change_speed
 from asr.audio.segmentation import (
     AudioFile,
     AudioInput,
@@ -105,8 +105,8 @@ class End:
     recording: Recording
     seconds: float
     error: UserError | None = None
-    damages: Sequence[Damage] = ()
-    """Damage of the recording: at most one entry."""
+    damages: Sequence[str] = ()
+    """What is missing in the recording: at most one entry."""
     is_last: bool = True
     """False: another channel of it follows."""
 
@@ -253,7 +253,7 @@ class Transcriber(abc.ABC):
         for recording in recordings:
             parts = split_channels(recording, request.channels)
             for part in parts:
-                error, damages = None, list[Damage]()
+                error, damages = None, list[str]()
                 segmenter = self.make_segmenter(part)
                 try:
                     for block in read_recording(part, self.sample_rate, damages.append):
@@ -368,21 +368,18 @@ class Transcriber(abc.ABC):
         assert isinstance(piece, End)
         if piece.error is not None and not piece.seconds:
             return piece, piece.error
-        damage = piece.damages[0] if piece.damages else None
-        warnings = [*([str(piece.error)] if piece.error else []), *([damage.message] if damage else [])]
         return piece, Transcript(
             piece.recording.name,
             str(piece.recording.path),
             piece.seconds,
             tuple(segments),
             separator=self.separator_in(opening.language),
-            warnings=tuple(warnings),
+            warnings=(*([str(piece.error)] if piece.error else []), *piece.damages),
             language=opening.language,
             language_probability=opening.language_probability,
             model=self.name,
             out_of_domain=self.find_doubt(log_probability, num_tokens),
             arithmetic=self.arithmetic,
-            seconds_found=None if damage is None else damage.found,
         )
 
     # --- for each kind of model -------------------------------------------------------------------

