@@ -1,9 +1,8 @@
-"""What a command line means: recordings by files, patterns and folders, and settings by key=value."""
+"""What a command line means: recordings by files and folders, and settings by key=value."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 from collections import Counter
@@ -27,8 +26,6 @@ from asr.files import Family, find_families, find_family
 from asr.models.speech_model import Precision
 from asr.system.checkpoint import DecodingResources, find_model
 from asr.transcripts.subtitles import SubtitlesConfig
-
-logger = logging.getLogger(__name__)
 
 UNIT_SECONDS = 1800.0
 MAX_UNIT_ITEMS = 5_000  # thousands of tiny files, or of unknown length, are one unit no longer
@@ -171,7 +168,7 @@ def _name(found: Sequence[Found]) -> list[str]:
     folders = [os.path.dirname(os.path.abspath(one.path)) for one, _ in found if one.path != STANDARD_INPUT]
     common = os.path.commonpath(folders) if folders else ""
     levels: list[Callable[[Recording, str], str]] = [
-        lambda one, root: one.id or _without_suffix(_relative(one.path, root)),
+        lambda one, root: one.id or os.path.splitext(_relative(one.path, root))[0],
         lambda one, root: _relative(one.path, root),
         lambda one, root: _relative(one.path, common),
     ]
@@ -193,12 +190,6 @@ def _relative(path: str | Path, root: str) -> str:
         return "stdin"
     relative = os.path.relpath(os.path.abspath(path), os.path.abspath(root or os.curdir))
     return re.sub(r"[\x00-\x1f\x7f]", "_", relative).replace(os.sep, "/")
-
-
-def _without_suffix(path: str) -> str:
-    """Drop what looks like the suffix of a format: in "talk.part 2" nothing does."""
-    stem, suffix = os.path.splitext(path)
-    return stem if re.fullmatch(r"\.[A-Za-z0-9]{1,5}", suffix) else path
 
 
 class SharedSettings(Config):

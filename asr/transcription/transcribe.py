@@ -39,19 +39,9 @@ from asr.audio.segmentation import (
     split_channels,
 )
 from asr.config import Config
-from asr.decoding.decode import (
-    DecodingSetup,
-    SpeechDecoder,
-    batch_by_length,
-    check_decoding,
-)
+from asr.decoding.decode import DecodingSetup, SpeechDecoder, batch_by_length, check_decoding
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, FusionModel
-from asr.decoding.timestamps import (
-    TokenTime,
-    has_spaces,
-    split_words,
-    time_words,
-)
+from asr.decoding.timestamps import TokenTime, has_spaces, split_words, time_words
 from asr.errors import UserError
 from asr.models.speech_model import (
     Precision,
