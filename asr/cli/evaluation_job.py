@@ -29,7 +29,7 @@ from asr.files import Family, find_family, make_folder
 from asr.models.speech_model import choose_device, describe_device
 from asr.scoring.counting import BASIC_RULES, describe_choice
 from asr.scoring.result import Score, tabulate, text_table, without_infinity
-from asr.system.checkpoint import (
+from asr.system.run_config import (
     System,
     find_model,
     find_resources,

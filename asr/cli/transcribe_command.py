@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from asr.config import Config
     from asr.scale.output_folder import OutputFolder
     from asr.scale.ray_pool import PoolOptions
-    from asr.system.checkpoint import DecodingResources
+    from asr.system.run_config import DecodingResources
     from asr.transcription.arguments import TranscriptionSettings
     from asr.transcription.transcribe import Event, Request, Transcriber
     from asr.transcripts.transcript import Transcript
@@ -177,7 +177,7 @@ class TranscriptionJob:
 def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     """Hold the command line against the model."""
     from asr.files import find_family
-    from asr.system.checkpoint import find_model, find_resources
+    from asr.system.run_config import find_model, find_resources
     from asr.transcription.arguments import TranscriptionSettings, find_options, load_settings
     from asr.transcription.transcribe import find_default_model
 

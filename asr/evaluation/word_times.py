@@ -14,7 +14,7 @@ from asr.decoding.timestamps import align_by_attention, align_by_ctc, split_word
 from asr.errors import UserError
 from asr.evaluation.speech import ReadAudio, decode_split
 from asr.models.encoders import make_clock
-from asr.system.checkpoint import System
+from asr.system.run_config import System
 from asr.text.normalization import normalize
 
 # B utterances of a batch, T encoded steps, V vocabulary

@@ -33,7 +33,8 @@ from asr.scoring.counting import score
 from asr.scoring.intervals import Interval
 from asr.scoring.result import Score
 from asr.scoring.significance import compare
-from asr.system.checkpoint import System, find_model, load_state, load_system, versions
+from asr.system.checkpoint import versions
+from asr.system.run_config import System, find_model, load_state, load_system
 from asr.system.shipping import build_resources, read_training_texts
 from asr.text.normalization import TextConfig, normalize
 from asr.transcription.transcribe import Recognizer, Request

@@ -20,8 +20,7 @@ from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
 from asr.errors import UserError
 from asr.files import find_family, replace_file
 from asr.recipe.definition import Recipe, Study, SystemConf
-from asr.system.checkpoint import find_model
-from asr.system.run_config import RunConfig
+from asr.system.run_config import RunConfig, find_model
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from asr.recipe.experiment import (
     write_record,
 )
 from asr.recipe.report import make_report
-from asr.system.checkpoint import find_checkpoints, find_commit, find_model
-from asr.system.run_config import RunConfig
+from asr.system.checkpoint import find_commit
+from asr.system.run_config import RunConfig, find_checkpoints, find_model
 from asr.train.loop import require_same_training, train_and_draw
 from asr.train.preparation import hash_data
 

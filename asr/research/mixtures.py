@@ -19,7 +19,7 @@ from asr.research.multi_speaker import MultiSpeakerModel
 from asr.scoring.counting import score
 from asr.scoring.result import Score
 from asr.scoring.scored_files import assign_texts
-from asr.system.checkpoint import System
+from asr.system.run_config import System
 from asr.transcripts.transcript import Segment, Transcript, format_transcript
 
 # B utterances of a batch, S speakers, T encoded steps, F features, V vocabulary

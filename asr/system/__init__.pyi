@@ -1,12 +1,23 @@
 from .checkpoint import (
     BackgroundWriter as BackgroundWriter,
-    DecodingResources as DecodingResources,
-    System as System,
     average_weights as average_weights,
     copy_tensors as copy_tensors,
     describe_commit as describe_commit,
-    find_checkpoints as find_checkpoints,
     find_commit as find_commit,
+    save_checkpoint as save_checkpoint,
+    write_checkpoint as write_checkpoint,
+)
+from .run_config import (
+    AugmentConfig as AugmentConfig,
+    BatchConfig as BatchConfig,
+    DecodingResources as DecodingResources,
+    NoiseConfig as NoiseConfig,
+    OptimConfig as OptimConfig,
+    RunConfig as RunConfig,
+    SpecAugmentConfig as SpecAugmentConfig,
+    System as System,
+    TrainConfig as TrainConfig,
+    find_checkpoints as find_checkpoints,
     find_model as find_model,
     find_resources as find_resources,
     load_any_system as load_any_system,
@@ -14,17 +25,6 @@ from .checkpoint import (
     load_state as load_state,
     load_system as load_system,
     read_tensors as read_tensors,
-    save_checkpoint as save_checkpoint,
-    write_checkpoint as write_checkpoint,
-)
-from .run_config import (
-    AugmentConfig as AugmentConfig,
-    BatchConfig as BatchConfig,
-    NoiseConfig as NoiseConfig,
-    OptimConfig as OptimConfig,
-    RunConfig as RunConfig,
-    SpecAugmentConfig as SpecAugmentConfig,
-    TrainConfig as TrainConfig,
 )
 from .shipping import (
     build_resources as build_resources,

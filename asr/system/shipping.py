@@ -25,17 +25,17 @@ from asr.decoding.ngram import (
 )
 from asr.errors import UserError
 from asr.models import Model
-from asr.system.checkpoint import (
+from asr.system.checkpoint import save_checkpoint
+from asr.system.run_config import (
     BUNDLED_DECODING,
+    RunConfig,
     System,
     find_model,
     load_any_system,
     load_bundled_decoding,
     load_language_model,
     load_state,
-    save_checkpoint,
 )
-from asr.system.run_config import RunConfig
 
 NGRAMS = "ngrams"  # name of the n-grams of training texts, among language models
 ORDER = {"words": 3, "tokens": 6}

@@ -16,7 +16,7 @@ from asr.decoding.decode import search_quickly
 from asr.decoding.hypothesis import EncodedAudio
 from asr.models import Model, SpeechModel
 from asr.scoring.counting import count_character_errors, count_word_errors
-from asr.system.checkpoint import System
+from asr.system.run_config import System
 from asr.text.normalization import normalize
 from asr.train.distributed import Process, sum_over_processes
 

@@ -26,20 +26,23 @@ from asr.errors import UserError
 from asr.files import claim_folder
 from asr.models import Model
 from asr.system.checkpoint import (
-    MODEL_PREFIX,
     BackgroundWriter,
-    System,
     average_weights,
     copy_tensors,
-    find_checkpoints,
     find_commit,
-    load_state,
-    read_tensors,
     remove_unfinished,
     save_checkpoint,
     write_checkpoint,
 )
-from asr.system.run_config import HIGHER_IS_BETTER, RunConfig
+from asr.system.run_config import (
+    HIGHER_IS_BETTER,
+    MODEL_PREFIX,
+    RunConfig,
+    System,
+    find_checkpoints,
+    load_state,
+    read_tensors,
+)
 from asr.train.dev_scores import compute_dev_scores
 from asr.train.distributed import (
     Process,

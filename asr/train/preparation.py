@@ -33,8 +33,7 @@ from asr.files import find_family
 from asr.models import Model, ModelConfig, build_model
 from asr.models.encoders import EncoderModel, make_clock, subsampled_lengths
 from asr.models.speech_model import is_low_rank
-from asr.system.checkpoint import System, find_checkpoints, find_model, load_any_system
-from asr.system.run_config import RunConfig
+from asr.system.run_config import RunConfig, System, find_checkpoints, find_model, load_any_system
 from asr.system.shipping import read_training_texts
 from asr.text.tokenizer import Tokenizer, compute_fingerprint
 from asr.train.distributed import Process, gather_over_processes, share_from_main

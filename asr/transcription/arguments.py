@@ -24,7 +24,7 @@ from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.files import Family, find_families, find_family
 from asr.models.speech_model import Precision
-from asr.system.checkpoint import DecodingResources, find_model
+from asr.system.run_config import DecodingResources, find_model
 from asr.transcripts.subtitles import SubtitlesConfig
 
 UNIT_SECONDS = 1800.0

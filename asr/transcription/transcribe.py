@@ -50,7 +50,7 @@ from asr.models.speech_model import (
     quantise_layers,
     resolve_precision,
 )
-from asr.system.checkpoint import (
+from asr.system.run_config import (
     DecodingResources,
     System,
     find_model,

@@ -258,8 +258,7 @@ def matches(source: str | Path, as_run: bool = False) -> bool:
 
 def find_run(path: Path) -> Path | None:
     """The model folder of a run that fine-tuned a whole Whisper, with its tokenizer; None if it is none."""
-    from asr.system.checkpoint import find_model
-    from asr.system.run_config import RunConfig
+    from asr.system.run_config import RunConfig, find_model
 
     try:
         folder = find_model(path)

@@ -46,8 +46,7 @@ from asr.whisper.whisper_tokenizer import (
 
 if TYPE_CHECKING:
     from asr.models import Model
-    from asr.system.checkpoint import System
-    from asr.system.run_config import RunConfig
+    from asr.system.run_config import RunConfig, System
     from asr.text.normalization import TextConfig
     from asr.text.tokenizer import Tokenizer
 
@@ -397,7 +396,7 @@ def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
     """A system with the weights of a Whisper model in those of its parts that are of type whisper."""
     from asr.models import SpeechModelConfig, build_model
     from asr.models.speech_model import is_low_rank
-    from asr.system.checkpoint import System
+    from asr.system.run_config import System
     from asr.train.preparation import complete, load_weights
 
     source = load_whisper(str(config.start_from))
@@ -434,7 +433,7 @@ def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
 
 def _read_run(folder: Path) -> WhisperSystem:
     """Read a model that a run fine-tuned, with its changes of low rank merged."""
-    from asr.system.checkpoint import load_any_system
+    from asr.system.run_config import load_any_system
 
     system = load_any_system(folder)
     model: Any = system.config.model
