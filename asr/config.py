@@ -54,7 +54,6 @@ class Config(pydantic.BaseModel, metaclass=_CheckedType):
         for name in names:
             value = getattr(self, name)
             if not is_used and value != type(self).model_fields[name].default:
-                value = list(value) if isinstance(value, tuple) else value
                 raise ValueError(f"{name} = {value} does nothing without {needs}; remove it")
 
 

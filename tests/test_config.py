@@ -9,9 +9,8 @@ import pydantic
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from asr.config import Config, build_config, choose_by_type, describe_config, dump_config, load_config
+from asr.config import Config, choose_by_type, describe_config, dump_config, load_config
 from asr.errors import UserError
-from asr.transcription import TranscriptionSettings
 
 
 class Optimizer(Config):
@@ -188,11 +187,3 @@ def test_any_file_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, 
         load_config(Run, path)
     except UserError as error:
         assert str(path) in str(error)
-
-
-@pytest.mark.parametrize("key", ["beam", "method", "beam_size"])
-def test_a_suggestion_is_in_the_same_section(key: str) -> None:
-    """The nearest name elsewhere may be a setting of another kind of model, which is refused in turn."""
-    with pytest.raises(UserError, match=f"unknown key {key} ") as caught:
-        build_config(TranscriptionSettings, [f"{key}=5"])
-    assert "mean" not in str(caught.value) and "decoding" in str(caught.value)

@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -266,7 +265,7 @@ class AudioProgress:
     def __init__(self, total_seconds: float, every: float = LINE_EVERY_SECONDS) -> None:
         from tqdm import tqdm
 
-        self._begin, self._total = time.monotonic(), max(total_seconds, 1e-6)
+        self._total = max(total_seconds, 1e-6)
         self._is_terminal = sys.stderr.isatty()
         every = 0.1 if self._is_terminal else every
         self._bar: tqdm[Any] = tqdm(
@@ -288,7 +287,7 @@ class AudioProgress:
 
     @property
     def elapsed(self) -> float:
-        return time.monotonic() - self._begin
+        return float(self._bar.format_dict["elapsed"])
 
     def advance(self, seconds: float) -> None:
         """Note that so many seconds of audio are done."""

@@ -6,15 +6,14 @@ import argparse
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
-
-import torch
 
 from asr.cli import AudioProgress
 from asr.data.manifest import Utterance
 from asr.decoding.decode import offered_methods, resolve_method
-from asr.errors import UserError, plural
+from asr.errors import UserError
 from asr.evaluation.speech import (
     EvaluatedSplit,
     Normalizer,
@@ -50,40 +49,31 @@ from asr.transcription.transcribe import Recognizer, Request, Transcriber
 
 logger = logging.getLogger(__name__)
 
-Prepared = tuple[list[Utterance], Transcriber, dict[str, Request], tuple[Normalizer, str], dict[str, Any]]
-"""Utterances, the model, how it decodes, the normalizer and its rules in words, more facts for JSON."""
 
+@dataclass
+class Speech:
+    """A model, how it decodes which utterances, and how their texts are normalized."""
 
-def evaluate(args: argparse.Namespace) -> int:
-    family = find_family(args.model)
-    if args.set == ["list"]:
-        print_settings(EvaluationSettings() if family is None else ReadyEvaluationSettings())
-        return 0
-    if args.output_dir is not None:  # before the work
-        make_folder(args.output_dir)
-    if family is not None:
-        own = prepare_family(args, family)
-    else:
-        system = load_any_system(find_model(args.model))
-        if system.config.model.find_labels(system.config.text) is not None:
-            from asr.research.classification import Classification
+    model: Transcriber
+    utterances: list[Utterance]
+    requests: dict[str, Request]
+    normalizer: Normalizer
+    rules: str
+    """Rules of the normalizer, in words."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """More facts, for JSON."""
 
-            return evaluate_kind(args, Classification, system)
-        if system.config.model.num_texts > 1:
-            from asr.research.mixtures import SpeakersAtOnce
+    def decode(self, _: Any, batch_size: int, report: Callable[[float], None]) -> EvaluatedSplit:
+        return decode_utterances(self.model, self.utterances, self.requests, report)
 
-            return evaluate_kind(args, SpeakersAtOnce, system)
-        own = prepare_native(args, require_speech(system, args.model))
-    utterances, model, requests, (normalizer, rules), about = own
-    logger.info("device: %s, %s", describe_device(model.device), model.precision)
-    with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
-        split = decode_utterances(model, utterances, requests, progress.advance)
-    _report_faults(args.manifest, split.faults, len(utterances))
-    scores = score_setups(split, utterances, normalizer)
-    if args.output_dir is not None:
-        write_texts(args.output_dir, split, utterances, normalizer)
-    if args.json:
-        about |= {"precision": model.precision, "checks": model.checks.describe(), "normalization": rules}
+    def score(self, split: EvaluatedSplit) -> dict[str, Score]:
+        return score_setups(split, self.utterances, self.normalizer)
+
+    def write(self, folder: str, split: EvaluatedSplit) -> None:
+        write_texts(folder, split, self.utterances, self.normalizer)
+
+    def describe(self, split: EvaluatedSplit, scores: dict[str, Score]) -> dict[str, Any]:
+        about = {"precision": self.model.precision, "checks": self.model.checks.describe()}
         ways = {
             name: {
                 "score": scores[name].to_dict(),
@@ -93,14 +83,65 @@ def evaluate(args: argparse.Namespace) -> int:
             }
             for name, setup in split.setups.items()
         }
-        _print_json(args, model.device, split.faults, about | {"ways": ways})
+        return about | {"normalization": self.rules, "ways": ways}
+
+    def format(self, split: EvaluatedSplit, scores: dict[str, Score]) -> str:
+        any_score, any_setup = next(iter(scores.values())), next(iter(split.setups.values()))
+        lines = [f"{any_setup.audio_seconds:.1f} s of audio, checks: {self.model.checks.describe()}", ""]
+        if any_score.num_references > 1:
+            lines += [f"references: {describe_choice(any_score.num_references)}", ""]
+        headings, *rows = tabulate(("decoding",), [((name,), score) for name, score in scores.items()])
+        for row, setup in zip(rows, split.setups.values(), strict=True):
+            row += [f"{setup.real_time_factor:.4f}", str(len(setup.warnings))]
+        lines += text_table([[*headings, "real-time factor", "rejected"], *rows])
+        return "\n".join([*lines, "", f"texts were normalized by {self.rules}"])
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    family = find_family(args.model)
+    if args.set == ["list"]:
+        print_settings(EvaluationSettings() if family is None else ReadyEvaluationSettings())
+        return 0
+    if args.output_dir is not None:  # before the work
+        make_folder(args.output_dir)
+    task = _prepare(args, family)
+    device = task.model.device if isinstance(task, Speech) else choose_device(args.device)
+    logger.info("device: %s", describe_device(device))
+    with AudioProgress(sum(utterance.duration for utterance in task.utterances)) as progress:
+        split = task.decode(device, args.batch_size, progress.advance)
+    for message in split.faults.values():
+        logger.error("%s", message)
+    if len(split.faults) == len(task.utterances):
+        raise UserError(f"{args.manifest}: none of its {len(task.utterances)} utterances could be decoded")
+    score = task.score(split)
+    if args.output_dir is not None:
+        task.write(args.output_dir, split)
+    if args.json:
+        record = {"model": args.model, "manifest": args.manifest, "device": describe_device(device)}
+        record |= {"failed": split.faults, **task.about, **task.describe(split, score)}
+        print(json.dumps(without_infinity(record), ensure_ascii=False, indent=2, allow_nan=False))
     else:
-        print_table(split, scores, model.checks.describe())
-        print(f"\ntexts were normalized by {rules}")
+        print(task.format(split, score))
     return 1 if split.faults else 0
 
 
-def prepare_native(args: argparse.Namespace, system: System) -> Prepared:
+def _prepare(args: argparse.Namespace, family: Family) -> Any:
+    """Speech, or a model of a kind that is not decoded by methods."""
+    if family is not None:
+        return prepare_family(args, family)
+    system: Any = load_any_system(find_model(args.model))
+    if system.config.model.find_labels(system.config.text) is not None:
+        from asr.research.classification import Classification
+
+        return Classification(system, args.manifest, read_utterances(args.manifest))
+    if system.config.model.num_texts > 1:
+        from asr.research.mixtures import SpeakersAtOnce
+
+        return SpeakersAtOnce(system, args.manifest, read_utterances(args.manifest))
+    return prepare_native(args, require_speech(system, args.model))
+
+
+def prepare_native(args: argparse.Namespace, system: System) -> Speech:
     folder, text = find_model(args.model), system.config.text
     resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
     settings = load_settings(EvaluationSettings, {"decoding.beam": args.beam}, args.set, resources)
@@ -124,14 +165,14 @@ def prepare_native(args: argparse.Namespace, system: System) -> Prepared:
         requests[method] = Request(config, language_model, args.batch_size)
     about: dict[str, Any] = {"language_model": resources.language_model, "lexicon": resources.lexicon}
     about["unknown_share"] = unknown / max(total, 1)
-    return utterances, transcriber, requests, _rules_of_run(text), about
+    return Speech(transcriber, utterances, requests, *_rules_of_run(text), about)
 
 
 def _rules_of_run(text: TextConfig) -> tuple[Normalizer, str]:
     return make_normalizer(text), f"text.scoring: {', '.join(text.scoring) or 'no rule'}"
 
 
-def prepare_family(args: argparse.Namespace, family: Family) -> Prepared:
+def prepare_family(args: argparse.Namespace, family: Family) -> Speech:
     """Prepare a model of a family such as Whisper, which has settings of its own."""
     for name in ("decoding", "language_model", "lexicon"):
         if getattr(args, name):
@@ -148,7 +189,7 @@ def prepare_family(args: argparse.Namespace, family: Family) -> Prepared:
     requests = {name: Request(batch_size=args.batch_size, options=options)}
     text = family.find_text(args.model)
     if text is not None:  # as the run that fine-tuned it was scored
-        return utterances, transcriber, requests, _rules_of_run(text), {}
+        return Speech(transcriber, utterances, requests, *_rules_of_run(text))
     language = getattr(options, "language", None) or transcriber.language
 
     def find_language(own: str | None) -> str | None:
@@ -161,7 +202,7 @@ def prepare_family(args: argparse.Namespace, family: Family) -> Prepared:
     if count < len(utterances):
         english = f"{rules} in {count} of {len(utterances)} utterances, else " if count else ""
         rules = f"{english}{', '.join(ANY_LANGUAGE)}"
-    return utterances, transcriber, requests, (normalize_by_language, rules), {}
+    return Speech(transcriber, utterances, requests, normalize_by_language, rules)
 
 
 # Rules for the texts of a ready model in any language, which has no rules of a run; English has its own.
@@ -170,50 +211,3 @@ ANY_LANGUAGE = tuple(rule for rule in BASIC_RULES if rule != "strip_brackets")
 
 def is_english(language: str | None) -> bool:
     return re.split("[-_]", (language or "").lower())[0] in ("en", "eng", "english")
-
-
-def evaluate_kind(args: argparse.Namespace, kind: Any, system: Any) -> int:
-    """Evaluate a model of a kind that is not decoded by methods."""
-    utterances = read_utterances(args.manifest)
-    task: Any = kind(system, args.manifest, utterances)
-    device = choose_device(args.device)
-    logger.info("device: %s", describe_device(device))
-    with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
-        split = task.decode(device, args.batch_size, progress.advance)
-    _report_faults(args.manifest, split.faults, len(utterances))
-    score = task.score(split)
-    if args.output_dir is not None:
-        task.write(args.output_dir, split)
-    if args.json:
-        about = task.about | {"score": score.to_dict(), **split.describe_time()}
-        _print_json(args, device, split.faults, about)
-    else:
-        print(task.format(split, score))
-    return 1 if split.faults else 0
-
-
-def _report_faults(manifest: str, faults: Mapping[str, str], num_utterances: int) -> None:
-    for message in faults.values():
-        logger.error("%s", message)
-    if len(faults) == num_utterances:
-        raise UserError(f"{manifest}: none of its {num_utterances} utterances could be decoded")
-
-
-def _print_json(
-    args: argparse.Namespace, device: torch.device, faults: Mapping[str, str], found: dict[str, Any]
-) -> None:
-    record = {"model": args.model, "manifest": args.manifest, "device": describe_device(device)}
-    record |= {"failed": faults, **found}
-    print(json.dumps(without_infinity(record), ensure_ascii=False, indent=2, allow_nan=False))
-
-
-def print_table(split: EvaluatedSplit, scores: dict[str, Score], checks: str) -> None:
-    any_score, any_setup = next(iter(scores.values())), next(iter(split.setups.values()))
-    speakers = f"{plural(len(set(any_score.speakers)), 'speaker')}, " if any_score.speakers else ""
-    print(f"{speakers}{any_setup.audio_seconds:.1f} s of audio, checks: {checks}\n")
-    if any_score.num_references > 1:
-        print(f"references: {describe_choice(any_score.num_references)}\n")
-    headings, *rows = tabulate(("decoding",), [((name,), score) for name, score in scores.items()])
-    for row, setup in zip(rows, split.setups.values(), strict=True):
-        row += [f"{setup.real_time_factor:.4f}", str(len(setup.warnings))]
-    print("\n".join(text_table([[*headings, "real-time factor", "rejected"], *rows])))

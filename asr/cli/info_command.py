@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(described, ensure_ascii=False, indent=2, default=str))
         return 0
     for name, value in model.items():
-        print(f"{name:18}{_as_text(value)}")
+        print(f"{name:18}{value if isinstance(value, str) else json.dumps(value)}")
     if model:
         print()
     for key, value, text in rows:
@@ -73,11 +73,3 @@ def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
         "made by": {name: state.get(name) for name in ("asr", "commit", "torch", "python")},
     }
     return described, folder / "config.yaml"
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_as_text(item)}" for name, item in value.items()) or "none"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -70,7 +70,7 @@ class Classification:
 
     def __init__(self, system: System[LabelModel], place: str, utterances: Sequence[Utterance]) -> None:
         """`place`: where the utterances stand, for messages."""
-        self._system, self._utterances = system, utterances
+        self._system, self.utterances = system, utterances
         self._labels = system.model.config.find_labels(system.config.text)
         self._label = system.model.config.label
         unseen = find_unseen_labels(place, utterances, self._labels, system.tokenizer)
@@ -89,12 +89,12 @@ class Classification:
             counted = zip(ids_BN, counts_B.tolist(), strict=True)
             return [[tokens[id] for id in ids[:count]] for ids, count in counted]
 
-        return read_split(predict, self._system.front_end, self._utterances, device, batch_size, report)
+        return read_split(predict, self._system.front_end, self.utterances, device, batch_size, report)
 
     def find_expected(self, split: ReadSplit) -> dict[str, list[str]]:
         """The labels that the manifest has where the model gave its own."""
         clock = make_clock(self._system.config.features, self._system.model.encoder)
-        items = {item.id: item for item in self._utterances}
+        items = {item.id: item for item in self.utterances}
         return {
             name: self._labels.at(items[name], clock.times(len(said))) for name, said in split.results.items()
         }
@@ -102,7 +102,7 @@ class Classification:
     def score(self, split: ReadSplit) -> LabelScore:
         """Score those that could be read. Where the speaker is the label, utterances are drawn for the
         interval, else speakers, if all are known."""
-        speakers = {item.id: item.speaker for item in self._utterances}
+        speakers = {item.id: item.speaker for item in self.utterances}
         known = [speakers[name] for name in split.results]
         are_drawn = self._label != "speaker" and None not in known
         return score_labels(self.find_expected(split), split.results, known if are_drawn else None)
@@ -113,6 +113,9 @@ class Classification:
             for name, expected in self.find_expected(split).items():
                 record = {"id": name, "expected": expected, "said": split.results[name]}
                 file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+
+    def describe(self, split: ReadSplit, score: LabelScore) -> dict[str, Any]:
+        return {"score": score.to_dict(), **split.describe_time()}
 
     def format(self, split: ReadSplit, score: LabelScore) -> str:
         name = f"{self._labels.unit} accuracy".strip()

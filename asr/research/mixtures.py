@@ -31,7 +31,7 @@ class SpeakersAtOnce:
     def __init__(
         self, system: System[MultiSpeakerModel], place: str, utterances: Sequence[Utterance]
     ) -> None:
-        self._system, self._utterances = system, utterances
+        self._system, self.utterances = system, utterances
         self._normalize = make_normalizer(system.config.text)
         self.about: dict[str, Any] = {}
         for utterance in utterances:
@@ -49,7 +49,7 @@ class SpeakersAtOnce:
             heads = [find_best_paths(head, lengths_B).texts() for head in log_probabilities_BSTV.unbind(1)]
             return [[tokenizer.decode(tokens) for tokens in own] for own in zip(*heads, strict=True)]
 
-        return read_split(find_texts, self._system.front_end, self._utterances, device, batch_size, report)
+        return read_split(find_texts, self._system.front_end, self.utterances, device, batch_size, report)
 
     def score(self, split: ReadSplit) -> Score:
         """Score each text of an utterance against that of the head that is assigned to it; an utterance is
@@ -69,7 +69,7 @@ class SpeakersAtOnce:
         """The utterances with references and hypotheses as they are scored; the words of one that could not
         be decoded count as deleted."""
         count = self._system.config.model.num_texts
-        for item in self._utterances:
+        for item in self.utterances:
             texts = split.results.get(item.id) or [""] * count
             said, heard = (
                 [self._normalize(text, None) for text in side] for side in (item.find_texts(count), texts)
@@ -90,6 +90,9 @@ class SpeakersAtOnce:
                     )
                     transcript = Transcript(item.id, item.audio, item.duration, segments)
                     file.write(format_transcript("stm", transcript).encode())
+
+    def describe(self, split: ReadSplit, score: Score) -> dict[str, Any]:
+        return {"score": score.to_dict(), **split.describe_time()}
 
     def format(self, split: ReadSplit, score: Score) -> str:
         return (

@@ -62,8 +62,6 @@ def score_files(
     """
     change = choose_normalization(normalize)
     align, unit = options.get("align", "jiwer"), options.get("unit", "words")
-    if [reference_path, *more_references, *hypothesis_paths].count("-") > 1:
-        raise UserError("standard input can be read once only; give files for the others")
     reference = read_transcripts(reference_path)
     columns = {field for entry in reference.entries.values() for field in entry.fields}
     hypothesis_paths = [

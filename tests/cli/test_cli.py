@@ -45,14 +45,6 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert [line.split()[0] for line in part.splitlines()] == list(commands)
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["info"], ["info", "--nonsense"]])
-def test_wrong_use_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
-    assert "usage: asr" in capsys.readouterr().err
-
-
 def test_no_help_loads_heavy_packages() -> None:
     """What makes `asr --help` quick, told without a clock."""
     script = (
@@ -154,7 +146,7 @@ def test_info_of_a_trained_model(
     assert model["updates"] == 2 and model["scores on dev"]["wer"] >= 0
     assert described["settings"]["train.steps"]["value"] == 2
     assert main(["info", str(tmp_path / "run")]) == 0
-    assert f"parameters        {count:,}\n" in capsys.readouterr().out
+    assert f"parameters        {count}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

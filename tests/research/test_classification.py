@@ -98,7 +98,7 @@ def test_the_interval_draws_speakers_unless_they_are_the_label(
     intervals = []
     for label, items in (("text", utterances), ("speaker", utterances), ("text", nameless)):
         task = Classification(load(corpus, "recording"), "here", utterances)
-        task._utterances, task._label = items, label
+        task.utterances, task._label = items, label
         monkeypatch.setattr(task, "find_expected", lambda split: {name: ["a"] for name in said})
         intervals.append(task.score(ReadSplit(results=said)).interval)
     by_speaker, alone, without_names = intervals

@@ -37,10 +37,6 @@ def test_several_references(pairs: list[tuple[list[str], str]]) -> None:
     assert compute_bleu(count_bleu(fewer)) == pytest.approx(whole)
 
 
-def test_nothing_has_no_bleu() -> None:
-    assert compute_bleu(count_bleu([])) == 0
-
-
 def test_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(UserError, match="pip install sacrebleu"):

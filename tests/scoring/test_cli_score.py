@@ -155,7 +155,6 @@ def test_wrong_use_ends_with_a_message_and_without_a_traceback(folder: Path, cap
         (("ref.jsonl", "one.trn", "--by", "gender"), r"--by gender: .*it has speaker, room"),
         (("ref.jsonl", "one.trn", "trn:one.trn"), "given twice"),
         (("ref.jsonl", "one.trn", "two.txt", "--pra", "x.pra"), "single system"),
-        (("-", "-"), "once only"),
         (("ref.jsonl", "nothing.trn"), "cannot read the file"),
     ):
         with pytest.raises(UserError, match=message):

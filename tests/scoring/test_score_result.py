@@ -32,14 +32,6 @@ def test_utterances(small) -> None:
     assert small.utterances[1].hypothesis == ""
 
 
-def test_errors_are_listed_by_kind(small) -> None:
-    assert small.error_counts == {
-        "confusions": {("two", "too"): 1},
-        "deletions": {"the": 1, "hello": 1, "world": 1},
-        "insertions": {"four": 1},
-    }
-
-
 @pytest.mark.parametrize("align", ["jiwer", "sclite"])
 def test_lists_of_errors_add_up_to_the_counts(align) -> None:
     rng = np.random.default_rng(0)

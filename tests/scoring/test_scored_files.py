@@ -117,7 +117,6 @@ def test_references_that_cannot_be_used(folder: Path, capsys: pytest.CaptureFixt
     for arguments, message in (
         (("ref.trn,other.trn", "hyp.trn"), "other.trn has no utterance of ref.trn"),
         (("ref.trn,none.trn", "hyp.trn"), "none.trn: cannot read the file"),
-        (("ref.trn,-", "-"), "standard input can be read once only"),
         (
             ("all.stm,all.stm", "all.stm", "--align", "speakers"),
             "several speakers at once",

@@ -25,12 +25,6 @@ def texts(matched: tuple[dict[str, Entry], list[str]]) -> dict[str, str | None]:
     return {id: entry.text for id, entry in matched[0].items()}
 
 
-def test_formats_mix_and_order_does_not_matter(tmp_path: Path) -> None:
-    matched = match(tmp_path, "a (u1)\nb (u2)\n", '{"id": "u2", "text": "B"}\n{"id": "u1", "text": "A"}\n')
-    assert list(texts(matched).items()) == [("u1", "A"), ("u2", "B")]
-    assert matched[1] == []
-
-
 def test_missing_and_unknown_ids_are_said(tmp_path: Path) -> None:
     reference = "".join(f"a (u{n})\n" for n in range(6))
     matched = match(tmp_path, reference, "u1 x\nv1 y\nv2 z\n")
