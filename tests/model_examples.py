@@ -42,6 +42,11 @@ _TREES: dict[str, dict[str, Any]] = {
         "decoder": _DECODER | {"dim": 24},
         "guided_attention": {"loss": {}},
     },
+    "transformer-monotonic": {
+        "encoder": _TRANSFORMER,
+        "decoder": _DECODER | {"positions": "rotary", "window": 3},
+        "guided_attention": {"window": {"follows": "itself", "width": 1.5}},
+    },
     "transformer-window": {
         "encoder": _TRANSFORMER | {"num_layers": 2, "dropout": 0.05, "window": [5, 3], "positions": "rotary"},
         "ctc_weight": 1.0,
@@ -76,8 +81,9 @@ _TREES: dict[str, dict[str, Any]] = {
         "encoder": _LSTM,
         "decoder": {
             **{"type": "intra_attention", "dim": 24, "num_layers": 1, "dropout": 0.05},
-            "attention": {"score": "dot"},
+            "attention": {"score": "scaled_dot"},
         },
+        "guided_attention": {"window": {"follows": "itself"}},
     },
     "single-summary": {
         "encoder": _LSTM,
@@ -109,6 +115,7 @@ WITH_DECODER = [
     name for name, config in SYSTEMS.items() if config.decoder is not None and name not in PARALLEL
 ]  # which says token after token
 ATTENDING = [name for name in WITH_DECODER if SYSTEMS[name].decoder.cross_attention != (0, 0)]
+MONOTONIC = ["transformer-monotonic", "intra-attention-decoder"]  # whose decoder has a window of its own
 WITH_CTC = [name for name, config in SYSTEMS.items() if config.ctc_weight > 0]
 
 # Of each kind of system the fast tests take one or two; these are their relatives.

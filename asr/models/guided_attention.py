@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import pydantic
 import torch
@@ -59,17 +60,20 @@ class AttentionPriorConfig(Config):
 
 
 class AttentionWindowConfig(Config):
-    """A soft window on cross-attention around where CTC has the next token, in all layers and heads.
+    """A soft window on cross-attention around the position of the next token, in all layers and heads.
 
     Training and all searches have it. Let the decoder see few tokens back, too (`decoder.window`), and the
     encoder few steps (`encoder.window`), lest these know the lengths of training.
     """
 
+    follows: Literal["ctc", "itself"] = "ctc"
+    """ctc: where the CTC head has the next token. itself: the decoder tracks its position, and moves to the
+    right with each token by distances that the cross-entropy teaches; give it a prior."""
     width: float = pydantic.Field(default=2.0, gt=0)
     """Standard deviation of the window, in encoded steps."""
     ctc_threshold: float = pydantic.Field(default=1.0, gt=0)
-    """CTC loss per token below which an utterance has the window in training. Until then its attention is
-    free, or has the prior."""
+    """With `follows: ctc`, the CTC loss per token below which an utterance has the window in training. Until
+    then its attention is free, or has the prior."""
 
 
 class GuidedAttentionConfig(Config):
@@ -109,7 +113,9 @@ class GuidedAttention:
     """The parts of a model's config that lead its decoder: biases of attention, and a loss."""
 
     def __init__(self, config: GuidedAttentionConfig, subsampling_factor: int) -> None:
-        self.loss, self.prior, self.window = config.loss, config.prior, config.window
+        self.loss, self.prior = config.loss, config.prior
+        follows_ctc = config.window is not None and config.window.follows == "ctc"
+        self.window = config.window if follows_ctc else None  # one that follows itself is part of the decoder
         self._factor = subsampling_factor
 
     def find_bias(self, batch: GuidedBatch) -> Tensor | None:

@@ -308,7 +308,7 @@ class SpeechModelConfig(ModelConfig):
                 "guided_attention.prior and .window need a decoder that goes token by token, and "
                 f"decoder.type = {self.decoder.type} does not; remove them"
             )
-        if guided.window is not None and self.ctc_weight == 0:
+        if guided.window is not None and guided.window.follows == "ctc" and self.ctc_weight == 0:
             raise ValueError("guided_attention follows the CTC head: set ctc_weight above 0")
         return self
 
@@ -342,6 +342,12 @@ class SpeechModel(EncoderModel):
         self.guided_attention: GuidedAttention | None = None
         if config.guided_attention is not None:
             self.guided_attention = GuidedAttention(config.guided_attention, self.subsampling_factor)
+            window = config.guided_attention.window
+            if window is not None and window.follows == "itself":
+                from asr.research.monotonic_window import PositionTrackingDecoder
+
+                assert isinstance(self.decoder, Decoder)
+                self.decoder = PositionTrackingDecoder(window.width, self.decoder, dim, vocab_size)
         freeze(self, config.frozen)
         if config.lora is not None:
             add_low_rank(self, config.lora)

@@ -27,6 +27,7 @@ from .labels import (
     encode_labels as encode_labels,
     read_spans as read_spans,
 )
+from .monotonic_window import PositionTrackingDecoder as PositionTrackingDecoder
 from .multi_speaker import (
     MultiSpeakerConfig as MultiSpeakerConfig,
     MultiSpeakerModel as MultiSpeakerModel,

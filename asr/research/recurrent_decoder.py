@@ -30,8 +30,9 @@ LOCATION_CHANNELS = 16
 class RecurrentAttentionConfig(Config):
     """Score of an encoded step for the state of the decoder."""
 
-    score: Literal["additive", "dot"] = "additive"
-    """additive: a small network. dot: the product of query and key."""
+    score: Literal["additive", "dot", "scaled_dot"] = "additive"
+    """additive: a small network. dot: the product of query and key. scaled_dot: this over the root of their
+    dimension."""
     location: Kernel | None = None
     """Steps, an odd number, that a convolution of the last weights sees, so that attention knows where it
     stood; null: there is none."""
@@ -79,9 +80,10 @@ class RecurrentAttention(nn.Module):
         """(B, W, T) scores; keys are (B, W or 1, T, A)."""
         if self.score == "additive":
             return self.energy(torch.tanh(query_BWA[:, :, None] + keys))[..., 0]
+        factor = query_BWA.size(-1) ** -0.5 if self.score == "scaled_dot" else 1.0
         if keys.size(1) == 1:
-            return query_BWA @ keys[:, 0].mT
-        return (keys @ query_BWA[..., None])[..., 0]
+            return factor * (query_BWA @ keys[:, 0].mT)
+        return factor * (keys @ query_BWA[..., None])[..., 0]
 
 
 class RecurrentDecoderConfig(DecoderConfig):

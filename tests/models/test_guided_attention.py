@@ -13,6 +13,7 @@ from decoding_examples import build_talker, random_encoded, search
 from hypothesis import given, settings, strategies as st
 from model_examples import (
     ATTENDING,
+    MONOTONIC,
     NUM_FEATURES,
     SYSTEMS,
     build_example,
@@ -205,7 +206,7 @@ def example(name: str) -> tuple[Decoder, Tensor, tuple[Tensor, Tensor], Tensor]:
     return model.decoder, tokens_RU, (encoded_BTD, lengths_B), bias_RUT
 
 
-@every_attending_decoder
+@pytest.mark.parametrize("name", [name for name in ATTENDING if name not in MONOTONIC])
 @torch.no_grad()
 def test_a_decoder_attends_by_its_scores_and_the_bias(name: str) -> None:
     """Where nothing that was attended to before has a say: weights ~ weights without it * exp(bias)."""
