@@ -106,4 +106,6 @@ class PositionTrackingDecoder(Decoder):
             state.positions_RT = (moved_RT.log() + scores_RT).softmax(-1)
             positions.append(state.positions_RT)
         positions_RUT = torch.stack(positions, dim=1)
-        return AttentionGuide(self.width, positions_RUT.size(2), positions_RUT.device).compute_bias(positions_RUT)
+        return AttentionGuide(self.width, positions_RUT.size(2), positions_RUT.device).compute_bias(
+            positions_RUT
+        )

@@ -193,6 +193,8 @@ class TrainConfig(Config):
     """Threads of PyTorch on a CPU; null: as many as it finds cores."""
     log_every: int = pydantic.Field(default=50, gt=0)
     """Updates between two lines in log.jsonl."""
+    tensorboard: bool = False
+    """Write the numbers of log.jsonl to the run folder `tensorboard` too; needs the extra `tracking`."""
     validate_every: int = pydantic.Field(default=500, gt=0)
     """Updates between two validations; each leaves a checkpoint."""
     save_every: int = pydantic.Field(default=500, gt=0)

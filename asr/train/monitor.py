@@ -1,4 +1,4 @@
-"""Progress of a training: log.jsonl and lines, a callback, the learning curve."""
+"""Progress of a training: log.jsonl, lines with the time left, TensorBoard, callback, learning curve."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Callback = Callable[[int, Mapping[str, float]], None]
 
 
 class Monitor:
-    """Writes numbers to log.jsonl, to the log and to a callback.
+    """Writes numbers to log.jsonl, to the log, to TensorBoard and to a callback.
 
     Silent in all processes but the main one.
     """
@@ -57,9 +57,12 @@ class Monitor:
     ) -> None:
         self.is_main = is_main
         self._path = Path(config.output_dir) / "log.jsonl"
-        self._callback = callback
+        self._start_step, self._num_steps, self._started = start_step, config.train.steps, time.monotonic()
+        self._callbacks = [] if callback is None else [callback]
         if is_main:
             _forget_after(self._path, start_step)
+            if config.train.tensorboard:
+                self._callbacks.append(open_tensorboard(config, start_step))
 
     def record(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
         """Write one line of log.jsonl; `kind` is train, dev, or the name of an event."""
@@ -69,15 +72,43 @@ class Monitor:
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
         shown = ", ".join(f"{name} {_format(name, value)}" for name, value in values.items())
-        logger.info("%s %d: %s", kind, step, shown)
+        logger.info("%s %d/%d%s: %s", kind, step, self._num_steps, self._describe_time_left(step), shown)
         numbers = {f"{kind}/{k}": float(v) for k, v in values.items() if isinstance(v, (int, float))}
-        try:
-            if self._callback is not None:
-                self._callback(step, numbers)
-        except Exception as error:  # of another's server, perhaps
-            self._callback = None
-            message = "the callback failed (%s: %s); training goes on without it, log.jsonl has everything"
-            logger.warning(message, type(error).__name__, error)
+        for callback in list(self._callbacks):
+            try:
+                callback(step, numbers)
+            except Exception as error:  # of another's server, perhaps
+                self._callbacks.remove(callback)
+                message = (
+                    "the callback failed (%s: %s); training goes on without it, log.jsonl has everything"
+                )
+                logger.warning(message, type(error).__name__, error)
+
+    def _describe_time_left(self, step: int) -> str:
+        done, left = step - self._start_step, self._num_steps - step
+        if done <= 0 or left <= 0:
+            return ""
+        minutes = round((time.monotonic() - self._started) / done * left / 60)
+        return f", {minutes // 60}:{minutes % 60:02} h left"
+
+
+def open_tensorboard(config: RunConfig, start_step: int) -> Callback:
+    """Write to the folder `tensorboard` of the run."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"train.tensorboard needs a package that is not installed ({error}): "
+            "pip install 'asr-toolkit[tracking]', or remove it"
+        ) from None
+    writer = SummaryWriter(str(Path(config.output_dir) / "tensorboard"), purge_step=start_step + 1)
+
+    def record(step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+        writer.flush()
+
+    return record
 
 
 def compute_means(outcomes: Sequence[Outcome], seconds: float) -> dict[str, float]:

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from model_examples import ATTENDING, MONOTONIC, VOCAB_SIZE, build_example, make_utterances
+from model_examples import MONOTONIC, VOCAB_SIZE, build_example, make_utterances
 
 from asr.models import ELSEWHERE, SpeechModel
 from asr.research import PositionTrackingDecoder
@@ -19,7 +19,9 @@ from asr.text import SOS_ID
 every_tracking_decoder = pytest.mark.parametrize("name", MONOTONIC)
 
 
-def build_tracking(name: str = "transformer-monotonic", seed: int = 0) -> tuple[SpeechModel, PositionTrackingDecoder]:
+def build_tracking(
+    name: str = "transformer-monotonic", seed: int = 0
+) -> tuple[SpeechModel, PositionTrackingDecoder]:
     """A model that is sure of its position, as no new one is."""
     model = build_example(name)
     assert isinstance(model.decoder, PositionTrackingDecoder)

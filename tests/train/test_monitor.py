@@ -1,4 +1,4 @@
-"""asr/train/monitor.py: the log, the learning curve and a callback."""
+"""asr/train/monitor.py: the log, the learning curve, TensorBoard and a callback."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import re
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from training_examples import read_log, run_until_killed
 
 from asr.cli import main
+from asr.errors import UserError
 from asr.system import RunConfig
 from asr.train import Outcome, loop, monitor, train
 
@@ -43,7 +45,7 @@ def test_log_tells_what_goes_on(tiny_run: TinyRun, tmp_path: Path) -> None:
     train(tiny_run("train.steps=6", "train.validate_every=3"))
     lines = read_log(tmp_path / "run", "train")
     assert [line["step"] for line in lines] == [2, 4, 6]
-    for name in ("loss", "ctc", "cross_entropy", "guided_attention", "attention_monotonic", "token_accuracy",
+    for name in ("loss", "ctc", "cross_entropy", "guided_attention", "token_accuracy",
                  "learning_rate", "gradient_norm", "audio_seconds_per_second"):  # fmt: skip
         assert math.isfinite(lines[0][name]), name
     first, second = read_log(tmp_path / "run", "dev")
@@ -60,7 +62,9 @@ def test_from_python_progress_is_shown(
     tiny_run()
     folder = train(tmp_path / "run.yaml", ["train.steps=2"])
     shown = capsys.readouterr().err
-    assert folder == tmp_path / "run" / "model" and "train 2: epoch 0, loss" in shown and "dev 2: " in shown
+    assert (
+        folder == tmp_path / "run" / "model" and "train 2/2: epoch 0, loss" in shown and "dev 2/2: " in shown
+    )
     assert not logging.getLogger("asr").handlers and logging.getLogger("asr").level == logging.NOTSET
 
 
@@ -137,3 +141,25 @@ def test_one_that_fails_warns_once_and_stops_nothing(
     train(tiny_run(*SHORT), callback=fail)
     (message,) = (text for text in caplog.messages if "ConnectionError" in text)
     assert "the callback failed (ConnectionError: no route to host); training goes on" in message
+
+
+def test_a_missing_package_is_named_before_the_first_update(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UserError, match=r"tensorboard.* pip install"):
+        train(tiny_run("train.tensorboard=true"))
+
+
+@pytest.mark.slow
+def test_tensorboard(tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard", reason="in the extra tracking")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = tiny_run(*SHORT, "train.tensorboard=true")
+    run_until_killed(monkeypatch, 3, lambda: train(config))
+    train(config)
+    shown = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    shown.Reload()
+    logged = [(line["step"], line["loss"]) for line in read_log(tmp_path / "run", "train")]
+    assert [(event.step, pytest.approx(event.value)) for event in shown.Scalars("train/loss")] == logged
