@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import BatchLoader, TextLoader
-from asr.batches.order import ProcessShare
+from asr.batches.order import ProcessShare, hash_names
 from asr.config import Config, find_differences
 from asr.data.manifest import Manifest
 from asr.data.packed import (
@@ -33,14 +34,17 @@ from asr.files import find_family
 from asr.models import Model, ModelConfig, build_model
 from asr.models.encoders import EncoderModel, make_clock, subsampled_lengths
 from asr.models.speech_model import is_low_rank
+from asr.scoring.counting import count_word_errors
 from asr.system.run_config import RunConfig, System, find_checkpoints, find_model, load_any_system
 from asr.system.shipping import read_training_texts
+from asr.text.normalization import normalize
 from asr.text.tokenizer import Tokenizer, compute_fingerprint
 from asr.train.distributed import Process, gather_over_processes, share_from_main
 
 logger = logging.getLogger(__name__)
 
 WARN_UNKNOWN = 0.01  # of the tokens
+MAX_WRONG_BY_RULES = 0.5  # of the words of dev
 # Of each folder of shards, which may be of any size: enough for a tokenizer and the share of unknown tokens.
 MAX_SAMPLED_TEXTS = 100_000
 
@@ -66,6 +70,10 @@ class TrainingData:
         )
         build: Any = build_audio_loaders if config.model.reads_audio else build_text_loaders
         self.train, self.dev = build(system, share)
+        if config.model.reads_audio:
+            in_memory = isinstance(self.train, BatchLoader) and config.train.select_by != "updates"
+            id_hashes_N = self.train.training_set.id_hashes_N if in_memory else None
+            share_from_main(partial(check_dev, config, id_hashes_N), process)
 
     def epoch(self, epoch: int, batches_done: int, window: Sequence[int] = (0, 0)) -> Iterator[list[Batch]]:
         """The batches of each update for this process, fewer in the last of the epoch.
@@ -120,6 +128,39 @@ def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Any
         return ShardLoader(folders, inputs, config.batches, **options)
 
     return load(config.data.train_paths), load([config.data.dev])
+
+
+def check_dev(config: RunConfig, id_hashes_N: np.ndarray | None) -> None:
+    """Refuse rules of `text` that make the dev set's own texts wrong; warn of ids that train has too.
+
+    `id_hashes_N`: hashes of the ids of the training set, if that is to be compared.
+    """
+    items = list(read_data(config.data.dev, max_packed=MAX_SAMPLED_TEXTS))
+    if config.model.makes_text:
+        texts = [item.text or "" for item in items]
+        learned = [normalize(text, config.text.training) for text in texts]
+        pairs = [[normalize(text, config.text.scoring) for text in side] for side in (texts, learned)]
+        counted = count_word_errors(list(zip(*pairs, strict=True)))
+        share = counted.errors / max(counted.length, 1)
+        message = (
+            f"{config.data.dev}: without any error of the model, WER would be {share:.1%}: text.training "
+            "changes words in a way that text.scoring does not. Give text.scoring the same rules"
+        )
+        if share > MAX_WRONG_BY_RULES:
+            raise UserError(message)
+        if share:
+            logger.warning("%s", message)
+    if id_hashes_N is None:
+        return
+    if doubled := len(id_hashes_N) - len(np.unique(id_hashes_N)):
+        logger.warning("%s: %d ids come more than once", config.data.train_name, doubled)
+    ids = [item.id for item in items]
+    if shared := list(itertools.compress(ids, np.isin(hash_names(ids), id_hashes_N))):
+        logger.warning(
+            "%s: %d of %d utterances have ids of the training set, such as %s. If they are the same, choose "
+            "others for dev, or set train.select_by=updates",
+            config.data.dev, len(shared), len(ids), shared[0],
+        )  # fmt: skip
 
 
 def build_text_loaders(system: System[Model], share: ProcessShare) -> tuple[TextLoader, TextLoader]:

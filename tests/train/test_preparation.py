@@ -193,6 +193,29 @@ def test_a_gpu_that_is_not_there_is_said(tiny_run: TinyRun, monkeypatch: pytest.
         train(tiny_run("train.device=cuda"))
 
 
+def test_rules_that_make_every_word_wrong_are_refused(tiny_run: TinyRun) -> None:
+    settings = ["text.training=[lowercase]", "data.max_unknown=1"]
+    with pytest.raises(UserError, match=r"WER would be 100\.0%: text\.training"):
+        train(tiny_run(*settings))
+    train(tiny_run(*settings, "text.scoring=[lowercase]", "train.steps=1"))
+
+
+def test_shared_and_doubled_ids_are_said(
+    tiny_run: TinyRun, tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings(*settings: str) -> str:
+        caplog.clear()
+        TrainingData(prepare_system(tiny_run(*settings), PROCESS), PROCESS)
+        return caplog.text
+
+    assert not warnings()
+    same = f"data.dev={tones}/train.jsonl"
+    assert "48 of 48 utterances have ids of the training set" in warnings(same)
+    assert not warnings(same, "train.select_by=updates"), "dev chooses nothing"
+    twice = f"data.train=[{tones}/train.jsonl, {tones}/train.jsonl]"
+    assert "48 ids come more than once" in warnings(twice, f"output_dir={tmp_path}/twice")
+
+
 # --- start from another training ----------------------------------------------------------------
 
 
