@@ -94,6 +94,12 @@ class Speech:
         for row, setup in zip(rows, split.setups.values(), strict=True):
             row += [f"{setup.real_time_factor:.4f}", str(len(setup.warnings))]
         lines += text_table([[*headings, "real-time factor", "rejected"], *rows])
+        for name, setup in split.setups.items():
+            if len(setup.warnings) > len(any_score) / 2:  # a weak model seems to have written nothing at all
+                message = (
+                    "%s: the checks rejected %d of %d texts; --set checks=off scores the model without them"
+                )
+                logger.warning(message, name, len(setup.warnings), len(any_score))
         return "\n".join([*lines, "", f"texts were normalized by {self.rules}"])
 
 
@@ -113,6 +119,9 @@ def evaluate(args: argparse.Namespace) -> int:
         logger.error("%s", message)
     if len(split.faults) == len(task.utterances):
         raise UserError(f"{args.manifest}: none of its {len(task.utterances)} utterances could be decoded")
+    if split.faults:
+        message = "%s: %d of %d utterances could not be decoded; their words count as deleted"
+        logger.error(message, args.manifest, len(split.faults), len(task.utterances))
     score = task.score(split)
     if args.output_dir is not None:
         task.write(args.output_dir, split)

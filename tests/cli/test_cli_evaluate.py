@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,8 +14,10 @@ import soundfile
 from hostile_audio import make_speechlike
 from system_examples import save_talker
 
+import asr
 from asr import cli
-from asr.decoding import SpeechDecoder
+from asr.cli.evaluation_job import Speech
+from asr.decoding import ChecksConfig, SpeechDecoder
 
 
 class Done(NamedTuple):
@@ -150,6 +153,7 @@ def test_a_bad_file_is_said(run: Run, manifest: Path) -> None:
     assert record["ways"]["joint"]["score"]["utterances"] == 4
     assert record["ways"]["joint"]["score"]["missing_hypotheses"] == 1
     assert "2.wav" in done.said
+    assert "1 of 4 utterances could not be decoded; their words count as deleted" in done.said
     for path in manifest.parent.glob("*.wav"):
         path.unlink()
     done = run()
@@ -177,3 +181,17 @@ def test_files_have_the_errors_that_are_reported(
         (found,) = json.loads(capsys.readouterr().out)["systems"]
         for name in ("error_rate", "character_error_rate", "errors", "missing_hypotheses"):
             assert found[name] == expected[name], (kind, name)
+
+
+@pytest.mark.parametrize(("num_rejected", "is_said"), [(1, False), (2, True)])
+def test_texts_that_the_checks_rejected_are_said(
+    num_rejected: int, is_said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a weak model seems to have written nothing at all."""
+    warnings = {str(number): ["no clear speech"] for number in range(num_rejected)}
+    decoded: Any = SimpleNamespace(warnings=warnings, audio_seconds=2.0, real_time_factor=0.1)
+    score = asr.score(["a b", "c", "d"], ["a b", "", ""])
+    model: Any = SimpleNamespace(checks=ChecksConfig())
+    split: Any = SimpleNamespace(setups={"joint": decoded})
+    Speech(model, [], {}, str.strip, "no rule").format(split, {"joint": score})
+    assert (f"joint: the checks rejected {num_rejected} of 3 texts" in caplog.text) == is_said
