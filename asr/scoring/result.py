@@ -294,6 +294,7 @@ class Score:
 
         With `show` also so many of the most frequent errors of each kind, and of the worst utterances.
         """
+        characters = self.character_interval
         record: dict[str, Any] = {
             "utterances": len(self),
             "speakers": None if self.speakers is None else len(set(self.speakers)),
@@ -305,12 +306,12 @@ class Score:
             "reference_length": self.counts.reference_length,
             "errors": self.counts.errors,
             "error_rate": without_infinity(self.error_rate),
-            "interval": _ends(self.interval),
+            "interval": self.interval and [self.interval.low, self.interval.high],
             "confidence": CONFIDENCE,
             "resamples": self.resamples,
             "resampled_by": self.resampled_by,
             "character_error_rate": without_infinity(self.character_error_rate),
-            "character_interval": _ends(self.character_interval),
+            "character_interval": characters and [characters.low, characters.high],
             "sentence_errors": self.sentence_errors,
             "sentence_error_rate": self.sentence_error_rate,
         }
@@ -333,10 +334,6 @@ class Score:
 
     def __str__(self) -> str:
         return format_table({"": self})
-
-
-def _ends(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else [interval.low, interval.high]
 
 
 def format_table(scores: Mapping[Any, Score], title: str = "") -> str:

@@ -103,12 +103,6 @@ def test_alternatives_are_normalised_and_read_as_sclite_does() -> None:
         score(said, heard, alternatives=others, align="sclite", normalize="basic")
 
 
-def test_rates_of_counts() -> None:
-    total = Counts(6, 2, 3, 4)
-    assert (total.reference_length, total.hypothesis_length, total.errors) == (11, 12, 9)
-    assert total.error_rate == 9 / 11
-
-
 def test_mixed_units_count_characters_of_some_scripts_and_words_of_others() -> None:
     found = score(["我用 Python 写"], ["我 用 python 写 了"], unit="mixed")
     assert found.counts == Counts(correct=3, substitutions=1, insertions=1)
