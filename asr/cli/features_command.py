@@ -30,6 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    files = [Path(name) for name in args.files]
+    if args.plot and len(files) > 1:
+        raise UserError(f"--plot draws one file, but {len(files)} are given; call it once for each")
+    if args.output_dir and len({path.stem for path in files}) < len(files):
+        raise UserError("two files have the same name; give each its own --output-dir")
     import numpy as np
     import torch
 
@@ -39,11 +44,6 @@ def run(args: argparse.Namespace) -> int:
 
     config = _load_config(args.config, args.set)
     front_end = FrontEnd(config)
-    files = [Path(name) for name in args.files]
-    if args.plot and len(files) > 1:
-        raise UserError(f"--plot draws one file, but {len(files)} are given; call it once for each")
-    if args.output_dir and len({path.stem for path in files}) < len(files):
-        raise UserError("two files have the same name; give each its own --output-dir")
     num_failed, width = 0, max(len(str(path)) for path in files)
     print(f"{'file':{width}}  frames x features   seconds     mean      std")
     for path in files:
