@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -136,6 +137,8 @@ def is_fast(precision: Literal["int8", "bf16"], device: torch.device) -> bool:
 def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
+        raise UserError(f"device {name}: expected auto, cpu, cuda or cuda:1")
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
@@ -238,9 +241,11 @@ def quantise_layers(model: nn.Module) -> None:
 
     What is before and after a stack stays as it is: subsampling, embeddings, the output.
     """
-    for path, parent, name, linear in _find(model, nn.Linear):
-        if "layers" in path.split("."):
-            setattr(parent, name, Int8Linear(linear.weight, linear.bias))
+    found = [one for one in _find(model, nn.Linear) if "layers" in one[0].split(".")]
+    if not found:
+        raise UserError("precision int8: this model has no layers that can be quantized; take float32")
+    for _, parent, name, linear in found:
+        setattr(parent, name, Int8Linear(linear.weight, linear.bias))
 
 
 def _round(weight_NK: Tensor) -> tuple[Tensor, Tensor]:

@@ -85,7 +85,7 @@ def decode_both_ways(
         pytest.param("transformer-attention", "attention", marks=pytest.mark.slow),
         ("lstm-ctc", "ctc_beam"),
         pytest.param("conformer-hybrid", "rescoring", marks=pytest.mark.slow),
-        ("attention-additive", "attention"),
+        ("attention-location", "attention"),
         pytest.param("intra-attention-decoder", "attention", marks=pytest.mark.slow),
         pytest.param("parallel-length", "parallel", marks=pytest.mark.slow),
         ("mask-ctc", "parallel"),
