@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import logging
 import sys
@@ -75,6 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = """of recordings with several channels: mix, their mean; separate, each as a speaker; or the number
     of one, from 1 (default: mix)"""
     add("--channels", metavar="mix|separate|N", help=text)
+    text = "Whisper: words that are likely, with commas between them"
+    add("--hotwords", metavar="WORDS", help=text)
     text = f"{DECODING_METHODS} (default: auto, the best that MODEL offers)"
     add("--decoding", metavar="METHOD", help=text)
     add_decoding_options(more, "segments")
@@ -85,8 +88,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     speaks (--format txt or jsonl)"""
     add("--stream", action="store_true", help=text)
 
+    title = "Other names for these options and settings, as in OpenAI's command line."
+    add = parser.add_argument_group("openai-whisper", title).add_argument
+    shown: dict[str, Any] = {"metavar": "FORMAT", "choices": formats, "action": "append"}
+    add("-f", "--output-format", dest="format", help="--format FORMAT", **shown)
+    add("--initial-prompt", dest="prompt", metavar="TEXT", help="--prompt TEXT")
+    for option, setting in WHISPER_OPTIONS.items():
+        text = f"--set {setting}=VALUE"
+        if option == "--fp16":
+            text = f"True: --set {setting}=fp16; False: --set {setting}=float32"
+        kind = functools.partial(_name_setting, setting)
+        add(option, dest="set", metavar="VALUE", type=kind, action="append", help=text)
+
     many = parser.add_argument_group("many recordings", "With --output-dir.")
     add_engine(many)
+
+
+# Options of openai-whisper, and the settings that they are here.
+WHISPER_OPTIONS = {
+    "--best-of": "whisper.samples",
+    "--compression-ratio-threshold": "checks.max_compression",
+    "--logprob-threshold": "checks.min_log_probability",
+    "--no-speech-threshold": "whisper.max_no_speech",
+    "--max-line-width": "subtitles.line_width",
+    "--max-line-count": "subtitles.max_lines",
+    "--fp16": "precision",
+}
+
+
+def _name_setting(setting: str, value: str) -> str:
+    """Write the value of an option of openai-whisper as a setting."""
+    values = {"True": "fp16", "False": "float32"} if setting == "precision" else {"None": "null"}
+    return f"{setting}={values.get(value, value)}"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -188,6 +221,8 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     folder = None if family is not None else find_model(model)
     resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
     given = {name: getattr(args, name) for name in ("language", "task", "prompt")}
+    if args.hotwords is not None:
+        given["hotwords"] = [word.strip() for word in args.hotwords.split(",") if word.strip()]
     # Texts are quoted, or YAML would read : as the end of a key.
     own: dict[str, object] = {
         f"whisper.{key}": json.dumps(value) for key, value in given.items() if value is not None
@@ -199,7 +234,7 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     if family is not None and resources.files:
         raise UserError(
             "--language-model and --lexicon are for native models; tell a Whisper model words that are "
-            "likely by --prompt"
+            "likely by --prompt or --hotwords"
         )
     return TranscriptionJob(model, args.device, args.batch_size, settings, options, resources)
 

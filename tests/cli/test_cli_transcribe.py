@@ -334,7 +334,7 @@ def test_a_file_for_each_recording_and_format(run: Run) -> None:
     assert list(written) == [f"{name}.{suffix}" for name in names for suffix in ("jsonl", "srt")]
     assert [json.loads(written[f"{name}.jsonl"])["id"] for name in names] == list(names)
     assert all(written[f"{name}.srt"].startswith("1\n00:00:0") for name in names)
-    assert run("a.wav", "-o", "all", "--format", "all").status == 0
+    assert run("a.wav", "-o", "all", "--output_format", "all").status == 0
     assert sorted(name[2:] for name in listing("all")) == sorted(WRITERS)
 
 

@@ -1,14 +1,17 @@
-"""Options on the page for users of openai-whisper, and how wrong options are met."""
+"""Options by the names of openai-whisper's command line, and how wrong options are met."""
 
 from __future__ import annotations
 
 import argparse
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from asr.cli import main, transcribe_command
+from asr.config import build_config
+from asr.transcription import TranscriptionSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from-whisper.md"
 ROWS = re.findall(r"^\| `(--[^`]+)` \| `(--[^`]+)` \|", PAGE.read_text(encoding="utf-8"), re.M)
@@ -23,9 +26,31 @@ def parse(options: str) -> argparse.Namespace:
     return parsed[0]
 
 
-@pytest.mark.parametrize("ours", [row[1] for row in ROWS])
-def test_the_page_lists_options_that_there_are(ours: str) -> None:
-    assert vars(parse(ours)) != vars(parse(""))
+@pytest.mark.parametrize(("theirs", "ours"), ROWS)
+def test_the_page_lists_options_that_mean_the_same(theirs: str, ours: str) -> None:
+    found, expected = parse(theirs), parse(ours)
+    assert vars(found) == vars(expected) and vars(found) != vars(parse(""))
+
+
+def test_the_page_has_every_option_that_help_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["transcribe", "--help"])
+    group = capsys.readouterr().out.split("\nopenai-whisper:\n")[1].split("\n\n")[1]
+    shown = {name.replace("-", "_") for name in re.findall(r"^  (?:-f FORMAT, )?--(\S+) [A-Z]", group, re.M)}
+    on_page = {theirs.split()[0].removeprefix("--") for theirs, _ in ROWS}
+    assert {"best_of", "fp16", "initial_prompt", "output_format"} < shown <= on_page
+
+
+def test_options_of_theirs_become_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--best-of 3 --fp16 False --no-speech-threshold None --logprob-threshold -0.5 -f srt -f vtt"
+    found = parse(words)
+    assert found.format == ["srt", "vtt"]
+    settings: Any = build_config(TranscriptionSettings, found.set)
+    assert (settings.whisper.samples, settings.precision) == (3, "float32")
+    assert settings.whisper.max_no_speech is None and settings.checks.min_log_probability == -0.5
+    for wrong in (["--best-of", "many"], ["--fp16", "perhaps"]):
+        assert main(["transcribe", "a.wav", "--model", "whisper-base", *wrong]) == 2
+        assert wrong[1] in capsys.readouterr().err
 
 
 def test_underscores_are_dashes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

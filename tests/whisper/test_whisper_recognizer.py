@@ -317,7 +317,7 @@ def test_what_whisper_takes(models: dict[str, str], call: Call, monkeypatch: pyt
         return decode(self, part, config)
 
     monkeypatch.setattr(WhisperRecognizer, "decode", note)
-    options = ["--set", "whisper.hotwords=['Ada: 1', Lovelace]", "--beam", "2", "--prompt", "The rain: 1, 2"]
+    options = ["--hotwords", "Ada: 1, Lovelace,", "--beam", "2", "--initial_prompt", "The rain: 1, 2"]
     assert call(*command, *options)[0] == 0
     assert (asked[0].hotwords, asked[0].beam) == (("Ada: 1", "Lovelace"), 2)
     assert asked[0].prompt == "The rain: 1, 2"
