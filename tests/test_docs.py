@@ -80,7 +80,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not fragment or fragment in map(anchor, headings), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "Makefile"], ids=lambda page: page.name)
 def test_paths_exist(page: Path) -> None:
     """Those of files that are kept here; data/ and runs/ are made."""
     kept = r"(?:asr|conf|docs|recipes|tests|tools)"
