@@ -7,6 +7,8 @@ import contextlib
 import functools
 import json
 import logging
+import math
+import re
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
@@ -73,6 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     more = parser.add_argument_group("more")
     add = more.add_argument
+    text = "only this part, in seconds or as minutes:seconds; without END, to the end"
+    add("--clip", metavar="START,END", type=_read_clip, help=text)
     text = """of recordings with several channels: mix, their mean; separate, each as a speaker; or the number
     of one, from 1 (default: mix)"""
     add("--channels", metavar="mix|separate|N", help=text)
@@ -93,6 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown: dict[str, Any] = {"metavar": "FORMAT", "choices": formats, "action": "append"}
     add("-f", "--output-format", dest="format", help="--format FORMAT", **shown)
     add("--initial-prompt", dest="prompt", metavar="TEXT", help="--prompt TEXT")
+    add("--clip-timestamps", dest="clip", metavar="START,END", type=_read_clip, help="--clip START,END")
     for option, setting in WHISPER_OPTIONS.items():
         text = f"--set {setting}=VALUE"
         if option == "--fp16":
@@ -122,6 +127,20 @@ def _name_setting(setting: str, value: str) -> str:
     return f"{setting}={values.get(value, value)}"
 
 
+def _read_clip(text: str) -> tuple[float, float | None]:
+    """Parse 60,90 or 1:00,1:30 as start and duration in seconds; None where there is no end."""
+    time = r"((?:\d{1,9}:){0,2}\d{1,9}(?:\.\d*)?)"
+    match = re.fullmatch(f"{time}(?:,{time}?)?", text)
+    start, end = map(_to_seconds, (match[1], match[2] or "inf")) if match else (0.0, 0.0)
+    if end <= start:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected one part, such as 60,90 or 1:00,1:30")
+    return start, end - start if end < math.inf else None
+
+
+def _to_seconds(time: str) -> float:
+    return sum(60.0**power * float(part) for power, part in enumerate(reversed(time.split(":"))))
+
+
 def run(args: argparse.Namespace) -> int:
     from asr.files import find_families
     from asr.transcription.arguments import (
@@ -149,6 +168,11 @@ def run(args: argparse.Namespace) -> int:
     require_any(recordings)  # before weights are fetched
     if args.plot_attention and len(recordings) > 1:
         raise UserError(f"--plot-attention draws one recording, and here are {len(recordings)}; give one")
+    if args.clip is not None:
+        if any(recording.is_utterance for recording in recordings):
+            raise UserError("--clip is about whole files, and a manifest has its own times; leave it out")
+        start, duration = args.clip
+        recordings = [replace(recording, start=start, duration=duration) for recording in recordings]
     return _transcribe(args, job, recordings, formats, pool)
 
 
@@ -157,7 +181,7 @@ def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
     has_folder, plot = args.output_dir is not None, args.plot_attention
     if not (args.audio or args.stream):
         raise UserError("expected AUDIO...; `asr transcribe --help` explains what else there is")
-    is_of_files = args.audio not in ([], ["-"]) or args.recursive or has_folder or plot
+    is_of_files = args.audio not in ([], ["-"]) or args.recursive or has_folder or plot or args.clip
     if args.stream and (is_of_files or args.channels == "separate" or formats not in (["txt"], ["jsonl"])):
         raise UserError(
             "--stream reads standard input alone, as it comes, and writes txt or jsonl; leave out all about "

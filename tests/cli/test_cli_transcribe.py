@@ -236,6 +236,29 @@ def test_threads(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == [2]
 
 
+def test_clip(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """A part of a recording, with the times of the whole; another one is done anew."""
+    soundfile.write("long.wav", make_speechlike(3.0, seed=3), 16_000)
+    records = []
+    for clip in ("0,1.5", "1.5,2.5", "0:01.5", "9"):
+        done = run("long.wav", "--format", "jsonl", "--clip", clip)
+        assert done.status == (clip == "9")
+        records.append([json.loads(line) for line in done.lines])
+    assert [one["duration"] for record in records for one in record] == [1.5, 1.0, 1.5]
+    (middle,) = records[1]
+    words = [word for one in middle["segments"] for word in one["words"]]
+    assert words and all(1.5 <= word["start"] <= 2.5 for word in words)
+    for clip, expected in (("0,0.3", "1 transcribed; "), ("0,0.3", "0 transcribed, 1 f"), ("0,0.4", "1 tr")):
+        done = run("a.wav", "--output-dir", "out", "--clip_timestamps", clip)
+        assert done.said.splitlines()[-1].startswith(expected)
+    for clip in ("5,2", "a,b", "1:2:3:4", ""):
+        with pytest.raises(SystemExit):
+            run("a.wav", f"--clip={clip}")
+        assert f"{clip!r}: expected" in capsys.readouterr().err
+    Path("m.jsonl").write_text('{"id": "u", "audio": "a.wav", "duration": 0.6}\n')
+    assert "manifest has its own times" in run("m.jsonl", "--clip", "0,1").said
+
+
 def test_what_there_is_is_listed(run: Run) -> None:
     lines = run("--language", "list").lines
     assert len(lines) == 100 and "de   german" in lines
