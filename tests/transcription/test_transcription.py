@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import soxr
 import torch
 from model_examples import SYSTEMS
@@ -34,7 +35,7 @@ from asr.system import DecodingResources, RunConfig, System, load_state, save_ch
 from asr.text import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
 from asr.train import train
 from asr.transcription import Recognizer, Request, load_model
-from asr.transcripts import Transcript
+from asr.transcripts import Segment, Transcript
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
@@ -115,6 +116,34 @@ def test_a_segment_has_the_scores_of_its_text(tiny_run: Callable[..., RunConfig]
     transcript = recognizer.transcribe(files[4], decoding=decoding)
     assert (transcript.model, transcript.arithmetic) == ("runs/tiny", "float32 on cpu")
     assert all((one.average_log_probability or 0.0) < 0 for one in transcript.segments)
+
+
+def test_segments_come_one_by_one(
+    tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path
+) -> None:
+    """Before the audio is read to its end, and the same as of the whole."""
+    recognizer = build_recognizer(tiny_run, "lstm-ctc")
+    decoding = DecodingConfig(method="ctc_greedy")
+    whole = recognizer.transcribe(files[-1], decoding=decoding)
+    assert tuple(recognizer.segments(files[-1], decoding=decoding, batch_size=8)) == whole.segments
+    soundfile.write(tmp_path / "two.wav", np.stack([make_audio(2.0), make_audio(2.0, 1)], 1), RATE)
+    asked: dict[str, Any] = {"decoding": decoding, "channels": "separate", "batch_size": 1}
+    two = recognizer.transcribe(tmp_path / "two.wav", **asked)
+    assert tuple(recognizer.segments(tmp_path / "two.wav", **asked)) == two.segments != ()
+
+    decoded: list[AudioSegment] = []
+    original = recognizer.recognize
+
+    def recognize(segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
+        decoded.extend(segments)
+        return original(segments, request)
+
+    recognizer.recognize = recognize  # type: ignore[method-assign]
+    long = np.tile(make_audio(9.0), 20).astype(np.float32)
+    found = list(itertools.islice(recognizer.segments(long, RATE, decoding=decoding), 3))
+    assert len(found) == 3 and 0 < len(decoded) < 30
+    with pytest.raises(UserError, match="cannot"):
+        list(recognizer.segments("no/such/file.wav"))
 
 
 @pytest.mark.parametrize("name", ["lstm-ctc", "transformer-hybrid"])
