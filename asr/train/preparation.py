@@ -341,9 +341,11 @@ def _take_over_run(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> Sys
         differing |= find_differences(source.config.tokenizer, config.tokenizer, "tokenizer.")
         differing.pop("tokenizer.pronunciations", None)  # a run of phones has words of its own
     if differing:
+        of_tokenizer = all(key.startswith("tokenizer.") for key in differing)
+        other = ", or learn another tokenizer by keep_tokenizer=false" if of_tokenizer else ""
         raise UserError(
             f"start_from = {config.start_from}: set otherwise there: {', '.join(differing)}; make that the "
-            "same, or learn another tokenizer by keep_tokenizer=false"
+            f"same{other}"
         )
     config = complete(config, source.config.model)
     num_features = source.front_end.num_features
