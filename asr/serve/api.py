@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
+import pydantic_core
 
 from asr.audio.segmentation import SegmentationConfig
 from asr.config import Config
@@ -55,7 +56,7 @@ ShortText = Annotated[str, pydantic.Field(max_length=100)]
 
 
 class ServerVad(Config):
-    """Server VAD: turns of live sessions."""
+    """Server VAD: chunking of files, turns of live sessions."""
 
     type: Literal["server_vad"]
     threshold: float | None = pydantic.Field(default=None, gt=0.15, lt=1)
@@ -93,7 +94,19 @@ class TranscriptionForm(TranslationForm):
     stream: bool = False
     include: tuple[Literal["asr.segments"], ...] = ()
     """A stream that holds segments with words and confidences as well, for the page."""
-    chunking_strategy: Literal["auto"] = "auto"
+    chunking_strategy: ServerVad | None = None
+    """None: auto."""
+
+    @pydantic.field_validator("chunking_strategy", mode="before")
+    @classmethod
+    def _read_chunking(cls, value: Any) -> Any:
+        """Users of curl send an object as JSON; the official client sends its fields."""
+        if value == "auto":
+            return None
+        try:
+            return pydantic_core.from_json(value) if isinstance(value, str) else value
+        except ValueError:
+            raise ValueError("expected auto, or an object of type server_vad") from None
 
 
 LISTS = {"timestamp_granularities", "include", "keywords"}
@@ -104,11 +117,13 @@ def parse_form(fields: Iterable[tuple[str, str]], form_class: type[Form]) -> For
     """Check the text fields of a form. Raises ApiError."""
     values: dict[str, Any] = {}
     for name, value in fields:
-        key = name.removesuffix("[]")
+        key, _, inner = name.removesuffix("[]").partition("[")
         if key not in form_class.model_fields:
             raise refuse(key, f"unknown field; {suggest(key, form_class.model_fields)}", "unknown_parameter")
         if key in LISTS:
             values.setdefault(key, []).append(value)
+        elif inner and isinstance(values.setdefault(key, {}), dict):
+            values[key][inner.removesuffix("]")] = value
         elif key in values:
             raise refuse(key, "is given twice")
         else:

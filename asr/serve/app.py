@@ -85,8 +85,10 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
         form, file = await _read_form(request, form_class, stack)
         model = service.find_model(form.model)
         given: dict[str, object] = {"task": task, "prompt": form.prompt}
+        vad = None
         if isinstance(form, TranscriptionForm):
             given |= {"task": None, "language": form.language, "hotwords": form.keywords}
+            vad = form.chunking_strategy
         asked = model.make_request(**given)
         upload, seconds = await run_in_threadpool(open_upload, file.file, file.filename or "the file")
         limit, client.expected_seconds = service.config.max_audio_seconds, seconds
@@ -94,7 +96,7 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
             raise too_long(limit)
         stack.enter_context(service.admit_client(client))
         request.state.log["model"] = model.name
-        events = transcribe_upload(model, client, upload, asked, limit)
+        events = transcribe_upload(model, client, upload, asked, limit, vad)
         if isinstance(form, TranscriptionForm) and form.stream:
             return EventResponse(_stream(request, events, form), stack.pop_all())
         try:

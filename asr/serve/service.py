@@ -29,7 +29,7 @@ from asr.decoding.hypothesis import ChecksConfig
 from asr.errors import UserError
 from asr.files import Family
 from asr.models.speech_model import Precision
-from asr.serve.api import ApiError, too_long
+from asr.serve.api import ApiError, ServerVad, too_long
 from asr.serve.scheduler import Client, Scheduler, WithdrawnError
 from asr.transcription.arguments import FamilySections
 from asr.transcription.transcribe import Request, Transcriber
@@ -270,6 +270,7 @@ async def transcribe_upload(
     upload: Recording,
     request: Request,
     max_seconds: float,
+    vad: ServerVad | None,
 ) -> AsyncGenerator[tuple[Segment | Transcript, str]]:
     """Segments as they become final, each with what separates it from the text before; then the transcript.
 
@@ -290,6 +291,8 @@ async def transcribe_upload(
                 yield result
 
     transcriber = model.scheduler.transcriber_for(client)
+    if vad is not None:
+        transcriber.segmentation = vad.apply(transcriber.segmentation)
     results, separator = work(), transcriber.separator
     # Whoever leaves does not wait for a batch; the thread ends when the scheduler lets it go.
     take = functools.partial(to_thread.run_sync, next, results, None, abandon_on_cancel=True, limiter=THREADS)

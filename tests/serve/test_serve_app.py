@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hostile_audio import make_speechlike
 from serve_examples import RATE, SURE, encode, speak
 from starlette.testclient import TestClient
 
@@ -47,7 +49,13 @@ REFUSED = [
     ({"languages[]": ["de", "fr"]}, "languages"),
     ({"langage": "de"}, "langage"),
     ({"chunking_strategy": "never"}, "chunking_strategy"),
-    ({"chunking_strategy[type]": "server_vad"}, "chunking_strategy[type]"),
+    ({"chunking_strategy": '{"type": "server_vad", "threshold": "high"}'}, "chunking_strategy.threshold"),
+    (
+        {"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "7"},
+        "chunking_strategy.threshold",
+    ),
+    ({"chunking_strategy[type]": "semantic_vad"}, "chunking_strategy.type"),
+    ({"language[type]": "de"}, "language"),
     ({"model": ["tiny", "tiny"]}, "model"),
     ({"language": "klingon"}, None),
     ({"prompt": "word " * 1000}, None),
@@ -74,6 +82,8 @@ ACCEPTED: list[dict[str, Any]] = [
     {"keywords[]": ["ab", "ba"]},
     {"prompt": "a"},
     {"chunking_strategy": "auto"},
+    {"chunking_strategy": '{"type": "server_vad", "silence_duration_ms": 400}'},
+    {"chunking_strategy[type]": "server_vad", "chunking_strategy[prefix_padding_ms]": "100"},
     {"timestamp_granularities": "word", "response_format": "verbose_json"},
 ]
 
@@ -88,6 +98,15 @@ def test_settings_of_a_request_reach_the_model(client: TestClient, recognizer: A
     expected = recognizer.transcribe(AUDIO, RATE, options=german).text
     fields = {"language": "de", "prompt": "a", "keywords[]": "ab"}
     assert post(client, **fields).json()["text"] == expected != post(client).json()["text"]
+
+
+def test_chunking_changes_the_segments(client: TestClient) -> None:
+    pause = np.zeros(round(0.8 * RATE), np.float32)
+    audio = encode(np.concatenate([make_speechlike(0.8, RATE), pause, make_speechlike(0.8, RATE, 1)]))
+    verbose = {"response_format": "verbose_json"}
+    strategy = {"chunking_strategy[type]": "server_vad", "chunking_strategy[silence_duration_ms]": "400"}
+    many = post(client, audio, **verbose, **strategy).json()["segments"]
+    assert len(many) > len(post(client, audio, **verbose).json()["segments"])
 
 
 def test_translation(client: TestClient, recognizer: Any) -> None:

@@ -74,7 +74,9 @@ def test_streaming(client: openai.OpenAI, expected: Any) -> None:
 
 
 def test_other_fields(client: openai.OpenAI) -> None:
-    assert ask(client, language="de", prompt="a", temperature=0, chunking_strategy="auto").text
+    vad = {"type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 200, "silence_duration_ms": 400}
+    assert ask(client, language="de", prompt="a", temperature=0, chunking_strategy=vad).text
+    assert ask(client, chunking_strategy="auto").text
 
 
 def test_translations_and_models(client: openai.OpenAI) -> None:
