@@ -32,7 +32,7 @@ KINDS = {
 }
 
 
-def write_labelled_tones(folder: Path, train: int = 32, dev: int = 6) -> Path:
+def write_labeled_tones(folder: Path, train: int = 32, dev: int = 6) -> Path:
     """train.jsonl and dev.jsonl, each utterance of 2 or 3 words with pauses; extras.word_times tells when."""
     random = np.random.default_rng(0)
     for split, count in (("train", train), ("dev", dev)):

@@ -19,7 +19,7 @@ def prepare(corpus_dir, output_dir):
             utterances[0] = utterances[0].model_copy(update={{"extras": {{"reference_2": utterances[0].text}}}})
         write_manifest(output_dir / f"{{split}}.jsonl", utterances)
 
-RECIPE = Recipe(licence="public domain", hours=0.01, prepare=prepare, synthetic=True, {fields})
+RECIPE = Recipe(license="public domain", hours=0.01, prepare=prepare, synthetic=True, {fields})
 '''
 
 COMMON = """

@@ -77,7 +77,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="of a recording")
     parser.add_argument("--pace", type=float, default=1.0, help="1: as fast as it is spoken; 0: all at once")
     parser.add_argument("--slowdown", type=float, nargs="+", default=[1.0])
-    parser.add_argument("--english", action="store_true", help="normalise texts by rules, for Whisper")
+    parser.add_argument("--english", action="store_true", help="normalize texts by rules, for Whisper")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="as of asr transcribe"

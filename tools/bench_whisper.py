@@ -17,7 +17,7 @@ does not. `ours, skipped` gives speech without text no second chance (checks.max
 
 Time of short and long includes reading the audio and computing features, but not loading the model and a
 first clip; CPU is that of all threads. Memory is the peak of the whole process. Texts and references are
-normalised by the rules for English, and runs of single letters joined; the references one by one, so that
+normalized by the rules for English, and runs of single letters joined; the references one by one, so that
 numbers of two utterances do not become one. In a long recording of spelled letters or digits, where one word
 ends is anybody's guess: there only character errors tell something.
 """

@@ -24,7 +24,7 @@ from asr.audio import reading as audio
 from asr.recipe import ACCENTS, VARIANTS, synthesize
 from asr.scale import STATE
 
-SUBJECTS = ["the old man", "my sister", "a small dog", "the teacher", "our neighbour", "the young doctor"]
+SUBJECTS = ["the old man", "my sister", "a small dog", "the teacher", "our neighbor", "the young doctor"]
 VERBS = ["opened", "carried", "watched", "painted", "bought", "repaired"]
 OBJECTS = ["the window", "a heavy box", "the blue car", "two apples", "an old clock", "the garden door"]
 ENDS = ["in the morning", "before the rain came", "with great care", "on the way home", "last summer"]

@@ -31,10 +31,10 @@ SIZES = (
 )
 MAX_NAME_BYTES = 200
 MAX_TOKEN_BYTES = 10_000
-BLOCK = 32  # weights that share a scale in a quantised tensor
+BLOCK = 32  # weights that share a scale in a quantized tensor
 FLOAT32, FLOAT16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 = 0, 1, 2, 3, 6, 7, 8
 PLAIN: dict[int, np.dtype] = {FLOAT32: np.dtype("<f4"), FLOAT16: np.dtype("<f2")}
-# A block of a quantised tensor: its scale, in some its lowest value or the fifth bits, then the weights.
+# A block of a quantized tensor: its scale, in some its lowest value or the fifth bits, then the weights.
 _SCALE, _LOWEST, _FIFTH, _HALVES = (
     ("scale", "<f2"),
     ("lowest", "<f2"),
@@ -150,7 +150,7 @@ def _read_tensor(file: MappedFile) -> tuple[str, Tensor]:
     if not (1 <= num_dims <= 3 and 0 < name_bytes <= MAX_NAME_BYTES and (kind in PLAIN or kind in BLOCKS)):
         raise UserError(
             f"{file.path}: a tensor of {num_dims} dimensions and type {kind} is none that is read here "
-            "(f32, f16, q4_0, q4_1, q5_0, q5_1, q8_0); the file is damaged, or quantised in another way"
+            "(f32, f16, q4_0, q4_1, q5_0, q5_1, q8_0); the file is damaged, or quantized in another way"
         )
     shape = file.integers(num_dims, "the shape of a tensor")[::-1]
     name = file.take(name_bytes, "the name of a tensor").tobytes().decode("utf-8", errors="replace")
@@ -162,13 +162,13 @@ def _read_tensor(file: MappedFile) -> tuple[str, Tensor]:
     else:
         if shape[-1] % BLOCK:
             raise UserError(f"{file.path}: {name} has rows of {shape[-1]}, no multiple of {BLOCK}")
-        weights = _dequantise(file.take(count // BLOCK * BLOCKS[kind].itemsize, name).view(BLOCKS[kind]))
+        weights = _dequantize(file.take(count // BLOCK * BLOCKS[kind].itemsize, name).view(BLOCKS[kind]))
     if name in ("encoder.conv1.bias", "encoder.conv2.bias"):
         shape = [count]  # written with a second dimension of 1
     return name, torch.from_numpy(weights).view(shape)
 
 
-def _dequantise(blocks: np.ndarray) -> np.ndarray:
+def _dequantize(blocks: np.ndarray) -> np.ndarray:
     """(N,) float32 of N / 32 blocks: scale * weight + lowest; without a lowest, weights are around 0."""
     names = blocks.dtype.names or ()
     scale_N1 = blocks["scale"].astype(np.float32)[:, None]
@@ -187,7 +187,7 @@ def _dequantise(blocks: np.ndarray) -> np.ndarray:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("file", type=Path, help="file of whisper.cpp, in full or half precision or quantised")
+    parser.add_argument("file", type=Path, help="file of whisper.cpp, in full or half precision or quantized")
     parser.add_argument("folder", type=Path, help="where to write the model; a new folder")
     args = parser.parse_args(arguments)
     try:

@@ -21,9 +21,9 @@ from asr.errors import UserError
 from asr.features.front_end import speech_spans, valid_frames
 from asr.system.run_config import AugmentConfig, SpecAugmentConfig
 
-# Power of coloured noise falls with frequency f as f ** -exponent.
+# Power of colored noise falls with frequency f as f ** -exponent.
 NOISE_EXPONENTS = {"white": 0.0, "pink": 1.0, "brown": 2.0}
-LOWEST_NOISE_HZ = 20.0  # of coloured noise: what nobody hears would be most of its power
+LOWEST_NOISE_HZ = 20.0  # of colored noise: what nobody hears would be most of its power
 MAX_TIME_MASK_SHARE = 0.2  # of the frames of an utterance, under one mask
 
 

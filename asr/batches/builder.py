@@ -205,7 +205,7 @@ def pad_rows(rows: Sequence[np.ndarray], dtype: npt.DTypeLike, value: float) -> 
 
 
 def encode_text(utterance: Utterance, inputs: Inputs) -> list[int]:
-    """Token ids of a text; none where labels are learnt in place of texts."""
+    """Token ids of a text; none where labels are learned in place of texts."""
     if inputs.labels is not None:
         return []
     tokens: list[int] = []

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("hypotheses", metavar="HYP", nargs="+", help=text)
     text = "also a table for each speaker, or value of any other field of REF; may be repeated"
     add("--by", metavar="FIELD", action="append", default=[], help=text)
-    text = """normalise texts first: basic removes case, punctuation and [tags]; english also unifies numbers,
+    text = """normalize texts first: basic removes case, punctuation and [tags]; english also unifies numbers,
     contractions and spelling (default: none)"""
     add("--normalize", choices=("none", "basic", "english"), default="none", help=text)
     add("--unit", choices=("words", "characters", "mixed"), default="words", help="default: words")

@@ -158,7 +158,7 @@ def read_text_file(path: str | Path, config: TextConfig) -> Iterator[str]:
 
 
 def _normalize(texts: Iterable[tuple[str, str | None]], config: TextConfig) -> Iterator[str]:
-    """Normalise as for training; texts that are empty then are left out."""
+    """Normalize as for training; texts that are empty then are left out."""
     for place, text in texts:
         try:
             sentence = normalize(text or "", config.training)

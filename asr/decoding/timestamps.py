@@ -1,6 +1,6 @@
 """Timestamps and confidence of words: by the CTC head, or else by cross-attention.
 
-A head tells near which encoded step a token was recognised, not how far its sound reaches: CTC gives a token
+A head tells near which encoded step a token was recognized, not how far its sound reaches: CTC gives a token
 one or two steps and calls the rest blank. So the head decides between which moments a word begins and ends,
 and the energy of the audio where: at the pause in between, or at the quietest moment if there is no pause.
 """
@@ -45,7 +45,7 @@ def pad_tokens(tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class TokenTime:
-    """First and last encoded step at which a token was recognised, and its probability there."""
+    """First and last encoded step at which a token was recognized, and its probability there."""
 
     first: float
     last: float

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from asr.files import replace_file
 
-# Colours that people with any kind of colour vision tell apart (Okabe and Ito, 2008).
+# Colours that people with any kind of color vision tell apart (Okabe and Ito, 2008).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 DPI = 120
 LABEL_SIZE = 8  # points

@@ -136,7 +136,7 @@ class Clock:
 
 def make_clock(features: FeaturesConfig, encoder: Encoder | None = None) -> Clock:
     """Clock of the steps that the encoder makes, or of the frames that it reads."""
-    # Kaldi's first window begins at the first sample, Whisper's is centred there.
+    # Kaldi's first window begins at the first sample, Whisper's is centered there.
     middle = 0.0 if features.convention == "whisper" else features.window_samples / features.sample_rate / 2
     frames_per_step = 1 if encoder is None else encoder.subsampling_factor
     return Clock(middle, frames_per_step * features.shift_samples / features.sample_rate)

@@ -236,7 +236,7 @@ class Int8Linear(nn.Module):
         return y_MN.unflatten(0, x.shape[:-1])
 
 
-def quantise_layers(model: nn.Module) -> None:
+def quantize_layers(model: nn.Module) -> None:
     """Replace, in place, the linear layers in the stacks of encoder and decoder by layers in 8 bits.
 
     What is before and after a stack stays as it is: subsampling, embeddings, the output.

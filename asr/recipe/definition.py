@@ -62,7 +62,7 @@ class Recipe(Config):
     `recipes/NAME/recipe.py` builds one, under any name; that of its folder is the name of the recipe.
     """
 
-    licence: str
+    license: str
     """License of the corpus."""
     hours: pydantic.NonNegativeFloat
     """Hours of speech in train, dev and test together."""
@@ -225,7 +225,7 @@ def load_study(recipe: Recipe, name: str) -> Study:
 def describe_recipe(recipe: Recipe) -> list[str]:
     """Describe a recipe in lines, as `asr recipe show` prints them."""
     origin = "made by the recipe" if recipe.synthetic else f"--corpus-dir; {recipe.source}".rstrip("; ")
-    lines = [f"{recipe.name}: {recipe.description}\n", f"licence   {recipe.licence}"]
+    lines = [f"{recipe.name}: {recipe.description}\n", f"license   {recipe.license}"]
     lines += [f"hours     {recipe.hours}", *(f"from      {url}" for url in recipe.urls or (origin,))]
     for name, conf in recipe.find_systems().items():
         lines.append(f"system    {name}: {' '.join([str(conf.path), *conf.overrides])}")

@@ -182,7 +182,7 @@ class Run:
 
     @property
     def makes_text(self) -> bool:
-        """Ability to recognise speech. Language models and classifiers are trained, but not compared."""
+        """Ability to recognize speech. Language models and classifiers are trained, but not compared."""
         return self.config.model.makes_text
 
 
@@ -335,7 +335,7 @@ def check_test_split(runs: Sequence[Run], test: Path) -> None:
             what = f"{len(shared):,} utterances of {path} are also in {test}, by id or audio: "
             what += ", ".join(shared[:3]) + ", ..." * (len(shared) > 3)
             if key == "train":
-                raise UserError(f"{run.conf.path}: {what}. What is learnt is no test: keep them apart")
+                raise UserError(f"{run.conf.path}: {what}. What is learned is no test: keep them apart")
             logger.warning("%s: %s. Dev chooses by them, so WER comes out too low", run.conf.path, what)
 
 
@@ -353,7 +353,7 @@ def find_shared(tested: Sequence[Utterance], others: Iterable[Utterance]) -> lis
 
 
 def _shares_most(one: Utterance, other: Utterance) -> bool:
-    """Return whether the parts overlap by half of the shorter; neighbours may overlap by their edges."""
+    """Return whether the parts overlap by half of the shorter; neighbors may overlap by their edges."""
     if one.channel and other.channel and one.channel != other.channel:
         return False
     end = min(one.start + one.duration, other.start + other.duration)

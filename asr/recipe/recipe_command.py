@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 HELP = {
     "list": "name every recipe",
-    "show": "explain one recipe: what it is, its licence, its size, its stages, its systems",
+    "show": "explain one recipe: what it is, its license, its size, its stages, its systems",
     "run": "download, prepare, train and compare; what is done already is skipped",
     "study": "train variants of one system with the same budget, and compare them",
 }

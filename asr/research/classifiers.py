@@ -53,7 +53,7 @@ class FrameLabelsConfig(LabelModelConfig):
     label: str = pydantic.Field(default="extras.word_times", pattern=TIMED_FIELDS)
     """Field of the manifest that says when each label holds, as "TWO:0.106-0.436 SIX:0.51-0.9", in seconds
     from the start of the utterance. A step has the label that covers its middle, or else that of silence.
-    `asr align` writes such a field. accuracy is that of frames: the share of steps labelled rightly."""
+    `asr align` writes such a field. accuracy is that of frames: the share of steps labeled rightly."""
 
     @property
     def reads_text(self) -> bool:

@@ -17,7 +17,7 @@ from asr.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-# T encoded steps, K labelled spans
+# T encoded steps, K labeled spans
 
 SILENCE = "<silence>"
 """The label of each moment that has no other."""
@@ -36,7 +36,7 @@ class RecordingLabels:
     field: str
     """speaker, language, text, or extras.NAME."""
     text: TextConfig
-    """Rules that normalise texts; other fields are taken as they are."""
+    """Rules that normalize texts; other fields are taken as they are."""
 
     def names(self, utterance: Utterance) -> list[str]:
         value = _read_field(utterance, self.field)
@@ -52,7 +52,7 @@ class RecordingLabels:
 
 @dataclass(frozen=True)
 class FrameLabels:
-    """One label for each encoded step: what is labelled at its middle, or silence."""
+    """One label for each encoded step: what is labeled at its middle, or silence."""
 
     unit: ClassVar[str] = "frame"
 
@@ -93,7 +93,7 @@ def find_unseen_labels(
 
 @dataclass(frozen=True)
 class LabelSpans:
-    """Labelled spans of an utterance, by their begin; they do not overlap."""
+    """Labeled spans of an utterance, by their begin; they do not overlap."""
 
     labels: tuple[str, ...]
     begins_K: np.ndarray

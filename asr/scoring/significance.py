@@ -156,7 +156,7 @@ def count_segment_errors(
     """Errors of either system in each segment of an utterance between GOOD_UNITS_BETWEEN correct units.
 
     Errors of both are sorted along each reference, an insertion before the unit that follows it. Two
-    neighbours belong together unless enough correct units lie between. Each of the pairs `whole` is one
+    neighbors belong together unless enough correct units lie between. Each of the pairs `whole` is one
     segment.
     """
     system_E = np.repeat([0, 1], [len(first), len(second)])

@@ -82,7 +82,7 @@ class NoiseConfig(Config):
     snr_db: tuple[float, float] = (10.0, 20.0)
     """Lowest and highest ratio of the power of speech and noise over the utterance, in dB; drawn evenly."""
     kinds: tuple[Literal["white", "pink", "brown", "recorded"], ...] = ("white",)
-    """Kinds of noise to choose from, evenly: synthetic of a colour, or an excerpt of `recordings`."""
+    """Kinds of noise to choose from, evenly: synthetic of a color, or an excerpt of `recordings`."""
     recordings: str | None = None
     """Manifest of noise recordings, for the kind `recorded`."""
 
@@ -226,7 +226,7 @@ class RunConfig(Config):
     data: DataConfig
     """Files of utterances."""
     text: TextConfig = TextConfig()
-    """How transcripts are normalised, for training and for scoring."""
+    """How transcripts are normalized, for training and for scoring."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     """How text becomes tokens."""
     features: FeaturesConfig = FeaturesConfig()

@@ -1,4 +1,4 @@
-"""Rules that normalise texts, English ones for scoring too, and tokenizers."""
+"""Rules that normalize texts, English ones for scoring too, and tokenizers."""
 
 import lazy_loader
 

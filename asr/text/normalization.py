@@ -1,4 +1,4 @@
-"""Rules that normalise texts before training and before scoring, chosen by name in the config."""
+"""Rules that normalize texts before training and before scoring, chosen by name in the config."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_MARKS = 100
 
 
 class TextConfig(Config):
-    """Normalisation of texts. Rules run in the order of `RULES`, whatever their order in a list."""
+    """Normalization of texts. Rules run in the order of `RULES`, whatever their order in a list."""
 
     training: tuple[Rule, ...] = SAFE_RULES
     """Rules for the texts that a model and its tokenizer learn from; RULES explains each."""
@@ -141,8 +141,8 @@ def _replace_punctuation(match: re.Match[str]) -> str:
     if not unicodedata.category(character).startswith("P"):
         return character
     if character in _WORD_PUNCTUATION and 0 < position < len(text) - 1:
-        neighbours = text[position - 1], text[position + 1]
-        if all(unicodedata.category(neighbour)[0] in "LMN" for neighbour in neighbours):
+        neighbors = text[position - 1], text[position + 1]
+        if all(unicodedata.category(neighbor)[0] in "LMN" for neighbor in neighbors):
             return character
     return " "
 

@@ -32,7 +32,7 @@ class TokenizerConfig(Config):
 
     type: TokenizerType = "characters"
     """characters: one token per Unicode code point, for small data and for scripts without spaces.
-    bpe, unigram: pieces of words, learnt by sentencepiece. words: whole words, others are unknown.
+    bpe, unigram: pieces of words, learned by sentencepiece. words: whole words, others are unknown.
     labels: what a model of labels says; each is one token. phones: those of the words, by a dictionary.
     whisper: the pieces of the Whisper model that start_from names."""
 
@@ -41,7 +41,7 @@ class TokenizerConfig(Config):
 
     pronunciations: str | None = None
     """Dictionary for phones: lines of a word and its phones, as CMUdict and Kaldi have them. The first
-    pronunciation of a word counts, without stress. Words that it lacks can be neither learnt nor found. With
+    pronunciation of a word counts, without stress. Words that it lacks can be neither learned nor found. With
     `start_from` it adds words to those of the texts there, which keep their spelling, in the same phones."""
 
     @pydantic.model_validator(mode="after")
@@ -62,7 +62,7 @@ _SPECIAL_WORD = re.compile(rf"(?<!\S)(?:{_SPECIAL.pattern})(?!\S)")
 
 
 class Units:
-    """The tokens of one type of tokenizer: learnt from texts, found in a text, joined to a text.
+    """The tokens of one type of tokenizer: learned from texts, found in a text, joined to a text.
 
     These are characters; words and labels differ in `split` and `separator`.
     """
@@ -194,7 +194,7 @@ def _train_model(config: TokenizerConfig, texts: Iterator[str]) -> bytes:
         model_writer=model,
         model_type=config.type,
         vocab_size=(config.vocab_size or 0) - UNK_ID,
-        # Texts come normalised. The defaults would apply NFKC, squeeze spaces, leave out rare characters.
+        # Texts come normalized. The defaults would apply NFKC, squeeze spaces, leave out rare characters.
         normalization_rule_name="identity",
         remove_extra_whitespaces=False,
         character_coverage=1.0,
@@ -305,10 +305,10 @@ def read_dictionary(path: str) -> dict[str, Spelling]:
 
 def add_words(model: bytes, other: bytes) -> bytes:
     """Add the words of another model behind those of the texts of the first, which keep their spelling."""
-    learnt = model.partition(_OTHERS)[0]
-    known = {line.partition(b" ")[0] for line in learnt.splitlines()}
+    learned = model.partition(_OTHERS)[0]
+    known = {line.partition(b" ")[0] for line in learned.splitlines()}
     lines = other.splitlines(keepends=True)
-    return learnt + b"".join(line for line in lines if line.partition(b" ")[0] not in known)
+    return learned + b"".join(line for line in lines if line.partition(b" ")[0] not in known)
 
 
 def _parse_dictionary(content: bytes, source: str) -> dict[str, Spelling]:
@@ -373,7 +373,7 @@ class Tokenizer:
     tokens: tuple[str, ...] = dataclasses.field(repr=False)  # by id, special ones first
     model: bytes = dataclasses.field(default=b"", repr=False)  # what sentencepiece trained, or pronunciations
     fingerprint: str = dataclasses.field(default="", repr=False, compare=False)
-    """`compute_fingerprint` of what it was learnt from; empty where that is not known."""
+    """`compute_fingerprint` of what it was learned from; empty where that is not known."""
 
     pad_id, sos_id = PAD_ID, SOS_ID
 
@@ -400,7 +400,7 @@ class Tokenizer:
         return dataclasses.replace(other, tokens=self.tokens, model=add_words(self.model, other.model))
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a normalised text; `UNK_ID` for each character (or word, or phone) without a token."""
+        """Ids of a normalized text; `UNK_ID` for each character (or word, or phone) without a token."""
         return self._units.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -458,7 +458,7 @@ class Tokenizer:
 
 
 def compute_fingerprint(config: TokenizerConfig, texts: Iterable[str]) -> str:
-    """Hash the settings and the texts, in their order, that a tokenizer is learnt from."""
+    """Hash the settings and the texts, in their order, that a tokenizer is learned from."""
     digest = _start_digest(config)
     for _ in _hash_along(texts, digest):
         pass

@@ -65,7 +65,7 @@ def compute_dev_scores(system: System[Model], batches: Iterable[Batch], process:
 
 
 def decode_batch(system: System[Model], batch: Batch) -> dict[str, list[str]]:
-    """Decode each utterance greedily by each head; normalised texts."""
+    """Decode each utterance greedily by each head; normalized texts."""
     if not system.model.text_heads:
         return {}
     model = cast(SpeechModel, system.model)

@@ -78,7 +78,7 @@ class TrainingData:
     def epoch(self, epoch: int, batches_done: int, window: Sequence[int] = (0, 0)) -> Iterator[list[Batch]]:
         """The batches of each update for this process, fewer in the last of the epoch.
 
-        `batches_done`: those of this epoch that all processes together have learnt from; `window`: what the
+        `batches_done`: those of this epoch that all processes together have learned from; `window`: what the
         loader's `find_window` gave for them.
         """
         batches = self.train.epoch_batches(epoch, batches_done, window)
@@ -233,7 +233,7 @@ def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
         is_own = tokenizer.type == config.tokenizer.type and tokenizer.fingerprint in fingerprints
         if not (is_own if taken is None else tokenizer == taken):
             raise UserError(
-                f"{path}: learnt from other texts than those of {config.data.train_name}, or with other "
+                f"{path}: learned from other texts than those of {config.data.train_name}, or with other "
                 "settings (start_from, sections text and tokenizer); delete the file, or take another "
                 'output_dir. To use a tokenizer of the same type as it is, remove "fingerprint" from it'
             )
@@ -290,7 +290,7 @@ def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer, texts: Iterab
             raise UserError(
                 f"{path}: {share:.1%} of the tokens are unknown to the tokenizer, more than "
                 f"data.max_unknown = {config.data.max_unknown:g}: another case or script than in the texts "
-                "it was learnt from? Normalise both by the rules of text.training, or raise data.max_unknown"
+                "it was learned from? Normalize both by the rules of text.training, or raise data.max_unknown"
             )
 
 

@@ -47,7 +47,7 @@ from asr.models.speech_model import (
     Precision,
     choose_device,
     limit_kept_kernels,
-    quantise_layers,
+    quantize_layers,
     resolve_precision,
 )
 from asr.system.run_config import (
@@ -456,7 +456,7 @@ class Recognizer(Transcriber):
             )
         super().__init__(device, precision)
         if self.precision == "int8":
-            quantise_layers(system.model)
+            quantize_layers(system.model)
         self.system = system
         longest = system.config.batches.max_utterance_seconds  # training used none above
         segmentation = segmentation or SegmentationConfig()

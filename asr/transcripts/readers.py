@@ -1,7 +1,7 @@
-"""Read references and hypotheses of all usual formats, which are recognised by their content.
+"""Read references and hypotheses of all usual formats, which are recognized by their content.
 
 A file goes by line by line; what stays in memory are the texts. Nothing is guessed in silence: the format
-that was recognised is part of the result, and `kaldi:hyp.txt` says it where content leaves a doubt.
+that was recognized is part of the result, and `kaldi:hyp.txt` says it where content leaves a doubt.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def read_transcripts(
         )
     is_guess = found == "plain" and not chosen
     if is_guess:
-        notes.append("no ids were recognised: line N is compared with line N")
+        notes.append("no ids were recognized: line N is compared with line N")
     return TranscriptFile(lines.name, found, entries, tuple(notes), is_guess)
 
 

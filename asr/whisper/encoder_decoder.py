@@ -218,7 +218,7 @@ class Whisper(nn.Module):
         encoded, lengths = zip(*(self.encoder(*part) for part in parts), strict=True)
         return EncodedSteps(torch.cat(encoded), torch.cat(lengths))
 
-    def quantise(self, dtype: torch.dtype) -> None:
+    def quantize(self, dtype: torch.dtype) -> None:
         """Linear layers in 8 bits, for inference on a CPU; attention and convolution in `dtype`.
 
         The model may be in half precision, as it was read: layer after layer is rounded, so that there is no

@@ -70,7 +70,7 @@ class WhisperRecognizer(Transcriber):
         self.language = system.language if self.tokenizer.is_multilingual else "en"
         self.model = system.model.eval()
         if self.precision.startswith("int8"):
-            self.model.quantise(torch.bfloat16 if self.precision == "int8_bf16" else torch.float32)
+            self.model.quantize(torch.bfloat16 if self.precision == "int8_bf16" else torch.float32)
         else:
             self.model.float().to(self.device)
         self.front_end = system.front_end.to(self.device)

@@ -57,7 +57,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 RECIPE = Recipe(
-    licence="CC BY-NC-ND 4.0 (openslr.org/62)",
+    license="CC BY-NC-ND 4.0 (openslr.org/62)",
     hours=200.0,
     prepare=prepare,
     urls=URLS,

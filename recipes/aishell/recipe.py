@@ -57,7 +57,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 RECIPE = Recipe(
-    licence="Apache 2.0, as far as known (openslr.org/33)",
+    license="Apache 2.0, as far as known (openslr.org/33)",
     hours=178.0,
     prepare=prepare,
     urls=URLS,

@@ -82,7 +82,7 @@ def _build(lines: Iterable[Line]) -> Iterator[Utterance]:
 
 
 RECIPE = Recipe(
-    licence="for non-commercial research, by application",
+    license="for non-commercial research, by application",
     hours=1000.0,
     prepare=prepare,
     source="apply for it at https://www.aishelltech.com/aishell_2",

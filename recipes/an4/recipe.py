@@ -143,7 +143,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 RECIPE = Recipe(
-    licence="free for any purpose; keep the copyright notice of Carnegie Mellon University (see README.md)",
+    license="free for any purpose; keep the copyright notice of Carnegie Mellon University (see README.md)",
     hours=0.81,
     prepare=prepare,
     urls=URLS,

@@ -41,7 +41,7 @@ NAMES = (
 LETTERS = "A B C D E F G H I J K L M N O P Q R S T U V W X Y Z"
 RATES = (80, 180)  # words a minute; each letter is one
 PAUSES = 0.3  # of the sentences have one after each word
-# Where a synthesiser would say something else, or some accents would; `ay` would be I.
+# Where a synthesizer would say something else, or some accents would; `ay` would be I.
 SAID = {"A": "eigh", "Z": "zee", "OH": "oh", "RUBOUT": "rub out"}
 
 
@@ -94,7 +94,7 @@ def _say_something(generator: np.random.Generator) -> list[str]:
 
 
 RECIPE = Recipe(
-    licence="none needed: nobody's recording is in it (espeak-ng itself is under GPL 3)",
+    license="none needed: nobody's recording is in it (espeak-ng itself is under GPL 3)",
     hours=5.0,
     prepare=prepare,
     prepare_smoke=partial(prepare, num_utterances={"train": 32, "dev": 8, "test": 8}),

@@ -107,7 +107,7 @@ def _convert(path: Path, target: Path) -> Path:
 
 
 RECIPE = Recipe(
-    licence="of ELRA, and of the Linguistic Data Consortium for WSJ0",
+    license="of ELRA, and of the Linguistic Data Consortium for WSJ0",
     hours=30.0,
     prepare=prepare,
     source="order aurora4a and aurora4b of ELRA (http://aurora.hsnr.de/aurora-4.html), license LDC93S6A or B",

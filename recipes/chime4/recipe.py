@@ -135,7 +135,7 @@ def _build_one(id: str, path: Path, text: str, kind: str) -> Utterance:
 
 
 RECIPE = Recipe(
-    licence="of the Linguistic Data Consortium",
+    license="of the Linguistic Data Consortium",
     hours=190.0,
     prepare=prepare,
     source="license LDC2017S24 and WSJ0 at https://catalog.ldc.upenn.edu (https://www.chimechallenge.org)",

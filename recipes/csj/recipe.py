@@ -165,7 +165,7 @@ def join_segments(segments: Iterable[Segment]) -> Iterator[tuple[float, float, s
 
 
 RECIPE = Recipe(
-    licence="paid, of NINJAL",
+    license="paid, of NINJAL",
     hours=600.0,
     prepare=prepare,
     source="order it at https://clrd.ninjal.ac.jp/csj/",

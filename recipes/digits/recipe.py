@@ -36,7 +36,7 @@ def _say(generator: np.random.Generator) -> tuple[list[str], str]:
 
 
 RECIPE = Recipe(
-    licence="none needed: nobody's recording is in it (espeak-ng itself is under GPL 3)",
+    license="none needed: nobody's recording is in it (espeak-ng itself is under GPL 3)",
     hours=0.98,
     prepare=prepare,
     prepare_smoke=partial(prepare, num_utterances={"train": 32, "dev": 8, "test": 8}),

@@ -193,7 +193,7 @@ def clean_callhome(text: str) -> str:
 MAPPING_URL = "https://github.com/joshua-decoder/fisher-callhome-corpus"
 
 RECIPE = Recipe(
-    licence="of the Linguistic Data Consortium; the mapping is CC BY-SA 3.0",
+    license="of the Linguistic Data Consortium; the mapping is CC BY-SA 3.0",
     hours=163.0,
     prepare=prepare,
     source="license LDC2010S01 and LDC2010T04, for CallHome LDC96S35 and LDC96T17, and get the mapping of "

@@ -155,7 +155,7 @@ def _number(path: Path) -> int:
 
 
 RECIPE = Recipe(
-    licence="Creative Commons Attribution-ShareAlike 4.0; "
+    license="Creative Commons Attribution-ShareAlike 4.0; "
     "joined strings are adaptations under the same terms",
     hours=2.49,
     prepare=prepare,

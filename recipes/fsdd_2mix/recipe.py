@@ -108,7 +108,7 @@ def measure_active_level(audio: np.ndarray, sample_rate: int) -> float:
 
 
 RECIPE = Recipe(
-    licence="Creative Commons Attribution-ShareAlike 4.0; the mixtures are adaptations under the same terms",
+    license="Creative Commons Attribution-ShareAlike 4.0; the mixtures are adaptations under the same terms",
     hours=9.0,
     prepare=prepare,
     prepare_smoke=partial(prepare, smoke=True),

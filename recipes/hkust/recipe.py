@@ -92,7 +92,7 @@ def clean(text: str) -> str:
 
 
 RECIPE = Recipe(
-    licence="of the Linguistic Data Consortium",
+    license="of the Linguistic Data Consortium",
     hours=149.0,
     prepare=prepare,
     source="license LDC2005S15 and LDC2005T32 at https://catalog.ldc.upenn.edu",

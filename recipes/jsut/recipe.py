@@ -56,7 +56,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 RECIPE = Recipe(
-    licence="free for research, the texts by CC BY-SA 4.0, as far as known; see LICENCE in the corpus",
+    license="free for research, the texts by CC BY-SA 4.0, as far as known; see LICENCE in the corpus",
     hours=10.0,
     prepare=prepare,
     urls=URLS,

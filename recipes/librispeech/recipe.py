@@ -148,7 +148,7 @@ def _build_utterance(line: Line) -> Utterance:
 
 
 RECIPE = Recipe(
-    licence="CC BY 4.0 (openslr.org/12)",
+    license="CC BY 4.0 (openslr.org/12)",
     hours=982.0,
     prepare=prepare,
     urls=URLS,

@@ -44,7 +44,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 RECIPE = Recipe(
-    licence="public domain, texts and recordings",
+    license="public domain, texts and recordings",
     hours=23.9,
     prepare=prepare,
     source="get LJSpeech-1.1.tar.bz2 from https://keithito.com/LJ-Speech-Dataset/ and unpack it",

@@ -146,7 +146,7 @@ def _build(name: str, files: Mapping[str, Path], texts: Mapping[str, str]) -> It
 
 
 RECIPE = Recipe(
-    licence="of the Linguistic Data Consortium and of the challenge",
+    license="of the Linguistic Data Consortium and of the challenge",
     hours=22.0,
     prepare=prepare,
     source="license LDC95S24 at https://catalog.ldc.upenn.edu, and get the sets and the task files of "

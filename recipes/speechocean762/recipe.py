@@ -122,7 +122,7 @@ def _read_table(path: Path) -> dict[str, str]:
 
 
 RECIPE = Recipe(
-    licence="free for commercial and non-commercial use (openslr.org/101)",
+    license="free for commercial and non-commercial use (openslr.org/101)",
     hours=5.57,
     prepare=prepare,
     urls=URLS,

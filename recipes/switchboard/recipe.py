@@ -197,7 +197,7 @@ def clean_eval2000(text: str) -> str:
 
 
 RECIPE = Recipe(
-    licence="of the Linguistic Data Consortium; the MS98 transcripts are free (openslr.org/5)",
+    license="of the Linguistic Data Consortium; the MS98 transcripts are free (openslr.org/5)",
     hours=268.0,
     prepare=prepare,
     source="license LDC97S62, LDC2002S09 and LDC2002T43 at https://catalog.ldc.upenn.edu, and unpack "

@@ -91,7 +91,7 @@ def clean_talk(text: str) -> str:
 
 
 RECIPE = Recipe(
-    licence="CC BY-NC-ND 3.0 (openslr.org/19)",
+    license="CC BY-NC-ND 3.0 (openslr.org/19)",
     hours=207.0,
     prepare=prepare,
     urls=URLS,

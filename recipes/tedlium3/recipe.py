@@ -18,7 +18,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 RECIPE = Recipe(
-    licence="CC BY-NC-ND 3.0 (openslr.org/51)",
+    license="CC BY-NC-ND 3.0 (openslr.org/51)",
     hours=452.0,
     prepare=prepare,
     # Not downloaded here: legacy/train is made of symbolic links, which archives of strangers may not bring.

@@ -109,7 +109,7 @@ def _choose_split(text: str) -> str:
 
 
 RECIPE = Recipe(
-    licence="GNU GPL version 3 (voxforge.org)",
+    license="GNU GPL version 3 (voxforge.org)",
     hours=20.0,
     prepare=prepare,
     urls=URLS,

@@ -45,7 +45,7 @@ def read_sentences(path: Path) -> Iterator[str]:
     One with a digit, a hyphen or an abbreviation is left out: how it is spoken is not how it is written.
     """
     for _, _, line in read_lines(path):
-        if line.startswith(b"  "):  # the licence, at the top
+        if line.startswith(b"  "):  # the license, at the top
             continue
         gloss = line.decode("ascii", errors="replace").partition("|")[2]
         for quoted in re.findall(r'"([^"]+)"', gloss):
@@ -56,7 +56,7 @@ def read_sentences(path: Path) -> Iterator[str]:
 
 
 RECIPE = Recipe(
-    licence="WordNet's: any use, with its notice; nobody's recording is in it (espeak-ng is under GPL 3)",
+    license="WordNet's: any use, with its notice; nobody's recording is in it (espeak-ng is under GPL 3)",
     hours=9.8,
     prepare=prepare,
     source="get WNdb-3.0.tar.gz of https://wordnet.princeton.edu and unpack it (or Debian's wordnet-base)",

@@ -76,7 +76,7 @@ def _read_indices(root: Path, index: Mapping[str, Path], name: str) -> Iterator[
 
 
 RECIPE = Recipe(
-    licence="of the Linguistic Data Consortium",
+    license="of the Linguistic Data Consortium",
     hours=82.5,
     prepare=prepare,
     source="license LDC93S6A or B and LDC94S13A or B at https://catalog.ldc.upenn.edu",

@@ -70,7 +70,7 @@ def _build(
 
 
 RECIPE = Recipe(
-    licence="of the Linguistic Data Consortium",
+    license="of the Linguistic Data Consortium",
     hours=50.0,
     prepare=prepare,
     source="license WSJ0 and WSJ1, and mix them by the published scripts (https://github.com/mpariente/pywsj0-mix)",

@@ -67,7 +67,7 @@ def _build_utterance(path: Path) -> Utterance:
 
 
 RECIPE = Recipe(
-    licence="not stated in the archive; see https://www.openslr.org/1/",
+    license="not stated in the archive; see https://www.openslr.org/1/",
     hours=0.10,
     prepare=prepare,
     urls=URLS,

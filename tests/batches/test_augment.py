@@ -118,7 +118,7 @@ def test_noise_has_a_ratio_within_the_limits(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "decibels_per_octave"), [("white", 0.0), ("pink", -3.01), ("brown", -6.02)])
-def test_noise_has_the_colour_of_its_kind(kind: str, decibels_per_octave: float) -> None:
+def test_noise_has_the_color_of_its_kind(kind: str, decibels_per_octave: float) -> None:
     config = AugmentConfig(noise=NoiseConfig(probability=1.0, snr_db=(0.0, 0.0), kinds=(kind,)))
     audio, _ = build(config).augment_audio(tone(16.0), "a", 0)
     spectrum = np.abs(np.fft.rfft(audio - tone(16.0))) ** 2

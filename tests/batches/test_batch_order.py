@@ -93,7 +93,7 @@ def test_choices_are_the_same_in_another_process() -> None:
 
 @pytest.mark.parametrize("num_choices", [1, 2, 3, 7])
 def test_choices_are_even_and_independent(num_choices: int) -> None:
-    """Of each other from key to key: they agree as often as chance has it, also with neighbouring seeds."""
+    """Of each other from key to key: they agree as often as chance has it, also with neighboring seeds."""
     hashes = hash_names(f"utterance-{number}" for number in range(30_000))
     first, second = (choose(hashes, num_choices, 0, epoch, "speed") for epoch in (0, 1))
     assert np.allclose(np.bincount(first) / len(first), 1 / num_choices, atol=0.015)

@@ -629,7 +629,7 @@ def test_a_recorder_does_not_wait_for_the_model(run: Run, monkeypatch: pytest.Mo
     assert run("--stream").status == 0 and seen == [True]
 
 
-def test_a_file_on_standard_input_is_recognised(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_on_standard_input_is_recognized(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     sound = make_wav(1.0, "FLAC")
     texts = []
     for content in (make_wav(1.0), sound, sound[:-9000]):  # the last one breaks off: what came is written

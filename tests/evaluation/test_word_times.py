@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import soundfile
 import torch
-from label_examples import build_run, write_labelled_tones
+from label_examples import build_run, write_labeled_tones
 from system_examples import save_talker
 from tone_examples import TONES_HZ
 
@@ -42,7 +42,7 @@ def save_words(folder: Path, *settings: str, decoder: bool = True) -> Path:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_labelled_tones(tmp_path_factory.mktemp("tones"), train=8, dev=6)
+    return write_labeled_tones(tmp_path_factory.mktemp("tones"), train=8, dev=6)
 
 
 def make_knowing(system: System, utterance: Utterance, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def align(*arguments: Any) -> int:
 
 
 def test_command(talker: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same utterances with times, from which frame labels can be learnt."""
+    """The same utterances with times, from which frame labels can be learned."""
     for split in ("train", "dev"):
         output = tmp_path / f"{split}.jsonl"
         assert align(talker, corpus / f"{split}.jsonl", "--output", output) == 0

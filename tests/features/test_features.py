@@ -38,7 +38,7 @@ EVERY_PATH: dict[str, dict[str, Any]] = {
     "mfcc": {"type": "mfcc", "num_mels": 23, "cmvn": "utterance"},
     "odd sizes": {"window_ms": 31.3, "shift_ms": 7.7, "num_mels": 50, "cmvn": "utterance"},
     "whisper": {"convention": "whisper"},
-    "whisper normalised": {"convention": "whisper", "num_mels": 128, "cmvn": "utterance"},
+    "whisper normalized": {"convention": "whisper", "num_mels": 128, "cmvn": "utterance"},
 }
 
 

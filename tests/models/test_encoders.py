@@ -88,7 +88,7 @@ def measure_lateness(encoder: Encoder) -> float:
 
 # B batch, T frames, F features, C channels, D model dimension
 
-NUM_FEATURES, DIM = 11, 6  # an odd number of features: the last one has no neighbour
+NUM_FEATURES, DIM = 11, 6  # an odd number of features: the last one has no neighbor
 FACTORS = [1, 2, 4, 8]
 
 
@@ -237,9 +237,9 @@ def test_depthwise_convolution_equals_a_grouped_one(length: int, kernel: int, di
 
 
 def normalize(x_TD: Tensor, state: dict[str, Tensor], name: str) -> Tensor:
-    centred_TD = x_TD - x_TD.mean(-1, keepdim=True)
-    variance_T1 = centred_TD.square().mean(-1, keepdim=True)
-    return centred_TD / (variance_T1 + 1e-5).sqrt() * state[f"{name}.weight"] + state[f"{name}.bias"]
+    centered_TD = x_TD - x_TD.mean(-1, keepdim=True)
+    variance_T1 = centered_TD.square().mean(-1, keepdim=True)
+    return centered_TD / (variance_T1 + 1e-5).sqrt() * state[f"{name}.weight"] + state[f"{name}.bias"]
 
 
 def linear(x_TD: Tensor, state: dict[str, Tensor], name: str) -> Tensor:

@@ -55,7 +55,7 @@ def test_dropout_of_nearly_everything_divides_by_no_zero() -> None:
 
 
 def test_dropout_draws_for_each_element_alone() -> None:
-    """Elements share a 64-bit draw: all patterns of eight neighbours must be as frequent as by chance."""
+    """Elements share a 64-bit draw: all patterns of eight neighbors must be as frequent as by chance."""
     torch.manual_seed(0)
     kept = (drop_out(torch.ones(400_000), 0.5) != 0).view(-1, 8)
     patterns = (kept.long() << torch.arange(8)).sum(1).bincount(minlength=256).double()

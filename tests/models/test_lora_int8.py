@@ -198,7 +198,7 @@ def test_gpu(capability: tuple[int, int], has_bf16: bool, monkeypatch: pytest.Mo
 
 
 def test_this_processor_has_names_as_in_the_table() -> None:
-    """On x86 all of them are known to PyTorch, set or not; a misspelt one would never be found."""
+    """On x86 all of them are known to PyTorch, set or not; a misspelled one would never be found."""
     capabilities = torch.cpu.get_capabilities()
     if capabilities["architecture"] != "x86_64":
         pytest.skip("the table is of x86")

@@ -187,7 +187,7 @@ def test_text_of_any_tokens(their_whisper: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
-def test_quantised_blocks_of_ggml(kind: str) -> None:
+def test_quantized_blocks_of_ggml(kind: str) -> None:
     """Any bits, but for scales that are no numbers."""
     gguf = pytest.importorskip("gguf", reason="pip install gguf to compare with it")
     from gguf import quants
@@ -198,7 +198,7 @@ def test_quantised_blocks_of_ggml(kind: str) -> None:
     for name in {"scale", "lowest"} & set(dtype.names or ()):
         blocks[name] = random.standard_normal(500).astype(np.float16)
     theirs = quants.dequantize(blocks.view(np.uint8), gguf.GGMLQuantizationType[kind])
-    np.testing.assert_allclose(convert_ggml._dequantise(blocks), theirs, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(convert_ggml._dequantize(blocks), theirs, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "multilingual"])

@@ -31,7 +31,7 @@ def change_test(change: Callable[[Utterance], Utterance]) -> None:
 
 
 @pytest.mark.parametrize("fault", ["id", "path", "train_all"])
-def test_what_is_tested_is_not_learnt(recipes_dir: Path, tones: Path, tmp_path: Path, fault: str) -> None:
+def test_what_is_tested_is_not_learned(recipes_dir: Path, tones: Path, tmp_path: Path, fault: str) -> None:
     run_recipe(make_experiment(recipes_dir), "prepare")
     changes = {"id": {"id": "train-7"}, "path": {"id": "new", "audio": str(tones / "train-7.wav")}}
     name, shared = "train.jsonl", "1 utterances"

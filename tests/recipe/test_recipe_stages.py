@@ -35,7 +35,7 @@ def prepare(corpus_dir, output_dir) -> None:
         write_manifest(output_dir / f"{split}.jsonl", [utterance])
 
 RECIPE = Recipe(
-    licence="public domain",
+    license="public domain",
     hours=0.5,
     prepare=prepare,
     urls=("http://127.0.0.1:1/corpus.tar.gz",),
@@ -79,7 +79,7 @@ def test_a_recipe_is_loaded(recipes_dir: Path) -> None:
     recipe = load_recipe("tiny", recipes_dir)
     assert recipe.summary == "A corpus of one utterance."
     assert recipe.description == "A corpus of one utterance.\n\nIt says so twice."
-    assert (recipe.name, recipe.licence, recipe.hours) == ("tiny", "public domain", 0.5)
+    assert (recipe.name, recipe.license, recipe.hours) == ("tiny", "public domain", 0.5)
     assert not any(name.endswith("tiny") for name in sys.modules)
 
 
@@ -102,7 +102,7 @@ def test_an_unknown_name(recipes_dir: Path, name: str, message: str) -> None:
     [
         (RECIPE, "x = (", "cannot be loaded (SyntaxError"),
         ("RECIPE =", "raise SystemExit(3)\nRECIPE =", "cannot be loaded (SystemExit: 3)"),
-        ("licence=", "license=", "unknown key license (value 'public domain'); did you mean licence?"),
+        ("license=", "licence=", "unknown key licence (value 'public domain'); did you mean license?"),
         ("    prepare=prepare,\n", "", "prepare is missing; add it"),
         ("hours=0.5", "hours='1'", "hours = '1': expected a valid number"),
         ("RECIPE = Recipe(", "dict(", "builds 0 recipes; expected one, such as RECIPE = Recipe("),

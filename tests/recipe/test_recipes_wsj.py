@@ -40,7 +40,7 @@ EXAMPLES = [  # as Kaldi's normalize_transcript.pl writes them
 
 
 @pytest.mark.parametrize(("prompt", "text"), EXAMPLES)
-def test_prompts_are_normalised(prompt: str, text: str) -> None:
+def test_prompts_are_normalized(prompt: str, text: str) -> None:
     assert normalize_prompt(prompt) == text
 
 

@@ -14,7 +14,7 @@ import pytest
 from asr.errors import UserError
 from asr.recipe import pronounce, synthesize
 
-# Plain, with breath from espeak-ng's generator, with noise from the C library's, by the Klatt synthesiser.
+# Plain, with breath from espeak-ng's generator, with noise from the C library's, by the Klatt synthesizer.
 VOICES = ["en-us", "en-gb-scotland+f3", "en-us+whisperf", "en+Reed", "en-us+klatt2", "he"]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from label_examples import KINDS, RATE, SPEAKERS, build_run, write_labelled_tones
+from label_examples import KINDS, RATE, SPEAKERS, build_run, write_labeled_tones
 
 from asr import cli
 from asr.audio import reading as audio
@@ -33,8 +33,8 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With two models that have learnt a little: enough to err."""
-    folder = write_labelled_tones(tmp_path_factory.mktemp("tones"), train=16, dev=6)
+    """With two models that have learned a little: enough to err."""
+    folder = write_labeled_tones(tmp_path_factory.mktemp("tones"), train=16, dev=6)
     for kind in KINDS:
         train(build_run(folder, kind, f"output_dir={folder}/{kind}", "train.steps=6"))
     return folder

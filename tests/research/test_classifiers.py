@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from label_examples import KINDS, SPEAKERS, build_run, write_labelled_tones
+from label_examples import KINDS, SPEAKERS, build_run, write_labeled_tones
 from model_examples import NUM_FEATURES, SYSTEMS, VOCAB_SIZE, Utterances, make_utterances, mark_relatives
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
@@ -150,7 +150,7 @@ every_run = pytest.mark.parametrize("kind", KINDS)
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_labelled_tones(tmp_path_factory.mktemp("recordings"))
+    return write_labeled_tones(tmp_path_factory.mktemp("recordings"))
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_a_recording_has_the_label_of_its_field(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize("speed", ["0.7", "1.0", "1.4"])
-def test_steps_are_labelled_where_the_tones_are(corpus: Path, speed: str) -> None:
+def test_steps_are_labeled_where_the_tones_are(corpus: Path, speed: str) -> None:
     """At any speed the label is a word where it is loud, and no shift by a frame or two makes that truer."""
     overrides = [f"augment.speed=[{speed}]", "augment.spec_augment={}", "features.cmvn=none"]
     batches, tokens = load_training_batches(build_run(corpus, "frames", *overrides))

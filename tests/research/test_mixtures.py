@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from label_examples import RUN, write_labelled_tones
+from label_examples import RUN, write_labeled_tones
 
 from asr import cli
 from asr.data import read_manifest, write_manifest
@@ -16,7 +16,7 @@ from asr.train import train
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_labelled_tones(tmp_path_factory.mktemp("tones"), train=8, dev=4)
+    folder = write_labeled_tones(tmp_path_factory.mktemp("tones"), train=8, dev=4)
     for name in ("train", "dev"):
         utterances = list(read_manifest(folder / f"{name}.jsonl"))
         both = [one.model_copy(update={"extras": {"text_2": "SIX"}}) for one in utterances]

@@ -54,7 +54,7 @@ def test_training_counts_are_the_same(pairs) -> None:
         ("", "", (0, 0, 0, 0), 0),
         ("a\tb\u00a0c", " a  b c\n", (3, 0, 0, 0), 0),
         ("a b", "c d e f g", (0, 2, 0, 3), 2.5),
-        ("Cat", "cat", (0, 1, 0, 0), 1),  # nothing is normalised in silence
+        ("Cat", "cat", (0, 1, 0, 0), 1),  # nothing is normalized in silence
     ],
 )
 def test_one_utterance(reference, hypothesis, counts, rate) -> None:
@@ -92,7 +92,7 @@ def test_of_several_references_the_one_with_the_fewest_errors_counts(triples) ->
     assert all(group.num_references <= found.num_references for group in found.group(list(said)).values())
 
 
-def test_alternatives_are_normalised_and_read_as_sclite_does() -> None:
+def test_alternatives_are_normalized_and_read_as_sclite_does() -> None:
     said, heard, others = {"a": "one two"}, {"a": "Three uh."}, {"a": ["{ four / three } (uh)"]}
     assert (
         score(said, {"a": "two three"}, alternatives={"a": ["Two, three"]}, normalize="basic").error_rate == 0

@@ -145,7 +145,7 @@ def find(folder: Path, *contents: str) -> list[TranscriptFile]:
         ("lucy LUCY\nno NO\n", '{"id": "no", "text": "NO"}\n{"id": "lucy", "text": "LUCY"}\n'),
     ],
 )
-def test_ids_are_recognised_by_those_of_the_other_file(contents: tuple[str, ...], tmp_path: Path) -> None:
+def test_ids_are_recognized_by_those_of_the_other_file(contents: tuple[str, ...], tmp_path: Path) -> None:
     sides = find(tmp_path, *contents)
     assert sides[0].entries.keys() == sides[1].entries.keys() and "plain" not in {
         side.format for side in sides
@@ -180,7 +180,7 @@ def test_lines_are_not_paired_by_number_where_both_files_may_have_ids(
     "contents",
     [
         ("1 2 3\n2 4\n1 1\n", "1 2 3\n2 4\n1 1\n"),  # spoken digits: a first word comes twice
-        ("hello you\ngood morning\nbye\n", "hello you\ngood morning\nbye\n"),  # recognised without an error
+        ("hello you\ngood morning\nbye\n", "hello you\ngood morning\nbye\n"),  # recognized without an error
         ("one two\nthree\n", "1 2\n3\n"),
     ],
 )

@@ -23,7 +23,7 @@ def pronounce(folder: Path, train: str, dev: str, *options: str) -> int:
 
 
 def test_a_tokenizer_takes_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of train, dev and further texts, as training normalises them."""
+    """Of train, dev and further texts, as training normalizes them."""
     path, more = tmp_path / "words.dict", tmp_path / "more.txt"
     more.write_text("the Garden\n", encoding="utf-8")
     config = TokenizerConfig(type="phones", pronunciations=str(path))

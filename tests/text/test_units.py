@@ -85,7 +85,7 @@ def test_a_text_comes_back_or_is_refused(
         tokenizer = train(type, texts, vocab_size if type in PIECE_TYPES else None)
     except UserError as error:
         assert type != "characters" or not any(texts)
-        # Of normalised texts, only those with signs that sentencepiece needs for itself may be refused.
+        # Of normalized texts, only those with signs that sentencepiece needs for itself may be refused.
         reason = r"these texts allow|all of them are empty|reserved|U\+FFFF"
         assert not is_normalized or re.search(reason, str(error))
         return

@@ -50,14 +50,14 @@ def test_a_stale_tokenizer_is_refused(tiny_run: TinyRun, tmp_path: Path, overrid
     first = ("tokenizer={type: bpe, vocab_size: 17}",) if "bpe" in overrides[0] else ()
     load_or_train_tokenizer(tiny_run(*first))
     path = tmp_path / "run" / "tokenizer.json"
-    with pytest.raises(UserError, match=f"{path}: learnt from other texts"):
+    with pytest.raises(UserError, match=f"{path}: learned from other texts"):
         train(tiny_run(*overrides))
     record = json.loads(path.read_text())
     del record["fingerprint"]
     path.write_text(json.dumps(record))
     kept = load_or_train_tokenizer(tiny_run(*overrides))
     assert list(kept.tokens) == record["tokens"], "put there on purpose"
-    with pytest.raises(UserError, match=f"{path}: learnt from other texts"):
+    with pytest.raises(UserError, match=f"{path}: learned from other texts"):
         load_or_train_tokenizer(tiny_run("tokenizer={type: words}"))
 
 
@@ -68,7 +68,7 @@ def test_the_same_texts_and_settings_take_the_tokenizer_that_is_there(
     copied = rewrite(tones / "train.jsonl", tmp_path / "train.jsonl", str)
     assert load_or_train_tokenizer(tiny_run(copied)) == first
     added = rewrite(tones / "train.jsonl", tmp_path / "train.jsonl", lambda text: text.replace("ONE", "TEN"))
-    with pytest.raises(UserError, match="learnt from other texts"):
+    with pytest.raises(UserError, match="learned from other texts"):
         load_or_train_tokenizer(tiny_run(added))
 
 
@@ -77,7 +77,7 @@ def test_the_tokenizer_of_another_start_is_refused(tiny_run: TinyRun, tones: Pat
     lower = [rewrite(tones / f"{s}.jsonl", tmp_path / f"{s}.jsonl", str.lower) for s in ("train", "dev")]
     source = prepare_system(tiny_run(f"output_dir={tmp_path}/lower", *lower), PROCESS)
     save_checkpoint(tmp_path / "lower" / "model", source, {})
-    with pytest.raises(UserError, match=r"run/tokenizer\.json: learnt from other texts"):
+    with pytest.raises(UserError, match=r"run/tokenizer\.json: learned from other texts"):
         load_or_train_tokenizer(tiny_run(f"start_from={tmp_path}/lower", *lower))
 
 

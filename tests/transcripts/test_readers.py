@@ -1,4 +1,4 @@
-"""Every format is recognised by its content; hostile files get a message or the right reading, never silence."""
+"""Every format is recognized by its content; hostile files get a message or the right reading, never silence."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FORMATS = {
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_formats_with_ids_are_recognised(kind: str, line_end: str, tmp_path: Path) -> None:
+def test_formats_with_ids_are_recognized(kind: str, line_end: str, tmp_path: Path) -> None:
     file = read_transcripts(write(tmp_path, FORMATS[kind].replace("\n", line_end)))
     assert file.format == kind
     assert texts(file) == TEXTS

@@ -72,7 +72,7 @@ def test_ggml_that_declares_the_moon(whole: bytes, tmp_path: Path) -> None:
             convert_ggml.read_ggml(path)
 
 
-def quantised_value(kind: int, block: bytes, place: int) -> float:
+def quantized_value(kind: int, block: bytes, place: int) -> float:
     """One weight of a block, as ggml defines it."""
     scale = struct.unpack_from("<e", block)[0]
     if kind == convert_ggml.Q8_0:
@@ -90,9 +90,9 @@ def quantised_value(kind: int, block: bytes, place: int) -> float:
 @pytest.mark.parametrize(
     ("kind", "size"), [("Q4_0", 18), ("Q4_1", 20), ("Q5_0", 22), ("Q5_1", 24), ("Q8_0", 34)]
 )
-def test_quantised_weights(kind: str, size: int) -> None:
+def test_quantized_weights(kind: str, size: int) -> None:
     random, number = np.random.default_rng(0), getattr(convert_ggml, kind)
     blocks = [struct.pack("<ee", *random.standard_normal(2)) + random.bytes(size - 4) for _ in range(20)]
-    found = convert_ggml._dequantise(np.frombuffer(b"".join(blocks), convert_ggml.BLOCKS[number]))
-    expected = [quantised_value(number, block, place) for block in blocks for place in range(32)]
+    found = convert_ggml._dequantize(np.frombuffer(b"".join(blocks), convert_ggml.BLOCKS[number]))
+    expected = [quantized_value(number, block, place) for block in blocks for place in range(32)]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

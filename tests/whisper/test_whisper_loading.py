@@ -90,7 +90,7 @@ def test_rounded_as_they_are_read(tmp_path: Path) -> None:
     assert {weight.dtype for weight in models[1].state_dict().values()} == {torch.float16}
     scores = []
     for model in models:
-        model.quantise(torch.float32)  # which leaves nothing of the file mapped
+        model.quantize(torch.float32)  # which leaves nothing of the file mapped
         encoded = model.encode(torch.ones(1, 20, 80), torch.tensor([20]))
         scores.append(model.decoder.step(torch.tensor([[3, 4]]), model.decoder.start(*encoded))[0])
     torch.testing.assert_close(scores[0], scores[1], rtol=0, atol=0)

@@ -151,11 +151,11 @@ def test_windows_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not is_int8_exact(), reason="this processor has no instructions for 8 bits")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
-def test_quantised(dtype: torch.dtype) -> None:
+def test_quantized(dtype: torch.dtype) -> None:
     """Scores are off by little beside their spread, whole and step by step."""
     weights = rename_weights(CONFIG, dict(WEIGHTS), "the test")
     model = Whisper.of(CONFIG, {name: weight.clone() for name, weight in weights.items()})
-    model.quantise(dtype)
+    model.quantize(dtype)
     linears = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
     assert not linears and sum(isinstance(module, Int8Linear) for module in model.modules()) == (
         4 * SIZES["n_audio_layer"] + 7 * SIZES["n_text_layer"] + 1

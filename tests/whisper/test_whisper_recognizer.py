@@ -327,11 +327,11 @@ def test_what_whisper_takes(models: dict[str, str], call: Call, monkeypatch: pyt
 def test_eight_bits(files: list[Path], models: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The text of a recording is its own in any company, and the weights say whether there are eight bits."""
     system = build_system(True, window_steps=200)
-    quantised = WhisperRecognizer(system, "cpu", "int8", segmentation=SHORT, checks=ChecksConfig.off())
-    together = read(quantised, files, 4, ENGLISH)
+    quantized = WhisperRecognizer(system, "cpu", "int8", segmentation=SHORT, checks=ChecksConfig.off())
+    together = read(quantized, files, 4, ENGLISH)
     assert any(transcript.text for transcript in together)
     for transcript, path in zip(together, files, strict=True):
-        assert transcript.text == read(quantised, [path], 1, ENGLISH)[0].text
+        assert transcript.text == read(quantized, [path], 1, ENGLISH)[0].text
 
     def has_int8(precision: Any) -> bool:
         loaded: Any = load_model(models["first"], "cpu", precision)

@@ -27,7 +27,7 @@ MULTILINGUAL = WhisperTokenizer(VOCABULARY, 100, True)
 
 
 def merge_plainly(word: bytes) -> list[bytes]:
-    """Merge after merge in the order in which they were learnt, each wherever it can be done."""
+    """Merge after merge in the order in which they were learned, each wherever it can be done."""
     parts = [bytes([byte]) for byte in word]
     for token in VOCABULARY[256:]:
         place = 0

@@ -236,7 +236,7 @@ def _align_group(group: list[tuple[int, list[int], list[int]]]) -> np.ndarray:
 def _compute_moves(references_PR: np.ndarray, hypotheses_PH: np.ndarray) -> np.ndarray:
     """The last step of the cheapest way to each cell; of equal ones a pair of units, then an insertion.
 
-    The cost of a cell is the least of what three neighbours offer. Two of them lie in the row above; the one
+    The cost of a cell is the least of what three neighbors offer. Two of them lie in the row above; the one
     to the left is put in afterwards, for the whole row at once: insertions cost GAP from column to
     column, so that the least cost without that slope is a running minimum.
     """

@@ -23,4 +23,4 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
         write_manifest(output_dir / f"{split}.jsonl", [u for u in utterances if u.speaker in speakers])
 
 
-RECIPE = Recipe(licence="ours, not to be passed on", hours=0.06, prepare=prepare)
+RECIPE = Recipe(license="ours, not to be passed on", hours=0.06, prepare=prepare)
