@@ -1,7 +1,7 @@
 """Measure live transcription as a listener does: latency at the pace of speech, WER beside offline.
 
-    python tools/bench_live.py data/an4/test.jsonl --models whisper-tiny.bin ggml-base.en.bin --english
-    python tools/bench_live.py talks.jsonl --models ggml-base.en.bin --slowdown 1 4 --english
+    python tools/bench_live.py data/an4/test.jsonl --models tiny base.en --english
+    python tools/bench_live.py talks.jsonl --models base.en --slowdown 1 4 --english
 
 Each recording goes into the pipe of `asr transcribe --stream` as fast as it is spoken. A word's latency is
 the time from the moment in which its end went into the pipe to that in which its text came out: for the first

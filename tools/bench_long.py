@@ -1,6 +1,6 @@
 """Measure transcription against the length of a recording: memory, speed, errors beside those of clips.
 
-    python tools/bench_long.py ggml-base.en.bin data/an4/train.jsonl --minutes 10 60 --english
+    python tools/bench_long.py base.en data/an4/train.jsonl --minutes 10 60 --english
     python tools/bench_long.py runs/digits/transformer data/digits/test.jsonl --minutes 1 10 60 120
 
 A recording is a temporary FLAC of the manifest's utterances in their order, again and again, with half a

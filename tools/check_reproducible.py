@@ -1,6 +1,6 @@
 """Transcribe the same recordings again and again while other processes come and go: are the bytes the same?
 
-python tools/check_reproducible.py ggml-tiny.bin FOLDER --clips 200 --runs 10
+python tools/check_reproducible.py tiny FOLDER --clips 200 --runs 10
 
 Beside each run busy processes come and go, as a seed says; every second run is interrupted and resumed.
 """

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from asr.cli import GROUPS, import_command
-from asr.config import Config
+from asr.config import ByType, Config
 from asr.serve import ServeConfig
 from asr.system import DecodingResources, RunConfig
 from asr.transcription import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
@@ -59,7 +59,7 @@ def describe_section(section: type[Config], prefix: str, known: dict[type[Config
     lines, inner = [""], []
     for name, field in section.model_fields.items():
         key = f"{prefix}{name}"
-        sections = list(find_sections(field.annotation))
+        sections = list(find_sections(field))
         line = f"- {describe_setting(key, field)}"
         if same := {known[kind]: None for kind in sections if known.get(kind, key) != key}:
             line += f" As {' and '.join(f'`{other}`' for other in same)}."
@@ -73,10 +73,11 @@ def describe_section(section: type[Config], prefix: str, known: dict[type[Config
 
 
 def describe_setting(key: str, field: FieldInfo) -> str:
-    parts = [name_type(field.annotation), *name_limits(field.metadata)]
+    kind = "section" if any(map(is_choice, field.metadata)) else name_type(field.annotation)
+    parts = [kind, *name_limits(field.metadata)]
     if field.is_required():
         parts.append("required")
-    elif not list(find_sections(field.annotation)):
+    elif not list(find_sections(field)):
         parts.append(f"default `{show(field.get_default(call_default_factory=True))}`")
     elif field.default is None:
         parts.append("default `null`")
@@ -84,10 +85,20 @@ def describe_setting(key: str, field: FieldInfo) -> str:
 
 
 def find_sections(annotation: Any) -> Iterator[type[Config]]:
-    if isinstance(annotation, type) and issubclass(annotation, Config):
+    """Config classes of a setting or an annotation; all kinds where its `type` chooses one."""
+    if isinstance(annotation, FieldInfo):
+        annotation = [annotation.annotation, *annotation.metadata]
+    if isinstance(annotation, ByType):
+        yield from annotation.find_all().values()
+    elif isinstance(annotation, type) and issubclass(annotation, Config):
         yield annotation
-    for option in get_args(annotation) if get_origin(annotation) is not Literal else ():
+    options = annotation if isinstance(annotation, list) else get_args(annotation)
+    for option in options if get_origin(annotation) is not Literal else ():
         yield from find_sections(option)
+
+
+def is_choice(metadata: Any) -> bool:
+    return isinstance(metadata, ByType)
 
 
 def name_type(annotation: Any) -> str:
@@ -96,6 +107,8 @@ def name_type(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return " | ".join(f"`{choice}`" for choice in get_args(annotation))
     if isinstance(annotation, type) and issubclass(annotation, Config):
+        return "section"
+    if any(map(is_choice, get_args(annotation))):
         return "section"
     options = [option for option in get_args(annotation) if option is not Ellipsis]
     if get_origin(annotation) in (tuple, list):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Each command is a module, NAME_command, which imports torch only when it runs: help stays quick.
 GROUPS = {
     "data": {
-        "manifest": "check, count, split, filter, merge or convert lists of utterances",
+        "manifest": "check, count, split, filter, convert or pack lists of utterances",
         "features": "compute the features of audio files, and draw them",
     },
     "train": {

@@ -9,7 +9,7 @@ from asr.cli import DECODING_METHODS, add_decoding_options, add_settings, limit_
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "folder of a run or of one of its checkpoints, or a Whisper model: its file, folder or name"
+    text = "folder of a run or of one of its checkpoints, or a Whisper model: its folder or name"
     add("model", metavar="MODEL", help=text)
     text = "utterances with texts or labels: JSON Lines, or a folder of shards"
     add("manifest", metavar="MANIFEST", help=text)

@@ -217,7 +217,7 @@ class RunConfig(Config):
     """Start of every random choice: weights, order of the batches, augmentation, dropout."""
     start_from: str | None = None
     """Model whose weights, tokenizer and front end this run begins with: the folder of a run or checkpoint
-    (sizes of the model and `features` must be the same), or a Whisper model (file, folder, or a name such as
+    (sizes of the model and `features` must be the same), or a Whisper model (a folder, or a name such as
     openai/whisper-tiny) for an encoder or decoder of type whisper. Null: random weights, a tokenizer of the
     training texts."""
     keep_tokenizer: bool = True
