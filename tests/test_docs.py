@@ -316,6 +316,13 @@ def make_checkout(tmp_path: Path) -> Path:
     return folder
 
 
+# What arecord writes into a pipe at -f S16_LE -r 16000: a WAV of 2 GiB, whatever comes.
+ARECORD_HEADER = (
+    r"RIFF\044\000\000\200WAVEfmt \020\000\000\000\001\000\001\000\200\076\000\000"
+    r"\000\175\000\000\002\000\020\000data\000\000\000\200"
+)
+
+
 def make_environment(tmp_path: Path, folder: Path) -> dict[str, str]:
     """`asr` and `python` of this interpreter, with the copy; a Whisper model, and a microphone that plays a file."""
     from whisper_examples import make_weights, write_huggingface
@@ -325,7 +332,7 @@ def make_environment(tmp_path: Path, folder: Path) -> dict[str, str]:
     scripts = {
         "asr": f'exec "{sys.executable}" -m asr "$@"',
         "python": f'exec "{sys.executable}" "$@"',
-        "arecord": "head -c 64000 /dev/zero",
+        "arecord": f"printf '{ARECORD_HEADER}'; head -c 64000 /dev/zero",
     }
     for name, script in scripts.items():
         (bin_folder / name).write_text(f"#!/bin/sh\n{script}\n")
