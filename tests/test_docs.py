@@ -106,7 +106,7 @@ def test_every_page_is_in_the_navigation() -> None:
 @pytest.mark.parametrize("name", ["settings.md", "command-line.md", "packages.md"])
 def test_the_reference_is_that_of_the_code(name: str) -> None:
     pages = runpy.run_path(str(ROOT / "tools" / "make_reference.py"))["PAGES"]
-    message = "make it anew: python tools/make_reference.py (or make format)"
+    message = "make it again: python tools/make_reference.py (or make format)"
     assert pages[name]() == read(DOCS / "reference" / name), message
 
 

@@ -75,7 +75,7 @@ def bench_loading(arguments: argparse.Namespace) -> None:
 
 
 class Epoch(NamedTuple):
-    """What one epoch took."""
+    """Time and memory of one epoch."""
 
     seconds: float
     num_batches: int

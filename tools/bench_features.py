@@ -64,7 +64,7 @@ def native_fbank(audio_S: torch.Tensor) -> np.ndarray:
 
 
 def whisper_formula(audio_S: torch.Tensor) -> torch.Tensor:
-    """As Whisper computes it, with librosa's filters."""
+    """Log-mel as Whisper computes it, with librosa's filters."""
     window_W = torch.hann_window(400)
     spectrum = torch.stft(audio_S, 400, 160, window=window_W, return_complex=True)[:, :-1]
     filters = torch.from_numpy(librosa.filters.mel(sr=RATE, n_fft=400, n_mels=80))

@@ -36,7 +36,7 @@ NOISE = 0.0005
 
 @dataclass(frozen=True)
 class Place:
-    """Where an utterance is in a recording."""
+    """Position of an utterance in a recording."""
 
     utterance: Utterance
     start: float
@@ -127,7 +127,7 @@ def write_long(path: Path, utterances: Sequence[Utterance], seconds: float) -> l
 
 
 def share_out(words: Sequence[tuple[str, float]], places: Sequence[Place]) -> list[list[str]]:
-    """To each utterance the words whose middle is nearest to it."""
+    """Assign words to the utterance that their middle is nearest to."""
     borders = [(one.end + next_one.start) / 2 for one, next_one in pairwise(places)]
     shares: list[list[str]] = [[] for _ in places]
     for (text, _), place in zip(

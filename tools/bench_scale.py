@@ -1,4 +1,4 @@
-"""How time and memory of commands grow with the number of files and the length of a recording.
+"""Measure how time and memory of commands grow with the number of files and the length of a recording.
 
     python tools/bench_scale.py runs/digits/transformer data/digits/test.jsonl
     python tools/bench_scale.py recipes/an4/pretrained data/an4/dev.jsonl --files 1000 --hours 0.1 1
@@ -31,7 +31,7 @@ from asr.data import Utterance, read_manifest
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command took, over all its processes; the memory is that of the largest of them."""
+    """Time and memory of a command over all its processes; the memory is that of the largest of them."""
 
     seconds: float
     processor_seconds: float

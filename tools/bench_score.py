@@ -87,7 +87,7 @@ def count_by_kaldialign(references: list[str], hypotheses: list[str]) -> Counted
 
 
 def count_by_sclite(folder: Path) -> Counted:
-    """Of ref.trn and hyp.trn; from the raw summary, whose row of sums holds the counts."""
+    """Counts for ref.trn and hyp.trn, from the row of sums of the raw summary."""
     arguments = [
         "-s",
         "-r",

@@ -177,7 +177,7 @@ def build_encoder(kind: str, dim: int, num_layers: int) -> tuple[nn.Module, int]
 
 
 def measure_alone(kind: str, num_utterances: int, seconds: float, precision: str, results: object) -> None:
-    """In a process of its own, whose peak memory is that of this case."""
+    """Run a case in a process of its own, whose peak memory is that of the case."""
     keep_freed_memory()
     before = read_status("VmHWM")
     encoder, dim = build_encoder(kind, 256, 4)

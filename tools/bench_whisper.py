@@ -63,7 +63,7 @@ Transcribe = Callable[[Sequence[Path]], list[str]]
 
 @dataclass(frozen=True)
 class Case:
-    """What one process does."""
+    """Work of one process."""
 
     engine: str
     model: Path
@@ -87,7 +87,7 @@ class Outcome:
 
 @dataclass
 class Part:
-    """What all engines do: a table of the output."""
+    """One table of the output: all engines at one task."""
 
     title: str
     cases: list[Case]
@@ -222,7 +222,7 @@ def read_audio(path: Path) -> np.ndarray:
 
 
 def measure(case: Case, results: Any) -> None:
-    """In a process of its own."""
+    """Run an engine in a process of its own."""
     transcribe = LOADERS[case.engine](case)
     transcribe([case.warm_up])
     started, cpu_started = time.perf_counter(), time.process_time()
@@ -482,7 +482,7 @@ def make_parts(args: argparse.Namespace, folder: Path) -> list[Part]:
 
 
 def fits(engine: str, kind: str) -> bool:
-    """Whether an engine differs from the others in this part."""
+    """Check if an engine differs from the others in this part."""
     if kind == "start":
         return engine == "ours" or engine in ONCE
     return engine not in (

@@ -7,7 +7,7 @@
 sound we decode, which must be about as many as are left; with `--beside`, a Python that has
 faster-whisper, also what that decodes. `mutations` reads seeded files with bytes changed, spans removed
 or doubled, damaged headers, in processes with limits of time and memory, and counts what came of them;
-a later call in the same folder goes on where it stopped.
+a later call in the same folder continues where it stopped.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def make_files(folder: Path, seconds: float) -> dict[str, Path]:
 
 
 def count_samples(path: Path) -> int:
-    """What transcription gets of a file."""
+    """Number of samples that transcription gets of a file."""
     from asr.audio import reading as audio
 
     try:
@@ -151,7 +151,7 @@ def mutate(data: bytes, stream: np.random.Generator) -> bytes:
 
 
 def read_part(first: int, past: int, folder: Path, seed: int) -> None:
-    """In a child: a line for each file before it is read, and one after."""
+    """Read some files in a child process; print a line before each and one after."""
     from asr.audio import reading as audio
 
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))

@@ -48,7 +48,7 @@ def speak(folder: Path, num_clips: int, seed: int) -> None:
 
 @contextlib.contextmanager
 def changing_load(most: int, seed: int) -> Iterator[None]:
-    """From 0 to `most` busy processes, another number every few seconds."""
+    """Keep 0 to `most` processes busy, another number every few seconds."""
     choose, is_over = random.Random(seed), threading.Event()
     busy: list[subprocess.Popen[bytes]] = []
 

@@ -103,7 +103,7 @@ class MappedFile:
         if not 0 <= num_bytes <= self.left:
             raise UserError(
                 f"{self.path}: {what} should have {num_bytes:,} bytes, but {self.left:,} are left; "
-                "the file is cut off or damaged, download it anew"
+                "the file is cut off or damaged, download it again"
             )
         self._place += num_bytes
         return self._bytes[self._place - num_bytes : self._place]

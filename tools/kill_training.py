@@ -1,12 +1,12 @@
-"""Kills a training at random moments and goes on, many times; compares the end with a training never killed.
+"""Kill and resume a training at random moments, many times; compare the end with a training never killed.
 
     python tools/kill_training.py CONF --kills 100
     python tools/kill_training.py CONF --kills 20 --processes 2
 
 Each kill is SIGKILL: nothing can be saved on the way out. After each, the last checkpoint must load and be
 at most `train.save_every` updates behind; at the end, the weights must equal those of the uninterrupted
-training, bit by bit. With `--processes`, torchrun starts each training and goes on by itself after one of its
-processes was killed, once in each training.
+training, bit by bit. With `--processes`, torchrun starts each training and continues by itself after one of
+its processes was killed, once in each training.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def start(
 
 
 def last_step(output_dir: Path) -> int:
-    """Of the last checkpoint, which must be whole: it is loaded."""
+    """Update of the last checkpoint, which must be whole: it is loaded."""
     checkpoints = find_checkpoints(output_dir)
     if not checkpoints:
         return 0

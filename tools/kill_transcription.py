@@ -102,7 +102,7 @@ def read_outputs(folder: Path) -> dict[str, bytes]:
 
 
 def count_ends(folder: Path) -> Counter[str]:
-    """How often each recording was finished, or failed for good, by the journal."""
+    """Count by the journal how often each recording was finished, or failed for good."""
     journal = folder / JOURNAL
     lines = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
     return Counter(line["name"] for line in lines if "name" in line and {"seconds", "fault"} & line.keys())

@@ -47,7 +47,7 @@ HOSTILE = [
 
 
 class Load:
-    """What the clients of all kinds share: the server, what they send, and what they measure."""
+    """State that clients of all kinds share: the server, what they send, and what they measure."""
 
     def __init__(self, url: str, model: str, clips: list[Path], long: Path, seconds: float) -> None:
         self.url, self.model, self.clips = url.rstrip("/"), model, clips
@@ -178,7 +178,7 @@ class Load:
         time.sleep(0.5)
 
     def await_answers(self) -> None:
-        """Of clips that came at random moments; those who wait for more than a minute then are counted."""
+        """Send clips at random moments, and count those that wait for more than a minute."""
         end = time.monotonic() + LAST_SECONDS
         for thread in self.asking:
             thread.join(max(0.0, end - time.monotonic()))

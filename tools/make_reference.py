@@ -121,7 +121,7 @@ def name_type(annotation: Any) -> str:
 
 
 def is_type(option: Any) -> bool:
-    """Whether an argument of Annotated or a union is a type, and no limit or discriminator."""
+    """Check that an argument of Annotated or a union is a type, and no limit or discriminator."""
     return isinstance(option, type) or get_origin(option) is not None
 
 
@@ -135,7 +135,7 @@ def name_limits(metadata: list[Any]) -> list[str]:
 
 
 def name_kind(section: type[Config]) -> str:
-    """For the heading of a section that is one of several: its type."""
+    """Type of a section that is one of several, for its heading."""
     field = section.model_fields.get("type")
     choices = get_args(field.annotation) if field else ()
     return f", type {choices[0]}" if len(choices) == 1 else ""

@@ -4,7 +4,7 @@
 
 All tests are collected once and run once, to know which of them run which line. Each mutant then gets a fork
 of that process, in which the code of the functions is replaced and the tests of its line run until one fails:
-nothing is imported or written anew. (mutmut leaves out functions with decorators, cosmic-ray starts Python
+nothing is imported or written again. (mutmut leaves out functions with decorators, cosmic-ray starts Python
 for each mutant.)
 
 Left out as equivalent: docstrings, annotations, assertions, decorators, logs, messages of errors. What runs
@@ -63,7 +63,7 @@ class Mutant(NamedTuple):
 
 
 def find_replacements(node: Any) -> Iterator[ast.AST]:
-    """What may stand in place of a node."""
+    """Replacements of a node."""
     changes: list[dict[str, Any]] = []  # to its fields
     if isinstance(node, ast.Compare):
         swapped = [SWAPS[type(operator)]() for operator in node.ops]
@@ -141,7 +141,7 @@ def replace_functions(path: str, tree: ast.Module) -> bool:
 
 
 def run_in_fork(function: Callable[[], int], limit: float) -> str:
-    """How it ended: survived, killed (a test failed, or the process died), timeout, unchanged, broken."""
+    """End of a mutant: survived, killed (a test failed, or the process died), timeout, unchanged, broken."""
 
     def run() -> None:
         os.setsid()

@@ -1,4 +1,4 @@
-"""Where the first bottleneck lies on many machines: rates measured here, put into a model of a cluster.
+"""Find the first bottleneck on many machines: rates measured here, in a model of a cluster.
 
     python tools/simulate_scale.py --measure rates.json     # some minutes; then the tables
     python tools/simulate_scale.py --rates rates.json       # the tables again, of the same rates
@@ -164,7 +164,7 @@ def measure_processes(kind: str, folder: Path, count: int, seconds: float) -> fl
 
 
 def measure_files(folder: Path) -> dict[str, float]:
-    """What the process does that hands out the units."""
+    """Work of the process that hands out the units."""
     from asr.audio import Recording, read_info
     from asr.scale import OutputFolder
 
@@ -244,7 +244,7 @@ def measure(seconds: float) -> dict[str, Any]:
 
 
 def list_training_limits(f: Mapping[str, float]) -> dict[str, float]:
-    """Of each resource, the seconds of audio that it carries in a second."""
+    """Seconds of audio that each resource carries in a second."""
     nodes = math.ceil(f["gpus"] / f["gpus_per_node"])
     return {
         "GPUs": f["gpus"] * f["gpu_training"] * f["gpu_speedup"],
@@ -331,7 +331,7 @@ def show_limits(title: str, limits: Mapping[str, float], needed: float) -> None:
 
 
 def show_sizes(f: Mapping[str, float]) -> None:
-    """What grows with the hours, for a training and for a transcription."""
+    """Quantities that grow with the hours, for a training and for a transcription."""
     nodes = math.ceil(f["gpus"] / f["gpus_per_node"])
     training, transcription = list_training_limits(f), list_transcription_limits(f)
     rate = min(limit for name, limit in training.items() if name != "requests, a file each")

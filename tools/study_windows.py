@@ -3,7 +3,7 @@
     python tools/study_windows.py conf/fsdd/ctc_lstm.yaml train.steps=600 --windows 1 4 40
 
 The training set of the conf is packed into about so many shards; a window of all of them is the shuffle of a
-whole epoch. Runs that are done already are kept, so that the same command goes on.
+whole epoch. Runs that are done already are kept, so that the same command continues.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Any audio file as frames of float32 by FFmpeg, fenced in, and what headers tell that it does not.
 
-Where sound is damaged, decoding goes on behind it, with silence in its place.
+Where sound is damaged, decoding continues behind it, with silence in its place.
 """
 
 from __future__ import annotations

@@ -345,7 +345,7 @@ class _Reading:
         return np.where(is_number, piece, np.float32(0))
 
     def _find_damage(self) -> str:
-        """What is missing, where, once the last piece was read; "" if nothing is."""
+        """Description of the missing parts, once the last piece was read; "" if none is missing."""
         decoder, rate = self.decoder, self.decoder.sample_rate
         past = self.first + self.num_frames
         wanted = math.inf if self.count is None else self.first + self.count
@@ -505,7 +505,7 @@ _ALAC_PACKET = 4096  # frames, to which some headers round up
 
 
 class _LibsndfileDecoder:
-    """Frames by libsndfile, up to the first damage: FFmpeg goes on behind it."""
+    """Frames by libsndfile, up to the first damage: FFmpeg continues behind it."""
 
     is_torn = False
 

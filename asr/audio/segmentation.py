@@ -247,7 +247,7 @@ class CuttingRules(SegmentationConfig):
     """All rules of cutting: the settings, and what a kind of model or a client of the server changes."""
 
     min_share: float = 0.4
-    """Speech that goes on past max_seconds is not cut before this share of it."""
+    """Speech that continues past max_seconds is not cut before this share of it."""
     max_pause_seconds: float = 0.5
     """A longer pause always ends a segment; at shorter ones cuts are made only where max_seconds asks."""
     padding_seconds: float = 0.3
@@ -358,7 +358,7 @@ class Segmenter:
         return self._cut_out(self._begin(speech_T[0]), self._num_samples / self.frame_samples, None)
 
     def ending(self) -> AudioSegment | None:
-        """The segment that the present pause will end as it is, unless someone goes on to speak."""
+        """The segment that the present pause will end as it is, unless someone continues to speak."""
         speech_T = self._find_speech()
         if not speech_T or self._known - 1 - speech_T[-1] < self._padding:
             return None
@@ -413,7 +413,7 @@ class Segmenter:
         silent = _find_runs(~self._is_speech_T[begin - self._first :])
         pauses = [(begin + a, begin + b) for a, b in silent if b - a >= shortest_pause]
         for first, past in pauses:
-            # One that goes on at the newest frame must be long enough for the padding of both sides.
+            # One that continues at the newest frame must be long enough for the padding of both sides.
             enough = certain if past == known else longest_pause
             if past - first >= enough and first <= limit - padding:
                 end = first + min(padding, (past - first) // 2)
@@ -434,7 +434,7 @@ class Segmenter:
         return max(self._next, speech - self._padding)
 
     def _cut(self, start: int, limit: int, pauses: list[tuple[int, int]]) -> AudioSegment:
-        """Speech goes on past the limit: cut in its longest late pause, else at its quietest place."""
+        """Speech continues past the limit: cut in its longest late pause, else at its quietest place."""
         earliest = start + _count_frames(self.rules.min_share * self.rules.max_seconds)
         inside = [(a, b) for a, b in pauses if earliest <= (a + b) // 2 <= limit and a < limit]
         if inside:

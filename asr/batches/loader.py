@@ -120,7 +120,7 @@ class UtteranceLoader:
 
 
 def count_allowed(num_utterances: int) -> int:
-    """How many utterances of so many may be broken."""
+    """Number of utterances, of this many, that may be broken."""
     return max(int(MAX_BROKEN_SHARE * num_utterances), min(MAX_BROKEN, num_utterances // 2))
 
 

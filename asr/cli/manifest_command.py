@@ -244,7 +244,7 @@ def _convert(args: argparse.Namespace) -> int:
 
 def _add_pack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifest", metavar="MANIFEST", help=JSON_LINES)
-    parser.add_argument("folder", metavar="FOLDER", help="the shards go here; a second run goes on")
+    parser.add_argument("folder", metavar="FOLDER", help="the shards go here; a second run continues")
     text = "flac: 16 bits; copy: whole files as they are, parts as flac (default: flac)"
     parser.add_argument("--encoding", choices=("flac", "copy"), default="flac", help=text)
     parser.add_argument("--hours", metavar="H", type=float, default=8.0, help="of a shard (default: 8)")

@@ -139,7 +139,7 @@ def name_fields(record: Mapping[str, Any], columns: Mapping[str, Sequence[str]] 
                 names.setdefault(meaning, own)
     if "duration" in names:
         names.pop("milliseconds", None)
-    if {"duration", "milliseconds"} & names.keys():  # SpeechBrain tells the end besides
+    if {"duration", "milliseconds"} & names.keys():  # SpeechBrain also gives the end
         names.pop("end", None)
     values = {meaning: record[name] for meaning, name in names.items()}
     for meaning in _TIMES:

@@ -349,7 +349,7 @@ class SpeechDecoder:
         return texts
 
     def time_tokens(self, encoded: EncodedAudio, tokens: Sequence[Sequence[int]]) -> list[list[TokenTime]]:
-        """When each token was recognized: by the CTC head, else by cross-attention."""
+        """Time of each token, by the CTC head, else by cross-attention."""
         if self.model.ctc_head is not None:
             return align_by_ctc(encoded.ctc_BTV.cpu(), encoded.lengths_B, tokens)
         with arithmetic(self.device, self.dtype):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from asr.files import replace_file
 
-# Colours that people with any kind of color vision tell apart (Okabe and Ito, 2008).
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+# Colors that people with any kind of color vision tell apart (Okabe and Ito, 2008).
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 DPI = 120
 LABEL_SIZE = 8  # points
 
@@ -22,7 +22,7 @@ def draw_learning_curve(path: Path, panels: Mapping[str, Mapping[str, Sequence[t
         figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
     ):
         for number, (name, points) in enumerate(curves.items()):
-            style = {"color": COLOURS[number % len(COLOURS)], "marker": None if name == "train" else "o"}
+            style = {"color": COLORS[number % len(COLORS)], "marker": None if name == "train" else "o"}
             steps, values = [step for step, _ in points], [value for _, value in points]
             axes.plot(steps, values, label=name, markersize=3, **style)
         axes.set(title=measure, xlabel="updates")

@@ -357,7 +357,7 @@ class CTCPrefixes:
     def next_token_times(self) -> Tensor:
         """(B, W, T): probability that the next token, whichever it is, begins at each step, given the prefix.
 
-        What may follow a path does not depend on how it goes on, so no step after t has a say. The last step
+        What may follow a path does not depend on how it continues, so no step after t counts. The last step
         has the probability that nothing follows, too; and all of it where there is no path, too few steps.
         """
         most_BW1 = self._ends.amax(-1, keepdim=True).clamp(min=NEVER * self._ends.size(-1))
@@ -398,7 +398,7 @@ class CTCPrefixes:
         return (shares_BWT @ self._probabilities_BVT.mT).clamp(min=1e-35).log() + most_BW1.float()
 
     def advance(self, parents_BW: Tensor, tokens_BW: Tensor) -> None:
-        """New beams: each is the prefix of its parent (a beam of before) and one more token."""
+        """New beams: each is the prefix of its parent (an earlier beam) and one more token."""
         index_BWT = parents_BW[..., None].expand(-1, -1, self._ends.size(-1))
         in_blank, all_ends = self._ends_in_blank.gather(1, index_BWT), self._ends.gather(1, index_BWT)
         is_repeat_BW1 = (tokens_BW == self._last_BW.gather(1, parents_BW))[..., None]

@@ -63,7 +63,7 @@ class AttentionWindowConfig(Config):
     """A soft window on cross-attention around the position of the next token, in all layers and heads.
 
     Training and all searches have it. Let the decoder see few tokens back, too (`decoder.window`), and the
-    encoder few steps (`encoder.window`), lest these know the lengths of training.
+    encoder few steps (`encoder.window`), so that they do not learn the lengths of training.
     """
 
     follows: Literal["ctc", "itself"] = "ctc"
@@ -77,7 +77,7 @@ class AttentionWindowConfig(Config):
 
 
 class GuidedAttentionConfig(Config):
-    """How cross-attention is led along the recording. Each part may go with any other."""
+    """Guidance of cross-attention along the recording. Each part may be combined with any other."""
 
     loss: AttentionLossConfig | None = None
     """Pushes attention to run from left to right, in training; null: no push."""

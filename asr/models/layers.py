@@ -1,4 +1,4 @@
-"""What all models are made of: their base, dropout, feed-forward, positions, attention."""
+"""Parts of all models: their base, dropout, feed-forward, positions, attention."""
 
 from __future__ import annotations
 

@@ -376,7 +376,7 @@ class SpeechModel(EncoderModel):
     def limit_tokens(self, encoded_lengths_B: Tensor) -> Tensor:
         """The most tokens that a decoder may give: as many as CTC could.
 
-        Without CTC, one for every two frames of features, lest a decoder that repeats itself never ends.
+        Without CTC, one for every two frames of features, so that a decoder that repeats itself ends.
         """
         return encoded_lengths_B * (max(1, self.subsampling_factor // 2) if self.ctc_head is None else 1)
 

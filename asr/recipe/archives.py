@@ -91,7 +91,7 @@ def _try(url: str, part: Path, sha256: str | None, max_bytes: int) -> str:
 
 
 def _fetch(url: str, part: Path, sha256: str | None, max_bytes: int) -> None:
-    """Append what `part` lacks, or write it anew where the server cannot resume; then check it."""
+    """Append what `part` lacks, or write it again where the server cannot resume; then check it."""
     offset = part.stat().st_size if sha256 is not None and part.exists() else 0
     headers = {"User-Agent": "asr", "Accept-Encoding": "identity"}
     headers |= {"Range": f"bytes={offset}-"} if offset else {}

@@ -120,7 +120,7 @@ def require_fingerprint(folder: Path, names: Iterable[str], sample_rate: int, ex
 def compute_fingerprint(folder: Path, names: Iterable[str], sample_rate: int) -> str:
     """SHA-256 over the sorted names, each with the SHA-256 of its 16-bit samples.
 
-    Archives are packed anew now and then, with other bytes around the same content; this stays the same.
+    Archives are packed again now and then, with other bytes around the same content; this stays the same.
     """
     digest = hashlib.sha256()
     for name in sorted(names):

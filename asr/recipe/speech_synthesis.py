@@ -83,7 +83,7 @@ def pronounce(words: Iterable[str], voice: str = "en-us") -> list[tuple[str, ...
         for word in words:
             rest = ctypes.c_char_p(word.lower().encode())  # in capitals, some are read letter by letter
             phones: list[str] = []
-            while rest.value:  # espeak-ng goes on by a clause
+            while rest.value:  # espeak-ng continues by a clause
                 phones += _NOT_PHONES.sub(" ", spell(ctypes.byref(rest), _UTF8, _IPA).decode()).split()
             spoken.append(tuple(phones))
     return spoken
@@ -94,7 +94,7 @@ def _fresh_library() -> Iterator[tuple[ctypes.CDLL, int]]:
     """espeak-ng, newly loaded, and its sample rate.
 
     Its noise and the flutter of its voices go on from one utterance to the next, in variables that no call
-    resets. Loading the library anew does, at 2 ms.
+    resets. Loading the library again does, at 2 ms.
     """
     loader = _import_loader()
     system = ctypes.CDLL(None)

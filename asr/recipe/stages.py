@@ -79,7 +79,7 @@ def _run_task(task: Task) -> None:
     except OSError as error:
         raise UserError(
             f"{error.filename or task.name}: {error.strerror or error}; {task.name} ended there. "
-            "The same command goes on from there"
+            "The same command continues from there"
         ) from error
 
 

@@ -32,7 +32,7 @@ MAX_TABLE_LABELS = 20  # a wider table cannot be read
 
 @dataclass(kw_only=True)
 class ReadSplit(ComputingTime):
-    """What a model says of the utterances that could be read, and the faults of the others."""
+    """Decode the utterances that can be read; also return the faults of the others."""
 
     results: dict[str, list[str]] = field(default_factory=dict)
     """id to labels, one or one for each encoded step, or to the text of each speaker."""

@@ -105,7 +105,7 @@ class Recurrence(torch.autograd.Function):
     """All steps of an `IntraAttentionCell`, from what it makes of the inputs: (T, B, 5 D) to (B, T, D).
 
     Two to three times as fast in training as step by step, and but for the weights of attention in memory
-    linear in T: the tapes are written once, and what the sigmoids gave is computed anew on the way back.
+    linear in T: the tapes are written once, and what the sigmoids gave is computed again on the way back.
     """
 
     @staticmethod

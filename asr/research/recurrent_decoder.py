@@ -1,7 +1,7 @@
 """Recurrent decoders: with attention to the encoded steps, with a single summary of them, or intra-attention.
 
 The line before the Transformer: Cho et al. 2014 squeeze the utterance into one vector; Bahdanau et al. 2015
-and Chorowski et al. 2015 look at the encoded steps anew before each token; Cheng et al. 2016 let the network
+and Chorowski et al. 2015 look at the encoded steps again before each token; Cheng et al. 2016 let the network
 look at its own past too.
 """
 

@@ -205,7 +205,7 @@ class OutputFolder:
         }
 
     def _is_same(self, line: Line, recording: Recording) -> bool:
-        """Whether a line is of the same audio and settings; audio that is not there is never the same."""
+        """Check that a line has the same audio and settings; missing audio is never the same."""
         return line.items() >= self._describe(recording).items() and line["stamp"] is not None
 
     def _relative(self, path: Path) -> str:

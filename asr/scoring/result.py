@@ -269,7 +269,7 @@ class Score:
 
     @cached_property
     def error_counts(self) -> dict[str, Counter[Any]]:
-        """How often each (reference unit, hypothesis unit) was confused, each unit deleted or inserted."""
+        """Counts of confused pairs (reference unit, hypothesis unit), and of deleted and inserted units."""
         found = {"confusions": Counter[Any](), "deletions": Counter[Any](), "insertions": Counter[Any]()}
         for number in np.flatnonzero(self.errors_P):
             for kind, reference, hypothesis in self.utterances[number].operations:

@@ -113,7 +113,7 @@ class LiveTranscriber:
         return [self._end(segment) for segment in self._segmenter.finish()]
 
     def _prepare(self, ending: AudioSegment) -> LiveText:
-        """Decode a segment that will end unless someone goes on to speak."""
+        """Decode a segment that will end unless someone continues to speak."""
         found = self._recognize(ending, self._language_of_whole, is_tentative=True)
         # Without warnings there would have been no second attempts either.
         self._prepared = None if found.warnings else (ending, found)
@@ -274,7 +274,7 @@ class PipeReader:
         return not self._waiting.empty()
 
     def delay(self) -> float:
-        """How long the newest audio had to wait, in seconds; warns once when it is long."""
+        """Seconds that the newest audio had to wait; warns once when they are many."""
         seconds = time.monotonic() - self.arrived
         if seconds > BEHIND_SECONDS and not self._is_behind:
             logger.warning(

@@ -63,7 +63,7 @@ class ServeConfig(FamilySections):
     max_sessions: int = pydantic.Field(default=16, ge=1)
     """Live sessions at once."""
     hosts: tuple[str, ...] = ()
-    """Names by which clients may address a server without keys, besides localhost and IP addresses."""
+    """Names by which clients may address a server without keys, beside localhost and IP addresses."""
     origins: tuple[str, ...] = ()
     """Web pages of other hosts that may use the server, such as https://example.org."""
 
@@ -202,7 +202,7 @@ class Service:
 
     @contextlib.contextmanager
     def admit_request(self, key: str) -> Iterator[None]:
-        """Admit a request before its upload is read, which would be sent in vain."""
+        """Admit a request before its upload is read, so that no refused file is sent."""
         if self.num_requests >= self.config.max_requests:
             raise _busy(503, "too many requests at once")
         self._require_room(key, 0.0)

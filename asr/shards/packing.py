@@ -1,4 +1,4 @@
-"""Pack the audio of a manifest into tar shards: each written aside, then renamed; a second run goes on.
+"""Pack the audio of a manifest into tar shards: each written aside, then renamed; a second run continues.
 
 shard-000000.tar has <id>.flac and <id>.json, the record, one after the other, as webdataset reads them.
 """

@@ -141,7 +141,7 @@ class ShardFolder:
         header, infos = parse_folder_index(place, content)
         if len(infos) != header.shards:
             raise UserError(
-                f"{place}: {len(infos):,} of {header.shards:,} shards are there; `asr manifest pack` goes on"
+                f"{place}: {len(infos):,} of {header.shards:,} shards exist; `asr manifest pack` continues"
             )
         return cls(
             str(address), [TarShard(folder, info) for info in sorted(infos, key=lambda info: info.name)]

@@ -105,7 +105,7 @@ def write_checkpoint(
         reason = getattr(error, "strerror", None) or error
         raise UserError(
             f"{folder}: cannot write this checkpoint ({reason}); those before it are as they were. "
-            "Make room and run the same command again: it goes on from the last one"
+            "Make room and run the same command again: it continues from the last one"
         ) from None
 
 

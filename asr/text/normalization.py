@@ -74,7 +74,7 @@ def _check_characters(text: str) -> None:
     if found := re.search("[\ud800-\udfff]", text):
         raise UserError(
             f"character {found.start() + 1} of a text is half of a surrogate pair (U+{ord(found[0]):04X}), "
-            f"which is no character by itself; write the text anew, as UTF-8"
+            f"which is no character by itself; write the text again, as UTF-8"
         )
     # Nor may rules bring so many together: nfkc makes marks of half-width voicing signs, and strip_invisible
     # removes what stands between marks.

@@ -466,7 +466,7 @@ def compute_fingerprint(config: TokenizerConfig, texts: Iterable[str]) -> str:
 
 
 def _start_digest(config: TokenizerConfig) -> hashlib._Hash:
-    # Without defaults: a setting that is new in the code changes no fingerprint of before.
+    # Without defaults: a setting that is new in the code changes no earlier fingerprint.
     digest = hashlib.sha256(config.model_dump_json(exclude_defaults=True).encode())
     if config.pronunciations is not None:
         digest.update(repr(read_dictionary(config.pronunciations)).encode(errors="surrogatepass"))

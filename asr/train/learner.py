@@ -212,7 +212,7 @@ def keep_freed_memory() -> None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Recognise out of memory: on a GPU PyTorch has a type for it, on a CPU only words."""
+    """Recognize out of memory: on a GPU PyTorch has a type for it, on a CPU only words."""
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(
         words in str(error) for words in OUT_OF_MEMORY
     )

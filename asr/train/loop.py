@@ -200,7 +200,7 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
                 if is_asked:
                     wait_for_checkpoint(writer, process)
                     logger.info(
-                        "stopped and saved at update %d; the same command goes on from there", state.step
+                        "stopped and saved at update %d; the same command continues from there", state.step
                     )
                     raise KeyboardInterrupt if stop.number == signal.SIGINT else SystemExit(143)
                 if is_last:

@@ -80,7 +80,7 @@ class Monitor:
             except Exception as error:  # of another's server, perhaps
                 self._callbacks.remove(callback)
                 message = (
-                    "the callback failed (%s: %s); training goes on without it, log.jsonl has everything"
+                    "the callback failed (%s: %s); training continues without it, log.jsonl has everything"
                 )
                 logger.warning(message, type(error).__name__, error)
 

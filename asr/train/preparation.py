@@ -330,7 +330,7 @@ def complete(config: RunConfig, source: ModelConfig) -> RunConfig:
             missing = [key for key in getattr(own, "from_start", ()) if getattr(own, key) is None]
             parts[name] = own.model_copy(update={key: getattr(other, key) for key in missing})
     model = config.model.model_copy(update=parts)
-    # Built anew, to check what could not be checked before.
+    # Built again, to check what could not be checked before.
     return RunConfig(**config.model_copy(update={"model": model}).model_dump())
 
 

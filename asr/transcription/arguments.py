@@ -1,4 +1,4 @@
-"""What a command line means: recordings by files and folders, and settings by key=value."""
+"""Meaning of a command line: recordings by files and folders, and settings by key=value."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class WhisperTokenizer(SpecialTokens):
     def encode(self, text: str) -> list[int]:
         """Ids of a text. What looks like a special token is text too."""
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise UserError(f"{text[:40]!r} holds half of a surrogate pair; write the text anew, as UTF-8")
+            raise UserError(f"{text[:40]!r} holds half of a surrogate pair; write the text again, as UTF-8")
         return self._encoding.encode_ordinary(text)
 
     def decode(self, ids: Iterable[int]) -> str:

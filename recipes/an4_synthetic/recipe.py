@@ -1,4 +1,4 @@
-"""What people say in AN4, spoken by espeak-ng: spelled names, numbers, dates and control words.
+"""Sentences as in AN4, spoken by espeak-ng: spelled names, numbers, dates and control words.
 
 Needs no corpus: the recipe makes its own, the same samples on each run. To start the training for AN4 from;
 neither its recordings nor its transcripts are read, only its words and kinds of sentences are known.

@@ -1,6 +1,6 @@
 """CHiME-4: sentences of WSJ0 read to a tablet with six microphones in bus, café, pedestrian area, street.
 
-Training is on each microphone by itself, dev and test on the track of one microphone. Besides there are dev
+Training is on each microphone by itself, dev and test on the track of one microphone. There are also dev
 and test of five microphones (all but the second, which faces backwards) joined by delay and sum.
 """
 

@@ -35,7 +35,7 @@ NUMBERS = re.compile("ゼロ|[０零一二三四五六七八九十百千．]")
 
 @dataclass
 class Segment:
-    """What is said between two pauses."""
+    """Speech between two pauses."""
 
     channel: str
     start: float

@@ -87,7 +87,7 @@ def prepare(
 def _join_strings(
     name: str, lengths: np.ndarray, recordings: dict[Path, np.ndarray], output_dir: Path
 ) -> Iterator[Utterance]:
-    """Of each speaker, strings of these lengths in random order."""
+    """Make strings of these lengths for each speaker, in random order."""
     speakers = sorted({_speaker(path) for path in recordings})
     folder = output_dir / "audio" / name
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """LibriSpeech: 960 hours of read English audiobooks, by 2,484 readers.
 
 Prepares whatever folders of it are there. With all of them train is the 960 hours; dev and test are clean and
-other together, and each for itself besides.
+other together, and each by itself too.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _read_part(folder: Path) -> Iterator[Line]:
 
 
 def _share_readers(readers: dict[str, Counter[str]]) -> tuple[str, dict[str, str]]:
-    """Where parts are missing, set readers of the largest split aside for the splits that have none.
+    """Set readers of the largest split aside for splits that have no part.
 
     Returns that split, and which split each of its readers goes to; no reader where no split is empty.
     """

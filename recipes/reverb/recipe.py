@@ -1,6 +1,6 @@
 """REVERB: sentences of WSJ in British English, in rooms; simulated (WSJCAM0) and real (MC-WSJ-AV).
 
-Training is on clean WSJCAM0, dev and test on one distant microphone, near or far; besides on all eight,
+Training is on clean WSJCAM0, dev and test on one distant microphone, near or far; also on all eight,
 joined by delay and sum, if the task files of eight are there.
 """
 

@@ -193,7 +193,7 @@ def test_live_the_segment_that_is_spoken_can_be_seen() -> None:
 
 
 def test_a_long_recording_in_one_segment_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not anew with each block: an hour would take a minute, three hours nine."""
+    """Not again with each block: an hour would take a minute, three hours nine."""
     copied, concatenate = [0], np.concatenate
 
     def count(parts: list[np.ndarray], *args: Any, **kwargs: Any) -> np.ndarray:

@@ -237,7 +237,7 @@ def test_threads(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_clip(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """A part of a recording, with the times of the whole; another one is done anew."""
+    """A part of a recording, with the times of the whole; another one is done again."""
     soundfile.write("long.wav", make_speechlike(3.0, seed=3), 16_000)
     records = []
     for clip in ("0,1.5", "1.5,2.5", "0:01.5", "9"):
@@ -364,7 +364,7 @@ def test_a_file_for_each_recording_and_format(run: Run) -> None:
 def test_an_interrupted_folder_is_resumed(
     run: Run, talker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written stays as it is; another setting or another model makes all anew."""
+    """What was written stays as it is; another setting or another model makes all again."""
     whole, num_files = output_folder.replace_file, 0
 
     def break_down(path: Path) -> Any:

@@ -148,7 +148,7 @@ LENGTHS = [10, 8, 0, 5, 3, 1, 9, 10, 10]
 
 
 def decode_plainly(model: SpeechModel, encoded_TD: torch.Tensor, limit: int) -> list[int]:
-    """One utterance without padding; everything is computed anew for each token."""
+    """One utterance without padding; everything is computed again for each token."""
     assert model.decoder is not None
     tokens: list[int] = []
     while len(tokens) < limit:

@@ -242,7 +242,7 @@ def test_config_says_what_does_not_go_together(setting: str, message: str) -> No
 
 
 def test_a_decoder_without_a_type_is_a_transformer() -> None:
-    """As in the configs of before there were others."""
+    """As in earlier configs, before there were others."""
     tree = {"encoder": {"type": "lstm"}, "decoder": {"num_layers": 2}}
     config = SpeechModelConfig.model_validate_json(json.dumps(tree))
     assert config.decoder == TransformerDecoderConfig(num_layers=2)

@@ -121,7 +121,7 @@ HALF = len(CONTENT) // 2
     ("how", "ranges"),
     [
         ("plain", [None]),
-        ("cut", [None, f"bytes={HALF}-"]),  # goes on where the connection ended
+        ("cut", [None, f"bytes={HALF}-"]),  # continues where the connection ended
         ("cut-no-range", [None, f"bytes={HALF}-"]),  # the server sends all again
         ("to:/plain", [None, None]),
     ],

@@ -107,7 +107,7 @@ def test_published_results_are_whole_meant_and_small(path: Path) -> None:
 
 def test_the_table_of_all_results_is_that_of_the_files() -> None:
     page = runpy.run_path(str(RECIPES.parent / "tools" / "make_results.py"))["make_page"]()
-    message = "make it anew: python tools/make_results.py"
+    message = "make it again: python tools/make_results.py"
     assert (RECIPES / "RESULTS.md").read_text(encoding="utf-8") == page, message
 
 

@@ -1,4 +1,4 @@
-"""Trainings of a recipe: once, resumed, and anew when what they read has changed."""
+"""Trainings of a recipe: once, resumed, and again when what they read has changed."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_scores_and_weights_are_those_of_the_papers(tree: dict[str, Any]) -> Non
 @every_decoder
 @torch.no_grad()
 def test_token_by_token_is_as_all_at_once(name: str) -> None:
-    """Also with utterances and beams chosen on the way: each beam goes on from its own past."""
+    """Also with utterances and beams chosen on the way: each beam continues from its own past."""
     decoder = build(DECODERS[name])
     tokens_BU, encoded_BTE, lengths_B = example(num_tokens=8)
     state = decoder.start(encoded_BTE, lengths_B)

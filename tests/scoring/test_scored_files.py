@@ -103,7 +103,7 @@ def test_references_in_the_fields_of_a_manifest(folder: Path, capsys: pytest.Cap
     record = score_json(capsys, "ref.jsonl", "hyp.trn")
     assert record["systems"][0]["errors"] == 0 and record["references"].startswith("up to 3 of")
     assert any("reference_3: 2 of 3 utterances have no text; their other" in note for note in record["notes"])
-    # A file besides them; ids, in another order and not all of them.
+    # Another file; ids, in another order and not all of them.
     Path("more.trn").write_text("of course (s2-c)\nelsewhere (s9-z)\n")
     Path("hyp.trn").write_text("of course (s2-c)\nthe cat sat (s1-a)\nfive (s1-b)\n")
     record = score_json(capsys, "ref.jsonl,more.trn", "hyp.trn")

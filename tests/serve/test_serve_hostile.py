@@ -124,7 +124,7 @@ FRAMES = (
 @FEW
 @given(frames=st.lists(FRAMES, max_size=8))
 def test_any_frames_are_answered(app: Any, frames: list[str]) -> None:
-    """Whatever comes, the session goes on to its end, and every answer is an event that can be sent."""
+    """Whatever comes, the session continues to its end, and every answer is an event that can be sent."""
     service, sent = app.state.service, []
 
     def send(event: Any) -> None:

@@ -1,4 +1,4 @@
-"""Packing: every utterance once, nothing lost of its samples, a second run goes on, bad files are reported."""
+"""Packing: every utterance once, nothing lost of its samples, a second run continues, bad files are reported."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_second_run_goes_on_and_ends_the_same(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(packing, "write_shard", write)
         pack_noise(manifest, tmp_path / "cut", 4)
-    with pytest.raises(UserError, match=r"2 of [45] shards are there; `asr manifest pack` goes on"):
+    with pytest.raises(UserError, match=r"2 of [45] shards exist; `asr manifest pack` continues"):
         ShardFolder.open(tmp_path / "cut")
     with open(tmp_path / "cut" / "index.jsonl", "ab") as file:
         file.write(b'{"name": "shard-0000')  # as a kill in the middle of a line leaves it

@@ -30,5 +30,5 @@ def test_as_whisper_does(text: str, expected: str) -> None:
 
 @pytest.mark.parametrize("text", ["9" * 5000, "a\ud800"])
 def test_texts_that_cannot_be_read_are_refused(text: str) -> None:
-    with pytest.raises(UserError, match=r"mend the text|write the text anew"):
+    with pytest.raises(UserError, match=r"mend the text|write the text again"):
         normalize_english(text)

@@ -229,7 +229,7 @@ def run_two_processes(arguments: Sequence[str], *program: str) -> subprocess.Com
 @pytest.mark.slow  # now and then, gloo aborts a process that has done all its work and is about to end
 def test_two_processes_equal_one(tiny_run: TinyRun, tmp_path: Path) -> None:
     """Two gloo processes, a batch each, against one process with two batches to an update; and one process that
-    goes on where two were."""
+    continues where two were."""
     settings = [
         *("model.encoder.dropout=0.0", "model.decoder.dropout=0.0", "train.steps=6"),
         "batches.max_utterances=1",

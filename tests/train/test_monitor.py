@@ -140,7 +140,7 @@ def test_one_that_fails_warns_once_and_stops_nothing(
 
     train(tiny_run(*SHORT), callback=fail)
     (message,) = (text for text in caplog.messages if "ConnectionError" in text)
-    assert "the callback failed (ConnectionError: no route to host); training goes on" in message
+    assert "the callback failed (ConnectionError: no route to host); training continues" in message
 
 
 def test_a_missing_package_is_named_before_the_first_update(

@@ -99,7 +99,7 @@ def test_a_run_of_phones_has_the_words_of_its_own_dictionary(
     tokenizer = load_or_train_tokenizer(run)
     assert tokenizer.tokens == source.tokenizer.tokens
     assert tokenizer.decode(tokenizer.encode("NEO ONE ENO")) == "NEO ONE ENO"
-    assert tokenizer.encode("ONE") == source.tokenizer.encode("ONE"), "words of before keep their spelling"
+    assert tokenizer.encode("ONE") == source.tokenizer.encode("ONE"), "known words keep their spelling"
     # No entry; and a homophone that needs a mark, #1, which training had not.
     assert tokenizer.find_unknown("NEO ONE BAR WON") == ["BAR", "WON"]
     assert load_or_train_tokenizer(run) == tokenizer, "the one that is there is its own"

@@ -140,7 +140,7 @@ def test_termination_saves_and_resumes(
         send_signals(patch, [number])
         train(tiny_run("train.steps=6"))
     assert number == signal.SIGINT or caught.value.code == 143
-    assert "stopped and saved at update 5; the same command goes on from there" in caplog.text
+    assert "stopped and saved at update 5; the same command continues from there" in caplog.text
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert find_checkpoints(tmp_path / "run")[-1].name == "step-00000005", "the update in progress is kept"
     assert_equal_bits(whole, train(tiny_run("train.steps=6")))
@@ -221,7 +221,7 @@ def test_termination_of_the_whole_group(tiny_run: TinyRun, tmp_path: Path, numbe
     process.join(60)
     said = messages.read_text()
     assert process.exitcode == status, said
-    assert "Traceback" not in said and "the same command goes on from there" in said
+    assert "Traceback" not in said and "the same command continues from there" in said
     assert len(find_checkpoints(tmp_path / "run")) == 1
 
 
@@ -278,7 +278,7 @@ def test_changed_settings_are_refused(tiny_run: TinyRun) -> None:
     train(tiny_run("train.steps=3", *free, "train.validate_every=1", "train.keep_best=1"))
 
 
-# --- a training goes on -------------------------------------------------------------------------
+# --- a training continues -------------------------------------------------------------------------
 
 
 def test_a_finished_training_is_extended(
@@ -325,7 +325,7 @@ def test_a_validation_that_fails_loses_no_update(
         raise UserError("dev cannot be read")
 
     monkeypatch.setattr(loop, "compute_dev_scores", fail)
-    for step in (2, 4):  # a restart goes on behind it
+    for step in (2, 4):  # a restart continues behind it
         with pytest.raises(UserError, match="dev cannot be read"):
             train(tiny_run("train.steps=5", "train.validate_every=2"))
         assert load_state(find_checkpoints(tmp_path / "run")[-1])["step"] == step

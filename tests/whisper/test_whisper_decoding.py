@@ -1,5 +1,5 @@
 """Decoding of windows: prompts, languages, silence, another try where a text has faults; and the searches of a
-batch, against plain loops that compute everything anew at each step."""
+batch, against plain loops that compute everything again at each step."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_a_loop_ends_when_the_checks_are_sure_to_refuse_it(max_repeats: int | No
     rules: Any = SimpleNamespace(end=end, apply=lambda scores_RV, tokens_RU: scores_RV)
     model: Any = SimpleNamespace(decoder=decoder)
     begun = Beginning(state, score(2), torch.zeros(2), 200)
-    if expected < 70:  # the other row goes on alone
+    if expected < 70:  # the other row continues alone
         lines[0], lines[1] = lines[1], lines[0]
     found = sample(model, rules, begun, max_repeats=max_repeats)
     assert sorted(len(tokens) for tokens, _ in found) == sorted([expected, 70])

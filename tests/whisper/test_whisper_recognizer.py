@@ -364,7 +364,7 @@ def test_a_folder_is_of_one_arithmetic(
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_int8": True, "amx_bf16": True})
     monkeypatch.setattr("asr.models.speech_model.is_int8_exact", lambda: True)
     Path("out/a.jsonl").unlink()  # this one is to be made again
-    # Without a name it is that of this machine, and all is done anew, as with any other setting.
+    # Without a name it is that of this machine, and all is done again, as with any other setting.
     assert call(*command)[0] == 0
     assert json.loads(Path("out/a.jsonl").read_bytes())["arithmetic"] == "int8_bf16 on cpu"
     assert call(*command, "--set", "precision=float32", "--device", "cpu")[0] == 0

@@ -307,7 +307,7 @@ def test_a_run_is_a_model_as_any_other(
 
 @pytest.mark.slow
 def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the model that `--only` asks for to its error rate, and anew when that model is another one."""
+    """From the model that `--only` asks for to its error rate, and again when that model is another one."""
     monkeypatch.chdir(tmp_path)
     recipes_dir = write_tones_recipe(tmp_path, tones, "text_fusion=True, speeds=(0.9, 1.0)")
     conf = RUN.replace("{tones}/", "data/tones/").replace("{folder}/tiny", "openai/whisper-tiny")
