@@ -299,6 +299,16 @@ def test_an_utterance_that_ctc_does_not_align_has_the_prior(prior: dict[str, Any
     assert torch.equal(find_bias(1e-9, training=False), window)
 
 
+def test_the_threshold_is_a_loss_per_token() -> None:
+    """A loss of 0 stands for too few steps, and so for no alignment."""
+    targets = Targets(torch.full((4, 3), 5), torch.tensor([3, 3, 1, 3]))
+    encoded, ctc_BTV = (torch.zeros(4, 8, 2), torch.full((4,), 8)), torch.randn(4, 8, 9).log_softmax(-1)
+    batch = GuidedBatch(targets, encoded, ctc_BTV, torch.tensor([5.9, 6.1, 2.1, 0.0]), (*encoded, None), 0)
+    config = GuidedAttentionConfig.model_validate({"window": {"width": 1.5, "ctc_threshold": 2.0}})
+    bias_BNT = GuidedAttention(config, 4).find_bias(batch)
+    assert bias_BNT is not None and bias_BNT.flatten(1).any(1).tolist() == [True, False, False, False]
+
+
 @every_guided_decoder
 @pytest.mark.parametrize("method", ["joint", "attention", "rescoring"])
 @torch.inference_mode()
