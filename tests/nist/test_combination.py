@@ -37,6 +37,7 @@ BY_ROVER = [
     (("zero zero one", "zero one", "zero zero one", "zero zero zero one", "zero one one"), "zero zero one"),
     # Ties: an inserted word against no word, slots without words, the order of moves, rounding.
     (("d", "d a", "b"), "d a"),
+    (("a", "a a", "a b"), "a"),
     (("b", "d d", "d"), "d"),
     (("a a", "a", "c"), "a a"),
     (("b a", "d", "b", "b"), "b"),

@@ -103,3 +103,9 @@ def test_a_place_out_of_reach_needs_strong_evidence(bias: float, expected: int) 
     state = decoder.start(torch.zeros(1, 12, decoder.key.in_features), torch.tensor([12]))
     bias_RUT = bias * (torch.arange(12) == 9)[None, None]
     assert decoder.compute_bias(torch.tensor([[SOS_ID]]), state, bias_RUT).argmax() == expected
+
+
+def test_a_token_moves_by_fewer_than_64_steps() -> None:
+    _, decoder = build_tracking()
+    state = decoder.start(torch.zeros(1, 80, decoder.key.in_features), torch.tensor([80]))
+    assert (state.move_TT > 0).sum(1).tolist() == [64] * 17 + list(range(63, 0, -1))
