@@ -245,7 +245,7 @@ def start_or_resume(system: System[Model], process: Process) -> tuple[Learner, T
 FREE_SETTINGS = {
     "output_dir", "data.max_unknown", "batches.num_workers", "train.device", "train.threads",
     "train.log_every", "train.validate_every", "train.save_every",
-    "train.keep_best",
+    "train.keep_best", "train.tensorboard",
 }  # fmt: skip
 
 

@@ -269,13 +269,15 @@ def test_a_process_without_dev_batches_has_the_scores_of_all(
     assert dev_scores.compute_dev_scores(system, [], process) == scores and sums[0] != sums[1]
 
 
-def test_changed_settings_are_refused(tiny_run: TinyRun) -> None:
+def test_changed_settings_are_refused(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asr.train.monitor.open_tensorboard", lambda config, step: lambda step, numbers: None)
     train(tiny_run("train.steps=3"))
     for setting in ("optim.learning_rate=0.1", "train.steps=2"):
         with pytest.raises(UserError, match=rf"other settings \({setting.partition('=')[0]}: "):
             train(tiny_run("train.steps=3", setting))
     free = ("train.log_every=7", "batches.num_workers=1", "data.max_unknown=0.5", "train.save_every=1")
-    train(tiny_run("train.steps=3", *free, "train.validate_every=1", "train.keep_best=1"))
+    free += ("train.validate_every=1", "train.keep_best=1", "train.tensorboard=true")
+    train(tiny_run("train.steps=3", *free))
 
 
 # --- a training continues -------------------------------------------------------------------------
