@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import UserError
-from asr.files import require_local
+from asr.files import find_shipped, require_local
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -23,30 +23,37 @@ if TYPE_CHECKING:
 
 # Each command is a module, NAME_command, which imports torch only when it runs: help stays quick.
 GROUPS = {
-    "data": {
+    "Inference": {
+        "transcribe": "transcribe recordings to text, subtitles or tables",
+        "serve": "start a server with OpenAI's audio API and a web page for files and microphone",
+        "align": "find the word times of known transcripts",
+    },
+    "Training": {
+        "recipe": "list, show or run recipes: from a corpus to trained, compared systems",
+        "train": "train a model, or resume an interrupted training",
+    },
+    "Data": {
         "manifest": "check, count, split, filter, convert or pack lists of utterances",
         "features": "compute the features of audio files, and draw them",
     },
-    "train": {
-        "recipe": "list, show or run recipes: from a corpus to trained, compared systems",
-        "train": "train a system, or resume an interrupted training",
-        "tokenizer": "train the tokenizer that a config describes",
-        "ngram": "estimate n-grams from the training texts",
-        "pronounce": "write a dictionary for a tokenizer of phones, by espeak-ng",
+    "Evaluation": {
+        "evaluate": "decode a data set by one or several methods: error rates with intervals, speed",
+        "score": "compute error rates with intervals, show errors, compare systems",
+        "combine": "combine the texts of several systems by votes on each word (ROVER)",
     },
-    "use": {
-        "transcribe": "transcribe recordings, as text, subtitles or tables",
-        "serve": "a server that speaks OpenAI's audio API, with a page for files and microphone",
-        "align": "find the times of the words of a manifest's texts",
-        "convert": "write the model of a run, or a Whisper model, as a folder to pass on",
-        "info": "explain every setting of a config, or what is in a trained model",
-    },
-    "measure": {
-        "evaluate": "decode a split by one or several methods: error rates with intervals, speed",
-        "score": "error rates with intervals, where the errors are, and which system is better",
-        "combine": "one text for each utterance, by votes of several systems on each word",
+    "Tools": {
+        "info": "explain every setting of a config, or show what a trained model contains",
+        "convert": "export the model of a run, or convert a Whisper model",
+        "tokenizer": "train the tokenizer of a config",
+        "ngram": "estimate an n-gram language model from the training texts",
+        "pronounce": "write a pronunciation dictionary by espeak-ng",
     },
 }
+EXAMPLES = """Examples:
+  asr transcribe talk.mp3 --model base.en --format srt
+  asr recipe run digits
+  asr score ref.trn hyp.trn
+"""
 COMMANDS = {name: help_text for commands in GROUPS.values() for name, help_text in commands.items()}
 FOLDERS = {"recipe": "recipe", "serve": "serve", "combine": "scoring.nist"}  # of capabilities; others: cli
 
@@ -108,23 +115,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help"]
     chosen = next((word for word in arguments if word in COMMANDS), None)
     past = arguments.index("--") if "--" in arguments else len(arguments)  # then names of files
     # Options may be spelled with underscores, as --output_dir.
     dashed = [re.sub("^--[^=]+", lambda name: name[0].replace("_", "-"), word) for word in arguments[:past]]
     parser = _Parser(
         prog="asr",
+        usage="asr [-h] [-V] COMMAND ...",
         description="Speech recognition: run dataset recipes, transcribe audio files, score WER.",
         epilog=_list_commands(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="store_true", help="print the version")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", help="one of those below")
+    parser.add_argument("-V", "--version", action="store_true", help="print the version")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS, prog="asr")
     for name, help_text in COMMANDS.items():
         subparser = subparsers.add_parser(name, description=help_text[0].upper() + help_text[1:] + ".")
         if name == chosen:
             module = import_command(name)
             module.add_arguments(subparser)
+            text = "print warnings and errors only"
+            subparser.add_argument("-q", "--quiet", action="store_true", help=text)
             subparser.set_defaults(run=module.run)
     args = parser.parse_args([*dashed, *arguments[past:]])
     if args.version:
@@ -135,6 +147,8 @@ def _run(arguments: list[str]) -> int:
     if args.command is None:
         parser.print_help()
         return 0
+    if args.quiet:
+        logging.getLogger().setLevel(logging.WARNING)
     return int(args.run(args))
 
 
@@ -149,7 +163,8 @@ def _list_commands() -> str:
         "\n".join([f"{title}:", *(f"  {name:12}{help_text}" for name, help_text in commands.items()), ""])
         for title, commands in GROUPS.items()
     )
-    return "\n".join([*groups, "`asr COMMAND --help` explains a command. Results go to standard output."])
+    end = "`asr help COMMAND` explains a command. Results go to standard output, messages to standard error."
+    return "\n".join([*groups, EXAMPLES, end])
 
 
 # --- options that several commands share -----------------------------------------------------------
@@ -234,6 +249,13 @@ def find_pool(args: argparse.Namespace) -> PoolOptions | None:
     if args.ray is not None or args.workers is not None:
         raise UserError("--ray and --workers go with --engine ray; give it, or leave them out")
     return None
+
+
+def require_any_input(*paths: str) -> None:
+    """Refuse paths of which none is there, before torch is imported. Addresses and - are not looked for."""
+    if not any(path == "-" or "://" in path or find_shipped(path).exists() for path in paths):
+        more = f", nor any of {len(paths) - 1} more" if len(paths) > 1 else ""
+        raise UserError(f"{paths[0]}: no such file{more}; check the path")
 
 
 def refuse_to_overwrite(source: str, target: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 
-from asr.cli import AudioProgress, add_batch_size, add_device, refuse_to_overwrite
+from asr.cli import AudioProgress, add_batch_size, add_device, refuse_to_overwrite, require_any_input
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    require_any_input(args.manifest)
     from asr.data.manifest import write_manifest
     from asr.errors import UserError
     from asr.evaluation.speech import read_references

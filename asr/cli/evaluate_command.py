@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from asr.cli import DECODING_METHODS, add_decoding_options, add_settings, limit_threads
+from asr.cli import DECODING_METHODS, add_decoding_options, add_settings, limit_threads, require_any_input
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    require_any_input(args.manifest)
     from asr.cli.evaluation_job import evaluate
 
     limit_threads(args.threads)

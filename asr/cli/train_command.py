@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 
-from asr.cli import add_config, read_overrides
+from asr.cli import add_config, read_overrides, require_any_input
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,6 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    require_any_input(args.config)
     from asr.errors import UserError
     from asr.system.run_config import RunConfig
     from asr.train.distributed import is_main_process

@@ -24,6 +24,7 @@ from asr.cli import (
     add_settings,
     find_pool,
     limit_threads,
+    require_any_input,
 )
 from asr.errors import UserError, plural
 
@@ -142,12 +143,15 @@ def _to_seconds(time: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
+    if not (args.audio or args.stream or args.set == ["list"] or args.language == "list"):
+        raise UserError("expected AUDIO...; `asr transcribe --help` shows all options")
+    if args.audio:
+        require_any_input(*args.audio)
     from asr.files import find_families
     from asr.transcription.arguments import (
         TranscriptionSettings,
         find_recordings,
         print_settings,
-        require_any,
     )
 
     if args.set == ["list"]:
@@ -165,7 +169,6 @@ def run(args: argparse.Namespace) -> int:
     if args.stream:
         return _stream(job, formats)
     recordings = find_recordings(args.audio, args.recursive)
-    require_any(recordings)  # before weights are fetched
     if args.plot_attention and len(recordings) > 1:
         raise UserError(f"--plot-attention draws one recording, and here are {len(recordings)}; give one")
     if args.clip is not None:
@@ -179,8 +182,6 @@ def run(args: argparse.Namespace) -> int:
 def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
     """Refuse options that do not go together, before any file is read."""
     has_folder, plot = args.output_dir is not None, args.plot_attention
-    if not (args.audio or args.stream):
-        raise UserError("expected AUDIO...; `asr transcribe --help` explains what else there is")
     is_of_files = args.audio not in ([], ["-"]) or args.recursive or has_folder or plot or args.clip
     if args.stream and (is_of_files or args.channels == "separate" or formats not in (["txt"], ["jsonl"])):
         raise UserError(

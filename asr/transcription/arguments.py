@@ -59,14 +59,6 @@ def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[R
     return [replace(recording, id=name) for (recording, _), name in zip(found.values(), names, strict=True)]
 
 
-def require_any(recordings: Sequence[Recording]) -> None:
-    """Refuse recordings of which none is there."""
-    here = [one for one in recordings if one.content is None and one.path != STANDARD_INPUT]
-    if here and len(here) == len(recordings) and not any(os.path.lexists(one.path) for one in here):
-        others = f", nor any of {len(here) - 1:,} more" if len(here) > 1 else ""
-        raise UserError(f"{here[0].path}: no such file{others}; check the path")
-
-
 def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[Found]:
     """Expand folders. What cannot be read is an error later, when the others are read, too."""
     if "://" in argument:

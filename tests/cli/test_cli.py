@@ -75,10 +75,13 @@ WITH_SETTINGS = {  # what each such command also needs, and a setting that it ha
 
 @pytest.mark.parametrize("command", WITH_SETTINGS)
 def test_a_misspelled_setting_names_the_nearest(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = {"MODEL": str(ROOT / "recipes/an4/pretrained"), "CONF": str(CONFS[0])}
     words, setting = WITH_SETTINGS[command]
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.wav", "test.jsonl"):
+        Path(name).touch()
     words = [command, *(places.get(word, word) for word in words)]
     if command == "recipe":
         words += ["--corpus-dir", str(tmp_path), "--output-dir", str(tmp_path / "out"), "--stage", "train"]
@@ -115,6 +118,27 @@ def test_settings_by_position_and_by_set_are_the_same(capsys: pytest.CaptureFixt
         shown.append(capsys.readouterr().out)
     assert "seed: 17\n    Start of every random choice" in shown[0] and "train.steps: 9\n" in shown[0]
     assert len(set(shown)) == 1
+
+
+def test_wrong_paths_are_told_without_torch() -> None:
+    """A second of imports is long for a misspelled name."""
+    code = "import sys, asr.cli; print([asr.cli.main(words.split()) for words in sys.argv[1:]], 'torch' in sys.modules)"
+    commands = [
+        "transcribe",
+        "transcribe no.wav",
+        "train no.yaml",
+        "evaluate tiny no.jsonl",
+        "align tiny no.jsonl --output x",
+    ]
+    done = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True)
+    assert done.stdout == "[2, 2, 2, 2, 2] False\n", done.stderr
+    assert done.stderr.count("no such file; check the path") == 4
+
+
+def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["help", "score"])
+    assert stopped.value.code == 0 and capsys.readouterr().out.startswith("usage: asr score")
 
 
 @pytest.mark.parametrize("conf", CONFS, ids=lambda path: str(path.relative_to(ROOT / "conf")))

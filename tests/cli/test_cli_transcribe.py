@@ -222,7 +222,7 @@ def test_what_is_refused(words: str, message: str, run: Run) -> None:
     ],
 )
 def test_wrong_names_are_told_before_weights_are_fetched(
-    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str, message: str, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("fetched"))
     assert cli.main(["transcribe", *words.split()]) == 2
