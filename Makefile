@@ -22,7 +22,7 @@ help:
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make check      ruff, mypy and the fast tests"
 	@echo "make docs       build the documentation's site into site/"
-	@echo "make demo       speak a corpus of digits, train two systems on it, compare their error rates"
+	@echo "make demo       synthesize a corpus of digits, train two systems on it, compare their error rates"
 
 setup: $(VENV)/.installed
 
