@@ -17,7 +17,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.errors import UserError
     from asr.system.run_config import RunConfig
     from asr.train.distributed import is_main_process
-    from asr.train.loop import train_and_draw
+    from asr.train.loop import train_model
     from asr.train.monitor import LINES
 
     try:
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         return 2  # one process says it
     for handler in logging.getLogger().handlers:
         handler.setFormatter(LINES)
-    folder = train_and_draw(config)
+    folder = train_model(config)
     if is_main_process():
         print(folder)
     return 0

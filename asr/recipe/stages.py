@@ -36,7 +36,7 @@ from asr.recipe.experiment import (
 from asr.recipe.report import make_report
 from asr.system.checkpoint import find_commit
 from asr.system.run_config import RunConfig, find_checkpoints, find_model
-from asr.train.loop import require_same_training, train_and_draw
+from asr.train.loop import require_same_training, train_model
 from asr.train.preparation import hash_data
 
 logger = logging.getLogger(__name__)
@@ -214,7 +214,7 @@ def _train(experiment: Experiment, run: Run, runs: Sequence[Run]) -> Task:
         write_record(run.record_path, record)
         threads = torch.get_num_threads()
         try:
-            train_and_draw(run.config)
+            train_model(run.config)
         finally:
             torch.set_num_threads(threads)  # a conf may set them; the next one may count on the default
         write_record(run.record_path, record | {"done": True})

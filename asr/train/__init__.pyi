@@ -15,7 +15,13 @@ from .learner import (
     keep_freed_memory as keep_freed_memory,
     learning_rate_at as learning_rate_at,
 )
-from .loop import Ranked as Ranked, TrainingState as TrainingState, note_score as note_score, train as train
+from .loop import (
+    Ranked as Ranked,
+    TrainingState as TrainingState,
+    note_score as note_score,
+    train as train,
+    train_model as train_model,
+)
 from .preparation import (
     TrainingData as TrainingData,
     load_or_train_tokenizer as load_or_train_tokenizer,

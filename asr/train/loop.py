@@ -111,16 +111,24 @@ class TrainingState:
     """Length of the longest training utterance: recordings are cut to such lengths to be transcribed."""
 
 
-def train(
+def train_model(
     config: RunConfig | str | Path, overrides: Sequence[str] = (), *, callback: Callback | None = None
 ) -> Path:
     """Train what the YAML file of a run describes, or resume it; returns the folder of the model.
 
-    `callback`: called with the update and values of each line of log.jsonl, in the main process.
-    After Ctrl-C or SIGTERM, raises `KeyboardInterrupt` or `SystemExit(143)` once a checkpoint is written.
+    Draws the learning curve into the run's folder. `callback`: called with the update and values of each line
+    of log.jsonl, in the main process. After Ctrl-C or SIGTERM, raises `KeyboardInterrupt` or
+    `SystemExit(143)` once a checkpoint is written.
     """
-    if not isinstance(config, RunConfig):
-        config = RunConfig.load(config, overrides)
+    config = config if isinstance(config, RunConfig) else RunConfig.load(config, overrides)
+    folder = train(config, callback)
+    if is_main_process():
+        draw_log(Path(config.output_dir), config.train.select_by)
+    return folder
+
+
+def train(config: RunConfig, callback: Callback | None = None) -> Path:
+    """Train as `train_model` does, without the picture."""
     find_commit()  # of now, whatever becomes of the checkout
     process = start_process(config.train.device)
     try:
@@ -137,14 +145,6 @@ def train(
             return _train(config, process, callback)
     finally:
         stop_process()
-
-
-def train_and_draw(config: RunConfig) -> Path:
-    """Train as `train` does, and draw the learning curve into the run's folder."""
-    folder = train(config)
-    if is_main_process():
-        draw_log(Path(config.output_dir), config.train.select_by)
-    return folder
 
 
 def _train(config: RunConfig, process: Process, callback: Callback | None) -> Path:

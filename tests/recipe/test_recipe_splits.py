@@ -19,7 +19,7 @@ TONES = SYSTEMS["ctc_lstm"]
 def recipes_dir(tmp_path: Path, tones: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The recipe of tones with one system, for which all but its training is done."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("asr.recipe.stages.train_and_draw", lambda config: pytest.fail("trained"))
+    monkeypatch.setattr("asr.recipe.stages.train_model", lambda config: pytest.fail("trained"))
     folder = write_tones_recipe(tmp_path, tones)
     (tmp_path / "conf" / "tones" / "transformer.yaml").unlink()
     return folder
@@ -63,7 +63,7 @@ def test_dev_that_is_test_is_said_to_be(
     recipes_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it is in this recipe."""
-    monkeypatch.setattr("asr.recipe.stages.train_and_draw", lambda config: None)
+    monkeypatch.setattr("asr.recipe.stages.train_model", lambda config: None)
     run_recipe(make_experiment(recipes_dir), "prepare")
     run_recipe(make_experiment(recipes_dir), "train")
     assert "6 utterances of data/tones/dev.jsonl are also in data/tones/test.jsonl" in caplog.text

@@ -19,7 +19,7 @@ from training_examples import read_log, run_until_killed
 from asr.cli import main
 from asr.errors import UserError
 from asr.system import RunConfig
-from asr.train import Outcome, loop, monitor, train
+from asr.train import Outcome, loop, monitor, train, train_model
 
 TinyRun = Callable[..., RunConfig]
 SHORT = ("train.steps=4", "train.log_every=1", "train.validate_every=4", "train.save_every=2")
@@ -60,7 +60,7 @@ def test_from_python_progress_is_shown(
     """Where the program has set up no logging, which pytest has."""
     monkeypatch.setattr(logging.getLogger("asr"), "propagate", False)
     tiny_run()
-    folder = train(tmp_path / "run.yaml", ["train.steps=2"])
+    folder = train_model(tmp_path / "run.yaml", ["train.steps=2"])
     shown = capsys.readouterr().err
     assert (
         folder == tmp_path / "run" / "model" and "train 2/2: epoch 0, loss" in shown and "dev 2/2: " in shown
@@ -102,7 +102,7 @@ def test_a_model_that_has_learned_nothing_is_said(
 ) -> None:
     panels: dict[str, Any] = {}
     monkeypatch.setattr(monitor, "draw_learning_curve", lambda path, curves: panels.update(curves))
-    loop.train_and_draw(tiny_run("train.steps=1", "train.select_by=loss"))
+    loop.train_model(tiny_run("train.steps=1", "train.select_by=loss"))
     assert "WER on dev is 100.0 %" in caplog.text and "learning_curve.png" in caplog.text
     assert panels.keys() == {"loss", "wer"} and len(panels["wer"]["dev"]) == 1
     caplog.clear()
