@@ -27,7 +27,7 @@ from asr.recipe import build_tasks, read_record, run_recipe
 from asr.system import RunConfig, find_checkpoints, load_any_system, load_system
 from asr.text import SOS_ID, Tokenizer
 from asr.train import Learner, Process, prepare_system, train
-from asr.whisper import WhisperSystem, load_whisper
+from asr.whisper import WhisperSystem, build_sizes, load_whisper, rename_weights
 
 # B utterances, T frames, F features, U tokens, N tokens and the end, V vocabulary
 
@@ -271,7 +271,7 @@ def test_a_fine_tuned_whisper_is_a_whisper(
     recording = str(tones / json.loads((tones / "dev.jsonl").read_text().splitlines()[0])["audio"])
     command = ["transcribe", recording, "--model", config.output_dir, "--format", "json"]
     capsys.readouterr()
-    options = ["--language", "en", "--set", "whisper.hotwords=[the rain, six]", "--set", "whisper.samples=1"]
+    options = ["--language", "en", "--hotwords", "the rain, six", "--set", "whisper.samples=1"]
     assert main([*command, *options]) == 0
     assert json.loads(capsys.readouterr().out)[0]["language"] == "en"
     assert main([*command, "--language", "de"]) == 2
@@ -285,6 +285,11 @@ def test_a_fine_tuned_whisper_is_a_whisper(
         parts = zip(weight.chunk(size), weights[name].chunk(size), strict=True)
         is_equal = [torch.equal(*part) for part in parts]
         assert all(is_equal[:1] + is_equal[2:]) if size == 3 else is_equal[-1], name
+    assert main(["convert", config.output_dir, str(tmp_path / "new.pt")]) == 0
+    tree = torch.load(tmp_path / "new.pt", weights_only=True)
+    sizes = build_sizes(tree["dims"], "new.pt")
+    for name, weight in rename_weights(sizes, tree["model_state_dict"], "new.pt").items():
+        assert torch.equal(weight, again.model.state_dict()[name]), name
 
 
 @pytest.mark.slow
