@@ -31,7 +31,8 @@ Contender = Callable[[torch.Tensor], object]  # takes (batch, samples) in [-1, 1
 
 
 def build_contenders() -> dict[str, Contender]:
-    kaldi, whisper = FrontEnd(FeaturesConfig()), FrontEnd(FeaturesConfig(convention="whisper"))
+    kaldi = FrontEnd(FeaturesConfig(cmvn="none"))  # as the others, which do not normalize
+    whisper = FrontEnd(FeaturesConfig(convention="whisper"))
     spectrogram = torchaudio.transforms.MelSpectrogram(RATE, **SPECTROGRAM)
 
     def with_lengths(front_end: FrontEnd) -> Contender:
