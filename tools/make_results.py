@@ -5,6 +5,7 @@ python tools/make_results.py
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -40,4 +41,7 @@ def make_page() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     (RECIPES / "RESULTS.md").write_text(make_page(), encoding="utf-8")

@@ -47,7 +47,7 @@ def save_model(tiny_run: Callable[..., RunConfig], name: str) -> str:
     features = FeaturesConfig(num_mels=20, cmvn="utterance")
     run = tiny_run().model_copy(update={"model": SYSTEMS[name], "features": features})
     tokenizer = Tokenizer.train(TokenizerConfig(type="characters"), ["ONE TWO SIX TEN"])
-    torch.manual_seed(5)
+    torch.manual_seed(6)
     model = build_model(SYSTEMS[name], 20, len(tokenizer)).eval()
     for head in (model.ctc_head, model.decoder and getattr(model.decoder, "output", None)):
         if head is not None:
