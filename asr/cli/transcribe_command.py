@@ -145,6 +145,10 @@ def _to_seconds(time: str) -> float:
 def run(args: argparse.Namespace) -> int:
     if not (args.audio or args.stream or args.set == ["list"] or args.language == "list"):
         raise UserError("expected AUDIO...; `asr transcribe --help` shows all options")
+    formats = list(dict.fromkeys(FORMATS if "all" in args.format else args.format)) or ["txt"]
+    pool = find_pool(args)
+    if args.audio or args.stream:
+        _refuse_conflicts(args, formats)
     if args.audio:
         require_any_input(*args.audio)
     from asr.files import find_families
@@ -161,9 +165,6 @@ def run(args: argparse.Namespace) -> int:
         for family in find_families():
             print("".join(f"{code:5}{name}\n" for code, name in family.languages.items()), end="")
         return 0
-    formats = list(dict.fromkeys(FORMATS if "all" in args.format else args.format)) or ["txt"]
-    pool = find_pool(args)
-    _refuse_conflicts(args, formats)
     limit_threads(args.threads)
     job = _read_job(args)
     if args.stream:

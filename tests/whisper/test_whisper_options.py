@@ -41,7 +41,11 @@ def test_the_page_has_every_option_that_help_shows(capsys: pytest.CaptureFixture
     assert {"best_of", "fp16", "initial_prompt", "output_format"} < shown <= on_page
 
 
-def test_options_of_theirs_become_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_theirs_become_settings(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.wav").touch()
     words = "--best-of 3 --fp16 False --no-speech-threshold None --logprob-threshold -0.5 -f srt -f vtt"
     found = parse(words)
     assert found.format == ["srt", "vtt"]
@@ -62,6 +66,7 @@ def test_underscores_are_dashes(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         with pytest.raises(SystemExit):
             main(arguments)
         assert "--batch-size: '0': expected" in capsys.readouterr().err
+    (tmp_path / "a_b").touch()
     assert main(["transcribe", str(tmp_path / "a_b"), "--model", "no_model_here"]) == 2
     assert "no_model_here" in capsys.readouterr().err
 
