@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -186,51 +186,92 @@ def _gap_cost(word: str, is_optional: bool) -> int:
 
 # Shapes: P pairs, R units of a reference, H units of a hypothesis.
 GAP, PAIR = 3, 4  # of an insertion or a deletion, and of a substitution
-MAX_BATCH = 2_000_000  # cells of pairs of the same lengths, which are aligned together
+DIAGONAL = 0  # the third kind of move through the table, beside DELETION and INSERTION
+MAX_BATCH = 2_000_000  # of one byte, and rows of four
 MAX_TABLE = 1_000_000_000
-"""Cells of one pair, a byte each: 31,000 words on each side, three hours of speech."""
+"""Cells of one pair: 31,000 words on each side, three hours of speech."""
 
 
 def find_cheapest_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Edits:
     """Find the alignment that sclite chooses among those of least cost: see _compute_moves."""
     numbers: dict[str, int] = {}
-    groups: dict[tuple[int, int], list[tuple[int, list[int], list[int]]]] = {}  # by lengths
+    kept: list[tuple[int, np.ndarray, np.ndarray]] = []
     for pair, (reference, hypothesis) in enumerate(pairs):
         if reference != hypothesis:
-            if len(reference) * len(hypothesis) > MAX_TABLE:
-                lengths = f"{len(reference):,} units against {len(hypothesis):,}"
-                raise UserError(
-                    f"utterance number {pair + 1}: {lengths} are too long; cut it, or align as jiwer does"
+            # From the end, an equal pair costs nothing, so that sclite always takes it.
+            same = 0
+            for said, heard in zip(reversed(reference), reversed(hypothesis), strict=False):
+                if said != heard:
+                    break
+                same += 1
+            reference_R, hypothesis_H = (
+                np.array(
+                    [numbers.setdefault(unit, len(numbers)) for unit in units[: len(units) - same]], np.int32
                 )
-            sides = (reference, hypothesis)
-            said, heard = ([numbers.setdefault(unit, len(numbers)) for unit in side] for side in sides)
-            groups.setdefault((len(reference), len(hypothesis)), []).append((pair, said, heard))
-    found = [np.empty((4, 0), np.int64)]
-    for (rows, columns), group in groups.items():
-        size = 1 + MAX_BATCH // ((rows + 1) * (columns + 1))
-        found += [_align_group(group[first : first + size]) for first in range(0, len(group), size)]
-    edits = np.concatenate(found, axis=1)
-    # The groups mix the pairs; within a pair the order is right already.
-    return Edits(*edits[:, np.argsort(edits[0], kind="stable")])
+                for units in (reference, hypothesis)
+            )
+            kept.append((pair, reference_R, hypothesis_H))
+    found = [_align_batch(batch) for batch in _make_batches(kept)]
+    columns = np.concatenate(found, axis=1) if found else np.empty((4, 0), np.int64)
+    # The batches mix the pairs; within a pair the order is right already.
+    return Edits(*columns[:, np.argsort(columns[0], kind="stable")])
 
 
-def _align_group(group: list[tuple[int, list[int], list[int]]]) -> np.ndarray:
+Coded = tuple[int, np.ndarray, np.ndarray]
+"""Number of a pair, its reference and its hypothesis with a number for each unit."""
+
+
+def _make_batches(pairs: list[Coded]) -> Iterator[list[Coded]]:
+    """Pairs of about the same size, padded to MAX_BATCH at most."""
+    batch: list[Coded] = []
+    rows = columns = 0
+    for pair in sorted(pairs, key=lambda pair: (len(pair[1]), len(pair[2]))):
+        num_rows, num_columns = len(pair[1]) + 1, len(pair[2]) + 1
+        if num_rows * num_columns > MAX_TABLE:
+            number, lengths = pair[0] + 1, f"{num_rows - 1:,} units against {num_columns - 1:,}"
+            raise UserError(
+                f"utterance number {number}: {lengths} are too long; cut it, or align as jiwer does"
+            )
+        rows, columns = max(rows, num_rows), max(columns, num_columns)
+        if batch and (len(batch) + 1) * rows * columns > MAX_BATCH:
+            yield batch
+            batch, rows, columns = [], num_rows, num_columns
+        batch.append(pair)
+    if batch:
+        yield batch
+
+
+def _align_batch(batch: list[Coded]) -> np.ndarray:
     """The four columns of Edits, as rows."""
-    pair_P, references_PR, hypotheses_PH = (np.array(column, np.int64) for column in zip(*group, strict=True))
+    numbers_P = np.array([pair for pair, _, _ in batch])
+    references_PR = _pad([reference for _, reference, _ in batch], -1)
+    hypotheses_PH = _pad([hypothesis for _, _, hypothesis in batch], -2)
     moves_RPH = _compute_moves(references_PR, hypotheses_PH)
-    pair = np.arange(len(group))
-    i, j = np.full(len(group), references_PR.shape[1]), np.full(len(group), hypotheses_PH.shape[1])
+    pair = np.arange(len(batch))
+    i = np.array([len(reference) for _, reference, _ in batch])
+    j = np.array([len(hypothesis) for _, _, hypothesis in batch])
     steps = []
     while len(pair):
         move = moves_RPH[i, pair, j].astype(np.int64)
-        i, j = i - (move != INSERTION), j - (move != DELETION)
-        is_pair = move == SUBSTITUTION
-        differ = ~is_pair
-        differ[is_pair] = references_PR[pair[is_pair], i[is_pair]] != hypotheses_PH[pair[is_pair], j[is_pair]]
-        steps.append(np.stack([pair_P[pair], move, i, j])[:, differ])
+        i = i - (move != INSERTION)
+        j = j - (move != DELETION)
+        differ = move != DIAGONAL
+        diagonal = np.flatnonzero(~differ)
+        differ[diagonal] = (
+            references_PR[pair[diagonal], i[diagonal]] != hypotheses_PH[pair[diagonal], j[diagonal]]
+        )
+        kind = np.where(move == DIAGONAL, SUBSTITUTION, move)
+        steps.append(np.stack([numbers_P[pair], kind, i, j])[:, differ])
         left = (i > 0) | (j > 0)
         pair, i, j = pair[left], i[left], j[left]
     return np.concatenate(steps[::-1], axis=1)
+
+
+def _pad(rows: list[np.ndarray], value: int) -> np.ndarray:
+    lengths = np.array([len(row) for row in rows])
+    padded = np.full((len(rows), lengths.max()), value, np.int32)
+    padded[np.arange(lengths.max()) < lengths[:, None]] = np.concatenate(rows)
+    return padded
 
 
 def _compute_moves(references_PR: np.ndarray, hypotheses_PH: np.ndarray) -> np.ndarray:
@@ -240,9 +281,11 @@ def _compute_moves(references_PR: np.ndarray, hypotheses_PH: np.ndarray) -> np.n
     to the left is put in afterwards, for the whole row at once: insertions cost GAP from column to
     column, so that the least cost without that slope is a running minimum.
     """
-    (num_pairs, num_rows), num_columns = references_PR.shape, hypotheses_PH.shape[1]
-    moves_RPH = np.full((num_rows + 1, num_pairs, num_columns + 1), DELETION, np.uint8)
+    num_pairs, num_rows = references_PR.shape
+    num_columns = hypotheses_PH.shape[1]
+    moves_RPH = np.empty((num_rows + 1, num_pairs, num_columns + 1), np.uint8)
     moves_RPH[0] = INSERTION
+    moves_RPH[:, :, 0] = DELETION
     slope_H = GAP * np.arange(num_columns + 1, dtype=np.int32)
     costs_PH = np.tile(slope_H, (num_pairs, 1))
     for row in range(num_rows):
@@ -250,8 +293,12 @@ def _compute_moves(references_PR: np.ndarray, hypotheses_PH: np.ndarray) -> np.n
         diagonal_PH = costs_PH[:, :-1] + PAIR * differ_PH.astype(np.int32)
         costs_PH = costs_PH + GAP
         np.minimum(costs_PH[:, 1:], diagonal_PH, out=costs_PH[:, 1:])
-        costs_PH = np.minimum.accumulate(costs_PH - slope_H, axis=1) + slope_H
+        costs_PH -= slope_H
+        np.minimum.accumulate(costs_PH, axis=1, out=costs_PH)
+        costs_PH += slope_H
         moves_PH = moves_RPH[row + 1, :, 1:]
-        moves_PH[costs_PH[:, :-1] + GAP == costs_PH[:, 1:]] = INSERTION
-        moves_PH[diagonal_PH == costs_PH[:, 1:]] = SUBSTITUTION  # or a pair of equal units
+        is_insertion_PH = costs_PH[:, :-1] + GAP == costs_PH[:, 1:]
+        moves_PH[:] = DELETION
+        moves_PH[is_insertion_PH] = INSERTION
+        moves_PH[diagonal_PH == costs_PH[:, 1:]] = DIAGONAL
     return moves_RPH
