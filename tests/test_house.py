@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 MAX_LINES_OF_ASR = 29_900
 MAX_LINES_OF_CORE = 18_900
+# Capabilities that came after the house was built, with budgets of their own.
+MAX_LINES_OF_CAPABILITY = {"speakers": 1_700}
 CAPABILITIES = "formats", "recipe", "research", "scale", "scoring/nist", "serve", "shards", "whisper"
 MAX_LINES_OF_TESTS = 32_500
 MAX_TRACKED_FILES = 700
@@ -56,7 +58,9 @@ def count_lines(folder: Path) -> int:
 
 
 def test_lines() -> None:
-    lines = count_lines(ROOT / "asr")
+    added = {name: count_lines(ROOT / "asr" / name) for name in MAX_LINES_OF_CAPABILITY}
+    assert {name: lines for name, lines in added.items() if lines > MAX_LINES_OF_CAPABILITY[name]} == {}
+    lines = count_lines(ROOT / "asr") - sum(added.values())
     assert lines <= MAX_LINES_OF_ASR
     assert lines - sum(count_lines(ROOT / "asr" / name) for name in CAPABILITIES) <= MAX_LINES_OF_CORE
     assert count_lines(ROOT / "tests") <= MAX_LINES_OF_TESTS

@@ -39,7 +39,7 @@ PACKAGES = [
     "transcription",
     "scale",
 ]
-PACKAGES += ["evaluation", "research", "train", "whisper", "recipe", "serve", "cli"]
+PACKAGES += ["evaluation", "research", "train", "whisper", "speakers", "recipe", "serve", "cli"]
 TORCH_FREE_PACKAGES = ("", "text", "data", "formats", "scale", "transcripts", "scoring", "scoring/nist")
 # Where the core imports a capability that can be taken away, when it is asked for.
 CAPABILITIES = {"research"}  # folders that can be deleted: from below they are imported inside functions only

@@ -1,0 +1,1 @@
+"""Who speaks when: models, clustering, words to speakers, and error rates of meetings."""
