@@ -34,19 +34,15 @@ ROOTS: dict[type[Config], str] = {
     ServeConfig: "`asr serve --config` and `--set`",
     DecodingResources: "`decoding.yaml` in the folder of a model",
 }
-PLAIN_TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null"}
-LIMITS = {
-    "gt": "above",
-    "ge": "from",
-    "lt": "below",
-    "le": "up to",
-    "min_length": "at least",
-    "max_length": "at most",
-}
+PLAIN_TYPES = {int: "integer", float: "number", str: "string", bool: "true or false", type(None): "null"}
+SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+ABOUT_SETTINGS = """One table per section. The key of a setting is the heading, a dot and the name, as in
+`augment.noise.probability`. In YAML, sections are nested. On the command line, write `key=value` or
+`--set key=value`. An unknown key is an error."""
 
 
 def describe_settings() -> str:
-    lines = ["# Settings", "", NOTE]
+    lines = ["# Settings", "", NOTE, "", ABOUT_SETTINGS]
     known: dict[type[Config], str] = {}
     for root, title in ROOTS.items():
         lines += ["", f"## {title}", "", one_line(root.__doc__)]
@@ -55,33 +51,44 @@ def describe_settings() -> str:
 
 
 def describe_section(section: type[Config], prefix: str, known: dict[type[Config], str]) -> list[str]:
-    """Its settings, then those of the sections in it. A class that was described already is only named."""
-    lines, inner = [""], []
+    """A table of its settings, then the sections in it. A class that was described already is only linked."""
+    rows, inner = [], []
     for name, field in section.model_fields.items():
-        key = f"{prefix}{name}"
-        sections = list(find_sections(field))
-        line = f"- {describe_setting(key, field)}"
-        if same := {known[kind]: None for kind in sections if known.get(kind, key) != key}:
-            line += f" As {' and '.join(f'`{other}`' for other in same)}."
-        lines.append(line)
-        for kind in sections:
-            if kind not in known:
-                known[kind] = key
-                inner += ["", f"### `{key}`{name_kind(kind)}", "", one_line(kind.__doc__)]
-                inner += describe_section(kind, f"{key}.", known)
-    return lines + inner
+        if name == "type" and name_kind(section):
+            continue  # the heading has it
+        links = []
+        for kind in find_sections(field):
+            is_new = kind not in known
+            title = known.setdefault(kind, f"`{prefix}{name}`{name_kind(kind)}")
+            links.append(f"[{name_kind(kind).removeprefix(', type ') or 'section'}](#{anchor(title)})")
+            if is_new:
+                inner += ["", f"### {title}", "", one_line(kind.__doc__)]
+                inner += describe_section(kind, f"{prefix}{name}.", known)
+        values = ", ".join(links) or ", ".join([name_type(field.annotation), *name_limits(field.metadata)])
+        rows.append([f"`{name}`", values, name_default(field, bool(links)), one_line(field.description)])
+    return (make_table(["setting", "values", "default", "meaning"], rows) if rows else []) + inner
 
 
-def describe_setting(key: str, field: FieldInfo) -> str:
-    kind = "section" if any(map(is_choice, field.metadata)) else name_type(field.annotation)
-    parts = [kind, *name_limits(field.metadata)]
+def make_table(columns: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [columns, ["---"] * len(columns), *([escape_pipes(cell) for cell in row] for row in rows)]
+    return ["", *(f"| {' | '.join(line)} |" for line in lines)]
+
+
+def escape_pipes(cell: str) -> str:
+    """Write each | so that GitHub and mkdocs show it alone, in code too."""
+    return re.sub(r"`([^`]*[|][^`]*)`", r"<code>\1</code>", cell).replace("|", "&#124;")
+
+
+def anchor(title: str) -> str:
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def name_default(field: FieldInfo, is_section: bool) -> str:
     if field.is_required():
-        parts.append("required")
-    elif not list(find_sections(field)):
-        parts.append(f"default `{show(field.get_default(call_default_factory=True))}`")
-    elif field.default is None:
-        parts.append("default `null`")
-    return f"`{key}` ({', '.join(parts)}). {one_line(field.description)}".rstrip()
+        return "required"
+    if is_section:
+        return "`null`" if field.default is None else ""
+    return f"`{show(field.get_default(call_default_factory=True))}`"
 
 
 def find_sections(annotation: Any) -> Iterator[type[Config]]:
@@ -97,19 +104,11 @@ def find_sections(annotation: Any) -> Iterator[type[Config]]:
         yield from find_sections(option)
 
 
-def is_choice(metadata: Any) -> bool:
-    return isinstance(metadata, ByType)
-
-
 def name_type(annotation: Any) -> str:
     if annotation in PLAIN_TYPES:
         return PLAIN_TYPES[annotation]
     if get_origin(annotation) is Literal:
-        return " | ".join(f"`{choice}`" for choice in get_args(annotation))
-    if isinstance(annotation, type) and issubclass(annotation, Config):
-        return "section"
-    if any(map(is_choice, get_args(annotation))):
-        return "section"
+        return ", ".join(f"`{choice}`" for choice in get_args(annotation))
     options = [option for option in get_args(annotation) if option is not Ellipsis]
     if get_origin(annotation) in (tuple, list):
         return "list of " + " and ".join(dict.fromkeys(map(name_type, options)))
@@ -126,12 +125,22 @@ def is_type(option: Any) -> bool:
 
 
 def name_limits(metadata: list[Any]) -> list[str]:
-    return [
-        f"{word} {show(getattr(limit, name))}"
+    """Limits of the value, such as `≥0` or `0 to 1`, and of the length of a list."""
+    limits = {
+        name: value
         for limit in metadata
-        for name, word in LIMITS.items()
-        if getattr(limit, name, None) is not None
-    ]
+        for name in (*SIGNS, "min_length", "max_length")
+        if (value := getattr(limit, name, None)) is not None
+    }
+    if {"ge", "le"} <= limits.keys():
+        named = [f"{show(limits['ge'])} to {show(limits['le'])}"]
+    else:
+        named = [f"{sign}{show(limits[name])}" for name, sign in SIGNS.items() if name in limits]
+    if "min_length" in limits:
+        named.append(f"at least {limits['min_length']} long")
+    if "max_length" in limits:
+        named.append(f"at most {limits['max_length']} long")
+    return named
 
 
 def name_kind(section: type[Config]) -> str:
@@ -153,9 +162,15 @@ def one_line(text: str | None) -> str:
 
 
 def describe_commands() -> str:
-    lines = ["# Command line", "", NOTE, "", "Every command also has `--help`."]
+    lines = [
+        "# Command line",
+        "",
+        NOTE,
+        "",
+        "Every command also has `--help`, and `-q` for warnings and errors only.",
+    ]
     for title, commands in GROUPS.items():
-        lines += ["", f"## {title.capitalize()}"]
+        lines += ["", f"## {title}"]
         for name, help_text in commands.items():
             parser = argparse.ArgumentParser(prog=f"asr {name}", add_help=False)
             parser.description = f"{help_text[0].upper()}{help_text[1:]}."
@@ -165,9 +180,9 @@ def describe_commands() -> str:
 
 
 def describe_parser(parser: argparse.ArgumentParser) -> list[str]:
-    """Usage, arguments and options of a command, then its subcommands."""
+    """Purpose and arguments of a command, its options in one table per group, then its subcommands."""
     lines = ["", f"### {parser.prog.partition(' [')[0]}", "", parser.description or ""]
-    inner = []
+    inner, rows = [], []
     for group in parser._action_groups:
         actions = [action for action in group._group_actions if "--help" not in action.option_strings]
         for action in actions:
@@ -175,27 +190,32 @@ def describe_parser(parser: argparse.ArgumentParser) -> list[str]:
                 for name, subparser in action.choices.items():
                     subparser.prog = f"{parser.prog} {name}"
                     inner += describe_parser(subparser)
-        shown = [describe_action(a) for a in actions if not isinstance(a, argparse._SubParsersAction)]
-        if shown and group.title not in ("positional arguments", "options", None):
-            lines += ["", one_line(f"{group.title.capitalize()}. {group.description or ''}")]
-        lines += ["", *shown] if shown else []
+        found = [describe_action(a) for a in actions if not isinstance(a, argparse._SubParsersAction)]
+        title = group.title or "options"
+        if title in ("positional arguments", "options"):
+            rows += found
+        elif found:
+            lines += make_table(["argument", "meaning"], rows) if rows else []
+            lines += ["", f"**{title[0].upper()}{title[1:]}.** {one_line(group.description)}".rstrip()]
+            lines += make_table(["argument", "meaning"], found)
+            rows = []
+    lines += make_table(["argument", "meaning"], rows) if rows else []
     if parser.epilog:
         lines += ["", one_line(parser.epilog)]
     return lines + inner
 
 
-def describe_action(action: argparse.Action) -> str:
+def describe_action(action: argparse.Action) -> list[str]:
     value = action.metavar or (f"{{{','.join(action.choices)}}}" if action.choices else action.dest.upper())
     names = [f"`{name}`" for name in action.option_strings]
     if not names:
-        names = [f"`{value}`" + (" (one or more)" if action.nargs == "+" else "")]
+        names = [f"`{value}`"]
     elif action.nargs != 0:
-        names[-1] = f"`{action.option_strings[-1]} {value}`" + (
-            " (one or more)" if action.nargs == "+" else ""
-        )
+        names[-1] = f"`{action.option_strings[-1]} {value}`"
+    many = " (one or more)" if action.nargs == "+" else ""
     required = " (required)" if action.option_strings and action.required else ""
     help_text = one_line(action.help).replace("%(default)s", str(action.default)).replace("%%", "%")
-    return f"- {', '.join(names)}{required}: {help_text}".removesuffix(": ")
+    return [f"{', '.join(names)}{many}{required}", help_text]
 
 
 # --- packages -----------------------------------------------------------------------------------

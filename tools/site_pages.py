@@ -1,4 +1,4 @@
-"""Hook of mkdocs: the pages of recipes, the changelog and CONTRIBUTING are on the site too.
+"""Hook of mkdocs: the pages of recipes, the changelog, CONTRIBUTING and SECURITY are on the site too.
 
 Their links lead to pages of the site. One to a file that the site lacks becomes its text.
 """
@@ -14,13 +14,18 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = {".png", ".svg"}
+# Tables are wider than the theme allows, and names in the first column are not broken.
+STYLE = """.md-grid {max-width: 76rem}
+.md-typeset td:first-child code {white-space: nowrap}
+.md-typeset td code {word-break: normal}
+"""
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add these pages and the pictures that they show."""
     names = {path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").rglob("*.md")}
     names = {name for name in names if not re.search("/(results|studies)/", name)}
-    names |= {"CHANGELOG.md", "CONTRIBUTING.md"}
+    names |= {"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
     known = names | {f"docs/{file.src_uri}" for file in files}
     for name in sorted(names):
         text, pictures = adapt(name, (ROOT / name).read_text(encoding="utf-8"), known)
@@ -28,6 +33,7 @@ def on_files(files: Files, config: Any) -> Files:
         for picture in pictures:
             if files.get_file_from_path(picture) is None:
                 files.append(File.generated(config, picture, abs_src_path=str(ROOT / picture)))
+    files.append(File.generated(config, "style.css", content=STYLE))
     return files
 
 
