@@ -66,15 +66,17 @@ Claim = tuple[str, str, list[str]]  # page, text with a place for each source (â
 
 
 def claim_guide() -> Iterator[Claim]:
-    page, guide, joined = "guided_attention.md", "fsdd/studies/guide", "an4/studies/guide/joined"
+    page, joined = "guided_attention.md", "an4/studies/joined#guide"
     for suffix in ("", "_window"):
         for digits, split in (("3 to 7", "test"), ("10", "test_10"), ("15", "test_15"), ("30", "test_30")):
-            columns = [f"{guide}/{split}#{name}{suffix}" for name in ("ctc_greedy", "free", "guided")]
+            columns = [
+                f"fsdd/studies/{split}#guide.{name}{suffix}" for name in ("ctc_greedy", "free", "guided")
+            ]
             yield page, f"| {digits} | {{}} | {{}} | {{}} |", columns
-    yield page, "joint {:.1f} %, guided {:.1f} %", [f"{joined}#free", f"{joined}#guided"]
-    yield page, "CTC greedily {:.1f} %", [f"{joined}#ctc_greedy"]
-    dev = "an4/studies/guide/dev"
-    yield page, "{} and {} % (32 and 31 errors)", [f"{dev}#free", f"{dev}#guided"]
+    yield page, "joint {:.1f} %, guided {:.1f} %", [f"{joined}.free", f"{joined}.guided"]
+    yield page, "CTC greedily {:.1f} %", [f"{joined}.ctc_greedy"]
+    dev = "an4/studies/dev#guide"
+    yield page, "{} and {} % (32 and 31 errors)", [f"{dev}.free", f"{dev}.guided"]
     clock = "speechocean762/studies/attention_clock/test"
     text = "has {} % on test in place of {} with the prior alone"
     yield page, text, [f"{clock}#clock.attention", f"{clock}#prior.attention"]
@@ -90,7 +92,7 @@ def claim_guide() -> Iterator[Claim]:
         "the same: decoder alone": "guide_windows.attention",
     }
     for row, name in rows.items():
-        sources = [f"an4/studies/joined/{split}#{name}" for split in ("test_30s", "test_60s")]
+        sources = [f"an4/studies/{split}#joined.{name}" for split in ("test_30s", "test_60s")]
         yield page, f"| {row} | {{}} | {{}} |", sources
 
 
@@ -160,16 +162,15 @@ def claim_an4() -> Iterator[Claim]:
         ("with seed 1 ({}) and with letters ({})", "all-seed-1.joint+ngrams+speeds", "all_characters.joint+ngrams+speeds"),
     ):  # fmt: skip
         yield page, text, [f"{table}#{name}" for name in names]
-    synthetic = f"{studies}/synthetic_phones"
     rows = {"CTC beam": "ctc_beam", "decoder alone": "attention", "rescoring": "rescoring", "joint": "joint"}
     for row, method in rows.items():
-        columns = [f"{synthetic}/dev#{texts}.{method}" for texts in ("alone", "an4", "both")]
+        columns = [f"{studies}/dev#synthetic_phones.{texts}.{method}" for texts in ("alone", "an4", "both")]
         yield page, f"| {row} | {{}} | {{}} | {{}} |", columns
-    test = [f"{synthetic}/test#both.ctc_beam"]
+    test = [f"{studies}/test#synthetic_phones.both.ctc_beam"]
     yield page, "{} % (2.12 to 5.78), 27 of 773 words", test
     yield "an4/pretrained/README.md", "{} %, 27 of 773 words", test
     both = [
-        f"{synthetic}/{split}#with_joe.{name}"
+        f"{studies}/{split}#synthetic_phones.with_joe.{name}"
         for split in ("dev", "test")
         for name in ("combination", "both.ctc_beam")
     ]
@@ -241,16 +242,17 @@ def claim_speechocean762() -> Iterator[Claim]:
     for (study, split), rows in SPEECHOCEAN762.items():
         for row, column in rows.items():
             text = f"| {row.strip()} | {{0}} | {{0.low:.1f}} to {{0.high:.1f}} | {{0.cer:.1f}} |"
-            yield page, text, [f"{studies}/{study}/{split}#{column}"]
-    first = f"{studies}/lstm_transformer"
+            published = (study, split) == ("phones", "test")
+            table = f"{studies}/phones/test#" if published else f"{studies}/{split}#{study}."
+            yield page, text, [f"{table}{column}"]
     interval = "{0} %, {0.low:.1f} to {0.high:.1f}"
-    yield page, interval, [f"{first}/test#joint+ngrams"]
-    yield page, interval, [f"{first}/fifth_of_test#whisper_tiny"]
-    for split, name in (
-        *(("dev", "characters.joint+ngrams"), ("dev", "espeak.joint+ngrams")),
-        ("test", "wide.joint+ngrams+speeds"),
+    yield page, interval, [f"{studies}/test#lstm_transformer.joint+ngrams"]
+    yield page, interval, [f"{studies}/fifth_of_test#lstm_transformer.whisper_tiny"]
+    for source in (
+        *("dev#phones.characters.joint+ngrams", "dev#phones.espeak.joint+ngrams"),
+        "phones/test#wide.joint+ngrams+speeds",
     ):
-        yield page, "{} %", [f"{studies}/phones/{split}#{name}"]
+        yield page, "{} %", [f"{studies}/{source}"]
 
 
 def claim_fsdd() -> Iterator[Claim]:
@@ -338,9 +340,9 @@ def test_the_page_of_attention_says_how_far_word_times_are_off() -> None:
 def test_the_page_of_speechocean762_says_what_whisper_has() -> None:
     """By the rules for English."""
     page = read_page("speechocean762/README.md")
-    table = str(RECIPES / "speechocean762/studies/whisper_tiny/test.jsonl.gz")
+    table = str(RECIPES / "speechocean762/studies/test.jsonl.gz")
     _, systems, _ = score_files(
-        table, [f"{table}#{name}" for name in ("base_en", "beam_5")], normalize="english"
+        table, [f"{table}#whisper_tiny.{name}" for name in ("base_en", "beam_5")], normalize="english"
     )
     base, tuned = (100 * system.score.error_rate for system in systems)
     assert f"{base:.2f} %" in page and f"{tuned:.2f} %" in page and f"{base - tuned:.1f} points less" in page

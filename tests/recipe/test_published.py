@@ -57,7 +57,14 @@ def find_wrong_figures(folder: Path) -> list[str]:
     published = read_json(folder / "results.json")
     fresh = json.loads(json.dumps(score_runs(folder / TABLE, published["baseline"], published["runs"])))
     wrong = [name for name in fresh if fresh[name] != published[name]]
-    tables = [read_table(path) for path in sorted(folder.glob("*.jsonl.gz"))]
+    tables = [read_table(folder / TABLE)]
+    for path in sorted(folder.parent.glob("*.jsonl.gz")):  # longer strings, with columns STUDY.RUN.SETUP
+        references, columns = read_table(path)
+        prefix = f"{folder.name}."
+        if own := {
+            name.removeprefix(prefix): texts for name, texts in columns.items() if name.startswith(prefix)
+        }:
+            tables.append((references, own))
     for title, lengths in published.get("lengths", {}).items():
         found = score_lengths(tables, published["runs"], int(title.rpartition(" ")[2]))
         wrong += [title] * (json.loads(json.dumps(found)) != lengths)
