@@ -368,15 +368,15 @@ class TranscriptStream:
 
 
 def _write_json(transcript: Transcript) -> str:
-    return _dump_json(transcript.to_dict(), indent=2) + "\n"
+    return dump_json(transcript.to_dict(), indent=2) + "\n"
 
 
 def _write_jsonl(transcript: Transcript) -> str:
     """All of the recording on one line, so that the files of many can be put one after the other."""
-    return _dump_json(transcript.to_dict()) + "\n"
+    return dump_json(transcript.to_dict()) + "\n"
 
 
-def _dump_json(record: dict[str, Any], indent: int | None = None) -> str:
+def dump_json(record: dict[str, Any], indent: int | None = None) -> str:
     dumped = json.dumps(record, ensure_ascii=False, allow_nan=False, indent=indent)
     # Half characters, as in file names that are not UTF-8, cannot be encoded; they only stand in strings. The
     # others are line ends to some readers of lines.

@@ -1,0 +1,153 @@
+"""Speaker turns in files: RTTM, SegLST (JSON with words), and UEM, the parts of recordings to score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asr.data.records import read_seconds
+from asr.data.text_lines import open_lines, parse_json
+from asr.errors import UserError, shorten
+from asr.transcripts.subtitles import to_milliseconds
+from asr.transcripts.transcript import dump_json, escape_id
+
+# What else an RTTM file may contain.
+_OTHER_TYPES = {
+    *("SEGMENT", "NOSCORE", "NO_RT_METADATA", "LEXEME", "NON-LEX", "NON-SPEECH", "FILLER", "EDIT", "SU"),
+    *("IP", "CB", "A/P", "SPKR-INFO"),
+}
+
+Spans = dict[str, list[tuple[float, float]]]
+"""Recording to its parts, each from start to end in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A time span in which one speaker talks. Times are seconds from the start of the recording."""
+
+    recording: str
+    start: float
+    end: float
+    speaker: str
+    text: str = ""
+    """The words, if the file has them."""
+
+
+def _sort(turns: list[Turn]) -> list[Turn]:
+    return sorted(turns, key=lambda turn: (turn.recording, turn.start))
+
+
+def read_rttm(path: str | Path) -> list[Turn]:
+    """Read the lines `SPEAKER recording channel start duration <NA> <NA> speaker`, of all channels.
+
+    Turns are sorted by recording and start. Lines of other types, such as LEXEME, are skipped.
+    """
+    turns = []
+    with open_lines(path) as lines:
+        for number, line in lines.numbered:
+            columns = line.split()
+            if not columns or line.startswith(";") or columns[0] in _OTHER_TYPES:
+                continue
+            if columns[0] != "SPEAKER" or len(columns) < 8:
+                expected = "SPEAKER recording channel start duration <NA> <NA> speaker"
+                raise lines.error(number, f"{shorten(line)}: not a line of RTTM. Expected {expected}.")
+            try:
+                start, duration = read_seconds("start", columns[3]), read_seconds("duration", columns[4])
+            except UserError as error:
+                raise lines.error(number, str(error)) from None
+            turns.append(Turn(columns[1], start, round(start + duration, 9), columns[7]))
+    return _sort(turns)
+
+
+def format_rttm(turns: Iterable[Turn]) -> str:
+    """Format turns as RTTM, in milliseconds; spaces and brackets in names are written as in URLs (%20)."""
+    rows = []
+    for turn in turns:
+        start, end = to_milliseconds(turn.start), to_milliseconds(turn.end)
+        times = f"{start / 1000:.3f} {(end - start) / 1000:.3f}"
+        names = escape_id(turn.recording), escape_id(turn.speaker)
+        rows.append(f"SPEAKER {names[0]} 1 {times} <NA> <NA> {names[1]} <NA> <NA>\n")
+    return "".join(rows)
+
+
+def read_uem(path: str | Path) -> Spans:
+    """Read the lines `recording channel start end`: the parts of recordings that are scored."""
+    spans: Spans = {}
+    with open_lines(path) as lines:
+        for number, line in lines.numbered:
+            columns = line.split()
+            if not columns or line.startswith(";"):
+                continue
+            try:
+                if len(columns) != 4:
+                    raise UserError(f"{shorten(line)}: not a line of UEM")
+                start, end = read_seconds("start", columns[2]), read_seconds("end", columns[3])
+                if start >= end:
+                    raise UserError(f"end {columns[3]} is not after start {columns[2]}")
+            except UserError as error:
+                raise lines.error(number, f"{error}. Expected recording channel start end.") from None
+            spans.setdefault(columns[0], []).append((start, end))
+    return spans
+
+
+def format_uem(spans: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Format the parts of recordings as UEM, in milliseconds."""
+    rows = []
+    for name, own in spans.items():
+        for start, end in own:
+            times = f"{to_milliseconds(start) / 1000:.3f} {to_milliseconds(end) / 1000:.3f}"
+            rows.append(f"{escape_id(name)} 1 {times}\n")
+    return "".join(rows)
+
+
+def read_seglst(path: str | Path) -> list[Turn]:
+    """Read a JSON list of segments: session_id, speaker, start_time, end_time and words.
+
+    Turns are sorted by recording and start; those that start together keep the order of the file.
+    """
+    with open_lines(path) as lines:
+        records = parse_json("\n".join(line for _, line in lines.numbered))
+    if not isinstance(records, list):
+        raise UserError(
+            f"{lines.name}: not a JSON list. Expected segments with session_id, speaker and words."
+        )
+    turns = []
+    for number, record in enumerate(records, 1):
+        try:
+            turns.append(_read_segment(record))
+        except UserError as error:
+            raise UserError(f"{lines.name}: segment {number}, {shorten(record)}: {error}") from None
+    return _sort(turns)
+
+
+def _read_segment(record: Any) -> Turn:
+    if not isinstance(record, dict):
+        raise UserError("expected a JSON object")
+    names = [record.get("session_id"), record.get("speaker")]
+    if not all(isinstance(name, (str, int)) and str(name) for name in names):
+        raise UserError("expected session_id and speaker")
+    start, end = (read_seconds(name, record.get(name)) for name in ("start_time", "end_time"))
+    if start > end:
+        raise UserError(f"end_time {end:g} is before start_time {start:g}")
+    if not isinstance(text := record.get("words") or "", str):
+        raise UserError(f"words = {shorten(text)}: expected a string")
+    return Turn(str(names[0]), start, end, str(names[1]), text)
+
+
+def format_seglst(turns: Iterable[Turn]) -> str:
+    """Format turns as SegLST: a JSON list with a line for each segment, times in milliseconds."""
+    rows = [
+        dump_json(
+            {
+                "session_id": turn.recording,
+                "speaker": turn.speaker,
+                "start_time": to_milliseconds(turn.start) / 1000,
+                "end_time": to_milliseconds(turn.end) / 1000,
+                "words": turn.text,
+            }
+        )
+        for turn in turns
+    ]
+    return "[\n" + ",\n".join(rows) + "\n]\n" if rows else "[]\n"

@@ -1,0 +1,89 @@
+"""Speaker turns: RTTM, UEM and SegLST are read and written, and wrong files are named with line and reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from asr.errors import UserError
+from asr.speakers import (
+    Turn,
+    format_rttm,
+    format_seglst,
+    format_uem,
+    read_rttm,
+    read_seglst,
+    read_uem,
+)
+
+NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=5)
+MILLISECONDS = st.integers(0, 10**8)
+
+
+@st.composite
+def lists_of_turns(draw: st.DrawFn) -> list[Turn]:
+    times = draw(st.lists(st.tuples(MILLISECONDS, MILLISECONDS).map(sorted), max_size=4))
+    turns = [Turn(draw(NAMES), start / 1000, end / 1000, draw(NAMES), draw(NAMES)) for start, end in times]
+    return sorted(turns, key=lambda turn: (turn.recording, turn.start))
+
+
+@settings(max_examples=30)
+@given(turns=lists_of_turns())
+def test_what_is_written_is_read(turns: list[Turn], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("turns") / "turns"
+    path.write_text(format_seglst(turns), encoding="utf-8")
+    assert read_seglst(path) == turns
+    path.write_text(format_rttm(turns), encoding="utf-8")
+    times = [(turn.start, turn.end) for turn in read_rttm(path)]
+    assert sorted(times) == sorted((turn.start, turn.end) for turn in turns)
+    spans = {"a b": [(turn.start, turn.end) for turn in turns if turn.start < turn.end]}
+    path.write_text(format_uem(spans), encoding="utf-8")
+    assert read_uem(path) == {"a%20b": spans["a b"]} or not spans["a b"]
+
+
+def test_rttm_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "a.rttm"
+    path.write_text(
+        ";; comment\nSPKR-INFO m 1 <NA> <NA> <NA> unknown bob <NA> <NA>\n\n"
+        "SPEAKER m 1 2.50 .5 <NA> <NA> bob <NA>\nSPEAKER m 2 0.1 0.2 <NA> <NA> ann <NA> <NA>\n"
+    )
+    assert read_rttm(path) == [Turn("m", 0.1, 0.3, "ann"), Turn("m", 2.5, 3.0, "bob")]
+    assert format_rttm([Turn("m x", 0.1, 0.3, "(a)")]) == (
+        "SPEAKER m%20x 1 0.100 0.200 <NA> <NA> %28a%29 <NA> <NA>\n"
+    )
+
+
+SEGMENT = {"session_id": "m", "speaker": "a", "start_time": 0, "end_time": 1, "words": "x"}
+RTTM = "SPEAKER m 1 {} <NA> <NA> a <NA> <NA>\n"
+
+
+@pytest.mark.parametrize(
+    ("read", "content", "message"),
+    [
+        (read_rttm, RTTM.format("0 1") + RTTM.format("nan 1"), ":2: start = 'nan': expected seconds"),
+        (read_rttm, RTTM.format("-1 1"), ":1: start = '-1': expected seconds"),
+        (read_rttm, RTTM.format("0 1e300"), ":1: duration = '1e300': expected seconds"),
+        (read_rttm, "hello\n", ":1: 'hello': not a line of RTTM. Expected SPEAKER recording channel start"),
+        (read_rttm, "SPEAKER m 1 0 1 <NA>\n", "not a line of RTTM"),
+        (read_uem, "m 1 0 5\nm 1 3 2\n", ":2: end 2 is not after start 3. Expected recording channel"),
+        (read_uem, "m 1 0 inf\n", ":1: end = 'inf': expected seconds. Expected recording"),
+        (read_uem, "m 1 0\n", ":1: 'm 1 0': not a line of UEM"),
+        (read_seglst, {}, ": not a JSON list. Expected segments"),
+        (read_seglst, [SEGMENT, 3], ": segment 2, 3: expected a JSON object"),
+        (read_seglst, [SEGMENT | {"speaker": None}], "expected session_id and speaker"),
+        (read_seglst, [SEGMENT | {"start_time": float("nan")}], "start_time = nan: expected seconds"),
+        (read_seglst, [SEGMENT | {"start_time": 2}], "end_time 1 is before start_time 2"),
+        (read_seglst, [SEGMENT | {"words": ["x"]}], "words = ['x']: expected a string"),
+    ],
+)
+def test_wrong_files(read: Callable[[Path], Any], content: Any, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(UserError) as caught:
+        read(path)
+    assert str(caught.value).startswith(str(path)) and message in str(caught.value)
