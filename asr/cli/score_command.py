@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.scoring.alignments import load_nist
     from asr.scoring.counting import describe_choice
     from asr.scoring.page import Report, write_report
-    from asr.scoring.scored_files import score_files
+    from asr.scoring.scored_files import score_systems
     from asr.scoring.significance import compare
 
     if args.pra and len(args.hypotheses) > 1:
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         settings["glm"] = args.glm
     parts = args.reference.split(",")
     first, *others = [args.reference] if os.path.exists(args.reference) else parts
-    reference, systems, notes = score_files(first, args.hypotheses, more_references=others, **settings)
+    reference, systems, notes = score_systems(first, args.hypotheses, more_references=others, **settings)
     if (count := systems[0].score.num_references) > 1:
         settings["references"] = describe_choice(count)
     for note in notes:

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         return 2  # one process says it
     for handler in logging.getLogger().handlers:
         handler.setFormatter(LINES)
-    folder = train_model(config)
+    trained = train_model(config)
     if is_main_process():
-        print(folder)
+        print(trained.model_dir)
     return 0

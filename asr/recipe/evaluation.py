@@ -27,8 +27,8 @@ from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.evaluation.speech import DecodedSplit, decode_utterances, read_references
 from asr.files import replace_file
-from asr.models.speech_model import describe_device
-from asr.recipe.experiment import Experiment, Run, read_record
+from asr.models.speech_model import describe_device, limit_kept_kernels
+from asr.recipe.experiment import Experiment, PlannedRun, read_record
 from asr.scoring.counting import score
 from asr.scoring.intervals import Interval
 from asr.scoring.result import Score
@@ -51,7 +51,7 @@ Table = tuple[Texts, dict[str, Texts]]  # references, and hypotheses by their na
 Record = Mapping[str, Any]  # of a run: its summary.json with its figures
 
 
-def collect_texts(runs: Sequence[Run], summaries: Sequence[Record]) -> Table:
+def collect_texts(runs: Sequence[PlannedRun], summaries: Sequence[Record]) -> Table:
     """Collect the references, and the test hypotheses of all runs by each of their setups."""
     references = read_texts(runs[0].evaluation_dir / "test.jsonl")
     hypotheses = {}
@@ -127,7 +127,7 @@ def _score_alone(run: Record, references: Texts, columns: Mapping[str, Texts]) -
         own = columns.get(setup_name(run["name"], setup))
         if own is not None:
             fresh = score_texts(tested, {id: own[id] for id in tested}, resamples=0)
-            known = {**known, "wer": fresh.error_rate, "cer": fresh.character_error_rate}
+            known = {**known, "wer": fresh.error_rate, "cer": fresh.cer}
         setups[setup] = known
     texts = columns[setup_name(run["name"], run["decoding"])]
     found = pool([run], references, {run["name"]: texts})
@@ -185,7 +185,7 @@ def describe_score(found: Score) -> dict[str, Any]:
 
 def _describe_characters(found: Score) -> dict[str, Any]:
     return {
-        "cer": found.character_error_rate,
+        "cer": found.cer,
         "cer_interval": _describe_interval(found.character_interval),
     }
 
@@ -269,11 +269,14 @@ CTC_WEIGHTS = (0.3, 0.6)
 FUSED_METHODS = ("ctc_beam", "joint")  # with language models too; the others would take long
 
 
-def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Path] = ()) -> dict[str, object]:
+def evaluate_run(
+    experiment: Experiment, run: PlannedRun, language_models: Sequence[Path] = ()
+) -> dict[str, object]:
     """Write SPLIT.SETUP.jsonl for each split and setup, SPLIT.jsonl of the references; return the summary."""
     state = load_state(find_model(run.folder))
     system, longest = load_system(find_model(run.folder)), state.get("longest_seconds")
     checks = ChecksConfig() if experiment.recipe.checks else ChecksConfig.off()
+    limit_kept_kernels()
     recognizer = Recognizer(system, checks=checks, longest_seconds=longest, needs_times=False)
     split = Split(recognizer, Path(run.config.data.dev), run.evaluation_dir, "dev")
     setups = _choose_setups(experiment, run, split, language_models)
@@ -311,7 +314,7 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
 
 
 def _choose_setups(
-    experiment: Experiment, run: Run, split: Split, language_models: Sequence[Path]
+    experiment: Experiment, run: PlannedRun, split: Split, language_models: Sequence[Path]
 ) -> dict[str, DecodedSplit]:
     """Decode dev by all that the system offers; of each the weights that do best there, then its speeds."""
     chosen_by, speeds = experiment.recipe.chosen_by, experiment.recipe.speeds
@@ -341,12 +344,12 @@ def _choose_weights(
 
 def find_best(scores: Sequence[Score], chosen_by: Literal["wer", "cer"]) -> int:
     """The score with the lowest rate; of equals the first."""
-    rates = [score.error_rate if chosen_by == "wer" else score.character_error_rate for score in scores]
+    rates = [score.error_rate if chosen_by == "wer" else score.cer for score in scores]
     return rates.index(min(rates))
 
 
 def _plan_setups(
-    experiment: Experiment, run: Run, system: System, language_models: Sequence[Path]
+    experiment: Experiment, run: PlannedRun, system: System, language_models: Sequence[Path]
 ) -> dict[str, list[Request]]:
     """Plan setups by name, the cheapest first. Shallow fusion has several weights for dev to choose from."""
     config = DecodingConfig(beam=SMOKE_BEAM) if experiment.smoke else DecodingConfig()
@@ -407,7 +410,7 @@ class Split:
         found = self.score(decoded)
         return {
             "wer": found.error_rate,
-            "cer": found.character_error_rate,
+            "cer": found.cer,
             "real_time_factor": decoded.real_time_factor,
             "language_model_weight": decoded.request.decoding.language_model_weight,
             "rejected": len(decoded.warnings),

@@ -145,7 +145,7 @@ _SMOKE_REPLACED: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """One training: a system with a seed."""
 
     system: str
@@ -186,12 +186,12 @@ class Run:
         return self.config.model.makes_text
 
 
-def build_runs(experiment: Experiment) -> list[Run]:
+def build_runs(experiment: Experiment) -> list[PlannedRun]:
     """Build a run for each wanted system and seed; what others start from comes first."""
     return find_runs(experiment)[0]
 
 
-def find_runs(experiment: Experiment) -> tuple[list[Run], list[str]]:
+def find_runs(experiment: Experiment) -> tuple[list[PlannedRun], list[str]]:
     """Find the runs as `build_runs` does, and the systems that are left out, each with the reason."""
     runs, left_out = [], []
     for system, conf in experiment.recipe.find_systems().items():
@@ -208,7 +208,7 @@ def find_runs(experiment: Experiment) -> tuple[list[Run], list[str]]:
     return _sort_by_need(runs), left_out
 
 
-def find_all_runs(experiment: Experiment) -> list[Run]:
+def find_all_runs(experiment: Experiment) -> list[PlannedRun]:
     """Find the runs of all systems, also of other seeds that have been trained before."""
     runs = []
     for system, conf in experiment.recipe.find_systems().items():
@@ -237,7 +237,9 @@ def _find_reason_to_wait(experiment: Experiment, own: RunConfig) -> str | None:
     return None
 
 
-def _build_run(experiment: Experiment, system: str, conf: SystemConf, own: RunConfig, seed: int) -> Run:
+def _build_run(
+    experiment: Experiment, system: str, conf: SystemConf, own: RunConfig, seed: int
+) -> PlannedRun:
     """Build one run of `own`, the conf as it stands. Its seed has the plain name, as by `asr train CONF`."""
     folder = experiment.runs_dir / (system if seed == own.seed else f"{system}-seed-{seed}")
     place = [*_move_paths(experiment, own), f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
@@ -245,7 +247,7 @@ def _build_run(experiment: Experiment, system: str, conf: SystemConf, own: RunCo
     config = load_conf(conf, [*given, *place])
     if experiment.smoke:
         config = load_conf(conf, [*given, *_shrink(config), *given, *place])
-    return Run(system, conf, folder, seed, config)
+    return PlannedRun(system, conf, folder, seed, config)
 
 
 def load_conf(conf: SystemConf, overrides: Sequence[str] = ()) -> RunConfig:
@@ -273,7 +275,7 @@ def _move_paths(experiment: Experiment, config: RunConfig) -> Iterator[str]:
             yield f"{key}={json.dumps(moved[0] if isinstance(value, str) else moved)}"
 
 
-def _sort_by_need(runs: Sequence[Run]) -> list[Run]:
+def _sort_by_need(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """Put each run behind the one that it starts from."""
     named = {run.name: run for run in runs}
     sources = {run.name: find_source(run, runs) for run in runs}
@@ -284,7 +286,7 @@ def _sort_by_need(runs: Sequence[Run]) -> list[Run]:
         raise UserError(f"{error.args[1][0]}: starts from a run that itself starts from this one") from None
 
 
-def find_source(run: Run, runs: Sequence[Run]) -> Run | None:
+def find_source(run: PlannedRun, runs: Sequence[PlannedRun]) -> PlannedRun | None:
     """Find the run of this recipe that it starts from, if it does so."""
     start = Path(run.config.start_from or "")
     return next((own for own in runs if own.folder in (start, *start.parents) and own != run), None)
@@ -322,7 +324,7 @@ SPLITS = ("train", "dev", "test")
 # --- what systems learn from --------------------------------------------------------------------
 
 
-def check_test_split(runs: Sequence[Run], test: Path) -> None:
+def check_test_split(runs: Sequence[PlannedRun], test: Path) -> None:
     """Refuse to train on what is tested, and to train where nothing could be scored."""
     tested = list(read_manifest(test))
     if any(one.text is None for one in tested) or not any((one.text or "").split() for one in tested):

@@ -18,7 +18,7 @@ from asr.recipe.evaluation import (
 )
 from asr.recipe.experiment import (
     Experiment,
-    Run,
+    PlannedRun,
     read_record,
     write_record,
 )
@@ -47,7 +47,7 @@ BASELINE = "ctc_lstm"  # that others are compared with, if there is one of this 
 SMOKE_WARNING = "SMOKE TEST: few utterances, few updates, small models. These figures mean nothing."
 
 
-def make_report(experiment: Experiment, runs: Sequence[Run]) -> None:
+def make_report(experiment: Experiment, runs: Sequence[PlannedRun]) -> None:
     """Write the report of the runs into its folder."""
     folder, study = experiment.report_dir, experiment.study
     shutil.rmtree(folder, ignore_errors=True)

@@ -20,7 +20,7 @@ from asr.recipe.evaluation import describe_machine, describe_origin, evaluate_ru
 from asr.recipe.experiment import (
     SPLITS,
     Experiment,
-    Run,
+    PlannedRun,
     build_runs,
     check_test_split,
     cut_manifests,
@@ -187,7 +187,7 @@ def check_data(experiment: Experiment) -> None:
         check_test_split(untrained, experiment.data_dir / "test.jsonl")
 
 
-def _train(experiment: Experiment, run: Run, runs: Sequence[Run]) -> Task:
+def _train(experiment: Experiment, run: PlannedRun, runs: Sequence[PlannedRun]) -> Task:
     """Training resumes by itself, and knows its settings and data; the record says that it has ended."""
     before = read_record(run.record_path)
     other = _explain_other_training(run, before, runs)
@@ -222,7 +222,9 @@ def _train(experiment: Experiment, run: Run, runs: Sequence[Run]) -> Task:
     return Task(f"train {run.name}", reason, run_it)
 
 
-def _explain_other_training(run: Run, record: Mapping[str, Any], runs: Sequence[Run]) -> str | None:
+def _explain_other_training(
+    run: PlannedRun, record: Mapping[str, Any], runs: Sequence[PlannedRun]
+) -> str | None:
     """Explain in what the training in the folder differs from this one; None if there is none, or no
     difference."""
     if not record:
@@ -237,7 +239,7 @@ def _explain_other_training(run: Run, record: Mapping[str, Any], runs: Sequence[
     return None if record["start"] == _hash_start(run, runs) else "the model that it starts from is another"
 
 
-def _hash_start(run: Run, runs: Sequence[Run]) -> str | None:
+def _hash_start(run: PlannedRun, runs: Sequence[PlannedRun]) -> str | None:
     """Hash the weights that the run starts from; None if it starts afresh."""
     start = run.config.start_from
     if start is None:
@@ -250,7 +252,7 @@ def _hash_start(run: Run, runs: Sequence[Run]) -> str | None:
     )
 
 
-def _put_aside(run: Run) -> None:
+def _put_aside(run: PlannedRun) -> None:
     """Put aside what was trained on other data or with other settings: hours of work are never deleted."""
     number = 1
     while (aside := run.folder.with_name(f"{run.name}.old-{number}")).exists():
@@ -262,7 +264,7 @@ def _put_aside(run: Run) -> None:
 # --- evaluate and report ------------------------------------------------------------------------
 
 
-def _evaluate(experiment: Experiment, run: Run) -> Task:
+def _evaluate(experiment: Experiment, run: PlannedRun) -> Task:
     recipe = experiment.recipe
     # Language models that have been trained, by this call or an earlier one, on the tokens of this system.
     # What starts from a model of another corpus may number its tokens otherwise.
@@ -285,7 +287,7 @@ def _evaluate(experiment: Experiment, run: Run) -> Task:
     return Task(f"evaluate {run.name}", find_change(read_record(run.summary_path), inputs, []), run_it)
 
 
-def find_evaluated_runs(experiment: Experiment) -> tuple[list[Run], list[str]]:
+def find_evaluated_runs(experiment: Experiment) -> tuple[list[PlannedRun], list[str]]:
     """Find the runs whose results are up to date, of this call and of earlier ones; and what others lack."""
     runs = find_all_runs(experiment)
     evaluated, reasons = [], []

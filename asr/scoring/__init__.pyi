@@ -41,6 +41,7 @@ from .scored_files import (
     find_ids as find_ids,
     match_transcripts as match_transcripts,
     score_files as score_files,
+    score_systems as score_systems,
 )
 from .significance import (
     MIN_NORMAL as MIN_NORMAL,

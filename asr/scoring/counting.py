@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +9,11 @@ from typing import Any, Literal
 
 from rapidfuzz.distance import Levenshtein
 
-from asr.errors import UserError
+from asr.errors import UserError, shorten
 from asr.scoring.alignments import Method, Unit, load_nist, split_units
 from asr.scoring.intervals import RESAMPLES
 from asr.scoring.result import Score, count_pairs, divide
 from asr.text.normalization import Rule, normalize as normalize_text, normalize_english
-
-logger = logging.getLogger(__name__)
 
 Normalization = Literal["none", "basic", "english"]
 # In the order of asr.text.normalization.RULES. Tags such as [noise] were never spoken.
@@ -58,8 +55,8 @@ def _count(pairs: Iterable[tuple[str, str]], split: Callable[[str], Sequence[str
 
 
 def score(
-    references: str | Path | Sequence[str] | Mapping[str, str],
-    hypotheses: str | Path | Sequence[str | None] | Mapping[str, str | None],
+    references: Sequence[str] | Mapping[str, str],
+    hypotheses: Sequence[str | None] | Mapping[str, str | None],
     *,
     speakers: Sequence[str] | Mapping[str, str] | None = None,
     recordings: Mapping[str, str] | None = None,
@@ -71,12 +68,11 @@ def score(
     has_fragments: bool = False,
     resamples: int = RESAMPLES,
 ) -> Score:
-    """Compare texts with what was recognized.
+    """Compare reference texts with recognized texts; `score_files` reads them from files.
 
-    Lists belong together by place, dicts by id. A hypothesis that is None, or whose id is lacking, is
+    Lists belong together by place, dicts by ID. A hypothesis that is None, or whose ID is lacking, is
     missing: its words count as deleted, and `Score.missing` names it. Intervals go by speakers, where they
-    are known, or by `recordings`, the recording of each id. Two strings or paths are files, such as ref.trn
-    or kaldi:data/text, which are read as `asr score` reads them.
+    are known, or by `recordings`, the recording of each ID.
 
     `alternatives` are other texts of a reference that are right too, by id: each hypothesis is compared with
     the one that gives the fewest errors, of equals the first; character errors are those against it.
@@ -87,19 +83,16 @@ def score(
     `has_optional_words`, such as `(uh)`, they may be missing, as with its option -D; with `has_fragments`,
     `ab-` counts as any word that begins so and `-bc` as any that ends so, as with its option -F.
     """
+    for texts in (references, hypotheses):
+        if isinstance(texts, (str, Path)):  # of which nobody knows whether it is a text or a path
+            raise UserError(
+                f"score: got {shorten(str(texts))}. Expected a list of texts, or a dict from ID to text. Try "
+                "score([reference], [hypothesis]) for one text, score_files(reference, hypothesis) for files"
+            )
     settings: dict[str, Any] = {"align": align, "unit": unit, "resamples": resamples}
     marks = {"has_optional_words": has_optional_words, "has_fragments": has_fragments}
     if any(marks.values()) and (normalize != "none" or unit != "words"):
         raise UserError("optional words or fragments: expected unit words and no normalization")
-    if isinstance(references, (str, Path)):
-        from asr.scoring.scored_files import score_files  # which scores texts by this function
-
-        options = {"normalize": normalize, **settings, **marks}
-        _, systems, notes = score_files(str(references), [str(hypotheses)], **options)
-        for note in notes:
-            logger.warning("%s", note)
-        return systems[0].score
-    assert not isinstance(hypotheses, (str, Path))
     said, heard, others = _by_id(references), _by_id(hypotheses), dict(alternatives or {})
     who = None if speakers is None else _by_id(speakers)
     if unknown := [id for id in (*heard, *others) if id not in said]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from asr.errors import UserError
+from asr.errors import UserError, plural
 from asr.scoring.alignments import (
     Edits,
     Kind,
@@ -177,7 +177,13 @@ class Score:
         return self.counts.error_rate
 
     @property
-    def character_error_rate(self) -> float:
+    def wer(self) -> float:
+        """Word error rate, as a fraction of the reference words; nan where the score counts other units."""
+        return self.error_rate if self.unit == "words" else math.nan
+
+    @property
+    def cer(self) -> float:
+        """Character error rate, as a fraction of the reference characters."""
         return self.characters.error_rate
 
     @cached_property
@@ -310,7 +316,7 @@ class Score:
             "confidence": CONFIDENCE,
             "resamples": self.resamples,
             "resampled_by": self.resampled_by,
-            "character_error_rate": without_infinity(self.character_error_rate),
+            "character_error_rate": without_infinity(self.cer),
             "character_interval": characters and [characters.low, characters.high],
             "sentence_errors": self.sentence_errors,
             "sentence_error_rate": self.sentence_error_rate,
@@ -335,6 +341,10 @@ class Score:
     def __str__(self) -> str:
         return format_table({"": self})
 
+    def __repr__(self) -> str:
+        counts = f"{plural(self.counts.errors, 'error')} in {self.counts.reference_length:,} {self.unit}"
+        return f"Score({RATE_NAMES[self.unit]} {percent(self.error_rate)} %, {counts})"
+
 
 def format_table(scores: Mapping[Any, Score], title: str = "") -> str:
     """A row for each score, under its name: counts, rates in percent, and the interval of the first rate."""
@@ -352,7 +362,7 @@ def tabulate(titles: Sequence[str], scores: Sequence[tuple[Sequence[str], Score]
         counts = (len(score), score.counts.reference_length, *dataclasses.astuple(score.counts))
         row = [*names, *(f"{count:,}" for count in counts), percent(score.error_rate)]
         row += [show_interval(score.interval)]
-        row += [] if rate == "CER" else [percent(score.character_error_rate)]
+        row += [] if rate == "CER" else [percent(score.cer)]
         rows.append([*row, percent(score.sentence_error_rate)])
     return rows
 

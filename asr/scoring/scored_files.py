@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import logging
 import os
 import re
 from collections import defaultdict
@@ -16,11 +17,14 @@ from rapidfuzz.distance import Levenshtein
 
 from asr.data.manifest import find_more_references
 from asr.errors import UserError, shorten
-from asr.scoring.alignments import load_nist, split_units
+from asr.scoring.alignments import Method, Unit, load_nist, split_units
 from asr.scoring.counting import Normalization, choose_normalization, score
+from asr.scoring.intervals import RESAMPLES
 from asr.scoring.result import Score
 from asr.transcripts.readers import Entry, TranscriptFile, read_transcripts, split_format
 from asr.transcripts.transcript import Word
+
+logger = logging.getLogger(__name__)
 
 MAX_EXAMPLES = 3
 NOBODY = "(nobody)"
@@ -42,6 +46,34 @@ class ScoredFile:
 
 
 def score_files(
+    reference: str | Path,
+    hypothesis: str | Path,
+    *,
+    normalize: Normalization | Callable[[str], str] = "none",
+    align: Method = "jiwer",
+    unit: Unit = "words",
+    glm: str | None = None,
+    speakers_at_once: bool = False,
+    has_optional_words: bool = False,
+    has_fragments: bool = False,
+    resamples: int = RESAMPLES,
+) -> Score:
+    """Score a file of hypotheses, such as hyp.trn or kaldi:data/text, against one of references.
+
+    Files are read and matched as `asr score` does it; the notes that it prints are logged as warnings.
+    `score` explains the options, and `score_systems` these two: `glm`, `speakers_at_once`.
+    """
+    _, (system,), notes = score_systems(
+        str(reference), [str(hypothesis)], normalize=normalize, align=align, unit=unit,
+        glm=glm, speakers_at_once=speakers_at_once, has_optional_words=has_optional_words,
+        has_fragments=has_fragments, resamples=resamples,
+    )  # fmt: skip
+    for note in notes:
+        logger.warning("%s", note)
+    return system.score
+
+
+def score_systems(
     reference_path: str,
     hypothesis_paths: Sequence[str],
     *,

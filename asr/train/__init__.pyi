@@ -17,6 +17,7 @@ from .learner import (
 )
 from .loop import (
     Ranked as Ranked,
+    Run as Run,
     TrainingState as TrainingState,
     note_score as note_score,
     train as train,

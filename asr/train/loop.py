@@ -61,7 +61,7 @@ from asr.train.learner import (
     choose_precision,
     keep_freed_memory,
 )
-from asr.train.monitor import Callback, Monitor, compute_means, draw_log, show_progress
+from asr.train.monitor import Callback, Monitor, compute_means, draw_log, read_log, show_progress
 from asr.train.preparation import TrainingData, find_last_checkpoint, hash_data, prepare_system
 
 logger = logging.getLogger(__name__)
@@ -111,20 +111,40 @@ class TrainingState:
     """Length of the longest training utterance: recordings are cut to such lengths to be transcribed."""
 
 
+@dataclass(frozen=True)
+class Run:
+    """A finished training."""
+
+    run_dir: Path
+    """Checkpoints, log and learning curve."""
+    model_dir: Path
+    """The final model, for `load_model`."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Scores of the final model on the dev set, such as wer, a fraction."""
+        return dict(load_state(self.model_dir)["dev_scores"])
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """The lines of log.jsonl."""
+        return read_log(self.run_dir)
+
+
 def train_model(
     config: RunConfig | str | Path, overrides: Sequence[str] = (), *, callback: Callback | None = None
-) -> Path:
-    """Train what the YAML file of a run describes, or resume it; returns the folder of the model.
+) -> Run:
+    """Train the model that a YAML file describes, or resume its training.
 
-    Draws the learning curve into the run's folder. `callback`: called with the update and values of each line
-    of log.jsonl, in the main process. After Ctrl-C or SIGTERM, raises `KeyboardInterrupt` or
+    `overrides` are settings such as `train.steps=100`. `callback` is called with the update and values of
+    each line of log.jsonl, in the main process. After Ctrl-C or SIGTERM, raises `KeyboardInterrupt` or
     `SystemExit(143)` once a checkpoint is written.
     """
     config = config if isinstance(config, RunConfig) else RunConfig.load(config, overrides)
     folder = train(config, callback)
     if is_main_process():
         draw_log(Path(config.output_dir), config.train.select_by)
-    return folder
+    return Run(Path(config.output_dir), folder)
 
 
 def train(config: RunConfig, callback: Callback | None = None) -> Path:

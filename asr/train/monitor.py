@@ -129,11 +129,14 @@ def compute_means(outcomes: Sequence[Outcome], seconds: float) -> dict[str, floa
     }
 
 
+def read_log(run_dir: Path) -> list[dict[str, Any]]:
+    """Read the lines of log.jsonl."""
+    return [json.loads(line) for line in (run_dir / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
 def draw_log(output_dir: Path, select_by: str) -> None:
     """Draw learning_curve.png from log.jsonl: loss, WER, and the score that chooses checkpoints."""
-    path = output_dir / "learning_curve.png"
-    text = (output_dir / "log.jsonl").read_text(encoding="utf-8")
-    lines = [json.loads(line) for line in text.splitlines()]
+    path, lines = output_dir / "learning_curve.png", read_log(output_dir)
     train, dev = ([line for line in lines if line["kind"] == kind] for kind in ("train", "dev"))
     points = {
         (split, name): [(line["step"], line[name]) for line in found if name in line]

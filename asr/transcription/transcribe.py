@@ -46,7 +46,6 @@ from asr.errors import UserError
 from asr.models.speech_model import (
     Precision,
     choose_device,
-    limit_kept_kernels,
     quantize_layers,
     resolve_precision,
 )
@@ -180,7 +179,6 @@ class Transcriber(abc.ABC):
     checks: ChecksConfig
 
     def __init__(self, device: str, precision: Precision, prefers_int8: bool = False) -> None:
-        limit_kept_kernels()
         self.device = choose_device(device)
         self.precision = resolve_precision(precision, self.device, prefers_int8)
         self.dtype = DTYPES.get(self.precision, torch.float32)

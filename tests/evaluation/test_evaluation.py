@@ -33,7 +33,7 @@ from asr.evaluation import (
     write_texts,
 )
 from asr.recipe import find_shared
-from asr.scoring import score_files
+from asr.scoring import score_systems
 from asr.system import System, load_system
 from asr.transcription import Recognizer, Request
 from asr.transcripts import read_transcripts
@@ -182,7 +182,9 @@ def test_further_references_of_a_manifest(system: System, manifest: Path, tmp_pa
     assert found.num_references == 3 and found.errors_P[0] == found.errors_P[3] == 0 < found.errors_P[1]
     write_texts(tmp_path / "out", split, utterances, normalizer)
     files = [str(tmp_path / "out" / f"{name}.jsonl") for name in ("reference", "reference_2", "reference_3")]
-    _, (again,), _ = score_files(files[0], [str(tmp_path / "out/ctc_greedy.trn")], more_references=files[1:])
+    _, (again,), _ = score_systems(
+        files[0], [str(tmp_path / "out/ctc_greedy.trn")], more_references=files[1:]
+    )
     assert again.score.counts == found.counts and again.score.interval == found.interval
     rows[0]["extras"] = {"reference_2": 5}
     manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -197,7 +199,7 @@ def test_files_give_the_same_scores(system: System, manifest: Path, tmp_path: Pa
     for name, scored in score_setups(split, utterances, normalizer).items():
         for kind in ("jsonl", "trn"):
             reference, hypothesis = (str(tmp_path / "out" / f"{own}.{kind}") for own in ("reference", name))
-            _, (again,), _ = score_files(reference, [hypothesis])
+            _, (again,), _ = score_systems(reference, [hypothesis])
             assert again.score.counts == scored.counts
             if kind == "jsonl":  # it knows the speakers
                 assert again.score.interval == scored.interval

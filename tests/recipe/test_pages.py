@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from asr.recipe import read_table, read_texts, score_texts
-from asr.scoring import score_files
+from asr.scoring import score_systems
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
@@ -43,7 +43,7 @@ def find(source: str) -> Shown:
     own = {id: f for id, f in references.items() if speaker in (f.get("speaker"), "")}
     found = score_texts(own, {id: hypotheses[column][id] for id in own})
     low, high = (found.interval.low, found.interval.high) if found.interval else (0.0, 0.0)
-    return Shown(*(100 * rate for rate in (found.error_rate, low, high, found.character_error_rate)))
+    return Shown(*(100 * rate for rate in (found.error_rate, low, high, found.cer)))
 
 
 @functools.cache
@@ -341,7 +341,7 @@ def test_the_page_of_speechocean762_says_what_whisper_has() -> None:
     """By the rules for English."""
     page = read_page("speechocean762/README.md")
     table = str(RECIPES / "speechocean762/studies/test.jsonl.gz")
-    _, systems, _ = score_files(
+    _, systems, _ = score_systems(
         table, [f"{table}#whisper_tiny.{name}" for name in ("base_en", "beam_5")], normalize="english"
     )
     base, tuned = (100 * system.score.error_rate for system in systems)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import asr
 from asr.cli import main
 from asr.errors import UserError
-from asr.scoring import compare, score_files
+from asr.scoring import compare, score_systems
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("reference", [Path("ref.trn"), "ref.trn", "trn:ref.trn"])
 def test_two_paths_are_read(folder: Path, reference: str | Path) -> None:
-    found = asr.score(reference, "hyp.trn")
+    found = asr.score_files(reference, "hyp.trn")
     assert found.ids == ("s1-a", "s1-b", "s2-c")
     assert (found.counts.reference_length, found.counts.errors) == (6, 3)
 
@@ -34,7 +35,19 @@ def test_texts_are_no_paths(folder: Path) -> None:
     assert asr.score(["ref.trn"], ["hyp.trn"]).counts.substitutions == 1  # lists hold texts
     for names in (("ref.trn", "hip.trn"), ("yes", "yes"), ("yes", Path("hyp.trn"))):
         with pytest.raises(UserError, match=r"(hip.trn|yes): cannot read the file"):
-            asr.score(*names)
+            asr.score_files(*names)
+    wrong: Any
+    for wrong in (("reff.trn", "hypp.trn"), (["a"], "hyp.trn"), (Path("ref.trn"), ["a"])):
+        with pytest.raises(UserError, match=r"got '(reff|hyp|ref)\.trn'\. Expected a list .* score_files\("):
+            asr.score(*wrong)
+
+
+def test_a_score_shows_its_rates() -> None:
+    found = asr.score(["a b c", "d"], ["a b x", "d"])
+    assert repr(found) == "Score(WER 25.00 %, 1 error in 4 words)"
+    assert (found.wer, found.cer) == (0.25, pytest.approx(1 / 6))
+    letters = asr.score(["a b c", "d"], ["a b x", "d"], unit="characters")
+    assert letters.cer == found.cer == letters.error_rate and math.isnan(letters.wer)
 
 
 def test_normalize_from_python_is_that_of_the_command_line(
@@ -42,7 +55,7 @@ def test_normalize_from_python_is_that_of_the_command_line(
 ) -> None:
     errors = {"none": 3, "basic": 2, "english": 0}
     for name, count in errors.items():
-        found = asr.score("ref.trn", "hyp.trn", normalize=name)  # type: ignore[arg-type]
+        found = asr.score_files("ref.trn", "hyp.trn", normalize=name)  # type: ignore[arg-type]
         assert found.counts.errors == count
         assert main(["score", "ref.trn", "hyp.trn", "--normalize", name, "--json", "--show", "3"]) == 0
         system = json.loads(capsys.readouterr().out)["systems"][0]
@@ -132,8 +145,8 @@ def test_references_that_cannot_be_used(folder: Path, capsys: pytest.CaptureFixt
 def test_systems_in_the_columns_of_one_table(folder: Path) -> None:
     lines = [{"id": "a", "text": "x y", "one": "x", "two": "x y"}, {"id": "b", "text": "z", "one": "z"}]
     Path("table.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    _, systems, notes = score_files("table.jsonl", ["one", "table.jsonl#two"])
+    _, systems, notes = score_systems("table.jsonl", ["one", "table.jsonl#two"])
     assert [(system.name, system.score.counts.errors) for system in systems] == [("one", 1), ("two", 1)]
     assert any("1 of 2 utterances have no hypothesis" in note for note in notes)
     with pytest.raises(UserError, match="three: cannot read"):
-        score_files("table.jsonl", ["three"])
+        score_systems("table.jsonl", ["three"])

@@ -27,7 +27,7 @@ def test_rates_are_jiwers(pairs) -> None:
     assert found.counts == Counts(theirs.hits, theirs.substitutions, theirs.deletions, theirs.insertions)
     assert found.error_rate == pytest.approx(theirs.wer)
     characters = jiwer.process_characters(said, heard)
-    assert found.character_error_rate == pytest.approx(characters.cer)
+    assert found.cer == pytest.approx(characters.cer)
     assert found.characters.counts == Counts(
         characters.hits, characters.substitutions, characters.deletions, characters.insertions
     )
@@ -86,9 +86,7 @@ def test_of_several_references_the_one_with_the_fewest_errors_counts(triples) ->
         lengths.append(len(chosen.split()))
     assert (found.errors_P.tolist(), found.lengths_P.tolist()) == (errors, lengths)
     assert found.num_references == max(len(texts) for texts, _ in triples)
-    assert found.character_error_rate == pytest.approx(
-        jiwer.cer(list(found.references), list(heard.values()))
-    )
+    assert found.cer == pytest.approx(jiwer.cer(list(found.references), list(heard.values())))
     assert all(group.num_references <= found.num_references for group in found.group(list(said)).values())
 
 

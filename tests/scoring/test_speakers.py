@@ -11,7 +11,7 @@ from rapidfuzz.distance import Levenshtein
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.scoring import assign_texts, score_files
+from asr.scoring import assign_texts, score_systems
 
 TEXTS = st.lists(st.sampled_from("abc"), max_size=4).map(" ".join)
 
@@ -57,7 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_files_are_scored_by_recording_and_speaker(folder: Path) -> None:
-    _, (system,), notes = score_files("ref.stm", ["hyp.stm"], normalize="basic", speakers_at_once=True)
+    _, (system,), notes = score_systems("ref.stm", ["hyp.stm"], normalize="basic", speakers_at_once=True)
     score = system.score
     assert score.ids == ("m1:ann", "m1:bob", "m2:ann", "m2:(nobody)-1")
     assert score.hypotheses == ("a b c f", "d e e", "g h", "i")  # what is too much is inserted
@@ -66,7 +66,7 @@ def test_files_are_scored_by_recording_and_speaker(folder: Path) -> None:
     assert score.resampled_by == "recording"
     assert any("1 ids are not in ref.stm and are left out: m3:x" in note for note in notes)
     Path("one.stm").write_text("m1 1 x 0.0 4.0 <NA> d e\n")
-    _, (system,), _ = score_files("ref.stm", ["one.stm"], speakers_at_once=True)
+    _, (system,), _ = score_systems("ref.stm", ["one.stm"], speakers_at_once=True)
     assert system.score.missing == ("m1:ann", "m2:ann")
     assert (system.score.counts.deletions, system.score.counts.errors) == (6, 6)
 
@@ -80,4 +80,4 @@ def test_from_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str])
     assert main(["score", "ref.trn", "ref.trn", "--align", "speakers"]) == 2
     assert "ref.trn: utterance m1 has no recording or no speaker" in capsys.readouterr().err
     with pytest.raises(UserError, match="several speakers at once: expected align jiwer"):
-        score_files("ref.stm", ["hyp.stm"], align="sclite", speakers_at_once=True)
+        score_systems("ref.stm", ["hyp.stm"], align="sclite", speakers_at_once=True)

@@ -60,11 +60,12 @@ def test_from_python_progress_is_shown(
     """Where the program has set up no logging, which pytest has."""
     monkeypatch.setattr(logging.getLogger("asr"), "propagate", False)
     tiny_run()
-    folder = train_model(tmp_path / "run.yaml", ["train.steps=2"])
+    done = train_model(tmp_path / "run.yaml", ["train.steps=2"])
     shown = capsys.readouterr().err
-    assert (
-        folder == tmp_path / "run" / "model" and "train 2/2: epoch 0, loss" in shown and "dev 2/2: " in shown
-    )
+    assert done.model_dir == tmp_path / "run" / "model"
+    assert "train 2/2: epoch 0, loss" in shown and "dev 2/2: " in shown
+    assert done.log[-1]["kind"] == "model" and done.log[-1]["wer"] == done.metrics["wer"]
+    assert {line["kind"] for line in done.log} == {"train", "dev", "model"}
     assert not logging.getLogger("asr").handlers and logging.getLogger("asr").level == logging.NOTSET
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from asr.audio import (
     reading as audio,
     silero,
 )
+from asr.cli import limit_threads
 from asr.data import read_manifest
 from asr.decoding import ChecksConfig, DecodingConfig
 from asr.errors import UserError
@@ -269,6 +271,19 @@ def test_encoder_gives_the_same_bits_in_any_company(
         transcribe_all(recognizer, files, batch_size, "ctc_greedy")
     assert all(len(versions) == 3 for versions in encoded.values()) and len(encoded) > 8
     assert all(torch.equal(version, versions[0]) for versions in encoded.values() for version in versions)
+
+
+def test_loading_leaves_the_environment_alone(
+    tiny_run: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(tmp_path / "model", build_system(tiny_run, "transformer-hybrid"), {"step": 0})
+    for name in (names := ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")):
+        monkeypatch.delenv(name, raising=False)
+    before = dict(os.environ)
+    load_model(tmp_path / "model", "cpu")
+    assert dict(os.environ) == before
+    limit_threads(None)  # which the commands call
+    assert [os.environ.pop(name) for name in names] == ["128", "128"]
 
 
 def test_python_interface(tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path) -> None:
