@@ -225,5 +225,7 @@ def find_family(source: str | Path, *, as_run: bool = False) -> Family:
 
 def describe_missing() -> str:
     """Name the folders of models that are not there, for the message about an unknown one; "" if all are."""
-    missing = [f"asr.{name}" for name in (*FAMILIES, "research") if find_spec(f"asr.{name}") is None]
+    missing = [
+        f"asr.{name}" for name in (*FAMILIES, "research", "speakers") if find_spec(f"asr.{name}") is None
+    ]
     return f"; {' and '.join(missing)}, which may have it, is not installed" if missing else ""

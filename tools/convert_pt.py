@@ -11,35 +11,21 @@ from __future__ import annotations
 
 import argparse
 import base64
-import pickletools
 import shutil
 import sys
-import zipfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from asr.errors import UserError
+from asr.system.shipping import check_tensors, read_pickled
 from asr.whisper import WhisperSystem, build_sizes, load_whisper, make_system, rename_weights, write_model
 from asr.whisper.whisper_tokenizer import check_order, read_small
 
-MAX_INDEX_BYTES = 10_000_000  # of a pickle: that of large-v3 has 0.2 MB
 # The files of the package openai-whisper that hold its vocabularies.
 RANKS = {True: "multilingual.tiktoken", False: "gpt2.tiktoken"}
 PICKLED = "pytorch_model.bin"
-OUTPUT = "proj_out.weight"
-# All that a dict of tensors needs. PyTorch's own list is longer, and has things that fill the memory.
-HARMLESS = {
-    "collections OrderedDict",
-    "torch._utils _rebuild_tensor_v2",
-    "torch FloatStorage",
-    "torch HalfStorage",
-    "torch BFloat16Storage",
-}
+OUTPUT = "proj_out.weight"  # the embeddings once more
 
 
 def read_openai(path: Path) -> WhisperSystem:
@@ -76,69 +62,12 @@ def read_ranks(path: Path) -> tuple[bytes, ...]:
 
 def convert_folder(old: Path, folder: Path) -> None:
     """Copy a folder of Hugging Face, with its weights as safetensors."""
-    weights = check_tensors(read_pickled(old / PICKLED), old / PICKLED)
+    weights = check_tensors(read_pickled(old / PICKLED), old / PICKLED, tied=OUTPUT)
     folder.mkdir(parents=True)
     for path in old.glob("*.json"):
         shutil.copy(path, folder)
     save_file({name: weight.clone() for name, weight in weights.items()}, folder / "model.safetensors")
     load_whisper(folder)
-
-
-def read_pickled(path: Path) -> dict[str, Any]:
-    """The dict that a file of torch.save holds; tensors are mapped from the file, nothing is executed."""
-    try:
-        _check_archive(path)
-        tree = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except UserError:
-        raise
-    except Exception as error:  # PyTorch says in many ways, and at length, what is wrong
-        raise _damaged(path, type(error).__name__) from None
-    if not isinstance(tree, dict):
-        raise _damaged(path, "no dict of weights")
-    return tree
-
-
-def _damaged(path: Path, reason: str) -> UserError:
-    return UserError(
-        f"{path}: no file of weights by torch.save, or a damaged one ({reason}); download it again"
-    )
-
-
-def _check_archive(path: Path) -> None:
-    """Check that the archive holds plain bytes, and its pickle only what makes tensors."""
-    with zipfile.ZipFile(path) as archive:
-        entries = archive.infolist()
-        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise _damaged(path, "a compressed archive, as torch.save never writes it")
-        (pickle,) = (entry for entry in entries if entry.filename.endswith("data.pkl"))
-        num_bytes = sum(entry.file_size for entry in entries)
-        if pickle.file_size > MAX_INDEX_BYTES or num_bytes > path.stat().st_size:
-            raise _damaged(path, f"{pickle.file_size:,} bytes of index, {num_bytes:,} in all")
-        content = archive.read(pickle)
-    calls = ("INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4")
-    names = {
-        str(argument) if opcode.name == "GLOBAL" else opcode.name
-        for opcode, argument, _ in pickletools.genops(content)
-        if opcode.name in ("GLOBAL", *calls)
-    }
-    if unknown := names - HARMLESS:
-        raise UserError(
-            f"{path}: would run code ({min(unknown)[:60]}); nothing was run. Weights need none: do not "
-            "use this file, take safetensors, or a file of a source that you trust"
-        )
-
-
-def check_tensors(tensors: Any, path: Path) -> dict[str, Tensor]:
-    """Names to tensors that are no larger than the file: else a few bytes could ask for any memory."""
-    is_plain = isinstance(tensors, Mapping) and all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
-    )
-    if not is_plain:
-        raise _damaged(path, "no names and tensors")
-    num_bytes = sum(tensor.nbytes for name, tensor in tensors.items() if name != OUTPUT)  # the embeddings
-    if num_bytes > path.stat().st_size:
-        raise _damaged(path, f"{num_bytes:,} bytes of weights in a smaller file")
-    return dict(tensors)
 
 
 def main(arguments: list[str] | None = None) -> int:

