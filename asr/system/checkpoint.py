@@ -31,15 +31,11 @@ from torch import Tensor
 from asr import __version__
 from asr.config import dump_config
 from asr.errors import UserError
-from asr.files import (
-    CHECKOUT,
-    require_local,
-    usual_mode,
-)
+from asr.files import CHECKOUT, require_local, usual_mode
 from asr.models import Model
 from asr.system.run_config import MODEL_PREFIX, System, read_tensors
 
-PUBLISHED = ("recipes/*/results/*", "recipes/*/studies/*")  # what `--publish` writes says nothing of the code
+PUBLISHED = ("recipes/*/results/*", "recipes/*/studies/*")  # results of runs: not the code that made them
 
 
 def save_checkpoint(

@@ -314,9 +314,9 @@ def load_any_system(folder: str | Path, *, to_train: bool = False) -> System[Mod
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     front_end = FrontEnd(config.features)
     tensors = dict(read_tensors(folder / "model.safetensors"))
-    _require_sizes_of_weights(config, front_end.num_features, len(tokenizer), tensors, folder)
+    weights = _check_weights(config, front_end.num_features, len(tokenizer), tensors, folder)
     model = build_model(config.model, front_end.num_features, len(tokenizer))
-    model.load_state_dict(_take_weights(model, tensors, MODEL_PREFIX, folder))
+    model.load_state_dict(weights)
     if not to_train:
         merge_low_rank(model)
     return System(config, tokenizer, front_end, model.eval())
@@ -362,15 +362,16 @@ def find_model(path: str | Path) -> Path:
     raise UserError(f"{path}: no model here; {expected}{describe_missing()}")
 
 
-def _require_sizes_of_weights(
+def _check_weights(
     config: RunConfig, num_features: int, num_tokens: int, tensors: Mapping[str, Tensor], folder: Path
-) -> None:
-    """Compare the config with the shapes in the file before memory for a model of its sizes is asked for."""
+) -> dict[str, Tensor]:
+    """The weights of the model; the config has to agree with their shapes before memory is allocated."""
     for key, value, _ in describe_config(config.model):
         if key.endswith("layers") and isinstance(value, int) and value > len(tensors):
             raise UserError(f"{folder}: model.{key} = {value:,}, but there are {len(tensors):,} weights")
     with without_weights():
-        _take_weights(build_model(config.model, num_features, num_tokens), tensors, MODEL_PREFIX, folder)
+        module = build_model(config.model, num_features, num_tokens)
+    return _take_weights(module, tensors, MODEL_PREFIX, folder)
 
 
 def _take_weights(
