@@ -456,7 +456,7 @@ def make_parts(args: argparse.Namespace, folder: Path) -> list[Part]:
     ):
         converted = folder / model.stem
         if not converted.exists() and any(engine.startswith("faster") for engine in args.engines):
-            convert(model, converted)
+            convert(convert_for_us(model), converted)
         seconds = sum(map(measure_seconds, files))
         template = Case(
             "",
