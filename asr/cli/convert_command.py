@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from importlib.util import find_spec
-from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.files import find_family
 
     dtype = None if args.dtype is None else getattr(torch, args.dtype)
-    speakers = _import_speakers()
+    speakers = importlib.import_module("asr.speakers") if find_spec("asr.speakers") else None
     if speakers is not None and speakers.is_speaker_model(args.model):
         speakers.convert_speaker_models(args.model, Path(args.target), dtype)
     elif (family := find_family(args.model)) is not None:
@@ -41,12 +41,3 @@ def run(args: argparse.Namespace) -> int:
         write_model_folder(Path(args.model), Path(args.target), dtype or torch.float32)
     print(args.target)
     return 0
-
-
-def _import_speakers() -> Any:
-    """The module of models of speakers; None if the folder was deleted."""
-    if find_spec("asr.speakers") is None:
-        return None
-    from asr.speakers import loading
-
-    return loading

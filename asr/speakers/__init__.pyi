@@ -1,3 +1,12 @@
+from .activity import PyanNet as PyanNet
+from .embedding import CamPlusPlus as CamPlusPlus, CamPlusPlusSizes as CamPlusPlusSizes, embed as embed
+from .speaker_models import (
+    SpeakerModels as SpeakerModels,
+    convert_speaker_models as convert_speaker_models,
+    is_speaker_model as is_speaker_model,
+    load_speaker_models as load_speaker_models,
+    write_speaker_models as write_speaker_models,
+)
 from .turns import (
     Turn as Turn,
     format_rttm as format_rttm,

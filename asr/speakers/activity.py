@@ -25,7 +25,8 @@ class PyanNet(nn.Module):
     """Sinc filters, convolutions and bidirectional LSTMs that tell who of a window's speakers is active.
 
     Bredin, pyannote.audio 2.1 speaker diarization pipeline (2023); Plaquet and Bredin, Powerset multi-class
-    cross entropy loss for neural speaker diarization (2023). Speakers are numbered anew in each window.
+    cross entropy loss for neural speaker diarization (2023). The numbers of the speakers differ from window
+    to window.
     """
 
     powerset_KN: Tensor
