@@ -1,4 +1,4 @@
-"""docs/json.md describes the JSON of a transcript: every field, and no other."""
+"""docs/files.md describes the JSON of a transcript: every field, and no other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from asr.transcripts import Segment, Transcript, Word, format_transcript
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "json.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "files.md"
 TYPES = {
     "string": (str,),
     "number": (int, float),
@@ -41,7 +41,7 @@ HIDDEN = {"separator"}  # of no use beside the text
 
 def described(section: str) -> dict[str, tuple[str, str]]:
     """Field to type and meaning, as the page has them."""
-    part = PAGE.read_text(encoding="utf-8").partition(f"## {section}\n")[2].partition("\n## ")[0]
+    part = PAGE.read_text(encoding="utf-8").partition(f"### {section}\n")[2].partition("\n##")[0]
     rows = re.findall(r"^\| `(\w+)` \| ([\w ]+) \| (.*) \|$", part, flags=re.MULTILINE)
     return {name: (kind, meaning) for name, kind, meaning in rows}
 
