@@ -43,7 +43,7 @@ MODES: dict[str, dict[str, Any]] = {
     "greedy": {"method": "attention", "beam": 1},
     "beam 10": {"method": "attention", "beam": 10},
     "joint beam 10": {"method": "joint", "beam": 10, "ctc_weight": 0.3},
-    "joint, guided": {"method": "joint", "beam": 10, "ctc_weight": 0.3, "guide_width": 2.0},
+    "joint, guided": {"method": "joint", "beam": 10, "ctc_weight": 0.3, "window_width": 2.0},
     "CTC greedy": {"method": "ctc_greedy"},
     "CTC beam 10": {"method": "ctc_beam", "beam": 10},
     "rescoring 10": {"method": "rescoring", "beam": 10},

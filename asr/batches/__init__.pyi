@@ -16,7 +16,7 @@ from .loader import (
     BatchLoader as BatchLoader,
     TextLoader as TextLoader,
     count_allowed as count_allowed,
-    explain_dead_workers as explain_dead_workers,
+    translate_worker_errors as translate_worker_errors,
 )
 from .order import (
     ProcessShare as ProcessShare,

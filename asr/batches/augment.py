@@ -23,7 +23,7 @@ from asr.system.run_config import AugmentConfig, SpecAugmentConfig
 
 # Power of colored noise falls with frequency f as f ** -exponent.
 NOISE_EXPONENTS = {"white": 0.0, "pink": 1.0, "brown": 2.0}
-LOWEST_NOISE_HZ = 20.0  # of colored noise: what nobody hears would be most of its power
+LOWEST_NOISE_HZ = 20.0  # of colored noise: what is inaudible would be most of its power
 MAX_TIME_MASK_SHARE = 0.2  # of the frames of an utterance, under one mask
 
 
@@ -56,7 +56,7 @@ class Augmenter:
     def augment_features(
         self, features_BTF: Tensor, feature_lengths_B: Tensor, ids: Sequence[str], epoch: int
     ) -> tuple[Tensor, Tensor | None]:
-        """Apply SpecAugment. Returns the spans of speech too, where it hid any."""
+        """Apply SpecAugment. Returns the spans of speech too, if it masked any."""
         config = self._config.spec_augment
         is_on = config.time_warp or config.num_frequency_masks or config.num_time_masks
         if not is_on or not len(ids):
@@ -85,7 +85,7 @@ class Augmenter:
         return audio + noise * np.float32(scale)
 
     def _read_noise(self, num_samples: int, stream: np.random.Generator) -> np.ndarray:
-        """An excerpt from a random place of a random recording; a recording that is too short is repeated."""
+        """A random excerpt of a random recording; a recording that is too short is repeated."""
         recording = self._recordings[stream.integers(len(self._recordings))]
         seconds = num_samples / self._sample_rate
         start = recording.start + stream.uniform(0, max(0.0, recording.duration - seconds))

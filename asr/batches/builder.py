@@ -61,7 +61,7 @@ class Batch:
         return self.features_BTF.shape[:2].numel() or self.tokens_BU.numel()
 
     def take(self, rows: Sequence[int]) -> Batch:
-        """Select rows by index, in this order, repeatedly if asked; drop frames that are padding in all."""
+        """Select rows by index, in this order, repeats included; drop frames that are padding in all."""
         share = float(self.feature_lengths_B[rows].sum() / self.feature_lengths_B.sum().clamp(min=1))
         taken = self._map(lambda tensor: tensor[rows])
         return replace(
@@ -177,7 +177,7 @@ class BatchBuilder(Dataset["Batch | UserError"]):
         num_encoded = int(self._inputs.num_encoded_frames(torch.tensor([num_frames])))
         if num_encoded < num_needed:
             raise UserError(
-                f"{utterance.audio}: {num_encoded} frames behind the encoder, but {num_needed} are needed "
+                f"{utterance.audio}: {num_encoded} frames after the encoder, but {num_needed} are needed "
                 f"for {len(tokens)} tokens"
             )
         if self._inputs.labels is not None:
@@ -205,7 +205,7 @@ def pad_rows(rows: Sequence[np.ndarray], dtype: npt.DTypeLike, value: float) -> 
 
 
 def encode_text(utterance: Utterance, inputs: Inputs) -> list[int]:
-    """Token ids of a text; none where labels are learned in place of texts."""
+    """Token ids of a text; none where labels are learned instead of texts."""
     if inputs.labels is not None:
         return []
     tokens: list[int] = []

@@ -26,7 +26,7 @@ from asr.batches.builder import (
     needed_frames,
     pad_rows,
 )
-from asr.batches.order import WHOLE, ProcessShare, group_by_length, hash_names, plan_epoch
+from asr.batches.order import ONE_PROCESS, ProcessShare, group_by_length, hash_names, plan_epoch
 from asr.data.manifest import Manifest, Utterance
 from asr.errors import UserError
 from asr.system.run_config import BatchConfig
@@ -55,7 +55,7 @@ class UtteranceLoader:
         config: BatchConfig,
         *,
         seed: int = 0,
-        share: ProcessShare = WHOLE,
+        share: ProcessShare = ONE_PROCESS,
     ) -> None:
         self.name = name
         self._inputs = inputs
@@ -88,7 +88,7 @@ class UtteranceLoader:
             generator=torch.Generator(),  # the global one is for dropout, which must not change by a resume
         )
         self.num_skipped = 0
-        with hold_signals_back():
+        with block_signals():
             results = iter(loader)
         try:
             for result in results:
@@ -100,7 +100,7 @@ class UtteranceLoader:
             del results  # ends the workers, also while an error still holds on to this frame
 
     def _note_skipped(self, skipped: Sequence[Skipped]) -> None:
-        """Note utterances that cannot be used, and log each once, as an error: all processes show these."""
+        """Record utterances that cannot be used, and log each once, as an error: all processes show these."""
         self.num_skipped += len(skipped)
         for item in skipped:
             if item.id not in self._skipped:
@@ -209,7 +209,7 @@ def measure_together(utterances: Any, inputs: Inputs, share: ProcessShare) -> li
 
 
 def select_training_set(
-    utterances: Any, inputs: Inputs, config: BatchConfig, share: ProcessShare = WHOLE
+    utterances: Any, inputs: Inputs, config: BatchConfig, share: ProcessShare = ONE_PROCESS
 ) -> TrainingSet:
     """Leave out what is too short, too long or, with CTC, has too many tokens.
 
@@ -225,7 +225,7 @@ def select_training_set(
         f"longer than batches.max_utterance_seconds = {config.max_utterance_seconds}": (
             seconds_N > config.max_utterance_seconds
         ),
-        "fewer frames behind the encoder than their tokens need": frames_N < needed_N,
+        "fewer frames after the encoder than their tokens need": frames_N < needed_N,
     }
     positions_N = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
     return TrainingSet(
@@ -251,7 +251,7 @@ def _as_it_is(result: Any) -> Any:
 
 
 @contextlib.contextmanager
-def hold_signals_back() -> Iterator[None]:
+def block_signals() -> Iterator[None]:
     """Start processes within that never see Ctrl-C or a scheduler's SIGTERM, which reach all processes.
 
     The main one still needs its workers to finish the update in progress, and ends them itself. It gets
@@ -265,7 +265,7 @@ def hold_signals_back() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explain_dead_workers() -> Iterator[None]:
+def translate_worker_errors() -> Iterator[None]:
     """Report a dead worker as a UserError. PyTorch raises wherever the main process is just then."""
     try:
         yield
@@ -298,7 +298,7 @@ class TextLoader:
         config: BatchConfig,
         *,
         seed: int = 0,
-        share: ProcessShare = WHOLE,
+        share: ProcessShare = ONE_PROCESS,
     ) -> None:
         tokens, ends = array("i"), array("q", [0])
         for text in texts:
@@ -308,7 +308,7 @@ class TextLoader:
         self._ends = np.array(ends, dtype=np.int64)
         self._name = name
         self._tokenizer = tokenizer
-        # Grouped as audio is, but by tokens in place of seconds.
+        # Grouped as audio is, but by tokens instead of seconds.
         self._config = config.model_copy(update={"max_seconds": float(config.max_tokens)})
         self._seed = seed
         self._share = share

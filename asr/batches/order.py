@@ -66,15 +66,15 @@ class ProcessShare:
         return self.first_world_size or self.world_size
 
     def take(self, batches: Iterable[Any], start: int = 0) -> Iterator[Any]:
-        """This process's batches behind the first `start`: as many as others have, some perhaps empty."""
+        """This process's batches after the first `start`: as many as others have, some perhaps empty."""
         left = itertools.islice(batches, start, None)
         while update := list(itertools.islice(left, self.batches_per_update or self.world_size)):
-            num_lacking = -len(update) % self.world_size
-            update += [update[0][:0]] * num_lacking
+            num_missing = -len(update) % self.world_size
+            update += [update[0][:0]] * num_missing
             yield from update[self.rank :: self.world_size]
 
 
-WHOLE = ProcessShare()  # a single process takes all
+ONE_PROCESS = ProcessShare()  # takes all batches
 
 
 def plan_epoch(

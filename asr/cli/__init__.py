@@ -268,9 +268,9 @@ def limit_threads(threads: int | None) -> None:
     """Use so many threads; None, or 0 as whisper.cpp writes it: as many as there are cores."""
     import torch
 
-    from asr.models.speech_model import limit_kept_kernels
+    from asr.models.speech_model import limit_kernel_cache
 
-    limit_kept_kernels()
+    limit_kernel_cache()
     if threads:
         torch.set_num_threads(threads)
 

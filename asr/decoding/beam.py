@@ -22,7 +22,7 @@ from asr.decoding.hypothesis import (
 from asr.errors import UserError
 from asr.models import SpeechModel
 from asr.models.decoders import CTCPrefixes, Decoder, DecoderState, mask_padding
-from asr.models.guided_attention import AttentionGuide, guide_texts
+from asr.models.guided_attention import GaussianWindow, ctc_window_bias
 from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 # B utterances, W beams of each, R = B x W rows, C candidate tokens of a beam or step, N = W x C (and W more
@@ -94,7 +94,7 @@ class Beams:
         self.language_weight = config.language_model_weight
         factor = PRESELECTION if ctc_weight > 0 or self.language_weight > 0 else 1.0
         self.num_candidates = math.ceil(factor * config.beam)
-        guide_width = find_guide_width(encoded.model, config)
+        window_width = find_window_width(encoded.model, config)
         model, encoded_BTD, lengths_B = encoded.model, encoded.encoded_BTD, encoded.lengths_B
         batch, device = len(encoded_BTD), encoded_BTD.device
         self.decoder: Decoder | None = None  # not run where its weight is 0
@@ -103,9 +103,9 @@ class Beams:
             self.decoder = model.decoder
             self.state: DecoderState = model.decoder.start(encoded_BTD, lengths_B)
         self.attends = self.decoder is not None and self.decoder.num_heads > 0
-        self.guide: AttentionGuide | None = None
-        if self.decoder is not None and guide_width is not None:
-            self.guide = AttentionGuide(guide_width, encoded_BTD.size(1), device)
+        self.guide: GaussianWindow | None = None
+        if self.decoder is not None and window_width is not None:
+            self.guide = GaussianWindow(window_width, encoded_BTD.size(1), device)
         self.prefixes: CTCPrefixes | None = None
         if ctc_weight > 0 or self.guide is not None:
             self.vocab_size = encoded.ctc_BTV.size(2)
@@ -262,13 +262,13 @@ def _pick(values_BNU: Tensor, index_BW: Tensor) -> Tensor:
     return values_BNU.gather(1, index_BW[..., None].expand(-1, -1, values_BNU.size(2)))
 
 
-def find_guide_width(model: SpeechModel, config: DecodingConfig) -> float | None:
+def find_window_width(model: SpeechModel, config: DecodingConfig) -> float | None:
     """The width asked for, or the one that the decoder was trained with."""
-    width = config.guide_width
+    width = config.window_width
     if width is None:
-        return model.guide_width
+        return model.window_width
     if model.ctc_head is None or model.decoder is None or model.decoder.num_heads == 0:
-        raise UserError(f"guide_width = {width} needs a CTC head and a decoder that attends; leave it out")
+        raise UserError(f"window_width = {width} needs a CTC head and a decoder that attends; leave it out")
     return width
 
 
@@ -514,10 +514,10 @@ def _score_by_decoder(
     assert isinstance(decoder, Decoder)
     inputs_RN = F.pad(tokens_RU, (1, 0), value=SOS_ID)
     targets_RN = F.pad(tokens_RU, (0, 1), value=EOS_ID).scatter(1, counts_R[:, None], EOS_ID)
-    bias_RNT, width = None, find_guide_width(encoded.model, config)
+    bias_RNT, width = None, find_window_width(encoded.model, config)
     if width is not None:
         tokens_BHU = tokens_RU.unflatten(0, (len(lengths_B), -1))
-        bias_RNT = guide_texts(encoded.ctc_BTV, lengths_B, tokens_BHU, width)
+        bias_RNT = ctc_window_bias(encoded.ctc_BTV, lengths_B, tokens_BHU, width)
     scores_RNV, attention = decoder(inputs_RN, encoded_BTD, lengths_B, decoder.last_heads, bias_RNT)
     scores_RNV = scores_RNV.float()
     scores_RN = scores_RNV.gather(2, targets_RN[..., None])[..., 0] - scores_RNV.logsumexp(-1)

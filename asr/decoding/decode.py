@@ -41,7 +41,7 @@ from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.models import SpeechModel
 from asr.models.decoders import Decoder
-from asr.models.encoders import make_clock
+from asr.models.encoders import make_frame_times
 from asr.models.layers import length_mask
 from asr.text.tokenizer import BLANK_ID, Tokenizer
 
@@ -251,7 +251,7 @@ class SpeechDecoder:
         self.tokenizer = tokenizer
         self.checks = checks or ChecksConfig()
         self.sample_rate = front_end.config.sample_rate
-        self.clock = make_clock(front_end.config, model.encoder)
+        self.clock = make_frame_times(front_end.config, model.encoder)
 
     def decode_batch(
         self, audio: Sequence[np.ndarray], setups: Mapping[Name, DecodingSetup]

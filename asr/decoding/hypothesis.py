@@ -43,7 +43,7 @@ class DecodingConfig(Config):
     """Share of CTC in the score with joint and rescoring; the rest is the decoder's."""
     language_model_weight: float = pydantic.Field(default=0.0, ge=0)
     """Weight of a language model's log-probability, which is added to the score."""
-    guide_width: float | None = pydantic.Field(default=None, gt=0)
+    window_width: float | None = pydantic.Field(default=None, gt=0)
     """Soft window of cross-attention (joint and attention decoding) around the encoder frame where CTC has
     its next token (a Gaussian of this standard deviation in steps; 2, say), for recordings longer than those
     of training: recipes/guided_attention.md. null: as in training."""

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.audio.segmentation import FRAMES_PER_SECOND, measure_energies
 from asr.models import SpeechModel
-from asr.models.encoders import Clock
+from asr.models.encoders import FrameTimes
 from asr.models.layers import length_mask
 from asr.models.losses import Targets
 from asr.text.tokenizer import BLANK_ID, PAD_ID, Tokenizer
@@ -264,7 +264,7 @@ def find_ends(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
 def time_words(
     spans: Sequence[TokenSpan],
     token_times: Sequence[TokenTime],
-    clock: Clock,
+    clock: FrameTimes,
     audio_S: np.ndarray,
     sample_rate: int,
 ) -> list[Word]:

@@ -14,7 +14,7 @@ from asr.decoding.hypothesis import EncodedAudio
 from asr.errors import UserError
 from asr.evaluation.plots import DPI, LABEL_SIZE
 from asr.files import replace_file
-from asr.models.encoders import Clock
+from asr.models.encoders import FrameTimes
 from asr.models.losses import Targets
 from asr.models.speech_model import SpeechModel
 from asr.text.normalization import normalize
@@ -75,7 +75,7 @@ def _draw_segment(
     tokenizer = recognizer.system.tokenizer
     values_NT = _attention(recognizer.model, encoded, tokens)
     names = [*(tokenizer.tokens[id] for id in tokens), END][: len(values_NT)]  # some have no row for the end
-    clock = Clock(segment.start + recognizer.clock.first, recognizer.clock.seconds_per_step)
+    clock = FrameTimes(segment.start + recognizer.clock.first, recognizer.clock.seconds_per_step)
     draw(path, segment, values_NT, clock, names, tokenizer.decode(tokens))
 
 
@@ -99,7 +99,7 @@ def draw(
     path: Path,
     audio: AudioSegment,
     values_NT: np.ndarray,
-    clock: Clock,
+    clock: FrameTimes,
     names: Sequence[str],
     title: str,
 ) -> None:

@@ -13,7 +13,7 @@ from asr.decoding.decode import pad_audio
 from asr.decoding.timestamps import align_by_attention, align_by_ctc, split_words, time_words
 from asr.errors import UserError
 from asr.evaluation.speech import ReadAudio, decode_split
-from asr.models.encoders import make_clock
+from asr.models.encoders import make_frame_times
 from asr.system.run_config import System
 from asr.text.normalization import normalize
 
@@ -40,7 +40,7 @@ def align_utterances(
         raise UserError("alignment needs a CTC head, and this model has none; align by attention")
     if by == "attention" and (model.decoder is None or model.decoder.num_heads == 0):
         raise UserError("alignment by attention needs a decoder that attends, and this model has none")
-    clock, rate = make_clock(system.config.features, model.encoder), front_end.config.sample_rate
+    clock, rate = make_frame_times(system.config.features, model.encoder), front_end.config.sample_rate
     times: dict[str, str] = {}
     faults: dict[str, str] = {}
 

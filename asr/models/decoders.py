@@ -16,8 +16,8 @@ from asr.models.encoders import AttentionConfig, Block
 from asr.models.layers import (
     CrossAttention,
     Dropout,
+    EncoderKV,
     KeyValueCache,
-    Memory,
     Positions,
     Window,
     find_more_kinds,
@@ -29,7 +29,7 @@ from asr.text.tokenizer import BLANK_ID
 # B utterances, R rows (B, or the beams of all utterances, those of one side by side), T encoded steps,
 # U tokens, N tokens and the end, D dimension of the encoder, V vocabulary, H heads
 
-WeightsOf = dict[int, tuple[int, ...]]  # layer to those of its heads whose weights are wanted
+WeightsOf = dict[int, tuple[int, ...]]  # layer to those of its heads whose weights are returned
 Weights = dict[int, Tensor]  # of each of these layers, (R, H, U, T)
 Encoded = tuple[Tensor, Tensor]  # encoded_BTD and encoded_lengths_B
 
@@ -85,13 +85,13 @@ class AnyDecoder(nn.Module, abc.ABC):
     def compute_loss(
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
     ) -> DecoderLoss:
-        """The loss of a batch, and the attention that was asked for."""
+        """The loss of a batch, and the requested attention weights."""
 
     @abc.abstractmethod
     def score_reference(
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
     ) -> tuple[Tensor, Weights]:
-        """Teacher-forced scores of each token's place, (B, U or N, V), and the attention asked for."""
+        """Teacher-forced scores at each position, (B, U or N, V), and the requested attention weights."""
 
     @property
     def last_heads(self) -> WeightsOf:
@@ -111,19 +111,19 @@ def score_tokens(
 class DecoderState(abc.ABC):
     """State that decoding carries from token to token.
 
-    What was made of the encoded steps has a row for each utterance, the tokens so far one for each beam.
+    Keys and values of the encoded steps have a row for each utterance, those of tokens one for each beam.
     """
 
-    def forget_tokens(self) -> None:  # noqa: B027
-        """Keep nothing of the tokens that come: they are whole texts."""
+    def disable_cache(self) -> None:  # noqa: B027
+        """Do not cache the tokens that come: they are complete texts."""
 
     @abc.abstractmethod
     def select_utterances(self, utterances_B: Tensor) -> None:
-        """Keep the memories of these utterances; the beams stay as they are."""
+        """Keep the encoder keys and values of these utterances; the beams stay as they are."""
 
     @abc.abstractmethod
     def select_beams(self, rows_R: Tensor) -> None:
-        """Keep these beams; the memories stay as they are."""
+        """Keep these beams; the encoder keys and values stay as they are."""
 
 
 class Decoder(AnyDecoder):
@@ -132,7 +132,7 @@ class Decoder(AnyDecoder):
     embedding: nn.Embedding
     output: nn.Linear
     max_tokens = 2**31 - 1
-    """Longest text, where its positions come to an end."""
+    """Maximum length, for a decoder whose positions are limited."""
 
     @abc.abstractmethod
     def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> DecoderState:
@@ -151,7 +151,7 @@ class Decoder(AnyDecoder):
         `bias_RUT` is added to the scores of cross-attention before their softmax.
         """
         state = self.start(encoded_BTD, encoded_lengths_B)
-        state.forget_tokens()
+        state.disable_cache()
         if len(tokens_RU) > len(encoded_BTD):
             rows_B = torch.arange(len(encoded_BTD), device=encoded_BTD.device)
             state.select_beams(rows_B.repeat_interleave(len(tokens_RU) // len(encoded_BTD)))
@@ -217,13 +217,13 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x_BUD: Tensor,
-        memory: Memory,
+        memory: EncoderKV,
         cache: KeyValueCache | None,
         weights_of: tuple[int, ...],
         all_of_BU: Tensor | None = None,
         bias_BUT: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Causal, unless `all_of_BU` says which tokens there are: then each of them sees all the others."""
+        """Causal, unless `all_of_BU` marks the real tokens: then each of them attends to all the others."""
         block = self.self_attention_block
         is_causal = all_of_BU is None
         update = self.self_attention(block.norm(x_BUD), all_of_BU, causal=is_causal, cache=cache)
@@ -236,9 +236,9 @@ class DecoderLayer(nn.Module):
 
 
 class TransformerDecoderState(DecoderState):
-    """The memory of each layer, of utterances, and the keys and values so far, of beams."""
+    """Encoder keys and values of each layer, by utterance, and those of the tokens so far, by beam."""
 
-    def __init__(self, memories: list[Memory]) -> None:
+    def __init__(self, memories: list[EncoderKV]) -> None:
         self.memories = memories
         self.caches = [KeyValueCache() for _ in memories]
 
@@ -247,7 +247,7 @@ class TransformerDecoderState(DecoderState):
         """Tokens whose keys and values are kept."""
         return len(self.caches[0]) if self.caches else 0
 
-    def forget_tokens(self) -> None:
+    def disable_cache(self) -> None:
         self.caches = []
 
     def select_utterances(self, utterances_B: Tensor) -> None:
@@ -277,7 +277,7 @@ class TransformerDecoder(Decoder):
         mask_BT = length_mask(encoded_lengths_B.clamp(min=1), encoded_BTD.size(1))
         layers = cast(list[DecoderLayer], self.layers)
         return TransformerDecoderState(
-            [layer.cross_attention.remember(encoded_BTD, mask_BT) for layer in layers]
+            [layer.cross_attention.precompute_kv(encoded_BTD, mask_BT) for layer in layers]
         )
 
     def step(
@@ -316,12 +316,12 @@ class TransformerDecoder(Decoder):
 
 # T steps, W texts (or beams) of each utterance, C candidate tokens of each
 
-# A probability of e^-10000 is none; as a number, unlike -inf, it can be added up and subtracted again.
-NEVER = -1e4
+# The log of a probability of 0; unlike -inf, it can be added up and subtracted again.
+LOG_ZERO = -1e4
 
 
 def mask_padding(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> Tensor:
-    """A copy whose padding says blank with certainty, which changes no text."""
+    """A copy whose padding is blank with probability 1, which changes no text."""
     is_padding_BT = ~length_mask(lengths_B, log_probabilities_BTV.size(1))
     scores_BTV = log_probabilities_BTV.float().masked_fill(is_padding_BT[..., None], -torch.inf)
     scores_BTV[:, :, BLANK_ID] = scores_BTV[:, :, BLANK_ID].masked_fill(is_padding_BT, 0.0)
@@ -338,8 +338,8 @@ class CTCPrefixes:
     """
 
     def __init__(self, log_probabilities_BTV: Tensor, lengths_B: Tensor) -> None:
-        scores_BTV = mask_padding(log_probabilities_BTV, lengths_B).clamp(min=NEVER)
-        self._scores_BVT = scores_BTV.transpose(1, 2).contiguous()  # the steps of a token lie together
+        scores_BTV = mask_padding(log_probabilities_BTV, lengths_B).clamp(min=LOG_ZERO)
+        self._scores_BVT = scores_BTV.transpose(1, 2).contiguous()  # the steps of a token are contiguous
         self._probabilities_BVT: Tensor | None = None
         self._last_step_B11 = (lengths_B - 1).clamp(min=0)[:, None, None]
         blanks_BT = self._scores_BVT[:, BLANK_ID].double()
@@ -351,33 +351,33 @@ class CTCPrefixes:
         self._last_steps_BWT = torch.zeros_like(scores_BTV[:, None, :, 0])  # log-probabilities of the last
 
     def end_scores(self) -> Tensor:
-        """(B, W): log-probability that the prefix is the whole text."""
+        """(B, W): log-probability that the prefix is the complete text."""
         return self._ends[:, :, -1]
 
     def next_token_times(self) -> Tensor:
-        """(B, W, T): probability that the next token, whichever it is, begins at each step, given the prefix.
+        """(B, W, T): posterior of the step where the next token, of any kind, starts, given the prefix.
 
         What may follow a path does not depend on how it continues, so no step after t counts. The last step
         has the probability that nothing follows, too; and all of it where there is no path, too few steps.
         """
-        most_BW1 = self._ends.amax(-1, keepdim=True).clamp(min=NEVER * self._ends.size(-1))
+        most_BW1 = self._ends.amax(-1, keepdim=True).clamp(min=LOG_ZERO * self._ends.size(-1))
         ends_BWT, in_blank_BWT = (
             (part - most_BW1).float().exp() for part in (self._ends, self._ends_in_blank)
         )
         others_B1T = 1 - self._scores_BVT[:, None, BLANK_ID].exp()
         repeats_BWT = (ends_BWT - in_blank_BWT)[:, :, :-1] * self._last_steps_BWT.exp()  # of the same token
-        begins_BWT = (ends_BWT[:, :, :-1] * others_B1T - repeats_BWT).clamp(min=0)
-        last_BW1 = self._last_step_B11.expand(-1, begins_BWT.size(1), -1)
-        begins_BWT.scatter_add_(2, last_BW1, ends_BWT[:, :, -1:])
-        is_lost_BW1 = most_BW1 < NEVER / 2
-        begins_BWT = begins_BWT.masked_fill(is_lost_BW1, 0).scatter_add(2, last_BW1, is_lost_BW1.float())
-        return begins_BWT / begins_BWT.sum(-1, keepdim=True).clamp(min=1e-30)
+        starts_BWT = (ends_BWT[:, :, :-1] * others_B1T - repeats_BWT).clamp(min=0)
+        last_BW1 = self._last_step_B11.expand(-1, starts_BWT.size(1), -1)
+        starts_BWT.scatter_add_(2, last_BW1, ends_BWT[:, :, -1:])
+        no_path_BW1 = most_BW1 < LOG_ZERO / 2
+        starts_BWT = starts_BWT.masked_fill(no_path_BW1, 0).scatter_add(2, last_BW1, no_path_BW1.float())
+        return starts_BWT / starts_BWT.sum(-1, keepdim=True).clamp(min=1e-30)
 
     def candidate_scores(self, candidates_BWC: Tensor) -> Tensor:
         """(B, W, C): log-probability that the text begins with the prefix and then the candidate."""
         before_BWT = self._ends[:, :, :-1]
-        most_BW1 = before_BWT.amax(-1, keepdim=True).clamp(min=NEVER * before_BWT.size(-1))
-        paths_BWCT = (before_BWT - most_BW1).float()[:, :, None] + self._steps_of(candidates_BWC)
+        most_BW1 = before_BWT.amax(-1, keepdim=True).clamp(min=LOG_ZERO * before_BWT.size(-1))
+        paths_BWCT = (before_BWT - most_BW1).float()[:, :, None] + self._token_scores(candidates_BWC)
         scores_BWC = most_BW1 + _log_sum(paths_BWCT).double()
         # The same token again needs a blank in between; one candidate of a beam at most is its last token.
         is_repeat_BWC = candidates_BWC == self._last_BW[..., None]
@@ -387,15 +387,15 @@ class CTCPrefixes:
     def all_scores(self) -> Tensor:
         """(B, W, V), as `candidate_scores` of every token, but roughly: to choose the candidates by.
 
-        One product of matrices: blanks between repeats are not asked for, and what is less likely than e^-80
+        One product of matrices: blanks between repeats are not required, and what is less likely than e^-80
         is as unlikely as that.
         """
         if self._probabilities_BVT is None:
             self._probabilities_BVT = self._scores_BVT.exp()
         before_BWT = self._ends[:, :, :-1]
-        most_BW1 = before_BWT.amax(-1, keepdim=True).clamp(min=100 * NEVER)
-        shares_BWT = (before_BWT - most_BW1).float().clamp(min=-80).exp()
-        return (shares_BWT @ self._probabilities_BVT.mT).clamp(min=1e-35).log() + most_BW1.float()
+        most_BW1 = before_BWT.amax(-1, keepdim=True).clamp(min=100 * LOG_ZERO)
+        weights_BWT = (before_BWT - most_BW1).float().clamp(min=-80).exp()
+        return (weights_BWT @ self._probabilities_BVT.mT).clamp(min=1e-35).log() + most_BW1.float()
 
     def advance(self, parents_BW: Tensor, tokens_BW: Tensor) -> None:
         """New beams: each is the prefix of its parent (an earlier beam) and one more token."""
@@ -404,7 +404,7 @@ class CTCPrefixes:
         is_repeat_BW1 = (tokens_BW == self._last_BW.gather(1, parents_BW))[..., None]
         before_BWT = torch.where(is_repeat_BW1, in_blank, all_ends)[:, :, :-1]
 
-        self._last_steps_BWT = self._steps_of(tokens_BW)
+        self._last_steps_BWT = self._token_scores(tokens_BW)
         sums_BWT = _sums_before(self._last_steps_BWT.double())
         in_token_BWT = sums_BWT[..., 1:] + _log_sums(before_BWT - sums_BWT[..., :-1])
         none_BW1 = torch.full_like(in_token_BWT[..., :1], -torch.inf)
@@ -425,7 +425,7 @@ class CTCPrefixes:
         self._ends_in_blank, self._ends = self._ends_in_blank[utterances_B], self._ends[utterances_B]
         self._last_BW, self._last_steps_BWT = self._last_BW[utterances_B], self._last_steps_BWT[utterances_B]
 
-    def _steps_of(self, tokens: Tensor) -> Tensor:
+    def _token_scores(self, tokens: Tensor) -> Tensor:
         """(B, ..., T): the log-probabilities of each token at each step."""
         batch, vocabulary, num_steps = self._scores_BVT.shape
         first_row = torch.arange(batch, device=tokens.device).view(-1, *(1 for _ in tokens.shape[1:]))
@@ -439,7 +439,7 @@ def _log_sum(scores: Tensor) -> Tensor:
     Not PyTorch's own: terms too small for a float32 (below e^-87) make its exponential ten times slower.
     """
     most = scores.amax(-1, keepdim=True)
-    scores = scores.sub_(most.clamp(min=100 * NEVER)).clamp_(min=-80)  # all may be -inf: none is subtracted
+    scores = scores.sub_(most.clamp(min=100 * LOG_ZERO)).clamp_(min=-80)  # not by -inf, if all are
     return scores.exp_().sum(-1).log_().add_(most[..., 0])
 
 

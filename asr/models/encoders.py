@@ -98,7 +98,7 @@ class LayeredEncoderConfig(EncoderConfig):
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Dropout of the output of each layer or block, and inside the feed-forward blocks."""
     subsampling: SubsamplingConfig = SubsamplingConfig()
-    """How frames become steps, before the first layer."""
+    """Convolutions from frames to steps, before the first layer."""
 
 
 class Encoder(nn.Module, abc.ABC):
@@ -120,7 +120,7 @@ class Encoder(nn.Module, abc.ABC):
 
 
 @dataclass(frozen=True)
-class Clock:
+class FrameTimes:
     """Times of evenly spaced steps, in seconds of the audio."""
 
     first: float
@@ -134,12 +134,12 @@ class Clock:
         return self.first + self.seconds_per_step * step
 
 
-def make_clock(features: FeaturesConfig, encoder: Encoder | None = None) -> Clock:
-    """Clock of the steps that the encoder makes, or of the frames that it reads."""
+def make_frame_times(features: FeaturesConfig, encoder: Encoder | None = None) -> FrameTimes:
+    """Times of the steps that the encoder returns, or of the frames that it reads."""
     # Kaldi's first window begins at the first sample, Whisper's is centered there.
     middle = 0.0 if features.convention == "whisper" else features.window_samples / features.sample_rate / 2
     frames_per_step = 1 if encoder is None else encoder.subsampling_factor
-    return Clock(middle, frames_per_step * features.shift_samples / features.sample_rate)
+    return FrameTimes(middle, frames_per_step * features.shift_samples / features.sample_rate)
 
 
 class AttentionConfig(Config):
@@ -155,7 +155,7 @@ class AttentionConfig(Config):
     """Dropout of embeddings, of the output of each block and inside the feed-forward blocks."""
 
     positions: PositionKind = "sinusoid"
-    """How the model knows where a step or a token stands. sinusoid: of "Attention Is All You Need"; rotary:
+    """Positional encoding of steps or tokens. sinusoid: as in "Attention Is All You Need"; rotary:
     queries and keys are turned, so that attention sees distances only."""
 
     @pydantic.model_validator(mode="after")
@@ -194,7 +194,7 @@ class AttentionEncoderConfig(AttentionConfig, LayeredEncoderConfig):
 
 
 class LayeredEncoder(Encoder):
-    """(B, T, F) features to (B, T / factor, D) encoded steps, by layers that know which steps are real."""
+    """(B, T, F) features to (B, T / factor, D) encoded steps, by layers that get the mask of padding."""
 
     layer: Callable[[Any], nn.Module]
     norm_class: type[nn.LayerNorm | nn.Identity] = nn.LayerNorm
@@ -270,7 +270,7 @@ class ConformerEncoderConfig(AttentionEncoderConfig):
     kernel: Kernel = 15
     """Steps that the convolution sees; odd."""
     positions: PositionKind = "rotary"
-    """How the encoder knows where a step stands; rotary is the relative kind that a Conformer wants."""
+    """Positional encoding; rotary is relative, as in the original Conformer."""
 
 
 class DepthwiseConvolution(nn.Module):
@@ -436,7 +436,7 @@ def build_encoder(config: EncoderConfig, num_features: int) -> Encoder:
 
 
 class EncoderModel(Model):
-    """Model of audio: whatever it gives, it gives by what its encoder makes of the features."""
+    """Model of audio: all its outputs are computed from the encoded features."""
 
     def __init__(self, config: EncoderConfig, num_features: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Guided attention: where cross-attention is to look, taught by a penalty or a prior, or kept by a window."""
+"""Guided attention: a penalty or a prior teaches cross-attention where to attend, or a window limits it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from asr.models.losses import Targets
 # B batch, W texts (or beams) of each, U tokens, N rows of attention (tokens and the end), T encoded steps,
 # V vocabulary, H heads, C candidate tokens of each beam
 
-SIGMA = 0.2  # tolerance of the penalty, as a share of the length of the utterance
-PRIOR_WIDTH = 0.08  # standard deviation of the prior at first, as a share of the length of the speech
+SIGMA = 0.2  # tolerance of the penalty, relative to the length of the utterance
+PRIOR_WIDTH = 0.08  # standard deviation of the prior at first, relative to the length of the speech
 MIN_DEVIATION = 0.5  # steps
-ELSEWHERE = 1e-8  # attention far from the window; not 0, which CTC might be sure of at no step
+WINDOW_FLOOR = 1e-8  # attention far from the window; not 0, since CTC may give probability 0 to all steps
 
 
 class AttentionLossConfig(Config):
@@ -41,10 +41,10 @@ class AttentionLossConfig(Config):
 
 
 class AttentionPriorConfig(Config):
-    """A Gaussian around each token's place on the diagonal, as a factor of attention in training.
+    """A Gaussian around each token's position on the diagonal, as a factor of attention in training.
 
     The decoder sees about the right steps from the first update on, then it widens until it is flat, and
-    decoding never has it: recipes/guided_attention.md.
+    decoding never uses it: recipes/guided_attention.md.
     """
 
     end_updates: int = pydantic.Field(default=500, gt=0)
@@ -55,8 +55,8 @@ class AttentionPriorConfig(Config):
         """The width after so many updates; None: no prior any more."""
         if step >= self.end_updates:
             return None
-        share = (self.end_updates - step) / (self.end_updates - self.end_updates // 5)
-        return PRIOR_WIDTH / min(1.0, share)
+        ratio = (self.end_updates - step) / (self.end_updates - self.end_updates // 5)
+        return PRIOR_WIDTH / min(1.0, ratio)
 
 
 class AttentionWindowConfig(Config):
@@ -80,9 +80,9 @@ class GuidedAttentionConfig(Config):
     """Guidance of cross-attention along the recording. Each part may be combined with any other."""
 
     loss: AttentionLossConfig | None = None
-    """Pushes attention to run from left to right, in training; null: no push."""
+    """Guided attention loss, in training: attention runs from left to right; null: none."""
     prior: AttentionPriorConfig | None = None
-    """Holds attention near the diagonal in the first updates, then lets go; null: none."""
+    """Annealed diagonal prior: keeps attention near the diagonal in the first updates; null: none."""
     window: AttentionWindowConfig | None = None
     """Keeps attention to where the next token is, in training and decoding; null: it is free."""
 
@@ -96,7 +96,7 @@ class GuidedBatch:
     ctc_BTV: Tensor | None
     ctc_loss_B: Tensor | None
     audio: tuple[Tensor, Tensor, Tensor | None]
-    """Features, their lengths, and in which frames speech lies, if that is known."""
+    """Features, their lengths, and the span of speech in frames, or None if it was not computed."""
     step: int | None
     """Number of updates so far; None: not in training."""
 
@@ -110,7 +110,7 @@ class GuidedBatch:
 
 
 class GuidedAttention:
-    """The parts of a model's config that lead its decoder: biases of attention, and a loss."""
+    """Guidance of a decoder's attention as configured: biases of its scores, and a loss."""
 
     def __init__(self, config: GuidedAttentionConfig, subsampling_factor: int) -> None:
         self.loss, self.prior = config.loss, config.prior
@@ -135,19 +135,19 @@ class GuidedAttention:
         if not is_guided_B.any():
             return bias_BNT
         texts = (batch.encoded[1], batch.targets.tokens_BU[:, None])
-        window_BNT = guide_texts(batch.ctc_BTV.detach(), *texts, self.window.width)
+        window_BNT = ctc_window_bias(batch.ctc_BTV.detach(), *texts, self.window.width)
         others_BNT = torch.zeros_like(window_BNT) if bias_BNT is None else bias_BNT
         return torch.where(is_guided_B[:, None, None], window_BNT, others_BNT)
 
     def compute_loss(
         self, decoder: AnyDecoder, batch: GuidedBatch, label_smoothing: float
     ) -> tuple[DecoderLoss, Tensor | float]:
-        """The loss of a decoder that is led so, and in training the weighted penalty."""
+        """The loss of a decoder with these biases, and in training the weighted penalty."""
         forcing = TeacherForcing(label_smoothing, self.find_bias(batch))
         if self.loss is None or batch.step is None:
             return decoder.compute_loss(batch.targets, batch.encoded, {}, forcing), 0.0
-        watched = dict.fromkeys(range(decoder.num_layers), tuple(range(decoder.num_heads)))
-        decoder_loss = decoder.compute_loss(batch.targets, batch.encoded, watched, forcing)
+        all_heads = dict.fromkeys(range(decoder.num_layers), tuple(range(decoder.num_heads)))
+        decoder_loss = decoder.compute_loss(batch.targets, batch.encoded, all_heads, forcing)
         weights_BHNT = torch.cat(list(decoder_loss.weights.values()), dim=1)
         _, times_BN = batch.find_diagonal(self._factor)
         rows = (times_BN[:, : weights_BHNT.size(2)], decoder_loss.num_rows_B, batch.encoded[1])
@@ -165,9 +165,9 @@ def diagonal_times(spans_B2: Tensor, num_rows_B: Tensor, max_rows: int) -> Tenso
     Rows of padding are at the end: a prior far outside of the recording has no finite value in float16.
     """
     rows_N = torch.arange(max_rows, device=spans_B2.device)
-    share_BN = (rows_N / num_rows_B[:, None]).clamp(max=1)
+    ratio_BN = (rows_N / num_rows_B[:, None]).clamp(max=1)
     start_B1, end_B1 = spans_B2[:, :1], spans_B2[:, 1:]
-    return start_B1 + share_BN * (end_B1 - start_B1)
+    return start_B1 + ratio_BN * (end_B1 - start_B1)
 
 
 def guided_attention_loss(
@@ -176,7 +176,7 @@ def guided_attention_loss(
     """The penalty that each row's attention meets on average, summed over the rows and averaged over heads.
 
     Only real rows and steps count, so that padding changes nothing; and as a row of attention sums to one,
-    its penalty lies between 0 and 1 for short and long utterances alike.
+    its penalty lies between 0 and 1 for both short and long utterances.
     """
     steps_T = torch.arange(weights_BHNT.size(-1), device=times_BN.device)
     distance_BNT = (steps_T - times_BN[..., None]) / lengths_B.clamp(min=1)[:, None, None]
@@ -198,26 +198,26 @@ def prior_bias(times_BN: Tensor, spans_B2: Tensor, num_steps: int, width: float)
 # --- window -----------------------------------------------------------------------------------------
 
 
-class AttentionGuide:
-    """A Gaussian of `width` steps around where CTC has the next token, for each text; nothing to train."""
+class GaussianWindow:
+    """A Gaussian window of `width` steps around the position of the next token; no parameters."""
 
     def __init__(self, width: float, num_steps: int, device: torch.device) -> None:
         steps_T = torch.arange(num_steps, device=device)
         self._window_TT = torch.exp(-(((steps_T - steps_T[:, None]) / width) ** 2) / 2)
 
     def compute_bias(self, times: Tensor) -> Tensor:
-        """(..., T), to be added to the scores, from the probability of each step to have the next token."""
-        return (times @ self._window_TT + ELSEWHERE).log()
+        """(..., T), to be added to the scores, from the posterior of the next token's position."""
+        return (times @ self._window_TT + WINDOW_FLOOR).log()
 
 
-def guide_texts(ctc_BTV: Tensor, lengths_B: Tensor, tokens_BWU: Tensor, width: float) -> Tensor:
+def ctc_window_bias(ctc_BTV: Tensor, lengths_B: Tensor, tokens_BWU: Tensor, width: float) -> Tensor:
     """(R, N, T), added to the scores of cross-attention before each token of these R = B x W texts."""
-    times_BWNT = follow_texts(ctc_BTV, lengths_B, tokens_BWU)
-    return AttentionGuide(width, ctc_BTV.size(1), ctc_BTV.device).compute_bias(times_BWNT).flatten(0, 1)
+    times_BWNT = ctc_token_times(ctc_BTV, lengths_B, tokens_BWU)
+    return GaussianWindow(width, ctc_BTV.size(1), ctc_BTV.device).compute_bias(times_BWNT).flatten(0, 1)
 
 
 @torch.no_grad()
-def follow_texts(ctc_BTV: Tensor, lengths_B: Tensor, tokens_BWU: Tensor) -> Tensor:
+def ctc_token_times(ctc_BTV: Tensor, lengths_B: Tensor, tokens_BWU: Tensor) -> Tensor:
     """(B, W, N, T): `CTCPrefixes.next_token_times` before each token of these texts and after the last."""
     prefixes = CTCPrefixes(ctc_BTV, lengths_B)
     times = [prefixes.next_token_times().expand(-1, tokens_BWU.size(1), -1)]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ModelConfig(Config):
-    """Section model: one for each kind of model, which says what differs by kind."""
+    """Section model: one for each kind of model, which declares what differs by kind."""
 
     reads_audio: ClassVar[bool] = True
     makes_text: ClassVar[bool] = False
@@ -50,15 +50,15 @@ class ModelConfig(Config):
         return None
 
     def check_run(self, run: Any) -> None:
-        """Refuse, as a ValueError, settings of a `RunConfig` that do nothing for it or cannot go with it."""
+        """Reject, by a ValueError, settings of a `RunConfig` that have no effect or conflict with it."""
 
 
 class Model(nn.Module):
     """Calling it with (features_BTF, feature_lengths_B, tokens_BU, token_lengths_B, step, speech_spans_B2)
     gives `Losses`.
 
-    `step` is the number of updates so far, or left out; `speech_spans_B2` says in which frames speech lies,
-    where masks hide it in the features. What has no audio gets features of length 0.
+    `step` is the number of updates so far, or left out; `speech_spans_B2` are the frames of speech, if masks
+    hide it in the features. Utterances without audio get features of length 0.
     """
 
     reported: ClassVar[tuple[str, ...]] = ("total", "correct")
@@ -66,12 +66,12 @@ class Model(nn.Module):
 
     @property
     def subsampling_factor(self) -> int:
-        """Frames of features to each step behind the encoder."""
+        """Frames of features to each step after the encoder."""
         return 1
 
     @property
     def text_heads(self) -> tuple[str, ...]:
-        """Its heads that give text, each decoded greedily for the error rates of dev."""
+        """Its heads that output text, each decoded greedily for the error rates of dev."""
         return ()
 
     @staticmethod
@@ -80,12 +80,12 @@ class Model(nn.Module):
         return int(token_lengths_B.sum()) + len(token_lengths_B)
 
     def score(self, means: Mapping[str, float], tokens_per_word: float) -> dict[str, float]:
-        """Scores of a dev set from the means per token of what is reported. Error rates come to them."""
+        """Scores of a dev set from the means per token of what is reported. Error rates are added later."""
         return name_means(means)
 
 
 def name_means(means: Mapping[str, float]) -> dict[str, float]:
-    """Names of the log: the total is the loss, and the share of correct tokens an accuracy."""
+    """Names of the log: the total is the loss, and the ratio of correct tokens an accuracy."""
     names = {"total": "loss", "correct": "token_accuracy"}
     first = {shown: means[name] for name, shown in names.items() if name in means}
     return first | {name: mean for name, mean in means.items() if name not in names}
@@ -179,14 +179,14 @@ def find_more_kinds(table: str) -> dict[type, Any]:
 
     The core's models reach asr/research and the families of pretrained models here alone.
     """
-    found: dict[type, Any] = {}
+    classes: dict[type, Any] = {}
     for family in find_families():
-        found |= getattr(family, table, {})
+        classes |= getattr(family, table, {})
     if find_spec("asr.research") is not None:
         from asr.research import kinds
 
-        found |= getattr(kinds, table)
-    return found
+        classes |= getattr(kinds, table)
+    return classes
 
 
 PositionKind = Literal["sinusoid", "rotary", "none"]
@@ -220,7 +220,7 @@ class Positions(nn.Module):
     def codes(self, length: int, device: torch.device) -> Tensor:
         """The codes of the first `length` steps, (length, dim)."""
         if self._codes.size(0) < length or self._codes.device != device:
-            # Twice as many as asked for, so that growing step by step does not compute them each time; and
+            # Twice as many as requested, so that growing step by step does not compute them each time; and
             # outside of inference mode, since training can't use a tensor made in it.
             with torch.inference_mode(False):
                 angles = compute_angles(2 * length, self.dim, device)
@@ -273,8 +273,8 @@ class KeyValueCache:
             self._parts = [part.new_empty(*part.shape[:2], room, part.size(3)) for part in new]
             for part, kept in zip(self._parts, old, strict=False):
                 part[:, :, :start] = kept[:, :, :start]
-        for part, own in zip(self._parts, new, strict=True):
-            part[:, :, start : self._length] = own
+        for part, added in zip(self._parts, new, strict=True):
+            part[:, :, start : self._length] = added
         return [part[:, :, : self._length] for part in self._parts]
 
     def select(self, rows_B: Tensor) -> None:
@@ -330,7 +330,7 @@ class SelfAttention(nn.Module):
 
 
 @dataclass(frozen=True)
-class Memory:
+class EncoderKV:
     """Keys and values of the encoder's output, projected once."""
 
     keys_BHSK: Tensor
@@ -338,9 +338,9 @@ class Memory:
     bias_BS: Tensor | None
     """Added to the scores: minus infinity at padding. None: there is no padding."""
 
-    def select(self, rows_B: Tensor) -> Memory:
+    def select(self, rows_B: Tensor) -> EncoderKV:
         bias_BS = None if self.bias_BS is None else self.bias_BS[rows_B]
-        return Memory(self.keys_BHSK[rows_B], self.values_BHSK[rows_B], bias_BS)
+        return EncoderKV(self.keys_BHSK[rows_B], self.values_BHSK[rows_B], bias_BS)
 
 
 class CrossAttention(nn.Module):
@@ -354,15 +354,15 @@ class CrossAttention(nn.Module):
         self.project_memory = nn.Linear(memory_dim or dim, 2 * dim)
         self.project_out = nn.Linear(dim, dim)
 
-    def remember(self, encoded_BSD: Tensor, mask_BS: Tensor | None) -> Memory:
+    def precompute_kv(self, encoded_BSD: Tensor, mask_BS: Tensor | None) -> EncoderKV:
         keys, values = (
             split_heads(part, self.num_heads) for part in self.project_memory(encoded_BSD).chunk(2, dim=-1)
         )
         bias_BS = None if mask_BS is None else _as_bias(mask_BS, keys)
-        return Memory(keys, values, bias_BS)
+        return EncoderKV(keys, values, bias_BS)
 
     def forward(
-        self, x_BTD: Tensor, memory: Memory, weights_of: Sequence[int] = (), bias_BTS: Tensor | None = None
+        self, x_BTD: Tensor, memory: EncoderKV, weights_of: Sequence[int] = (), bias_BTS: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """The attended values and, of the heads in `weights_of` only, the weights (B, heads, T, S).
 
@@ -390,7 +390,7 @@ class CrossAttention(nn.Module):
 
 
 def attend(queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: Tensor | None) -> Tensor:
-    """softmax(q k / sqrt(K)) v, (B, H, T, K). `mask` is True where a query may look, or is a bias."""
+    """softmax(q k / sqrt(K)) v, (B, H, T, K). `mask` is True where a query may attend, or is a bias."""
     if mask is not None and mask.dtype != torch.bool:
         mask = mask.to(queries_BHTK.dtype)
     is_on_cpu, is_half = queries_BHTK.device.type == "cpu", queries_BHTK.dtype.itemsize < 4
@@ -422,16 +422,16 @@ def _attend_in_blocks(
         bias = bias[..., first_key:]
     attended_BTHK = queries_BHTK.new_empty(batch, length, heads, head_dim)
     for first in range(0, length, block):
-        own = slice(first, first + block)
-        scores_BHTS = queries_BHTK[:, :, own] @ keys_BHKS
+        rows = slice(first, first + block)
+        scores_BHTS = queries_BHTK[:, :, rows] @ keys_BHKS
         if mask is not None:
-            scores_BHTS[..., first_key:] += bias if bias.size(-2) == 1 else bias[..., own, :]
-        attended_BTHK[:, own] = (scores_BHTS.softmax(dim=-1) @ values_BHSK).transpose(1, 2)
+            scores_BHTS[..., first_key:] += bias if bias.size(-2) == 1 else bias[..., rows, :]
+        attended_BTHK[:, rows] = (scores_BHTS.softmax(dim=-1) @ values_BHSK).transpose(1, 2)
     return attended_BTHK.transpose(1, 2)
 
 
 def attention_weights(queries_BHTK: Tensor, keys_BHSK: Tensor, mask: Tensor | None) -> Tensor:
-    """softmax(q k / sqrt(K)), (B, H, T, S), in float32: these are looked at and learned from."""
+    """softmax(q k / sqrt(K)), (B, H, T, S), in float32: for plots and losses."""
     with torch.autocast(queries_BHTK.device.type, enabled=False):
         scores = queries_BHTK.float() @ keys_BHSK.float().mT * queries_BHTK.size(-1) ** -0.5
     if mask is not None:
@@ -449,7 +449,7 @@ def _as_bias(mask: Tensor, scores: Tensor) -> Tensor:
 def _self_attention_mask(
     mask_BT: Tensor | None, queries_BHTK: Tensor, keys_BHSK: Tensor, causal: bool, window: Window | None
 ) -> Tensor | None:
-    """The last query stands at the last key: with a cache, there are fewer queries than keys."""
+    """The last query is at the last key: with a cache, there are fewer queries than keys."""
     mask = None if mask_BT is None else mask_BT[:, None, None, :]
     num_queries, num_keys = queries_BHTK.size(2), keys_BHSK.size(2)
     left, right = window or (num_keys, num_keys)

@@ -26,7 +26,7 @@ from asr.models.decoders import (
     build_decoder,
 )
 from asr.models.encoders import AnyEncoderConfig, EncoderModel
-from asr.models.guided_attention import GuidedAttention, GuidedAttentionConfig, GuidedBatch, guide_texts
+from asr.models.guided_attention import GuidedAttention, GuidedAttentionConfig, GuidedBatch, ctc_window_bias
 from asr.models.language_model import LanguageModel, LanguageModelConfig
 from asr.models.layers import Dropout, Model, ModelConfig, find_more_kinds, without_weights
 from asr.models.losses import Losses, Targets, ctc_loss
@@ -86,7 +86,7 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
 
 
 def add_low_rank(model: nn.Module, config: LoraConfig) -> None:
-    """Put a layer of low rank in the place of each projection of attention."""
+    """Replace each projection of attention by a layer of low rank."""
     for _, parent, name, linear in _find(model, nn.Linear):
         if name in PROJECTIONS:
             setattr(parent, name, LowRankLinear(linear, config.rank, config.alpha / config.rank))
@@ -99,7 +99,7 @@ def merge_low_rank(model: nn.Module) -> None:
 
 
 def is_low_rank(name: str) -> bool:
-    """Tell by its name whether a weight is part of a learned change."""
+    """Return True if the weight of this name is part of a learned change."""
     return name.endswith((".down_RD", ".up_KR"))
 
 
@@ -123,11 +123,11 @@ FAST_INSTRUCTIONS = {
     "bf16": ("amx_bf16", "avx512_bf16"),
 }
 BF16_COMPUTE_CAPABILITY = (8, 0)  # of GPUs, from Ampere on
-KEPT_KERNELS = 128
+MAX_KERNELS = 128
 
 
 def is_fast(precision: Literal["int8", "bf16"], device: torch.device) -> bool:
-    """Check that the device has instructions for it. No clock decides: equal runs are equal."""
+    """Check that the device has instructions for it. Nothing is timed: equal runs are equal."""
     if device.type == "cuda":
         return precision == "bf16" and torch.cuda.get_device_capability(device) >= BF16_COMPUTE_CAPABILITY
     capabilities = torch.cpu.get_capabilities()
@@ -148,26 +148,26 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def resolve_precision(wanted: Precision, device: torch.device, prefers_int8: bool) -> Precision:
-    """The precision of inference; `prefers_int8`: the model loses nothing by 8 bits, as Whisper does not.
+def resolve_precision(requested: Precision, device: torch.device, prefers_int8: bool) -> Precision:
+    """The precision of inference; `prefers_int8`: int8 costs the model no accuracy, as with Whisper.
 
     auto: 16 bits on a GPU; 8 bits for such a model on a CPU with instructions for it; else float32.
-    Others are taken or refused.
+    Others are used or rejected.
     """
-    if wanted == "auto" and device.type == "cuda":
+    if requested == "auto" and device.type == "cuda":
         return "bf16" if is_fast("bf16", device) else "fp16"
-    if wanted == "auto":
+    if requested == "auto":
         if not (prefers_int8 and device.type == "cpu" and is_fast("int8", device) and is_int8_exact()):
             return "float32"
         return "int8_bf16" if is_fast("bf16", device) else "int8"
-    if wanted.startswith("int8"):
-        if wanted == "int8_bf16" and not prefers_int8:
-            raise UserError(f"precision {wanted} is for Whisper models; take int8 or float32")
+    if requested.startswith("int8"):
+        if requested == "int8_bf16" and not prefers_int8:
+            raise UserError(f"precision {requested} is for Whisper models; take int8 or float32")
         if device.type != "cpu":
-            raise UserError(f"precision {wanted} on {device.type}: it is for a CPU; take bf16 or fp16")
+            raise UserError(f"precision {requested} on {device.type}: it is for a CPU; take bf16 or fp16")
         if not is_int8_exact():
-            raise UserError(f"precision {wanted}: this processor multiplies no 8 bits exactly; take float32")
-    return wanted
+            raise UserError(f"precision {requested}: int8 is not exact on this processor; take float32")
+    return requested
 
 
 def describe_device(device: torch.device) -> str:
@@ -177,21 +177,21 @@ def describe_device(device: torch.device) -> str:
     return f"cpu ({threads} thread{'s' if threads != 1 else ''})"
 
 
-def limit_kept_kernels() -> None:
-    """Have PyTorch keep few of the kernels that it compiles on a CPU, one for each shape of a product.
+def limit_kernel_cache() -> None:
+    """Limit PyTorch's caches of the kernels that it compiles on a CPU, one for each shape of a product.
 
     Each takes 0.3 MB, and 1024 of them would be kept in each of two caches. Too late after the first product.
     """
     for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        os.environ.setdefault(cache, str(KEPT_KERNELS))
+        os.environ.setdefault(cache, str(MAX_KERNELS))
 
 
 # --- 8 bits -----------------------------------------------------------------------------------------
 
 # M rows, N outputs, K inputs
 
-LARGEST = 127
-MIDDLE = 128  # stands for 0 among the inputs, which the processor wants without a sign
+INT8_MAX = 127
+ZERO_POINT = 128  # of the inputs, which the processor requires to be unsigned
 
 
 class Int8Linear(nn.Module):
@@ -210,10 +210,10 @@ class Int8Linear(nn.Module):
     ) -> None:
         """`dtype` is that of the output."""
         super().__init__()
-        whole_NK, scales_N = _round(weight_NK.detach())
+        int8_NK, scales_N = _round(weight_NK.detach())
         self.dtype = dtype
         self.out_features, self.in_features = weight_NK.shape
-        self._packed = torch.ops.onednn.qlinear_prepack(whole_NK, None)  # no buffer: it cannot be moved
+        self._packed = torch.ops.onednn.qlinear_prepack(int8_NK, None)  # no buffer: it cannot be moved
         self.register_buffer("scales_N", scales_N)
         self.register_buffer("bias_N", None if bias_N is None else bias_N.detach().to(dtype, copy=True))
         self.register_buffer("_zeros_N", torch.zeros(self.out_features, dtype=torch.int64))
@@ -221,11 +221,11 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x_MK = x.reshape(-1, self.in_features)
         largest_M1 = torch.maximum(x_MK.amax(1, True), -x_MK.amin(1, True)).float()
-        scales_M1 = largest_M1.clamp_(min=1e-30).mul_(1 / LARGEST)
+        scales_M1 = largest_M1.clamp_(min=1e-30).mul_(1 / INT8_MAX)
         # What is cut off is past the point: halves are rounded up.
-        whole_MK = torch.div(x_MK, scales_M1).add_(MIDDLE + 0.5).to(torch.uint8)
+        uint8_MK = torch.div(x_MK, scales_M1).add_(ZERO_POINT + 0.5).to(torch.uint8)
         y_MN = torch.ops.onednn.qlinear_pointwise(
-            whole_MK, 1.0, MIDDLE, self._packed, self.scales_N, self._zeros_N, None,
+            uint8_MK, 1.0, ZERO_POINT, self._packed, self.scales_N, self._zeros_N, None,
             1.0, 0, self.dtype, "none", [], "",
         )  # fmt: skip
         scales_M1 = scales_M1.to(self.dtype)
@@ -241,17 +241,17 @@ def quantize_layers(model: nn.Module) -> None:
 
     What is before and after a stack stays as it is: subsampling, embeddings, the output.
     """
-    found = [one for one in _find(model, nn.Linear) if "layers" in one[0].split(".")]
-    if not found:
+    linears = [one for one in _find(model, nn.Linear) if "layers" in one[0].split(".")]
+    if not linears:
         raise UserError("precision int8: this model has no layers that can be quantized; take float32")
-    for _, parent, name, linear in found:
+    for _, parent, name, linear in linears:
         setattr(parent, name, Int8Linear(linear.weight, linear.bias))
 
 
 def _round(weight_NK: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole numbers and their scales."""
+    """Weights in 8 bits and their scales."""
     weight_NK = weight_NK.float()
-    scales_N = weight_NK.abs().amax(1).clamp_(min=1e-30).div_(LARGEST)
+    scales_N = weight_NK.abs().amax(1).clamp_(min=1e-30).div_(INT8_MAX)
     return (weight_NK / scales_N[:, None]).round_().to(torch.int8), scales_N
 
 
@@ -286,11 +286,11 @@ class SpeechModelConfig(ModelConfig):
     """Encoded steps to tokens, one after the other: transformer, attention, intra_attention, single_summary
     or whisper; all at once: parallel_length or mask_ctc; null for CTC alone."""
     ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
-    """Share of CTC in the loss; the rest is the decoder's cross-entropy."""
+    """Weight of CTC in the loss; the rest is the decoder's cross-entropy."""
     label_smoothing: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Share of each target that is spread over the whole vocabulary."""
+    """Probability mass of each target that is spread over the whole vocabulary."""
     guided_attention: GuidedAttentionConfig | None = None
-    """Leads cross-attention along the recording; null: it is free."""
+    """Guides cross-attention along the recording; null: it is free."""
     frozen: tuple[str, ...] = ()
     """Parts whose weights stay as they are, such as encoder, or decoder.embedding."""
     lora: LoraConfig | None = None
@@ -364,8 +364,8 @@ class SpeechModel(EncoderModel):
         return ("ctc",) * (self.ctc_head is not None) + ("decoder",) * (self.decoder is not None)
 
     @property
-    def guide_width(self) -> float | None:
-        """Width of the window that searches keep to where CTC has the next token; None: there is none."""
+    def window_width(self) -> float | None:
+        """Width of the CTC-guided attention window in decoding, in encoded steps; None: there is none."""
         guided = self.guided_attention
         return None if guided is None or guided.window is None else guided.window.width
 
@@ -374,7 +374,7 @@ class SpeechModel(EncoderModel):
         return encoded_BTD, encoded_lengths_B
 
     def limit_tokens(self, encoded_lengths_B: Tensor) -> Tensor:
-        """The most tokens that a decoder may give: as many as CTC could.
+        """The most tokens that a decoder may return: as many as CTC could.
 
         Without CTC, one for every two frames of features, so that a decoder that repeats itself ends.
         """
@@ -423,14 +423,14 @@ class SpeechModel(EncoderModel):
     def score_reference(
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
     ) -> tuple[Tensor, Weights]:
-        """Teacher-forced scores of each token's place by the decoder, and the attention asked for."""
+        """Teacher-forced scores at each position by the decoder, and the requested attention weights."""
         assert self.decoder is not None
-        width = self.guide_width
+        width = self.window_width
         if width is None:
             return self.decoder.score_reference(targets, encoded, weights_of)
         assert isinstance(self.decoder, Decoder)
         ctc_BTV = self.ctc_log_probabilities(encoded[0])
-        bias_BNT = guide_texts(ctc_BTV, encoded[1], targets.tokens_BU[:, None], width)
+        bias_BNT = ctc_window_bias(ctc_BTV, encoded[1], targets.tokens_BU[:, None], width)
         return self.decoder(targets.for_decoder()[0], *encoded, weights_of, bias_BNT)
 
 

@@ -27,7 +27,7 @@ from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.evaluation.speech import DecodedSplit, decode_utterances, read_references
 from asr.files import replace_file
-from asr.models.speech_model import describe_device, limit_kept_kernels
+from asr.models.speech_model import describe_device, limit_kernel_cache
 from asr.recipe.experiment import Experiment, PlannedRun, read_record
 from asr.scoring.counting import score
 from asr.scoring.intervals import Interval
@@ -276,7 +276,7 @@ def evaluate_run(
     state = load_state(find_model(run.folder))
     system, longest = load_system(find_model(run.folder)), state.get("longest_seconds")
     checks = ChecksConfig() if experiment.recipe.checks else ChecksConfig.off()
-    limit_kept_kernels()
+    limit_kernel_cache()
     recognizer = Recognizer(system, checks=checks, longest_seconds=longest, needs_times=False)
     split = Split(recognizer, Path(run.config.data.dev), run.evaluation_dir, "dev")
     setups = _choose_setups(experiment, run, split, language_models)

@@ -18,7 +18,7 @@ from .intra_attention import (
     IntraAttentionCell as IntraAttentionCell,
     IntraAttentionEncoder as IntraAttentionEncoder,
     IntraAttentionEncoderConfig as IntraAttentionEncoderConfig,
-    Tape as Tape,
+    IntraAttentionState as IntraAttentionState,
 )
 from .labels import (
     SILENCE as SILENCE,

@@ -18,7 +18,7 @@ from asr.errors import UserError, plural
 from asr.evaluation.speech import ComputingTime, ReadAudio, decode_split
 from asr.features.front_end import FrontEnd
 from asr.files import replace_file
-from asr.models.encoders import make_clock
+from asr.models.encoders import make_frame_times
 from asr.research.classifiers import FIRST_LABEL_ID, LabelModel
 from asr.research.labels import find_unseen_labels
 from asr.scoring.intervals import Interval, find_rate_interval, number_groups, sum_groups
@@ -93,7 +93,7 @@ class Classification:
 
     def find_expected(self, split: ReadSplit) -> dict[str, list[str]]:
         """The labels that the manifest has where the model gave its own."""
-        clock = make_clock(self._system.config.features, self._system.model.encoder)
+        clock = make_frame_times(self._system.config.features, self._system.model.encoder)
         items = {item.id: item for item in self.utterances}
         return {
             name: self._labels.at(items[name], clock.times(len(said))) for name, said in split.results.items()

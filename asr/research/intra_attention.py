@@ -22,40 +22,40 @@ class IntraAttentionEncoderConfig(LayeredEncoderConfig):
     num_layers: int = pydantic.Field(default=2, gt=0)
 
 
-class Tape:
-    """Memory of an `IntraAttentionCell` for each row: the states of its steps so far, none at first."""
+class IntraAttentionState:
+    """State of an `IntraAttentionCell` for each row: the tape of its steps so far, empty at first."""
 
     def __init__(self) -> None:
         self._length = 0
         # Keys, hidden states and cell states; without gradients, with room for more steps.
-        self._notes_BTN: Tensor | None = None
+        self._tape_BTN: Tensor | None = None
         self.query_BD: Tensor | None = None  # what the last summary adds to the next query
 
     def read(self) -> tuple[Tensor, Tensor]:
         """Keys (B, P, D) and states (B, P, 2 D) of all steps."""
-        assert self._notes_BTN is not None, "nothing is noted yet"
-        notes_BPN = self._notes_BTN[:, : self._length]
-        dim = notes_BPN.size(-1) // 3
-        return notes_BPN[..., :dim], notes_BPN[..., dim:]
+        assert self._tape_BTN is not None, "the tape is empty"
+        tape_BPN = self._tape_BTN[:, : self._length]
+        dim = tape_BPN.size(-1) // 3
+        return tape_BPN[..., :dim], tape_BPN[..., dim:]
 
     def append(self, keys_BD: Tensor, hidden_BD: Tensor, cell_BD: Tensor) -> None:
-        notes_BN = torch.cat([keys_BD, hidden_BD, cell_BD], dim=-1)
+        entry_BN = torch.cat([keys_BD, hidden_BD, cell_BD], dim=-1)
         if torch.is_grad_enabled():  # a backward pass reads the tape as it was at each step
-            old = [] if self._notes_BTN is None else [self._notes_BTN[:, : self._length]]
-            self._notes_BTN = torch.cat([*old, notes_BN[:, None]], dim=1)
+            old = [] if self._tape_BTN is None else [self._tape_BTN[:, : self._length]]
+            self._tape_BTN = torch.cat([*old, entry_BN[:, None]], dim=1)
         else:
-            if self._notes_BTN is None or self._notes_BTN.size(1) == self._length:
-                longer_BTN = notes_BN.new_empty(len(notes_BN), max(16, 2 * self._length), notes_BN.size(1))
-                if self._notes_BTN is not None:
-                    longer_BTN[:, : self._length] = self._notes_BTN
-                self._notes_BTN = longer_BTN
-            self._notes_BTN[:, self._length] = notes_BN
+            if self._tape_BTN is None or self._tape_BTN.size(1) == self._length:
+                longer_BTN = entry_BN.new_empty(len(entry_BN), max(16, 2 * self._length), entry_BN.size(1))
+                if self._tape_BTN is not None:
+                    longer_BTN[:, : self._length] = self._tape_BTN
+                self._tape_BTN = longer_BTN
+            self._tape_BTN[:, self._length] = entry_BN
         self._length += 1
 
     def select(self, rows_B: Tensor) -> None:
         """Keep these rows, in this order: the surviving beams."""
-        if self._notes_BTN is not None and self.query_BD is not None:
-            self._notes_BTN = self._notes_BTN[rows_B]
+        if self._tape_BTN is not None and self.query_BD is not None:
+            self._tape_BTN = self._tape_BTN[rows_B]
             self.query_BD = self.query_BD[rows_B]
 
 
@@ -75,29 +75,29 @@ class IntraAttentionCell(nn.Module):
     def __init__(self, input_dim: int, dim: int) -> None:
         super().__init__()
         self.dim = dim
-        self.read = nn.Linear(input_dim, 5 * dim)  # of an input, to the query and the gates
-        self.recall = nn.Linear(dim, 5 * dim, bias=False)  # of a summary, to the next query and the gates
-        self.index = nn.Linear(dim, dim, bias=False)  # of a hidden state, to its key
-        self.match = nn.Linear(dim, 1, bias=False)
+        self.input = nn.Linear(input_dim, 5 * dim)  # of an input, to the query and the gates
+        self.summary = nn.Linear(dim, 5 * dim, bias=False)  # of a summary, to the next query and the gates
+        self.key = nn.Linear(dim, dim, bias=False)  # of a hidden state, to its key
+        self.energy = nn.Linear(dim, 1, bias=False)
 
-    def forward(self, x_BD: Tensor, tape: Tape) -> Tensor:
-        """The hidden state (B, D) of the next step, which is added to the tape."""
-        query_BD, gates_BN = self.read(x_BD).split([self.dim, 4 * self.dim], dim=-1)
-        if tape.query_BD is None:
+    def forward(self, x_BD: Tensor, state: IntraAttentionState) -> Tensor:
+        """The hidden state (B, D) of the next step, which is added to the state."""
+        query_BD, gates_BN = self.input(x_BD).split([self.dim, 4 * self.dim], dim=-1)
+        if state.query_BD is None:
             next_query_BD = cell_BD = torch.zeros_like(query_BD)
         else:
-            keys_BPD, states_BPN = tape.read()
-            query_BD = 2 * (query_BD + tape.query_BD)
-            scores_BP1 = 2 * self.match((keys_BPD + query_BD[:, None]).sigmoid())
+            keys_BPD, states_BPN = state.read()
+            query_BD = 2 * (query_BD + state.query_BD)
+            scores_BP1 = 2 * self.energy((keys_BPD + query_BD[:, None]).sigmoid())
             summary_BN = (scores_BP1.softmax(dim=1).mT @ states_BPN)[:, 0]
             hidden_BD, cell_BD = summary_BN.chunk(2, dim=-1)
-            next_query_BD, recalled_BN = self.recall(hidden_BD).split([self.dim, 4 * self.dim], dim=-1)
-            gates_BN = gates_BN + recalled_BN
+            next_query_BD, added_BN = self.summary(hidden_BD).split([self.dim, 4 * self.dim], dim=-1)
+            gates_BN = gates_BN + added_BN
         into_BD, kept_BD, out_BD = gates_BN[:, : 3 * self.dim].sigmoid().chunk(3, dim=-1)
         cell_BD = kept_BD * cell_BD + into_BD * gates_BN[:, 3 * self.dim :].tanh()
         hidden_BD = out_BD * cell_BD.tanh()
-        tape.query_BD = next_query_BD
-        tape.append(2 * self.index(hidden_BD), hidden_BD, cell_BD)
+        state.query_BD = next_query_BD
+        state.append(2 * self.key(hidden_BD), hidden_BD, cell_BD)
         return hidden_BD
 
 
@@ -109,32 +109,32 @@ class Recurrence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, read_TBN: Tensor, recall_ND: Tensor, index_DD: Tensor, match_D: Tensor) -> Tensor:
-        length, batch, dim = *read_TBN.shape[:2], len(match_D)
-        queries_TBD, gates_TBN = read_TBN[..., :dim].clone(), read_TBN[..., dim:].clone()
-        keys_BTD = read_TBN.new_empty(batch, length, dim)
-        states_BTN = read_TBN.new_empty(batch, length, 2 * dim)
-        summaries_TBN = read_TBN.new_zeros(length, batch, 2 * dim)
-        recalled_BN = read_TBN.new_zeros(batch, 5 * dim)
+    def forward(ctx: Any, inputs_TBN: Tensor, summary_ND: Tensor, key_DD: Tensor, energy_D: Tensor) -> Tensor:
+        length, batch, dim = *inputs_TBN.shape[:2], len(energy_D)
+        queries_TBD, gates_TBN = inputs_TBN[..., :dim].clone(), inputs_TBN[..., dim:].clone()
+        keys_BTD = inputs_TBN.new_empty(batch, length, dim)
+        states_BTN = inputs_TBN.new_empty(batch, length, 2 * dim)
+        summaries_TBN = inputs_TBN.new_zeros(length, batch, 2 * dim)
+        added_BN = inputs_TBN.new_zeros(batch, 5 * dim)
         weights = []
         for t in range(length):
             past = slice(t)
-            queries_TBD[t].add_(recalled_BN[:, :dim]).mul_(2)
+            queries_TBD[t].add_(added_BN[:, :dim]).mul_(2)
             if t > 0:
                 similarity_BPD = (keys_BTD[:, past] + queries_TBD[t][:, None]).sigmoid_()
-                weights.append((2 * (similarity_BPD @ match_D)).softmax(dim=1))
+                weights.append((2 * (similarity_BPD @ energy_D)).softmax(dim=1))
                 summaries_TBN[t] = torch.bmm(weights[-1][:, None], states_BTN[:, past])[:, 0]
-                recalled_BN = summaries_TBN[t, :, :dim] @ recall_ND.T
-            gates_BN = gates_TBN[t].add_(recalled_BN[:, dim:])
+                added_BN = summaries_TBN[t, :, :dim] @ summary_ND.T
+            gates_BN = gates_TBN[t].add_(added_BN[:, dim:])
             gates_BN[:, : 3 * dim].sigmoid_()
             gates_BN[:, 3 * dim :].tanh_()
             into_BD, kept_BD, out_BD, new_BD = gates_BN.chunk(4, dim=1)
             cell_BD = torch.addcmul(kept_BD * summaries_TBN[t, :, dim:], into_BD, new_BD)
             hidden_BD = out_BD * cell_BD.tanh()
             states_BTN[:, t, :dim], states_BTN[:, t, dim:] = hidden_BD, cell_BD
-            keys_BTD[:, t] = 2 * (hidden_BD @ index_DD.T)
+            keys_BTD[:, t] = 2 * (hidden_BD @ key_DD.T)
         ctx.save_for_backward(
-            *(recall_ND, index_DD, match_D, queries_TBD, gates_TBN, keys_BTD, states_BTN, summaries_TBN),
+            *(summary_ND, key_DD, energy_D, queries_TBD, gates_TBN, keys_BTD, states_BTN, summaries_TBN),
             *weights,
         )
         return states_BTN[..., :dim].clone()
@@ -143,26 +143,26 @@ class Recurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_hidden_BTD: Tensor) -> tuple[Tensor | None, ...]:
         """`d_x` is the gradient of x. It gathers in the tapes until the step that wrote there is reached."""
-        recall_ND, index_DD, match_D, queries_TBD, gates_TBN, *tapes = ctx.saved_tensors
+        summary_ND, key_DD, energy_D, queries_TBD, gates_TBN, *tapes = ctx.saved_tensors
         keys_BTD, states_BTN, summaries_TBN, *weights = tapes
         length, batch, dim = queries_TBD.shape
         d_keys_BTD = torch.zeros_like(keys_BTD)
         d_states_BTN = torch.cat([d_hidden_BTD, torch.zeros_like(d_hidden_BTD)], dim=-1)
-        d_read_TBN = gates_TBN.new_zeros(length, batch, 5 * dim)
-        d_recalled_TBN = torch.zeros_like(d_read_TBN)
-        d_match_D = torch.zeros_like(match_D)
+        d_inputs_TBN = gates_TBN.new_zeros(length, batch, 5 * dim)
+        d_added_TBN = torch.zeros_like(d_inputs_TBN)
+        d_energy_D = torch.zeros_like(energy_D)
         for t in reversed(range(length)):
             past = slice(t)
-            d_hidden_BD = torch.addmm(d_states_BTN[:, t, :dim], d_keys_BTD[:, t], index_DD, alpha=2)
+            d_hidden_BD = torch.addmm(d_states_BTN[:, t, :dim], d_keys_BTD[:, t], key_DD, alpha=2)
             d_gates_BN, d_cell_BD = _gates_backward(
                 *(d_hidden_BD, d_states_BTN[:, t, dim:]),
                 *(gates_TBN[t], states_BTN[:, t, dim:], summaries_TBN[t, :, dim:]),
             )
-            d_read_TBN[t, :, dim:] = d_gates_BN
+            d_inputs_TBN[t, :, dim:] = d_gates_BN
             if t == 0:
                 break
-            d_recalled_TBN[t, :, dim:] = d_gates_BN
-            d_summary_BN = torch.cat([d_recalled_TBN[t] @ recall_ND, d_cell_BD], dim=1)
+            d_added_TBN[t, :, dim:] = d_gates_BN
+            d_summary_BN = torch.cat([d_added_TBN[t] @ summary_ND, d_cell_BD], dim=1)
             # The order of the product matters: the other one takes eight times as long.
             d_weights_BP = torch.bmm(d_summary_BN[:, None], states_BTN[:, past].mT)[:, 0]
             weights_BP = weights[t - 1]
@@ -170,14 +170,14 @@ class Recurrence(torch.autograd.Function):
             d_scores_BP = weights_BP * d_weights_BP
             d_scores_BP -= weights_BP * d_scores_BP.sum(1, keepdim=True)
             similarity_BPD = (keys_BTD[:, past] + queries_TBD[t][:, None]).sigmoid_()
-            d_match_D += 2 * d_scores_BP.flatten() @ similarity_BPD.flatten(0, 1)
+            d_energy_D += 2 * d_scores_BP.flatten() @ similarity_BPD.flatten(0, 1)
             d_sums_BPD = torch.ops.aten.sigmoid_backward(2 * d_scores_BP[..., None], similarity_BPD)
-            d_keys_BTD[:, past].addcmul_(d_sums_BPD, match_D)
-            d_query_BD = 2 * d_sums_BPD.sum(1) * match_D
-            d_read_TBN[t, :, :dim] = d_recalled_TBN[t - 1, :, :dim] = d_query_BD
-        d_recall_ND = d_recalled_TBN.flatten(0, 1).T @ summaries_TBN[..., :dim].flatten(0, 1)
-        d_index_DD = 2 * d_keys_BTD.flatten(0, 1).T @ states_BTN[..., :dim].flatten(0, 1)
-        return d_read_TBN, d_recall_ND, d_index_DD, d_match_D
+            d_keys_BTD[:, past].addcmul_(d_sums_BPD, energy_D)
+            d_query_BD = 2 * d_sums_BPD.sum(1) * energy_D
+            d_inputs_TBN[t, :, :dim] = d_added_TBN[t - 1, :, :dim] = d_query_BD
+        d_summary_ND = d_added_TBN.flatten(0, 1).T @ summaries_TBN[..., :dim].flatten(0, 1)
+        d_key_DD = 2 * d_keys_BTD.flatten(0, 1).T @ states_BTN[..., :dim].flatten(0, 1)
+        return d_inputs_TBN, d_summary_ND, d_key_DD, d_energy_D
 
 
 def _gates_backward(
@@ -207,10 +207,10 @@ class IntraAttention(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> tuple[Tensor, None]:
         """Return no last state to go on from, where PyTorch's recurrent layers have one."""
-        weights = (self.cell.recall.weight, self.cell.index.weight, self.cell.match.weight[0])
-        read_TBN = self.cell.read(x_BTD.transpose(0, 1)).to(weights[0].dtype)
+        weights = (self.cell.summary.weight, self.cell.key.weight, self.cell.energy.weight[0])
+        inputs_TBN = self.cell.input(x_BTD.transpose(0, 1)).to(weights[0].dtype)
         with torch.autocast(x_BTD.device.type, enabled=False):
-            return Recurrence.apply(read_TBN, *weights), None
+            return Recurrence.apply(inputs_TBN, *weights), None
 
 
 class IntraAttentionEncoder(RecurrentEncoder):

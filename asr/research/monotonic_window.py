@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.models.decoders import Decoder, DecoderState, Weights, WeightsOf
-from asr.models.guided_attention import ELSEWHERE, AttentionGuide
+from asr.models.guided_attention import WINDOW_FLOOR, GaussianWindow
 from asr.models.layers import length_mask
 
 # B utterances, R rows (the beams of all utterances, those of one side by side), U new tokens, T encoded
@@ -28,8 +28,8 @@ class PositionState(DecoderState):
         self.positions_RT = torch.zeros_like(keys_BTK[..., 0])
         self.positions_RT[:, 0] = 1
 
-    def forget_tokens(self) -> None:
-        self.inner.forget_tokens()
+    def disable_cache(self) -> None:
+        self.inner.disable_cache()
 
     def select_utterances(self, utterances_B: Tensor) -> None:
         self.inner.select_utterances(utterances_B)
@@ -76,8 +76,8 @@ class PositionTrackingDecoder(Decoder):
         keys_BTK = keys_BTK.to(torch.promote_types(keys_BTK.dtype, torch.float32))
         steps_T = torch.arange(num_steps, device=encoded_BTL.device)
         distance_TT = steps_T - steps_T[:, None]
-        shares = self.move.to(keys_BTK.dtype).softmax(0)[distance_TT.clamp(0, len(self.move) - 1)]
-        move_TT = shares.where((distance_TT >= 0) & (distance_TT < len(self.move)), 0.0)
+        probabilities = self.move.to(keys_BTK.dtype).softmax(0)[distance_TT.clamp(0, len(self.move) - 1)]
+        move_TT = probabilities.where((distance_TT >= 0) & (distance_TT < len(self.move)), 0.0)
         return PositionState(inner, keys_BTK, mask_BT, move_TT)
 
     def step(
@@ -102,10 +102,10 @@ class PositionTrackingDecoder(Decoder):
             scores_RUT = scores_RUT + bias_RUT
         positions = []
         for scores_RT in scores_RUT.unbind(1):
-            moved_RT = state.positions_RT @ state.move_TT + ELSEWHERE
+            moved_RT = state.positions_RT @ state.move_TT + WINDOW_FLOOR
             state.positions_RT = (moved_RT.log() + scores_RT).softmax(-1)
             positions.append(state.positions_RT)
         positions_RUT = torch.stack(positions, dim=1)
-        return AttentionGuide(self.width, positions_RUT.size(2), positions_RUT.device).compute_bias(
+        return GaussianWindow(self.width, positions_RUT.size(2), positions_RUT.device).compute_bias(
             positions_RUT
         )

@@ -20,7 +20,7 @@ from asr.models.decoders import (
     WeightsOf,
     score_tokens,
 )
-from asr.models.layers import Dropout, Memory, Positions, length_mask
+from asr.models.layers import Dropout, EncoderKV, Positions, length_mask
 from asr.models.losses import IGNORED, Targets
 
 # B utterances, R rows (B, or several texts of each utterance side by side), T encoded steps, U tokens or
@@ -68,20 +68,20 @@ class NonAutoregressiveDecoder(AnyDecoder):
         self.norm = nn.LayerNorm(config.dim)
         self.output = nn.Linear(config.dim, vocab_size)
 
-    def remember(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> list[Memory]:
+    def precompute_kv(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> list[EncoderKV]:
         """Keys and values of each layer, computed once for all passes."""
         mask_BT = length_mask(encoded_lengths_B.clamp(min=1), encoded_BTD.size(1))
         layers = cast(list[DecoderLayer], self.layers)
-        return [layer.cross_attention.remember(encoded_BTD, mask_BT) for layer in layers]
+        return [layer.cross_attention.precompute_kv(encoded_BTD, mask_BT) for layer in layers]
 
     def _run(
-        self, x_RUD: Tensor, counts_R: Tensor, memories: list[Memory], weights_of: WeightsOf
+        self, x_RUD: Tensor, counts_R: Tensor, kv: list[EncoderKV], weights_of: WeightsOf
     ) -> tuple[Tensor, Weights]:
-        """States of the positions, of which each row has `counts_R`, and the attention that was asked for."""
+        """States of the positions, of which each row has `counts_R`, and the requested attention weights."""
         x_RUD = self.dropout(self.positions(x_RUD))
         mask_RU = length_mask(counts_R.clamp(min=1), x_RUD.size(1))
         all_weights: Weights = {}
-        for index, (layer, memory) in enumerate(zip(self.layers, memories, strict=True)):
+        for index, (layer, memory) in enumerate(zip(self.layers, kv, strict=True)):
             x_RUD, weights_RHUT = layer(x_RUD, memory, None, weights_of.get(index, ()), mask_RU)
             if weights_RHUT is not None:
                 all_weights[index] = weights_RHUT
@@ -128,19 +128,19 @@ class LengthDecoder(NonAutoregressiveDecoder):
         self,
         counts_R: Tensor,
         max_count: int,
-        memories: list[Memory],
+        kv: list[EncoderKV],
         weights_of: WeightsOf | None = None,
     ) -> tuple[Tensor, Weights]:
         """(R, max_count, V) scores of texts of these lengths."""
         x_RUD = self.output.weight.new_zeros(len(counts_R), max_count, self.dim)
-        states_RUD, weights = self._run(x_RUD, counts_R, memories, weights_of or {})
+        states_RUD, weights = self._run(x_RUD, counts_R, kv, weights_of or {})
         return self.output(states_RUD), weights
 
     def score_reference(
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
     ) -> tuple[Tensor, Weights]:
-        memories = self.remember(*encoded)
-        return self(targets.lengths_B, targets.tokens_BU.size(1), memories, weights_of)
+        kv = self.precompute_kv(*encoded)
+        return self(targets.lengths_B, targets.tokens_BU.size(1), kv, weights_of)
 
     def compute_loss(
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
@@ -170,11 +170,11 @@ class MaskDecoder(NonAutoregressiveDecoder):
         self.scale = config.dim**0.5
 
     def forward(
-        self, tokens_BU: Tensor, counts_B: Tensor, memories: list[Memory], weights_of: WeightsOf | None = None
+        self, tokens_BU: Tensor, counts_B: Tensor, kv: list[EncoderKV], weights_of: WeightsOf | None = None
     ) -> tuple[Tensor, Weights]:
         """(B, U, V) scores of all tokens, from those that are not `mask_id`."""
         x_BUD = self.embedding(tokens_BU) * self.scale
-        states_BUD, weights = self._run(x_BUD, counts_B, memories, weights_of or {})
+        states_BUD, weights = self._run(x_BUD, counts_B, kv, weights_of or {})
         return self.output(states_BUD), weights
 
     def score_reference(
@@ -182,7 +182,7 @@ class MaskDecoder(NonAutoregressiveDecoder):
     ) -> tuple[Tensor, Weights]:
         """Score the reference from nothing but gaps."""
         gaps_BU = torch.full_like(targets.tokens_BU, self.mask_id)
-        return self(gaps_BU, targets.lengths_B, self.remember(*encoded), weights_of)
+        return self(gaps_BU, targets.lengths_B, self.precompute_kv(*encoded), weights_of)
 
     def compute_loss(
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
@@ -193,23 +193,23 @@ class MaskDecoder(NonAutoregressiveDecoder):
         if self.training:
             is_gap_BU = draw_gaps(lengths_B, targets_BU.size(1))
         tokens_BU = targets.tokens_BU.masked_fill(is_gap_BU, self.mask_id)
-        scores_BUV, weights = self(tokens_BU, lengths_B, self.remember(*encoded), weights_of)
-        wanted_BU = targets_BU.masked_fill(~is_gap_BU, IGNORED)
-        decoder_loss = score_tokens(scores_BUV, wanted_BU, weights, lengths_B, forcing)
-        # The share of the gaps that are filled rightly, for the whole text.
+        scores_BUV, weights = self(tokens_BU, lengths_B, self.precompute_kv(*encoded), weights_of)
+        masked_targets_BU = targets_BU.masked_fill(~is_gap_BU, IGNORED)
+        decoder_loss = score_tokens(scores_BUV, masked_targets_BU, weights, lengths_B, forcing)
+        # The ratio of gaps that are filled correctly, for the whole text.
         num_wrong_B = (is_gap_BU & (scores_BUV.argmax(-1) != targets_BU)).sum(1)
-        share_B = 1 - num_wrong_B / is_gap_BU.sum(1).clamp(min=1)
-        parts = decoder_loss.parts | {"correct": (targets.num_rows_B * share_B).sum()}
+        ratio_B = 1 - num_wrong_B / is_gap_BU.sum(1).clamp(min=1)
+        parts = decoder_loss.parts | {"correct": (targets.num_rows_B * ratio_B).sum()}
         return DecoderLoss(decoder_loss.loss, parts, weights, lengths_B)
 
 
 def draw_gaps(lengths_B: Tensor, max_length: int) -> Tensor:
-    """(B, U): True at random places of each text, in number anything from one to all alike."""
+    """(B, U): Random mask of each text; the number of masked tokens is uniform in 1..U."""
     draws_BU = torch.rand(len(lengths_B), max_length, device=lengths_B.device)
     draws_BU = draws_BU.masked_fill(~length_mask(lengths_B, max_length), 2.0)
     ranks_BU = draws_BU.argsort(dim=1).argsort(dim=1)
-    share_B = torch.rand(len(lengths_B), device=lengths_B.device)
-    num_gaps_B = ((share_B * lengths_B).long() + 1).minimum(lengths_B)
+    ratio_B = torch.rand(len(lengths_B), device=lengths_B.device)
+    num_gaps_B = ((ratio_B * lengths_B).long() + 1).minimum(lengths_B)
     return ranks_BU < num_gaps_B[:, None]
 
 

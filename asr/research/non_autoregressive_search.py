@@ -40,7 +40,7 @@ def _decode_by_length(
     chances_BC = chances_BC.masked_fill(counts_C > limits_B[:, None], -torch.inf)
     chances_BK, counts_BK = chances_BC.topk(min(config.beam, len(counts_C)))
     counts_R = counts_BK.flatten()
-    memories = decoder.remember(encoded_BTD, lengths_B)
+    memories = decoder.precompute_kv(encoded_BTD, lengths_B)
     scores_RUV, weights = decoder(counts_R, int(counts_R.max()), memories, decoder.last_heads)
     best_RU, tokens_RU = _choose(scores_RUV)
     log_probabilities_R = chances_BK.flatten().double() + _sum_tokens(best_RU, counts_R)
@@ -61,7 +61,7 @@ def _fill_gaps(decoder: MaskDecoder, encoded_BTD: Tensor, lengths_B: Tensor, pat
     is_gap_BU = is_token_BU & (log_probabilities_BU.exp() < MASK_THRESHOLD)
     num_gaps_B = is_gap_BU.sum(1)
     passes_B = num_gaps_B.clamp(max=MAX_PASSES)
-    memories = decoder.remember(encoded_BTD, lengths_B)
+    memories = decoder.precompute_kv(encoded_BTD, lengths_B)
     attended_BN = log_probabilities_BU.new_full((len(tokens_BU), tokens_BU.size(1) + 1), math.nan)
     for number in range(1, int(passes_B.max()) + 1):
         inputs_BU = tokens_BU.masked_fill(is_gap_BU, decoder.mask_id)

@@ -1,8 +1,8 @@
 """Recurrent decoders: with attention to the encoded steps, with a single summary of them, or intra-attention.
 
 The line before the Transformer: Cho et al. 2014 squeeze the utterance into one vector; Bahdanau et al. 2015
-and Chorowski et al. 2015 look at the encoded steps again before each token; Cheng et al. 2016 let the network
-look at its own past too.
+and Chorowski et al. 2015 attend to the encoded steps before each token; Cheng et al. 2016 let the network
+attend to its own past too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from asr.config import Config
 from asr.models.decoders import Decoder, DecoderConfig, DecoderState, Weights, WeightsOf
 from asr.models.layers import Dropout, Kernel, length_mask
-from asr.research.intra_attention import IntraAttentionCell, Tape
+from asr.research.intra_attention import IntraAttentionCell, IntraAttentionState
 
 # B utterances, W beams of each, R = B x W rows, T encoded steps, E their dimension, U tokens, D dimension of
 # the decoder and its state, A of query and key, C of a context, V vocabulary
@@ -38,7 +38,7 @@ class RecurrentAttentionConfig(Config):
     stood; null: there is none."""
 
 
-Memory = tuple[Tensor, Tensor, Tensor]  # keys_BTA, computed once for each utterance, encoded_BTE, mask_BT
+EncoderKV = tuple[Tensor, Tensor, Tensor]  # keys_BTA, computed once for each utterance, encoded_BTE, mask_BT
 
 
 class RecurrentAttention(nn.Module):
@@ -59,7 +59,7 @@ class RecurrentAttention(nn.Module):
             self.project_location = nn.Linear(LOCATION_CHANNELS, ATTENTION_DIM, bias=False)
 
     def forward(
-        self, state_RD: Tensor, memory: Memory, last_RT: Tensor, bias_RT: Tensor | None = None
+        self, state_RD: Tensor, memory: EncoderKV, last_RT: Tensor, bias_RT: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Contexts (R, E) and weights (R, T). `last_RT` are the weights of the token before."""
         keys_BTA, encoded_BTE, mask_BT = memory
@@ -92,12 +92,12 @@ class RecurrentDecoderConfig(DecoderConfig):
     dim: int = pydantic.Field(default=256, gt=0)
     """Width of the states, of the embeddings, of the layer before the output, and of a single summary."""
     num_layers: int = pydantic.Field(default=1, gt=0)
-    """The highest asks and looks at the encoded steps, the lowest gets what was seen."""
+    """The state of the highest is the query of attention, the lowest gets the context."""
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Dropout of the embeddings, between the layers and before the output."""
 
 
-class LookingDecoderConfig(RecurrentDecoderConfig):
+class AttendingDecoderConfig(RecurrentDecoderConfig):
     """A recurrent network that looks at the encoded steps before each token."""
 
     attention: RecurrentAttentionConfig = RecurrentAttentionConfig()
@@ -108,13 +108,13 @@ class LookingDecoderConfig(RecurrentDecoderConfig):
         return 1, 1
 
 
-class AttentionDecoderConfig(LookingDecoderConfig):
+class AttentionDecoderConfig(AttendingDecoderConfig):
     """A recurrent network that looks at the encoded steps before each token."""
 
     type: Literal["attention"] = "attention"
 
 
-class IntraAttentionDecoderConfig(LookingDecoderConfig):
+class IntraAttentionDecoderConfig(AttendingDecoderConfig):
     """Attention decoder of LSTMs that attend to their own past states too (LSTMN)."""
 
     type: Literal["intra_attention"] = "intra_attention"
@@ -157,31 +157,31 @@ class RecurrentCell(nn.Module):
 
 
 class RecurrentState(DecoderState):
-    """States of the layers of each beam, the last output of the highest, and what it looked at."""
+    """States of the layers of each beam, the last output of the highest, and what it attended to."""
 
     def __init__(
         self,
         hidden_RD: Tensor,
-        layers: Sequence[CellState | Tape],
-        look_RX: Tensor,
-        memory: Memory | tuple[()] = (),
+        layers: Sequence[CellState | IntraAttentionState],
+        last_RX: Tensor,
+        memory: EncoderKV | tuple[()] = (),
     ) -> None:
         self.hidden_RD = hidden_RD
         self.layers = layers
-        self.look_RX = look_RX  # weights (R, T) of the last token, or the summary (R, D)
+        self.last_RX = last_RX  # weights (R, T) of the last token, or the summary (R, D)
         self.memory: Any = memory
 
     def select_utterances(self, utterances_B: Tensor) -> None:
         self.memory = tuple(part[utterances_B] for part in self.memory)
 
     def select_beams(self, rows_R: Tensor) -> None:
-        self.hidden_RD, self.look_RX = self.hidden_RD[rows_R], self.look_RX[rows_R]
+        self.hidden_RD, self.last_RX = self.hidden_RD[rows_R], self.last_RX[rows_R]
         for layer in self.layers:
             layer.select(rows_R)
 
 
 class RecurrentDecoder(Decoder):
-    """The loop over the tokens. With s the state, y a token and c its context (see `look`):
+    """The loop over the tokens. With s the state, y a token and c its context (see `attend`):
 
         s_i = cells(s_{i-1}, [embedding(y_{i-1}), c_i])
         scores_i = output(tanh(combine([s_i, c_i, embedding(y_{i-1})])))
@@ -200,7 +200,7 @@ class RecurrentDecoder(Decoder):
         self.dropout = Dropout(dropout)
 
     @abc.abstractmethod
-    def look(self, state: RecurrentState, bias_RT: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def attend(self, state: RecurrentState, bias_RT: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The context (R, C) of the next token, and the weights (R, T) if there are any."""
 
     def step(
@@ -214,7 +214,7 @@ class RecurrentDecoder(Decoder):
         embedded_RUD = self.dropout(self.embedding(tokens_RU))
         hidden, contexts, weights = [], [], []
         for number, embedded_RD in enumerate(embedded_RUD.unbind(1)):
-            context_RC, weights_RT = self.look(state, None if bias_RUT is None else bias_RUT[:, number])
+            context_RC, weights_RT = self.attend(state, None if bias_RUT is None else bias_RUT[:, number])
             x = torch.cat([embedded_RD, context_RC], dim=-1)
             for index, (cell, layer) in enumerate(zip(self.cells, state.layers, strict=True)):
                 x = cell(self.dropout(x) if index else x, layer)
@@ -222,13 +222,13 @@ class RecurrentDecoder(Decoder):
             hidden.append(x)
             contexts.append(context_RC)
             weights.append(weights_RT)
-        read = [torch.stack(hidden, dim=1), torch.stack(contexts, dim=1), embedded_RUD]
-        scores_RUV = self.output(self.dropout(torch.tanh(self.combine(torch.cat(read, dim=-1)))))
-        asked = {layer: list(heads) for layer, heads in (weights_of or {}).items() if heads}
-        if not asked:
+        parts = [torch.stack(hidden, dim=1), torch.stack(contexts, dim=1), embedded_RUD]
+        scores_RUV = self.output(self.dropout(torch.tanh(self.combine(torch.cat(parts, dim=-1)))))
+        requested = {layer: list(heads) for layer, heads in (weights_of or {}).items() if heads}
+        if not requested:
             return scores_RUV, {}
-        weights_RHUT = torch.stack([own for own in weights if own is not None], dim=1)[:, None]
-        return scores_RUV, {layer: weights_RHUT[:, heads] for layer, heads in asked.items()}
+        weights_RHUT = torch.stack([part for part in weights if part is not None], dim=1)[:, None]
+        return scores_RUV, {layer: weights_RHUT[:, heads] for layer, heads in requested.items()}
 
 
 def widths(input_dim: int, config: RecurrentDecoderConfig) -> list[int]:
@@ -237,7 +237,7 @@ def widths(input_dim: int, config: RecurrentDecoderConfig) -> list[int]:
 
 
 class AttentionDecoder(RecurrentDecoder):
-    """The state before a token asks, and the context is the mean of the encoded steps by their weights.
+    """The state before a token is the query, and the context is the weighted mean of the encoded steps.
 
     States start at zero, and attention as if it had stood on the first step.
     """
@@ -255,9 +255,8 @@ class AttentionDecoder(RecurrentDecoder):
     def start(self, encoded_BTE: Tensor, encoded_lengths_B: Tensor) -> RecurrentState:
         mask_BT = length_mask(encoded_lengths_B.clamp(min=1), encoded_BTE.size(1))
         hidden_BD = encoded_BTE.new_zeros(len(encoded_BTE), self.output.in_features)
-        layers = [
-            Tape() if isinstance(cell, IntraAttentionCell) else CellState(hidden_BD) for cell in self.cells
-        ]
+        is_lstmn = [isinstance(cell, IntraAttentionCell) for cell in self.cells]
+        layers = [IntraAttentionState() if one else CellState(hidden_BD) for one in is_lstmn]
         # In float32 at least, as all weights after these.
         weights_BT = mask_BT.new_zeros(
             mask_BT.shape, dtype=torch.promote_types(encoded_BTE.dtype, torch.float32)
@@ -266,9 +265,9 @@ class AttentionDecoder(RecurrentDecoder):
         memory = (self.attention.project_keys(encoded_BTE), encoded_BTE, mask_BT)
         return RecurrentState(hidden_BD, layers, weights_BT, memory)
 
-    def look(self, state: RecurrentState, bias_RT: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        context_RC, state.look_RX = self.attention(state.hidden_RD, state.memory, state.look_RX, bias_RT)
-        return context_RC, state.look_RX
+    def attend(self, state: RecurrentState, bias_RT: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        context_RC, state.last_RX = self.attention(state.hidden_RD, state.memory, state.last_RX, bias_RT)
+        return context_RC, state.last_RX
 
 
 class SingleSummaryDecoder(RecurrentDecoder):
@@ -294,5 +293,5 @@ class SingleSummaryDecoder(RecurrentDecoder):
         hidden = torch.tanh(self.begin(summary_BD)).chunk(len(self.cells), dim=-1)
         return RecurrentState(hidden[-1], [CellState(hidden_BD) for hidden_BD in hidden], summary_BD)
 
-    def look(self, state: RecurrentState, bias_RT: Tensor | None = None) -> tuple[Tensor, None]:
-        return state.look_RX, None
+    def attend(self, state: RecurrentState, bias_RT: Tensor | None = None) -> tuple[Tensor, None]:
+        return state.last_RX, None

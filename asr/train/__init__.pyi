@@ -1,9 +1,9 @@
 from .distributed import (
     GradientSum as GradientSum,
     Process as Process,
-    agree_on_name as agree_on_name,
-    one_voice as one_voice,
-    share_from_main as share_from_main,
+    broadcast_from_main as broadcast_from_main,
+    rendezvous_key as rendezvous_key,
+    report_error_once as report_error_once,
 )
 from .learner import (
     Learner as Learner,
@@ -19,7 +19,7 @@ from .loop import (
     Ranked as Ranked,
     Run as Run,
     TrainingState as TrainingState,
-    note_score as note_score,
+    rank_checkpoint as rank_checkpoint,
     train as train,
     train_model as train_model,
 )

@@ -25,7 +25,7 @@ MEASURES = {"wer": count_word_errors, "cer": count_character_errors}
 
 @torch.inference_mode()
 def compute_dev_scores(system: System[Model], batches: Iterable[Batch], process: Process) -> dict[str, float]:
-    """Compute the scores that the model makes of its losses, and wer and cer of each of its heads.
+    """Compute the scores that the model derives from its losses, and wer and cer of each of its heads.
 
     Heads decode greedily and without checks: quick, and the same for every checkpoint. All processes together
     see each utterance once.

@@ -56,7 +56,7 @@ def start_process(device: str) -> Process:
         torch.cuda.set_device(chosen)
     if world_size > 1:
         store, rank, _ = next(dist.rendezvous("env://"))
-        store = dist.PrefixStore(agree_on_name(store, rank, world_size), store)
+        store = dist.PrefixStore(rendezvous_key(store, rank, world_size), store)
         backend = "nccl" if use_gpu else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
         if dist.get_rank():
@@ -67,39 +67,39 @@ def start_process(device: str) -> Process:
     return Process(0, 1, chosen)
 
 
-def agree_on_name(store: dist.Store, rank: int, world_size: int) -> str:
-    """A name that only the processes which are starting now have in common.
+def rendezvous_key(store: dist.Store, rank: int, world_size: int) -> str:
+    """A key that only the processes which are starting now have in common.
 
     After a restart, torchrun's store (of PyTorch 2.11) still has the addresses of those before, by which some
     would wait for the dead.
     """
-    own = secrets.token_hex(8)
+    key = secrets.token_hex(8)
     if rank > 0:
-        store.set(f"asr/start/{rank}", own)
-        name = store.get(f"asr/answer/{own}").decode()
+        store.set(f"asr/start/{rank}", key)
+        name = store.get(f"asr/answer/{key}").decode()
         store.set(f"asr/joined/{name}/{rank}", "")
         return name
     waiting = set(range(1, world_size))
     while waiting:
         for other in list(waiting):
-            if store.check([f"asr/joined/{own}/{other}"]):
+            if store.check([f"asr/joined/{key}/{other}"]):
                 waiting.remove(other)
-            elif store.check([f"asr/start/{other}"]):  # perhaps of a dead one, which answers nothing
-                store.set(f"asr/answer/{store.get(f'asr/start/{other}').decode()}", own)
+            elif store.check([f"asr/start/{other}"]):  # perhaps of a dead one, which sets no answer
+                store.set(f"asr/answer/{store.get(f'asr/start/{other}').decode()}", key)
         time.sleep(0.02)
-    return own
+    return key
 
 
 def is_main_process() -> bool:
-    """Tell whether this process writes and logs; known before `start_process` too."""
+    """Return True if this process writes and logs; works before `start_process` too."""
     return os.environ.get("RANK", "0") == "0"
 
 
 @contextlib.contextmanager
-def one_voice(process: Process) -> Iterator[None]:
-    """Let one process report an error of the user: the main one, if it meets it.
+def report_error_once(process: Process) -> Iterator[None]:
+    """Let one process report a UserError: the main one, if it raises it.
 
-    torchrun ends all as soon as one ends. So the others wait, which meet it too, or lose their connection.
+    torchrun ends all as soon as one ends. So the others, which raise it too or lose their connection, wait.
     """
     try:
         yield
@@ -164,7 +164,7 @@ class GradientSum:
     def begin_pass(self, *, is_last: bool) -> None:
         """Announce a backward pass. In the last one, a bucket is sent as soon as its gradients are ready.
 
-        Passes may be broken off and begun again: what is sent by then is whole, and is not sent twice.
+        Passes may be broken off and begun again: what is sent by then is complete, and is not sent twice.
         """
         self._missing = [set(bucket) for bucket in self._buckets] if is_last else None
 
@@ -202,18 +202,18 @@ def wait_for_all(process: Process) -> None:
         dist.barrier()
 
 
-def share_from_main(function: Callable[[], Result], process: Process) -> Result:
+def broadcast_from_main(function: Callable[[], Result], process: Process) -> Result:
     """Call a function in the main process; all processes get what it returns, or its error."""
     if process.group is None:
         return function()
-    found: list[Any] = [None, None]
+    outcome: list[Any] = [None, None]
     if process.is_main:
         try:
-            found[0] = function()
-        except BaseException as error:  # told to the others, which wait
+            outcome[0] = function()
+        except BaseException as error:  # passed on to the others, which wait
             dist.broadcast_object_list([None, str(error)], src=0, group=process.group)
             raise
-    dist.broadcast_object_list(found, src=0, group=process.group)
-    if found[1] is not None:
-        raise UserError(found[1])
-    return cast(Result, found[0])
+    dist.broadcast_object_list(outcome, src=0, group=process.group)
+    if outcome[1] is not None:
+        raise UserError(outcome[1])
+    return cast(Result, outcome[0])

@@ -94,7 +94,7 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
 
     @contextlib.contextmanager
-    def weights_to_use(self, weights: Mapping[str, Tensor] | None = None) -> Iterator[None]:
+    def using_weights(self, weights: Mapping[str, Tensor] | None = None) -> Iterator[None]:
         """Give the model these weights within the block, else the averaged ones, if any are kept."""
         if weights is None and self.average is not None:
             weights = self.average.weights
@@ -171,14 +171,14 @@ class Learner:
         self.model.load_state_dict(dict(weights))
         if self.average is not None:
             self.average = MovingAverage(self.model, self.average.decay)
-        own = self.model.state_dict()
+        parameters = self.model.state_dict()
         state = self.optimizer.state_dict()
         state["state"] = {}
         for key, value in tensors:
             kind, _, rest = key.partition(".")
             if kind == "raw":
                 with torch.no_grad():
-                    own[rest].copy_(value)
+                    parameters[rest].copy_(value)
             elif kind == "optimizer":
                 index, _, name = rest.partition(".")
                 state["state"].setdefault(int(index), {})[name] = value
@@ -190,13 +190,13 @@ class Learner:
                     moments[name] = torch.empty_like(parameter).copy_(value)
 
 
-def choose_precision(wanted: Precision | Literal["auto"], process: Process) -> Precision:
+def choose_precision(requested: Precision | Literal["auto"], process: Process) -> Precision:
     """Resolve auto: bf16 where the processors of all processes have instructions for it, else float32."""
-    if wanted != "auto":
-        return wanted
+    if requested != "auto":
+        return requested
     (num_fast,) = sum_over_processes([float(is_fast("bf16", process.device))], process)
     is_bf16 = num_fast == process.world_size
-    logger.info("train.precision = auto: %s", "bf16" if is_bf16 else "float32, for want of fast bf16")
+    logger.info("train.precision = auto: %s", "bf16" if is_bf16 else "float32, since bf16 is not fast here")
     return "bf16" if is_bf16 else "float32"
 
 
@@ -236,9 +236,9 @@ def halve_largest(batches: list[Batch]) -> list[Batch]:
     return [*batches[:largest], *halves, *batches[largest + 1 :]]
 
 
-FINAL_SCALE = 0.01  # learning rate at the end of a cosine, as a share of the peak
+FINAL_SCALE = 0.01  # learning rate at the end of a cosine, relative to the peak
 CLIP_NORM = 5.0  # gradients are scaled down to this norm
-BETAS = (0.9, 0.98)  # memory of Adam's two moving averages, as usual for Transformers
+BETAS = (0.9, 0.98)  # decay of Adam's two moving averages, as usual for Transformers
 
 
 def learning_rate_at(step: int, config: OptimConfig, max_steps: int) -> float:
@@ -277,7 +277,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        # The first weights are random: forget them quickly.
+        # The first weights are random: a small decay drops them quickly.
         decay = min(self.decay, (1 + step) / (10 + step))
         averages: list[Tensor] = []
         currents: list[Tensor] = []

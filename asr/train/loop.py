@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from asr.batches.loader import explain_dead_workers
+from asr.batches.loader import translate_worker_errors
 from asr.config import find_differences
 from asr.errors import UserError
 from asr.files import claim_folder
@@ -48,7 +48,7 @@ from asr.train.distributed import (
     Process,
     gather_over_processes,
     is_main_process,
-    one_voice,
+    report_error_once,
     start_process,
     stop_process,
     sum_over_processes,
@@ -148,19 +148,19 @@ def train_model(
 
 
 def train(config: RunConfig, callback: Callback | None = None) -> Path:
-    """Train as `train_model` does, without the picture."""
-    find_commit()  # of now, whatever becomes of the checkout
+    """Train as `train_model` does, without the plot."""
+    find_commit()  # before anything changes in the checkout
     process = start_process(config.train.device)
     try:
         if config.train.threads is not None:
             torch.set_num_threads(config.train.threads)
         if process.device.type == "cpu":
             keep_freed_memory()
-        with one_voice(process), contextlib.ExitStack() as stack:
+        with report_error_once(process), contextlib.ExitStack() as stack:
             if process.is_main:
                 stack.enter_context(claim_folder(config.output_dir))
                 remove_unfinished(Path(config.output_dir))
-            stack.enter_context(explain_dead_workers())
+            stack.enter_context(translate_worker_errors())
             stack.enter_context(show_progress())
             return _train(config, process, callback)
     finally:
@@ -205,19 +205,19 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
                 validates = state.step % settings.validate_every == 0 or is_last
                 if validates:
                     try:
-                        with learner.weights_to_use():
+                        with learner.using_weights():
                             scores = compute_dev_scores(system, data.dev.evaluation_batches(), process)
                     except UserError:  # the updates so far are not lost
                         save(output_dir, system, learner, state, writer)
                         raise
                     spent = {"audio_hours": state.audio_seconds / 3600, "training_seconds": state.seconds}
                     monitor.record(state.step, "dev", scores | spent)
-                    note_score(state, scores, settings.select_by, settings.keep_best)
-                is_asked, num_skipped = sum_over_processes([stop.number, data.train.num_skipped], process)
+                    rank_checkpoint(state, scores, settings.select_by, settings.keep_best)
+                is_stopped, num_skipped = sum_over_processes([stop.number, data.train.num_skipped], process)
                 data.train.require_few_skipped(num_skipped)
-                if validates or state.step % settings.save_every == 0 or is_asked:
+                if validates or state.step % settings.save_every == 0 or is_stopped:
                     save(output_dir, system, learner, state, writer)
-                if is_asked:
+                if is_stopped:
                     wait_for_checkpoint(writer, process)
                     logger.info(
                         "stopped and saved at update %d; the same command continues from there", state.step
@@ -245,19 +245,19 @@ def start_or_resume(system: System[Model], process: Process) -> tuple[Learner, T
         return learner, TrainingState(
             precision, first_world_size=process.world_size, data_hashes=hash_data(system.config)
         )
-    before = RunConfig.load(last / "config.yaml")
+    saved = RunConfig.load(last / "config.yaml")
     stored = load_state(last)
     names = {field.name for field in dataclasses.fields(TrainingState)}
     state = TrainingState(**{name: value for name, value in stored.items() if name in names})
     state.best = [Ranked(*ranked) for ranked in state.best[: settings.keep_best]]
-    require_same_training(system.config, before, state.data_hashes, last)
+    require_same_training(system.config, saved, state.data_hashes, last)
     learner = Learner(system.model, system.config, process, state.precision)
     weights = read_tensors(last / "model.safetensors")
     weights = ((k.removeprefix(MODEL_PREFIX), v) for k, v in weights if k.startswith(MODEL_PREFIX))
     learner.load(weights, read_tensors(last / "training.safetensors"))
-    logger.info("going on from %s", last)
-    if settings.steps > before.train.steps:
-        logger.info("train.steps: %d then, %d now", before.train.steps, settings.steps)
+    logger.info("resuming from %s", last)
+    if settings.steps > saved.train.steps:
+        logger.info("train.steps: %d then, %d now", saved.train.steps, settings.steps)
     return learner, state
 
 
@@ -270,9 +270,9 @@ FREE_SETTINGS = {
 
 
 def require_same_training(
-    config: RunConfig, before: RunConfig, data_hashes: dict[str, str], checkpoint: Path
+    config: RunConfig, saved: RunConfig, data_hashes: dict[str, str], checkpoint: Path
 ) -> None:
-    """Refuse other data and other settings than a training was started with, if its updates depend on them.
+    """Reject other data and other settings than a training was started with, if its updates depend on them.
 
     Files may have moved. Other utterances, or another order, would come twice in an epoch or never.
     """
@@ -284,16 +284,16 @@ def require_same_training(
             "weights)"
         )
     free = FREE_SETTINGS | hashes.keys()
-    free |= {"train.steps"} if config.train.steps > before.train.steps else set()
+    free |= {"train.steps"} if config.train.steps > saved.train.steps else set()
     changed = [
         f"{key}: {then!r} then, {now!r} now"
-        for key, (then, now) in find_differences(before, config).items()
+        for key, (then, now) in find_differences(saved, config).items()
         if key not in free
     ]
     if changed:
         raise UserError(
             f"{checkpoint}: this training was started with other settings ({'; '.join(changed[:5])}). "
-            "Go on with those, or start afresh in another output_dir"
+            "Resume with those, or start afresh in another output_dir"
         )
 
 
@@ -321,7 +321,7 @@ def save(
 
 
 def wait_for_checkpoint(writer: BackgroundWriter, process: Process) -> None:
-    """Wait, in all processes, until the last checkpoint is whole: one that ends ends the others."""
+    """Wait, in all processes, until the last checkpoint is complete: one that ends ends the others."""
     writer.wait()
     wait_for_all(process)
 
@@ -352,7 +352,7 @@ def finish(
 ) -> Path:
     """Save the best checkpoint or the average of the best, whichever does better on the dev set.
 
-    Where the dev set has no say, it is the average.
+    If the dev set is not used, it is the average.
     """
     folder, process = output_dir / "model", learner.process
     select_by = system.config.train.select_by
@@ -361,7 +361,7 @@ def finish(
     results = []
     for candidate in candidates:
         weights = average_weights([output_dir / "checkpoints" / step_name(step) for step in candidate])
-        with learner.weights_to_use(weights):
+        with learner.using_weights(weights):
             scores = compute_dev_scores(system, data.dev.evaluation_batches(), process)
         results.append((rank(scores, select_by, candidate[0]), candidate, scores, weights))
     _, chosen, scores, weights = min(results, key=lambda result: result[0].rank)
@@ -378,7 +378,7 @@ def finish(
 
 
 class StopSignal:
-    """Notes Ctrl-C and SIGTERM, so that the update in progress is finished and saved before the process ends.
+    """Catches Ctrl-C and SIGTERM: the update in progress is finished and saved before the process ends.
 
     A second Ctrl-C stops at once.
     """
@@ -423,21 +423,21 @@ def report_bad_update(names: list[str], outcome: Outcome, state: TrainingState) 
         )
 
 
-def note_score(state: TrainingState, scores: dict[str, float], select_by: str, keep_best: int) -> None:
+def rank_checkpoint(state: TrainingState, scores: dict[str, float], select_by: str, keep_best: int) -> None:
     """Rank the checkpoint of this update among the best ones."""
     ranked = sorted([*state.best, rank(scores, select_by, state.step)], key=lambda one: one.rank)
     state.best = ranked[:keep_best]
 
 
 def rank(scores: dict[str, float], select_by: str, step: int) -> Ranked:
-    """Put a measure of either direction so that the lowest is the best."""
+    """Negate a score where higher is better, so that the lowest is the best."""
     value = (scores | {"updates": step})[select_by]
     score = -value if select_by in HIGHER_IS_BETTER else value
     return Ranked(_without_nan(score), step, _without_nan(scores["loss"]))
 
 
 def _without_nan(loss: float) -> float:
-    """Make NaN the worst: it compares with nothing, so that sorting would leave it in its place."""
+    """Make NaN the worst: it compares with nothing, so that sorting would leave it where it is."""
     return math.inf if math.isnan(loss) else loss
 
 

@@ -25,7 +25,7 @@ LINES = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
 
 @contextlib.contextmanager
 def show_progress() -> Iterator[None]:
-    """Send log lines to standard error within the block, also where a program has set up no logging."""
+    """Send log lines to standard error within the block, even if a program has set up no logging."""
     logger = logging.getLogger("asr")
     if logger.hasHandlers():
         yield
@@ -60,7 +60,7 @@ class Monitor:
         self._start_step, self._num_steps, self._started = start_step, config.train.steps, time.monotonic()
         self._callbacks = [] if callback is None else [callback]
         if is_main:
-            _forget_after(self._path, start_step)
+            _truncate_log(self._path, start_step)
             if config.train.tensorboard:
                 self._callbacks.append(open_tensorboard(config, start_step))
 
@@ -139,8 +139,8 @@ def draw_log(output_dir: Path, select_by: str) -> None:
     path, lines = output_dir / "learning_curve.png", read_log(output_dir)
     train, dev = ([line for line in lines if line["kind"] == kind] for kind in ("train", "dev"))
     points = {
-        (split, name): [(line["step"], line[name]) for line in found if name in line]
-        for split, found in (("train", train), ("dev", dev))
+        (split, name): [(line["step"], line[name]) for line in lines if name in line]
+        for split, lines in (("train", train), ("dev", dev))
         for name in ("loss", "wer", select_by)
     }
     curves = {"loss": {split: points[split, "loss"] for split in ("train", "dev")}}
@@ -160,7 +160,7 @@ def _format(name: str, value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _forget_after(path: Path, step: int) -> None:
+def _truncate_log(path: Path, step: int) -> None:
     """Drop the lines that are made again: of updates after the last checkpoint, and of the end."""
     if not path.exists():
         return

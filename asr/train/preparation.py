@@ -32,31 +32,31 @@ from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.files import find_family
 from asr.models import Model, ModelConfig, build_model
-from asr.models.encoders import EncoderModel, make_clock, subsampled_lengths
+from asr.models.encoders import EncoderModel, make_frame_times, subsampled_lengths
 from asr.models.speech_model import is_low_rank
 from asr.scoring.counting import count_word_errors
 from asr.system.run_config import RunConfig, System, find_checkpoints, find_model, load_any_system
 from asr.system.shipping import read_training_texts
 from asr.text.normalization import normalize
 from asr.text.tokenizer import Tokenizer, compute_fingerprint
-from asr.train.distributed import Process, gather_over_processes, share_from_main
+from asr.train.distributed import Process, broadcast_from_main, gather_over_processes
 
 logger = logging.getLogger(__name__)
 
 WARN_UNKNOWN = 0.01  # of the tokens
 MAX_WRONG_BY_RULES = 0.5  # of the words of dev
-# Of each folder of shards, which may be of any size: enough for a tokenizer and the share of unknown tokens.
+# Of each folder of shards, which may be of any size: enough for a tokenizer and the ratio of unknown tokens.
 MAX_SAMPLED_TEXTS = 100_000
 
 
 class TrainingData:
-    """The batches of a run, as the training loop asks for them."""
+    """The batches of a run, as the training loop requests them."""
 
     def __init__(self, system: System[Model], process: Process, first_world_size: int | None = None) -> None:
         """`first_world_size`: number of processes that the training was started with. With any other number,
         each update has the same batches as with those."""
         config = system.config
-        # Batches of an update that was asked for are shared out at the end of an epoch too, some empty.
+        # With batches_per_update, the last batches of an epoch are distributed too, some of them empty.
         multiple = 1 if config.train.batches_per_update else first_world_size or process.world_size
         self.batches_per_update = config.train.batches_per_update or multiple
         self._own_per_update = math.ceil(self.batches_per_update / process.world_size)
@@ -73,7 +73,7 @@ class TrainingData:
         if config.model.reads_audio:
             in_memory = isinstance(self.train, BatchLoader) and config.train.select_by != "updates"
             id_hashes_N = self.train.training_set.id_hashes_N if in_memory else None
-            share_from_main(partial(check_dev, config, id_hashes_N), process)
+            broadcast_from_main(partial(check_dev, config, id_hashes_N), process)
 
     def epoch(self, epoch: int, batches_done: int, window: Sequence[int] = (0, 0)) -> Iterator[list[Batch]]:
         """The batches of each update for this process, fewer in the last of the epoch.
@@ -101,7 +101,7 @@ def build_inputs(system: System[Model]) -> Inputs:
     if (labels := config.model.find_labels(config.text)) is None:
         return inputs
     assert isinstance(model, EncoderModel)
-    return replace(inputs, labels=labels, step_times=make_clock(config.features, model.encoder).times)
+    return replace(inputs, labels=labels, step_times=make_frame_times(config.features, model.encoder).times)
 
 
 def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Any, Any]:
@@ -131,7 +131,7 @@ def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Any
 
 
 def check_dev(config: RunConfig, id_hashes_N: np.ndarray | None) -> None:
-    """Refuse rules of `text` that make the dev set's own texts wrong; warn of ids that train has too.
+    """Reject rules of `text` that make the dev set's own texts wrong; warn of ids that train has too.
 
     `id_hashes_N`: hashes of the ids of the training set, if that is to be compared.
     """
@@ -175,8 +175,8 @@ def build_text_loaders(system: System[Model], share: ProcessShare) -> tuple[Text
 
 def find_last_checkpoint(config: RunConfig, process: Process) -> Path | None:
     """The checkpoint to resume from, which is the same in all processes, whatever each of them sees."""
-    found = find_checkpoints(Path(config.output_dir))
-    return share_from_main(lambda: found[-1] if found else None, process)
+    checkpoints = find_checkpoints(Path(config.output_dir))
+    return broadcast_from_main(lambda: checkpoints[-1] if checkpoints else None, process)
 
 
 def prepare_system(config: RunConfig, process: Process) -> System[Model]:
@@ -185,14 +185,14 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
     if last is not None:
         system = load_any_system(last, to_train=True)
         report = partial(report_unknown_tokens, config, system.tokenizer, read_tokenizer_texts(config))
-        share_from_main(report, process)
-        return replace(system, config=complete(config, system.config.model))
-    tokenizer = share_from_main(partial(load_or_train_tokenizer, config), process)
+        broadcast_from_main(report, process)
+        return replace(system, config=inherit_settings(config, system.config.model))
+    tokenizer = broadcast_from_main(partial(load_or_train_tokenizer, config), process)
     if config.start_from is not None:
         if (family := find_family(config.start_from, as_run=True)) is not None:
-            taken: System[Model] = family.take_over(config, tokenizer)
+            taken: System[Model] = family.inherit_run(config, tokenizer)
             return taken
-        return _take_over_run(config, tokenizer, find_model(config.start_from))
+        return _inherit_run(config, tokenizer, find_model(config.start_from))
     front_end = FrontEnd(config.features)
     model = build_model(config.model, front_end.num_features, len(tokenizer))
     return System(config, tokenizer, front_end, model)
@@ -222,11 +222,11 @@ def hash_data(config: RunConfig) -> dict[str, str]:
 def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
     """Load the tokenizer in the run's folder; else take that of `start_from`, or learn one.
 
-    It is written only if it knows the texts of train and dev. Texts are read once, and kept in memory until
-    they are counted. A file that an earlier run left, of other texts or settings, is refused.
+    It is written only if it covers the texts of train and dev. Texts are read once, and kept in memory until
+    they are counted. A file that an earlier run left, of other texts or settings, is rejected.
     """
     path, texts = Path(config.output_dir) / "tokenizer.json", list(read_tokenizer_texts(config))
-    taken = take_over_tokenizer(config, texts)
+    taken = inherit_tokenizer(config, texts)
     if path.exists():
         tokenizer = Tokenizer.load(path)
         fingerprints = ("", compute_fingerprint(config.tokenizer, texts))
@@ -246,7 +246,7 @@ def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
     return tokenizer
 
 
-def take_over_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer | None:
+def inherit_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer | None:
     """Take the tokenizer of `start_from`; None where the run learns its own.
 
     To one of phones, the run's own words are added.
@@ -256,7 +256,7 @@ def take_over_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer | 
         return None
     taken: Tokenizer | None
     if (family := find_family(source, as_run=True)) is not None:
-        taken = family.take_over_tokenizer(config)
+        taken = family.inherit_tokenizer(config)
     else:
         taken = load_any_system(find_model(source)).tokenizer if config.keep_tokenizer else None
     if taken is None or not taken.type == config.tokenizer.type == "phones":
@@ -271,9 +271,9 @@ def take_over_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer | 
 
 
 def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer, texts: Iterable[str]) -> None:
-    """Log the share of train (`texts`, and data.text) and of dev that the tokenizer does not know.
+    """Log the ratio of unknown tokens in train (`texts`, and data.text) and in dev.
 
-    Refuses too large a share, and sets without text.
+    Rejects too large a ratio, and sets without text.
     """
     more = (read_text_file(path, config.text) for path in config.data.text)
     counted = {
@@ -321,8 +321,8 @@ def read_tokenizer_texts(config: RunConfig, paths: Sequence[str] = ()) -> Iterat
 # --- weights of another run ---------------------------------------------------------------------
 
 
-def complete(config: RunConfig, source: ModelConfig) -> RunConfig:
-    """Take settings that are null, and whose section says so in `from_start`, from `source`."""
+def inherit_settings(config: RunConfig, source: ModelConfig) -> RunConfig:
+    """Take settings that are null, and listed in `from_start` of their section, from `source`."""
     parts: dict[str, Config] = {}
     for name in ("encoder", "decoder"):
         own, other = getattr(config.model, name, None), getattr(source, name, None)
@@ -334,7 +334,7 @@ def complete(config: RunConfig, source: ModelConfig) -> RunConfig:
     return RunConfig(**config.model_copy(update={"model": model}).model_dump())
 
 
-def _take_over_run(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> System[Model]:
+def _inherit_run(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> System[Model]:
     source = load_any_system(folder)
     differing = find_differences(source.config.features, config.features, "features.")
     if config.keep_tokenizer:
@@ -347,7 +347,7 @@ def _take_over_run(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> Sys
             f"start_from = {config.start_from}: set otherwise there: {', '.join(differing)}; make that the "
             f"same{other}"
         )
-    config = complete(config, source.config.model)
+    config = inherit_settings(config, source.config.model)
     num_features = source.front_end.num_features
     model = build_model(config.model, num_features, len(tokenizer))
     weights = source.model.state_dict()
@@ -368,12 +368,12 @@ def find_token_weights(config: ModelConfig, num_features: int) -> set[str]:
 def load_weights(
     config: RunConfig, model: Model, weights: Mapping[str, Tensor], is_new: Callable[[str], bool], hint: str
 ) -> None:
-    """Load weights. `is_new` tells of a name whether its weight may be missing and stay random."""
+    """Load weights. `is_new` is True for a name whose weight may be missing and stay random."""
     own = model.state_dict()
-    wrong = [name for name in own if name not in weights and not is_new(name)]
-    wrong += [name for name in weights if name not in own or weights[name].shape != own[name].shape]
-    if wrong:
-        name = wrong[0]
+    mismatched = [name for name in own if name not in weights and not is_new(name)]
+    mismatched += [name for name in weights if name not in own or weights[name].shape != own[name].shape]
+    if mismatched:
+        name = mismatched[0]
         there, here = (tuple(one[name].shape) if name in one else "missing" for one in (weights, own))
         raise UserError(
             f"start_from = {config.start_from}: its weights do not fit this model ({name} is {there} "

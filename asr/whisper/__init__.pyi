@@ -44,13 +44,13 @@ from .loading import (
     find_text as find_text,
     find_weights as find_weights,
     get_weights as get_weights,
+    inherit_run as inherit_run,
+    inherit_tokenizer as inherit_tokenizer,
     load_whisper as load_whisper,
     make_system as make_system,
     name_sizes as name_sizes,
     rename_weights as rename_weights,
     split_weights as split_weights,
-    take_over as take_over,
-    take_over_tokenizer as take_over_tokenizer,
     write_model as write_model,
 )
 from .whisper_recognizer import WhisperRecognizer as WhisperRecognizer, load as load

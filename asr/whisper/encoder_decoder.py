@@ -21,7 +21,7 @@ from asr.models.decoders import (
     WeightsOf,
 )
 from asr.models.encoders import Encoder, EncoderLayer, TransformerEncoderConfig
-from asr.models.layers import Dropout, Memory, length_mask, without_weights
+from asr.models.layers import Dropout, EncoderKV, length_mask, without_weights
 from asr.models.speech_model import Int8Linear
 from asr.whisper.family import FRAMES_PER_STEP, MAX_STEPS, WhisperSizes
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
@@ -163,7 +163,7 @@ class WhisperDecoder(TransformerDecoder):
         state = super().start(encoded_BTD, encoded_lengths_B)
         is_full = _mask_unless_full(encoded_lengths_B, encoded_BTD.size(1)) is None
         state.memories = [
-            Memory(
+            EncoderKV(
                 # Each step of decoding reads them again, head by head.
                 memory.keys_BHSK.contiguous(),
                 memory.values_BHSK.contiguous(),

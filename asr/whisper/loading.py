@@ -383,7 +383,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 TOKEN_WEIGHTS = ("decoder.embedding.weight", "decoder.output.weight")  # a row for each token
 
 
-def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
+def inherit_tokenizer(config: RunConfig) -> Tokenizer | None:
     """The tokenizer of `config.start_from`; None where the run learns its own."""
     from asr.text.tokenizer import SPECIAL_TOKENS, Tokenizer
 
@@ -392,12 +392,12 @@ def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
     return Tokenizer("whisper", SPECIAL_TOKENS + name_tokens(load_whisper(str(config.start_from)).tokenizer))
 
 
-def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
+def inherit_run(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
     """A system with the weights of a Whisper model in those of its parts that are of type whisper."""
     from asr.models import SpeechModelConfig, build_model
     from asr.models.speech_model import is_low_rank
     from asr.system.run_config import System
-    from asr.train.preparation import complete, load_weights
+    from asr.train.preparation import inherit_settings, load_weights
 
     source = load_whisper(str(config.start_from))
     sections = {name: getattr(config.model, name, None) for name in ("encoder", "decoder")}
@@ -413,7 +413,7 @@ def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
             f"{{convention: whisper, num_mels: {source.sizes.num_mels}}} and nothing else there"
         )
     encoder, decoder = WhisperEncoderConfig(sizes=source.sizes), WhisperDecoderConfig(sizes=source.sizes)
-    config = complete(config, SpeechModelConfig(encoder=encoder, decoder=decoder))
+    config = inherit_settings(config, SpeechModelConfig(encoder=encoder, decoder=decoder))
     model = build_model(config.model, source.front_end.num_features, len(tokenizer))
     weights = {name: weight for name, weight in source.model.state_dict().items() if name.startswith(parts)}
     own_tokens = tokenizer.type == "whisper"

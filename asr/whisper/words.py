@@ -88,7 +88,7 @@ def align_tokens(
     ]
     inputs_BU = torch.tensor(rows, device=audio.lengths_B.device)
     state = model.decoder.start(*audio)
-    state.forget_tokens()
+    state.disable_cache()
     x_BUD, weights = model.decoder.attend(inputs_BU, state, find_alignment_heads(model.sizes))
     first = prompt_length - 1  # scores of the first token come after the last one of the prompt
     own_BN1 = inputs_BU[:, prompt_length:].clamp(max=end - 1)[..., None]

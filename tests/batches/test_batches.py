@@ -25,8 +25,8 @@ from asr.batches import (
     BatchLoader,
     Inputs,
     ProcessShare,
-    explain_dead_workers,
     needed_frames,
+    translate_worker_errors,
 )
 from asr.data import Manifest, Utterance, write_manifest
 from asr.errors import UserError
@@ -324,7 +324,7 @@ def test_an_utterance_with_fewer_frames_than_planned_is_skipped(large_manifest: 
     soundfile.write(utterances[3].audio, np.random.default_rng(0).uniform(-0.1, 0.1, int(0.21 * RATE)), RATE)
     loader = build(Manifest.open(path), build_inputs(AugmentConfig()))
     [skipped] = [item for batch in loader.epoch_batches(0) for item in batch.skipped]
-    assert skipped.id == "u003" and "19 frames behind the encoder, but 20 are needed" in skipped.message
+    assert skipped.id == "u003" and "19 frames after the encoder, but 20 are needed" in skipped.message
 
 
 def test_a_batch_of_broken_files_comes_empty(large_manifest: Manifest) -> None:
@@ -366,7 +366,7 @@ def test_a_dead_worker_is_a_clear_error(manifest: Manifest) -> None:
         return lengths
 
     batches = build(manifest, build_inputs(num_encoded_frames=die), num_workers=2).epoch_batches(0)
-    with pytest.raises(UserError, match=r"has died.*batches\.num_workers"), explain_dead_workers():
+    with pytest.raises(UserError, match=r"has died.*batches\.num_workers"), translate_worker_errors():
         list(batches)
 
 

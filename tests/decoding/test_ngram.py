@@ -295,7 +295,7 @@ class Talker(torch.nn.Module):
     """A CTC head of given scores and no decoder, as far as a beam asks."""
 
     decoder = None
-    guide_width = None
+    window_width = None
 
     def __init__(self, scores_TV: Tensor) -> None:
         super().__init__()

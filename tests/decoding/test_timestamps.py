@@ -22,7 +22,7 @@ from asr.decoding import (
     warp,
 )
 from asr.features import FeaturesConfig, FrontEnd
-from asr.models import Clock, make_clock
+from asr.models import FrameTimes, make_frame_times
 from asr.text import BLANK_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, TokenizerConfig
 from asr.whisper import WhisperTokenizer, name_tokens
 
@@ -51,7 +51,7 @@ def test_clock_is_the_middle_of_what_a_step_sees(name: str, convention: str) -> 
         is_changed_B = (x_BTD[1:, step] - x_BTD[0, step]).abs().amax(1) > 1e-3
         changed = [place for place, is_changed in zip(places, is_changed_B, strict=True) if is_changed]
         middle = (changed[0] + changed[-1] + 40) / 2 / 16_000
-    assert make_clock(config, model.encoder).time(step) == pytest.approx(middle, abs=0.006)
+    assert make_frame_times(config, model.encoder).time(step) == pytest.approx(middle, abs=0.006)
 
 
 @given(
@@ -193,14 +193,14 @@ def test_words_take_their_edges_from_the_sound() -> None:
         *[TokenTime(36, 36, 0.25)] * 2,
     ]
     spans = split_words(tokenizer, tokenizer.encode("AB CD"))
-    words = time_words(spans, times, Clock(0.0125, 0.04), audio_S, rate)
+    words = time_words(spans, times, FrameTimes(0.0125, 0.04), audio_S, rate)
     assert [word.text for word in words] == ["AB", "CD"]
     assert [(word.start, word.end) for word in words] == [
         (pytest.approx(0.5, abs=0.011), pytest.approx(0.9, abs=0.011)),
         (pytest.approx(1.3, abs=0.011), pytest.approx(1.6, abs=0.011)),
     ]
     assert [word.confidence for word in words] == pytest.approx([0.6, 0.25])
-    assert time_words([], [], Clock(0.0, 0.04), audio_S, rate) == []
+    assert time_words([], [], FrameTimes(0.0, 0.04), audio_S, rate) == []
 
 
 @given(st.lists(st.integers(0, 60), min_size=3, max_size=3), st.integers(0, 20_000))
@@ -211,6 +211,6 @@ def test_word_times_are_sane_whatever_the_steps(steps: list[int], num_samples: i
     audio_S = np.random.default_rng(0).standard_normal(num_samples).astype(np.float32)
     times = [TokenTime(step, step, 0.5) for step in sorted(steps)]
     spans = split_words(tokenizer, tokenizer.encode("A B"))
-    words = time_words(spans, times, Clock(0.0125, 0.04), audio_S, 16_000)
+    words = time_words(spans, times, FrameTimes(0.0125, 0.04), audio_S, 16_000)
     edges = [edge for word in words for edge in (word.start, word.end)]
     assert edges == sorted(edges) and edges[0] >= 0 and edges[-1] <= num_samples / 16_000 + 0.011

@@ -24,7 +24,7 @@ from asr.evaluation import (
     draw_recording,
     draw_text,
 )
-from asr.models import Clock
+from asr.models import FrameTimes
 from asr.system import load_system
 from asr.transcription import Recognizer, Request
 
@@ -121,7 +121,7 @@ def read_pixels(path: Path, audio_S: np.ndarray | None = None, **changes: Any) -
     from matplotlib.image import imread
 
     audio = AudioSegment(5.0, np.zeros(2 * RATE, np.float32) if audio_S is None else audio_S, RATE)
-    shown = {"values_NT": np.eye(6, 50), "clock": Clock(5.02, 0.04), "names": "abcdef", "title": "abc"}
+    shown = {"values_NT": np.eye(6, 50), "clock": FrameTimes(5.02, 0.04), "names": "abcdef", "title": "abc"}
     draw(path, audio, **{**shown, **changes})
     return np.asarray(imread(path))[..., :3]
 

@@ -16,7 +16,7 @@ from tone_examples import TONES_HZ
 from asr import cli
 from asr.data import Utterance, read_manifest, write_manifest
 from asr.evaluation import align_utterances
-from asr.models import make_clock
+from asr.models import make_frame_times
 from asr.research import read_spans
 from asr.system import System, load_system
 from asr.text import BLANK_ID
@@ -47,7 +47,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_knowing(system: System, utterance: Utterance, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CTC head that says each word of this utterance in the middle of its sound, and else blank."""
-    clock, times = make_clock(system.config.features, system.model.encoder), read_spans(utterance, FIELD)
+    clock, times = (
+        make_frame_times(system.config.features, system.model.encoder),
+        read_spans(utterance, FIELD),
+    )
 
     def log_probabilities(encoded_BTD: torch.Tensor) -> torch.Tensor:
         scores_1TV = torch.full((1, encoded_BTD.size(1), len(system.tokenizer)), -10.0)
@@ -70,7 +73,7 @@ def test_words_are_where_they_sound(
 ) -> None:
     """By a CTC head, or by a decoder without CTC, whose last layer attends in the middle of each word."""
     system = load_system(talker if by == "ctc" else save_words(tmp_path / "m", "model.ctc_weight=0.0"))
-    clock = make_clock(system.config.features, system.model.encoder)
+    clock = make_frame_times(system.config.features, system.model.encoder)
     for utterance in read_manifest(corpus / "dev.jsonl"):
         true = read_spans(utterance, FIELD)
         if by == "ctc":

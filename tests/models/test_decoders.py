@@ -93,7 +93,7 @@ def test_decoder_layer_equals_torch(causal: bool) -> None:
     if not causal:
         masks = {"tgt_key_padding_mask": ~token_mask_BU}
     expected_BUD = theirs.eval()(x_BUD, encoded_BTD, memory_key_padding_mask=~mask_BT, **masks)
-    memory = ours.cross_attention.remember(encoded_BTD, mask_BT)
+    memory = ours.cross_attention.precompute_kv(encoded_BTD, mask_BT)
     found_BUD, _ = ours(x_BUD, memory, None, (), None if causal else token_mask_BU)
     is_seen_BU = token_mask_BU | causal
     torch.testing.assert_close(found_BUD[is_seen_BU], expected_BUD[is_seen_BU], rtol=0, atol=1e-12)

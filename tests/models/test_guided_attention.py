@@ -28,12 +28,12 @@ from asr.config import build_config
 from asr.decoding import DecodingConfig, EncodedAudio, align_by_attention, search_quickly
 from asr.errors import UserError
 from asr.models import (
-    ELSEWHERE,
     MIN_DEVIATION,
-    AttentionGuide,
+    WINDOW_FLOOR,
     AttentionLossConfig,
     AttentionPriorConfig,
     Decoder,
+    GaussianWindow,
     GuidedAttention,
     GuidedAttentionConfig,
     GuidedBatch,
@@ -41,9 +41,9 @@ from asr.models import (
     SpeechModelConfig,
     Targets,
     ctc_loss,
+    ctc_token_times,
+    ctc_window_bias,
     diagonal_times,
-    follow_texts,
-    guide_texts,
     guided_attention_loss,
     prior_bias,
 )
@@ -241,7 +241,7 @@ def test_step_by_step_with_a_bias_is_the_same(name: str) -> None:
 @settings(max_examples=25)
 def test_texts_are_followed_as_all_their_alignments_say(seed: int, steps: int, text: list[int]) -> None:
     scores_BTV = random_scores(1, steps, VOCABULARY, seed)
-    times_NT = follow_texts(scores_BTV, torch.tensor([steps]), torch.tensor([[text]]).long())[0, 0]
+    times_NT = ctc_token_times(scores_BTV, torch.tensor([steps]), torch.tensor([[text]]).long())[0, 0]
     assert times_NT.shape == (len(text) + 1, steps)
     for count, times_T in enumerate(times_NT):
         expected = brute_force_times(scores_BTV[0], tuple(text[:count]))
@@ -251,10 +251,10 @@ def test_texts_are_followed_as_all_their_alignments_say(seed: int, steps: int, t
 
 def test_the_window_is_a_gaussian_around_each_time() -> None:
     times_T = torch.tensor([0.0, 0.75, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0])
-    bias_T = AttentionGuide(1.5, 8, times_T.device).compute_bias(times_T)
+    bias_T = GaussianWindow(1.5, 8, times_T.device).compute_bias(times_T)
     for step in range(8):
         expected = 0.75 * math.exp(-((step - 1) ** 2) / 4.5) + 0.25 * math.exp(-((step - 4) ** 2) / 4.5)
-        assert bias_T[step].item() == pytest.approx(math.log(expected + ELSEWHERE), abs=1e-5)
+        assert bias_T[step].item() == pytest.approx(math.log(expected + WINDOW_FLOOR), abs=1e-5)
 
 
 @every_guided_decoder
@@ -275,7 +275,7 @@ def test_training_and_dev_see_the_window(name: str) -> None:
     assert window == pytest.approx(expected.item(), rel=1e-5)
     encoded_BTD = torch.randn_like(encoded[0])
     ctc_BTV = model.ctc_log_probabilities(encoded_BTD)
-    bias_BNT = guide_texts(ctc_BTV, encoded[1], batch[2][:, None], 1.5)
+    bias_BNT = ctc_window_bias(ctc_BTV, encoded[1], batch[2][:, None], 1.5)
     model.decoder(inputs_BN, encoded_BTD, encoded[1], {}, bias_BNT)[0].sum().backward()
     assert model.ctc_head.weight.grad is None
 
@@ -336,13 +336,13 @@ def test_searches_score_by_the_decoder_that_was_trained(name: str, method: str) 
 @torch.inference_mode()
 def test_a_width_of_decoding_takes_the_place_of_that_of_training() -> None:
     model = build_talker(HYBRID)
-    encoded, wide = random_encoded(model, [10, 8]), {"guide_width": 4.0}
+    encoded, wide = random_encoded(model, [10, 8]), {"window_width": 4.0}
     for method in ("joint", "attention"):
         found = search(guide(model), *encoded, DecodingConfig(method=method, **wide))
         assert search(guide(model, window=WINDOW), *encoded, DecodingConfig(method=method, **wide)) == found
         assert search(model, *encoded, DecodingConfig(method=method)) != found
     model = build_talker("transformer-attention")
-    with pytest.raises(UserError, match="guide_width"):
+    with pytest.raises(UserError, match="window_width"):
         search(model, *random_encoded(model, [5]), DecodingConfig(method="attention", **wide))
 
 
@@ -363,7 +363,9 @@ def test_alignments_look_where_the_decoder_does() -> None:
     tokens, targets = [7, 8, 9], Targets(torch.tensor([[7, 8, 9]]), torch.tensor([3]))
     (aligned,) = align_by_attention(model, encoded_BTD, lengths_B, [tokens])
     _, weights = model.score_reference(targets, (encoded_BTD, lengths_B), model.decoder.last_heads)
-    times_BWNT = follow_texts(model.ctc_log_probabilities(encoded_BTD), lengths_B, torch.tensor([[tokens]]))
+    times_BWNT = ctc_token_times(
+        model.ctc_log_probabilities(encoded_BTD), lengths_B, torch.tensor([[tokens]])
+    )
     (weights_HNT,) = next(iter(weights.values()))
     assert ((weights_HNT.mean(0) - times_BWNT[0, 0]) @ torch.arange(10.0)).abs().max() < 1.5
     (free,) = align_by_attention(guide(model), encoded_BTD, lengths_B, [tokens])

@@ -140,7 +140,7 @@ def test_cross_attention_and_its_weights_equal_torch() -> None:
     expected, weights_BHTS = theirs(
         x_BTD, encoded_BSD, encoded_BSD, key_padding_mask=~mask_BS, average_attn_weights=False
     )
-    attended, weights = ours(x_BTD, ours.remember(encoded_BSD, mask_BS), weights_of=(3, 1))
+    attended, weights = ours(x_BTD, ours.precompute_kv(encoded_BSD, mask_BS), weights_of=(3, 1))
     torch.testing.assert_close(attended, expected, rtol=0, atol=1e-12)
     assert weights is not None
     torch.testing.assert_close(weights, weights_BHTS[:, [3, 1]].float(), rtol=0, atol=1e-6)

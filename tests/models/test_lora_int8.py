@@ -211,7 +211,7 @@ def test_what_is_named_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(speech_model, "is_int8_exact", lambda: False)
     for wanted in ("float32", "bf16", "fp16"):
         assert resolve_precision(wanted, CPU, prefers_int8=True) == wanted  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="multiplies no 8 bits exactly"):
+    with pytest.raises(UserError, match="int8 is not exact on this processor"):
         resolve_precision("int8", CPU, prefers_int8=True)
     with pytest.raises(UserError, match="is for Whisper models"):
         resolve_precision("int8_bf16", CPU, prefers_int8=False)
@@ -224,7 +224,7 @@ def test_what_is_named_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> N
 def test_kernels_of_many_shapes_take_little_memory() -> None:
     """About 130 MB, and 920 if PyTorch keeps as many as it likes."""
     if not speech_model.is_int8_exact():
-        pytest.skip("this processor multiplies no 8 bits exactly")
+        pytest.skip("this processor int8 is not exact on this processor")
     script = """
 from pathlib import Path
 from types import SimpleNamespace

@@ -16,7 +16,7 @@ from asr import cli
 from asr.audio import reading as audio
 from asr.data import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.models import make_clock
+from asr.models import make_frame_times
 from asr.research import (
     FIRST_LABEL_ID,
     SILENCE,
@@ -65,7 +65,7 @@ def test_labels_are_those_of_the_model(kind: str, corpus: Path) -> None:
     split = task.decode(CPU, 2)
     expected_labels = task.find_expected(split)
     assert split.faults == {} and set(split.results) == {item.id for item in utterances}
-    clock = make_clock(system.config.features, system.model.encoder)
+    clock = make_frame_times(system.config.features, system.model.encoder)
     for item in utterances:
         samples = torch.from_numpy(audio.read(item.audio, RATE))
         features, lengths = system.front_end(samples[None], torch.tensor([len(samples)]))

@@ -17,7 +17,7 @@ from asr.research import (
     IntraAttentionCell,
     IntraAttentionEncoder,
     IntraAttentionEncoderConfig,
-    Tape,
+    IntraAttentionState,
 )
 
 # B batch, T steps, F features, D dimension
@@ -51,8 +51,8 @@ def run_plainly(cell: IntraAttentionCell, x_TD: Tensor) -> tuple[Tensor, Tensor]
     return hidden_TD, cell_TD
 
 
-def run_by_steps(cell: IntraAttentionCell, x_BTD: Tensor) -> tuple[Tensor, Tape]:
-    tape = Tape()
+def run_by_steps(cell: IntraAttentionCell, x_BTD: Tensor) -> tuple[Tensor, IntraAttentionState]:
+    tape = IntraAttentionState()
     hidden = [cell(x_BD, tape) for x_BD in x_BTD.unbind(1)]
     return torch.stack(hidden, dim=1), tape
 
@@ -99,7 +99,7 @@ def test_selected_rows_go_on_as_they_would_have(is_training: bool) -> None:
     layer, x_BTD = build_layer(), random_inputs(3, 20)
     rows_B = torch.tensor([2, 0, 0, 1])
     with torch.set_grad_enabled(is_training):
-        tape = Tape()
+        tape = IntraAttentionState()
         tape.select(rows_B)  # nothing is noted, nothing happens
         for x_BD in x_BTD[:, :17].unbind(1):
             layer.cell(x_BD, tape)

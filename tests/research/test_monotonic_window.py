@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from model_examples import MONOTONIC, VOCAB_SIZE, build_example, make_utterances
 
-from asr.models import ELSEWHERE, SpeechModel
+from asr.models import WINDOW_FLOOR, SpeechModel
 from asr.research import PositionTrackingDecoder
 from asr.text import SOS_ID
 
@@ -41,7 +41,7 @@ def sum_paths(decoder: PositionTrackingDecoder, scores_UT: torch.Tensor) -> list
         weight, last = 1.0, 0
         for token, place in enumerate(path):
             distance = place - last
-            weight *= (moves[distance] if 0 <= distance < len(moves) else 0.0) + ELSEWHERE
+            weight *= (moves[distance] if 0 <= distance < len(moves) else 0.0) + WINDOW_FLOOR
             weight *= math.exp(scores_UT[token, place])
             last = place
         weights[path[-1]] += weight
@@ -65,7 +65,7 @@ def test_the_window_is_where_all_ways_to_the_token_lead(seed: int, num_steps: in
         places = sum_paths(decoder, scores_UT[:count])
         expected = [
             math.log(
-                ELSEWHERE + sum(p * math.exp(-((t - s) ** 2) / 2 / 1.5**2) for s, p in enumerate(places))
+                WINDOW_FLOOR + sum(p * math.exp(-((t - s) ** 2) / 2 / 1.5**2) for s, p in enumerate(places))
             )
             for t in range(num_steps)
         ]

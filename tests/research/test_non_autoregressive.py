@@ -121,7 +121,7 @@ def test_loss_of_length_and_tokens() -> None:
         steps = int(encoded[1][row])
         alone = (encoded[0][row : row + 1, :steps], encoded[1][row : row + 1])
         if count:
-            scores_1UV, _ = decoder(torch.tensor([count]), count, decoder.remember(*alone))
+            scores_1UV, _ = decoder(torch.tensor([count]), count, decoder.precompute_kv(*alone))
             pairs = zip(scores_1UV[0], TARGETS.tokens_BU[row, :count].tolist(), strict=True)
             cross_entropy += sum(smoothed_loss(*pair) for pair in pairs)
         mean = decoder.length_predictor(*alone).double().item()
@@ -177,7 +177,9 @@ def test_loss_of_the_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
             read = [VOCAB_SIZE if gap else token for token, gap in zip(own, gaps, strict=True)]
             steps = int(encoded[1][row])
             alone = (encoded[0][row : row + 1, :steps], encoded[1][row : row + 1])
-            scores_1UV, _ = decoder(torch.tensor([read]), torch.tensor([count]), decoder.remember(*alone))
+            scores_1UV, _ = decoder(
+                torch.tensor([read]), torch.tensor([count]), decoder.precompute_kv(*alone)
+            )
             asked = [place for place in range(count) if gaps[place]]
             expected += sum(smoothed_loss(scores_1UV[0, place], own[place]) for place in asked)
             right = sum(int(scores_1UV[0, place].argmax()) == own[place] for place in asked)

@@ -86,7 +86,7 @@ def test_the_likeliest_lengths_are_tried(config: dict[str, Any]) -> None:
         mean = decoder.length_predictor(*own).item()
         expected = []
         for count in range(2 * LENGTHS[row] + 1):
-            scores_1UV, _ = decoder(torch.tensor([count]), count, decoder.remember(*own))
+            scores_1UV, _ = decoder(torch.tensor([count]), count, decoder.precompute_kv(*own))
             said = say(scores_1UV[0], range(UNK_ID, VOCAB_SIZE))
             below, above = ((count + half - mean) / math.e for half in (-0.5, 0.5))
             chance = math.log(1 / (1 + math.exp(-above)) - 1 / (1 + math.exp(-below)))
@@ -140,7 +140,7 @@ def fill_gaps(
     for number in range(1, passes + 1):
         read = [decoder.mask_id if place in gaps else token for place, token in enumerate(tokens)]
         counts_B = torch.tensor([len(tokens)])
-        scores_1UV, _ = decoder(torch.tensor([read]), counts_B, decoder.remember(*own))
+        scores_1UV, _ = decoder(torch.tensor([read]), counts_B, decoder.precompute_kv(*own))
         said = say(scores_1UV[0], range(UNK_ID, VOCAB_SIZE))
         num_left = num_gaps * (passes - number) // passes
         for place in sorted(gaps, key=lambda place: -said[place][1])[: len(gaps) - num_left]:

@@ -89,12 +89,12 @@ def run_cell(w: dict[str, Array], name: str, x: Array, state: list[Array]) -> li
 def run_lstmn(w: dict[str, Array], name: str, x: Array, past: list[tuple[Array, Array]], s: Array) -> Any:
     """Cheng et al. 2016: the new state, and the summary of the hidden states. `s` is the summary before."""
     dim = len(s)
-    read, of_summary = linear(w, f"{name}.read", x), w[f"{name}.recall.weight"]
+    read, of_summary = linear(w, f"{name}.input", x), w[f"{name}.summary.weight"]
     hidden = cell = np.zeros(dim)
     if past:
         query = read[:dim] + of_summary[:dim] @ s
         scores = [
-            linear(w, f"{name}.match", np.tanh(linear(w, f"{name}.index", h) + query))[0] for h, _ in past
+            linear(w, f"{name}.energy", np.tanh(linear(w, f"{name}.key", h) + query))[0] for h, _ in past
         ]
         shares = softmax(scores)
         hidden = sum(share * h for share, (h, _) in zip(shares, past, strict=True))

@@ -28,11 +28,11 @@ from asr.train import (
     GradientSum,
     Process,
     TrainingData,
-    agree_on_name,
+    broadcast_from_main,
     distributed,
-    one_voice,
     prepare_system,
-    share_from_main,
+    rendezvous_key,
+    report_error_once,
     train,
 )
 
@@ -159,7 +159,7 @@ def test_an_error_of_the_main_process_reaches_those_that_wait(monkeypatch: pytes
     for rank, broadcast in ((0, lambda found, **_: sent.append(found)), (1, receive)):
         monkeypatch.setattr(distributed.dist, "broadcast_object_list", broadcast)
         with pytest.raises(UserError, match="no texts"):
-            share_from_main(fail, Process(rank, 2, torch.device("cpu"), group))
+            broadcast_from_main(fail, Process(rank, 2, torch.device("cpu"), group))
 
 
 def test_those_that_start_together_agree_on_a_name_that_no_one_had_before() -> None:
@@ -168,7 +168,7 @@ def test_those_that_start_together_agree_on_a_name_that_no_one_had_before() -> N
     names = set()
     for _ in range(3):
         with ThreadPoolExecutor(3) as threads:
-            starts = [threads.submit(agree_on_name, store, rank, 3) for rank in (2, 0, 1)]
+            starts = [threads.submit(rendezvous_key, store, rank, 3) for rank in (2, 0, 1)]
             (name,) = {start.result(20) for start in starts}
         names.add(name)
     assert len(names) == 3
@@ -335,7 +335,7 @@ def test_one_process_reports_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed.time, "sleep", waits.append)
     lost, bad = RuntimeError("Connection closed by peer"), UserError("bad input")
     for world_size, rank, error in ((1, 0, bad), (2, 0, bad), (2, 1, bad), (2, 0, lost), (2, 1, lost)):
-        with pytest.raises(type(error)), one_voice(Process(rank, world_size, torch.device("cpu"))):
+        with pytest.raises(type(error)), report_error_once(Process(rank, world_size, torch.device("cpu"))):
             raise error
     assert waits == [3, 6, 6]
 

@@ -11,7 +11,7 @@ import torch
 
 from asr.errors import UserError
 from asr.system import RunConfig, load_state, load_system
-from asr.train import Ranked, TrainingState, note_score, train
+from asr.train import Ranked, TrainingState, rank_checkpoint, train
 
 TinyRun = Callable[..., RunConfig]
 
@@ -27,7 +27,7 @@ def test_direction(measure: str, best: int) -> None:
     state = TrainingState(precision="float32")
     for step, value in ((1, 0.5), (2, 0.2), (3, 0.9)):
         state.step = step
-        note_score(state, {"loss": 1.0, measure: value}, measure, keep_best=2)
+        rank_checkpoint(state, {"loss": 1.0, measure: value}, measure, keep_best=2)
     assert state.best[0][1] == best and state.best[1][1] == 1
 
 
@@ -35,7 +35,7 @@ def test_a_score_that_is_no_number_is_the_worst() -> None:
     state = TrainingState(precision="float32")
     for step, value in ((1, math.nan), (2, 0.7), (3, math.nan), (4, 0.6)):
         state.step = step
-        note_score(state, {"loss": 1.0, "accuracy": value}, "accuracy", keep_best=3)
+        rank_checkpoint(state, {"loss": 1.0, "accuracy": value}, "accuracy", keep_best=3)
     assert [one.step for one in state.best[:2]] == [2, 4]
 
 
@@ -50,10 +50,10 @@ def test_the_dev_loss_decides_among_equals() -> None:
         (6, 0.25, 2.0),
     ):
         state.step = step
-        note_score(state, {"wer": wer, "loss": loss}, "wer", keep_best=4)
+        rank_checkpoint(state, {"wer": wer, "loss": loss}, "wer", keep_best=4)
     assert [one.step for one in state.best] == [1, 4, 6, 2]
     better = TrainingState(precision="float32", best=[Ranked(0.25, 1, 3.0)], step=2)
-    note_score(better, {"wer": 0.25, "loss": 2.0}, "wer", keep_best=1)
+    rank_checkpoint(better, {"wer": 0.25, "loss": 2.0}, "wer", keep_best=1)
     assert [one.step for one in better.best] == [2]
 
 
