@@ -147,9 +147,9 @@ SHIPPED = Path(__file__).resolve().parent / "shipped"
 def find_shipped(path: str | Path) -> Path:
     """The path, else what comes along under this name, such as `recipes/an4/pretrained`."""
     path = Path(path)
-    if path.exists() or path.parts[:1] not in (("conf",), ("recipes",)) or ".." in path.parts:
+    if os.path.exists(path) or path.parts[:1] not in (("conf",), ("recipes",)) or ".." in path.parts:
         return path
-    return next((root / path for root in (CHECKOUT, SHIPPED) if (root / path).exists()), path)
+    return next((root / path for root in (CHECKOUT, SHIPPED) if os.path.exists(root / path)), path)
 
 
 _claims: set[tuple[int, str]] = set()
@@ -216,7 +216,7 @@ def find_family(source: str | Path, *, as_run: bool = False) -> Family:
     """
     folder = find_shipped(source)
     for config in (folder / "config.yaml", folder / "model" / "config.yaml"):
-        if config.is_file() and not any(
+        if os.path.isfile(config) and not any(
             f"type: {name}" in config.read_text("utf-8", "replace") for name in FAMILIES
         ):
             return None

@@ -162,13 +162,7 @@ def one_line(text: str | None) -> str:
 
 
 def describe_commands() -> str:
-    lines = [
-        "# Command line",
-        "",
-        NOTE,
-        "",
-        "Every command also has `--help`, and `-q` for warnings and errors only.",
-    ]
+    lines = ["# Command line", "", NOTE, "", "Every command also has `--help`, `--quiet` and `--verbose`."]
     for title, commands in GROUPS.items():
         lines += ["", f"## {title}"]
         for name, help_text in commands.items():

@@ -63,6 +63,9 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(allow_abbrev=False, **values)  # --language would be --language-model
+        add, hidden = self.add_argument, argparse.SUPPRESS  # no default would hide what stands before COMMAND
+        add("-q", "--quiet", action="store_true", default=hidden, help="print warnings and errors only")
+        add("-v", "--verbose", action="store_true", default=hidden, help="also print model, device, decoding")
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         namespace, unknown = super().parse_known_args(args, namespace)
@@ -104,7 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("asr: interrupted", file=sys.stderr)
         return 130
     except OSError as error:
-        if error.errno not in _OUTPUT or error.filename is not None:
+        if error.filename is not None:
+            print(f"asr: {error.filename}: {error.strerror}; check the path", file=sys.stderr)
+            return 2
+        if error.errno not in _OUTPUT:
             raise
         # Python would complain once more when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -115,40 +121,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments[:1] == ["help"]:
-        arguments = [*arguments[1:2], "--help"]
+    if arguments[:1] == ["help"] or arguments in (["recipe"], ["manifest"]):
+        arguments = [word for word in arguments if word != "help"] + ["--help"]
     chosen = next((word for word in arguments if word in COMMANDS), None)
     past = arguments.index("--") if "--" in arguments else len(arguments)  # then names of files
     # Options may be spelled with underscores, as --output_dir.
     dashed = [re.sub("^--[^=]+", lambda name: name[0].replace("_", "-"), word) for word in arguments[:past]]
     parser = _Parser(
         prog="asr",
-        usage="asr [-h] [-V] COMMAND ...",
+        usage="asr [-h] [-V] [-q] [-v] COMMAND ...",
         description="Speech recognition: run dataset recipes, transcribe audio files, score WER.",
         epilog=_list_commands(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-V", "--version", action="store_true", help="print the version")
+    text = "print the versions of asr, Python and torch"
+    parser.add_argument("-V", "--version", action="store_true", help=text)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS, prog="asr")
     for name, help_text in COMMANDS.items():
         subparser = subparsers.add_parser(name, description=help_text[0].upper() + help_text[1:] + ".")
         if name == chosen:
             module = import_command(name)
             module.add_arguments(subparser)
-            text = "print warnings and errors only"
-            subparser.add_argument("-q", "--quiet", action="store_true", help=text)
             subparser.set_defaults(run=module.run)
     args = parser.parse_args([*dashed, *arguments[past:]])
     if args.version:
+        from importlib.metadata import version
+        from platform import python_version
+
         from asr import __version__
 
-        print(f"asr {__version__}")
+        print(f"asr {__version__} (Python {python_version()}, torch {version('torch')})")
         return 0
     if args.command is None:
         parser.print_help()
         return 0
-    if args.quiet:
+    if "quiet" in args:
         logging.getLogger().setLevel(logging.WARNING)
+        os.environ["TQDM_DISABLE"] = "1"
+    elif "verbose" in args:
+        logging.getLogger("asr").setLevel(logging.DEBUG)
     return int(args.run(args))
 
 
@@ -245,7 +256,7 @@ def find_pool(args: argparse.Namespace) -> PoolOptions | None:
     if args.engine == "ray":
         from asr.scale.ray_pool import PoolOptions
 
-        return PoolOptions(args.ray, args.workers, getattr(args, "threads", None))
+        return PoolOptions(args.ray, args.workers, args.threads)
     if args.ray is not None or args.workers is not None:
         raise UserError("--ray and --workers go with --engine ray; give it, or leave them out")
     return None
@@ -253,7 +264,7 @@ def find_pool(args: argparse.Namespace) -> PoolOptions | None:
 
 def require_any_input(*paths: str) -> None:
     """Refuse paths of which none is there, before torch is imported. Addresses and - are not looked for."""
-    if not any(path == "-" or "://" in path or find_shipped(path).exists() for path in paths):
+    if not any(path == "-" or "://" in path or os.path.exists(find_shipped(path)) for path in paths):
         more = f", nor any of {len(paths) - 1} more" if len(paths) > 1 else ""
         raise UserError(f"{paths[0]}: no such file{more}; check the path")
 

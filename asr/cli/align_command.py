@@ -36,8 +36,8 @@ def run(args: argparse.Namespace) -> int:
     if find_family(args.model, as_run=True) is not None:
         raise UserError(f"{args.model}: words are aligned by models trained here; give the folder of a run")
     utterances = read_references(args.manifest)
-    system, device = load_system(find_model(args.model)), choose_device(args.device)
-    logger.info("device: %s", describe_device(device))
+    device, system = choose_device(args.device), load_system(find_model(args.model))
+    logger.debug("device: %s", describe_device(device))
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
         found, faults = align_utterances(
             system, utterances, device=device, by=args.by, batch_size=args.batch_size, report=progress.advance

@@ -93,7 +93,7 @@ class Speech:
         headings, *rows = tabulate(("decoding",), [((name,), score) for name, score in scores.items()])
         for row, setup in zip(rows, split.setups.values(), strict=True):
             row += [f"{setup.real_time_factor:.4f}", str(len(setup.warnings))]
-        lines += text_table([[*headings, "real-time factor", "rejected"], *rows])
+        lines += text_table([[*headings, "RTF", "rejected"], *rows])
         for name, setup in split.setups.items():
             if len(setup.warnings) > len(any_score) / 2:  # a weak model seems to have written nothing at all
                 message = (
@@ -104,15 +104,14 @@ class Speech:
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    family = find_family(args.model)
+    device, family = choose_device(args.device), find_family(args.model)
     if args.set == ["list"]:
         print_settings(EvaluationSettings() if family is None else ReadyEvaluationSettings())
         return 0
     if args.output_dir is not None:  # before the work
         make_folder(args.output_dir)
     task = _prepare(args, family)
-    device = task.model.device if isinstance(task, Speech) else choose_device(args.device)
-    logger.info("device: %s", describe_device(device))
+    logger.debug("device: %s", describe_device(device))
     with AudioProgress(sum(utterance.duration for utterance in task.utterances)) as progress:
         split = task.decode(device, args.batch_size, progress.advance)
     for message in split.faults.values():

@@ -226,7 +226,7 @@ class TranscriptionJob:
             segmentation=settings.segmentation,
             checks=settings.checks,
         )
-        logger.info("device: %s, %s", describe_device(model.device), model.precision)
+        logger.debug("device: %s, %s", describe_device(model.device), model.precision)
         if isinstance(model, Recognizer):
             language_model = self.resources.load(model.system, model.device)
         decoding = settings.decoding, language_model, self.batch_size, self.options
@@ -241,8 +241,7 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     from asr.transcription.transcribe import find_default_model
 
     model = args.model or find_default_model()
-    if not args.model:
-        logger.info("model: %s", model)
+    logger.debug("model: %s", model)
     family = find_family(model)
     folder = None if family is not None else find_model(model)
     resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
@@ -470,8 +469,7 @@ class Tally:
         summary = ", ".join([f"{self._counts['transcribed']} transcribed", *parts])
         if self._seconds:
             speed = self._seconds / max(elapsed, 1e-9)
-            summary += f"; {self._seconds:.1f} s of audio in {elapsed:.1f} s, "
-            summary += f"{speed:.1f} times as fast as it was spoken"
+            summary += f"; {self._seconds:.1f} s of audio in {elapsed:.1f} s, {speed:.1f} x real time"
         logger.info("%s", summary)
         return 1 if self._counts["incomplete"] or self._counts["failed"] else 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -352,7 +353,7 @@ def find_model(path: str | Path) -> Path:
     """The folder to load for a run (its final model, else its last checkpoint) or for a checkpoint itself."""
     path = find_shipped(path)
     for folder in (path, path / "model"):
-        if (folder / "model.safetensors").is_file():
+        if os.path.isfile(folder / "model.safetensors"):
             return folder
     if checkpoints := find_checkpoints(path):
         return checkpoints[-1]
@@ -478,7 +479,7 @@ def find_resources(
     `folder`: of the model; None: it was not trained here. `pairs`: key=value, which may name the method too.
     """
     for path in (language_model, lexicon):
-        if path is not None and not find_shipped(path).exists():
+        if path is not None and not os.path.exists(find_shipped(path)):
             raise UserError(f"{path}: no such file or folder")
     bundled = None if folder is None else load_bundled_decoding(folder)
     named = DecodingResources(language_model=language_model, lexicon=lexicon)
@@ -488,7 +489,7 @@ def find_resources(
     if language_model or lexicon or method:
         logger.info("decoding: %s/decoding.yaml is ignored, since other decoding is asked for", folder)
         return named
-    logger.info("decoding: %s (%s/decoding.yaml)", bundled.describe(), folder)
+    logger.debug("decoding: %s (%s/decoding.yaml)", bundled.describe(), folder)
     return bundled
 
 

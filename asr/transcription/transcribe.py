@@ -148,6 +148,7 @@ def load_model(
     from asr.files import find_family
 
     source = find_default_model() if source is None else source
+    device = str(choose_device(device))  # a wrong one is told before the model is fetched
     transcriber: Transcriber
     if (family := find_family(source)) is not None:
         transcriber = family.load(source, device, precision, segmentation, checks)

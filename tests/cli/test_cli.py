@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -37,7 +38,8 @@ def test_a_full_disk_ends_without_a_traceback() -> None:
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"asr {__version__}\n"
+    versions = rf"asr {re.escape(__version__)} \(Python [0-9.]+, torch [0-9.]+.*\)\n"
+    assert re.fullmatch(versions, capsys.readouterr().out)
     assert main([]) == 0
     shown = capsys.readouterr().out
     for title, commands in GROUPS.items():
@@ -135,10 +137,51 @@ def test_wrong_paths_are_told_without_torch() -> None:
     assert done.stderr.count("no such file; check the path") == 4
 
 
-def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        ("help score", "usage: asr score"),
+        ("help manifest stats", "usage: asr manifest stats"),
+        ("recipe", "usage: asr recipe [-h] [-q] [-v] list|show|run|study"),
+        ("manifest", "usage: asr manifest [-h] [-q] [-v] ACTION"),
+    ],
+)
+def test_help_of_a_command(words: str, usage: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main(["help", "score"])
-    assert stopped.value.code == 0 and capsys.readouterr().out.startswith("usage: asr score")
+        main(words.split())
+    assert stopped.value.code == 0 and capsys.readouterr().out.startswith(usage)
+
+
+def test_quiet_stands_anywhere(tmp_path: Path) -> None:
+    """It stands before the command, behind it, or behind its action."""
+    (tmp_path / "empty.csv").write_text("audio,duration,text\n")
+    convert = "manifest convert empty.csv out.jsonl"
+    for words in (f"-q {convert}", convert.replace(" ", " -q ", 1), f"{convert} --quiet", convert):
+        found = run_asr(*words.split(), cwd=tmp_path)
+        assert ("is read as csv" in found.stderr) == (words == convert) and "has no utterance" in found.stderr
+
+
+LONG = "a" * 300  # no file system has such a name
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"transcribe {LONG}.wav --model x",
+        f"transcribe in.wav --model {LONG}",
+        f"info {LONG}",
+        f"convert {LONG} out",
+        f"manifest stats {LONG}",
+        f"recipe list --recipes-dir {LONG}",
+    ],
+)
+def test_a_name_that_is_too_long(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in.wav").touch()
+    assert main(words.split()) == 2
+    assert re.match(f"asr: {LONG}[^ ]*: .*check the path\n$", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("conf", CONFS, ids=lambda path: str(path.relative_to(ROOT / "conf")))
@@ -202,7 +245,8 @@ def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_
         (["combine", "a", "trn:in.jsonl", "b", "--output", "in.jsonl"], "in.jsonl: is the input as well"),
         (["align", "turbo", "in.jsonl", "--output", "out.jsonl"], "aligned by models trained here"),
         (["evaluate", "nowhere", "in.jsonl", "--output-dir", "in.jsonl"], "cannot make this folder"),
-        (["evaluate", "nowhere", "in.jsonl", "--device", "gpu"], "nowhere: no model here"),
+        (["evaluate", "nowhere", "in.jsonl"], "nowhere: no model here"),
+        (["evaluate", "openai/whisper-x", "in.jsonl", "--device", "gpu"], "device gpu: expected auto, cpu"),
         (["info", "basee"], "basee: no model here; did you mean base?"),
         (
             ["train", "CONF", "model.encoder={type: lstn}"],

@@ -71,6 +71,7 @@ def run(
 ) -> Run:
     def transcribe(*arguments: str, model: str = talker) -> Done:
         caplog.set_level("INFO")
+        caplog.handler.setLevel("DEBUG")
         caplog.clear()
         status = cli.main(["transcribe", *arguments, "--model", model, *BELIEVE])
         shown = capsys.readouterr()
@@ -87,13 +88,24 @@ def is_text(line: str) -> bool:
 
 
 def test_one_file_is_its_text_and_several_say_which_is_which(run: Run) -> None:
-    done = run("a.wav", "--device", "cpu")
+    done = run("a.wav")
     assert done.status == 0 and is_text(done.out) and len(done.lines) == 1
-    assert "device: cpu (1 thread), float32" in done.said
+    assert "device" not in done.said
     lines = [line.split(": ") for line in run("b.wav", "a.wav").lines]
     assert [name for name, _ in lines] == ["b.wav", "a.wav"] and all(is_text(text) for _, text in lines)
     shown = [line.split(": ")[0] for line in run("a.wav", "b.wav", "sub", "--recursive").lines]
     assert shown == ["a.wav", "b.wav", "sub/a.wav", "sub/c.flac"]
+
+
+def test_verbose_tells_model_and_device(run: Run, talker: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("DEBUG", "asr"):
+        said = run("a.wav", "-v", "--device", "cpu").said
+    assert f"model: {talker}" in said and "device: cpu (1 thread), float32" in said
+
+
+def test_a_wrong_device_is_told_before_the_model_is_fetched(run: Run) -> None:
+    done = run("a.wav", "--device", "gpu", model="openai/whisper-nowhere")
+    assert done.status == 2 and "device gpu: expected auto, cpu, cuda or cuda:1" in done.said
 
 
 @pytest.mark.parametrize("name", WRITERS)

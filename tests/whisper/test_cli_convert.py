@@ -158,7 +158,7 @@ def test_a_folder_is_decoded_as_its_file_says(
 
     def say(*options: str) -> str:
         caplog.clear()
-        with caplog.at_level(logging.INFO):
+        with caplog.at_level(logging.DEBUG):
             assert main(["transcribe", str(wav), "--model", str(folder), *options, *BELIEVE_OPTIONS]) == 0
         return capsys.readouterr().out.strip()
 
