@@ -1,4 +1,8 @@
-"""Speak a small corpus by espeak-ng, to try the tutorials with: FOLDER/NAME.wav and FOLDER/texts.csv."""
+"""Synthesize speech for the tutorials by espeak-ng: a small corpus in a folder, or one text as one file.
+
+python docs/examples/speak_recordings.py data/recordings             # recordings and texts.csv
+python docs/examples/speak_recordings.py talk.mp3 --text "Hello."    # one file
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,18 @@ COMMANDS = ("lights on", "lights off", "door open", "door closed", "music on", "
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("target", type=Path, help="folder of the corpus; with --text, an audio file")
+    parser.add_argument("--text", help="speak this text only")
     parser.add_argument("--per-voice", type=int, default=20, help="recordings by each of eight voices")
     args = parser.parse_args()
-    args.folder.mkdir(parents=True, exist_ok=True)
+    if args.text is not None:
+        soundfile.write(args.target, *synthesize(args.text, rate=150))
+        print(f"{args.target}: one recording")
+        return
+    args.target.mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(0)
-    with (args.folder / "texts.csv").open("w", newline="", encoding="utf-8") as file:
+    with (args.target / "texts.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(["file", "transcript", "speaker"])
         for voice in VOICES:
@@ -30,8 +39,9 @@ def main() -> None:
                 text = " ".join(generator.choice(COMMANDS, size=2))
                 name = f"{voice.replace('+', '-')}-{index:03}.wav"
                 samples, rate = synthesize(text, voice=voice, rate=int(generator.integers(130, 190)))
-                soundfile.write(args.folder / name, samples, rate)
+                soundfile.write(args.target / name, samples, rate)
                 table.writerow([name, text, voice])
+    print(f"{args.target}: {len(VOICES) * args.per_voice} recordings by {len(VOICES)} voices, and texts.csv")
 
 
 if __name__ == "__main__":
