@@ -21,7 +21,7 @@ from asr.decoding import (
     beam,
     find_best_paths,
     search_encoded,
-    search_quickly,
+    search_greedy,
 )
 from asr.features import FeaturesConfig, FrontEnd
 from asr.models import SpeechModel, length_mask
@@ -90,7 +90,7 @@ def decode_by_decoder(
 ) -> list[list[int]]:
     if max_tokens is not None:
         limit_tokens(model, max_tokens)
-    return search_quickly(EncodedAudio(model, encoded_BTD, lengths_B))["decoder"]
+    return search_greedy(EncodedAudio(model, encoded_BTD, lengths_B))["decoder"]
 
 
 def limit_tokens(model: SpeechModel, count: int) -> None:

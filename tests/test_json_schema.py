@@ -34,7 +34,7 @@ FULL = Transcript(
     language_probability=0.8,
     model="whisper-base",
     out_of_domain="not speech",
-    arithmetic="int8 on cpu",
+    compute_type="int8 on cpu",
 )
 HIDDEN = {"separator"}  # of no use beside the text
 

@@ -127,7 +127,7 @@ def prepare(kind: str, folder: Path) -> Callable[[], float]:
 
     model, files = load_model(str(ROOT / "recipes/an4/pretrained"), "cpu"), sorted(folder.glob("*.flac"))
     # One speed, as most models are decoded; this model's own setting is five.
-    usual, language_model = model.usual_decoding()
+    usual, language_model = model.default_decoding()
     decoding = usual.model_copy(update={"speeds": (1.0,)})
 
     def transcribe() -> float:

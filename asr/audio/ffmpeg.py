@@ -1,6 +1,6 @@
-"""Any audio file as frames of float32 by FFmpeg, fenced in, and what headers tell that it does not.
+"""Any audio file as frames of float32 by FFmpeg, sandboxed, and facts of headers that it does not report.
 
-Where sound is damaged, decoding continues behind it, with silence in its place.
+Where sound is damaged, decoding continues after it, with silence instead.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PADDED_CONTAINERS = ("caf", "dsf", "matroska", "mov", "mp3", "ogg")
 # Seconds by which time stamps are off without damage: Vorbis near its end, and what is stamped by a clock.
 _MAX_JITTER = {"ogg": 0.05} | dict.fromkeys(("asf", "avi", "flv", "matroska", "mpeg", "mpegts", "rm"), 0.25)
 _USUAL_MAX_JITTER = 0.005
-_MAX_SILENCE_SECONDS = 3600  # in place of what is missing in a file: damaged time stamps may lead anywhere
+_MAX_SILENCE_SECONDS = 3600  # instead of what is missing in a file: damaged time stamps may lead anywhere
 _MAX_BAD_PACKETS = 10  # more than there are good ones: then it is no sound at all
 # That a header may claim: as many as the file has bytes, but never more than a hundred hours of AAC have.
 _USUAL_SAMPLES, _MAX_SAMPLES = 1 << 20, 1 << 24
@@ -54,9 +54,9 @@ _MAX_ALLOCATION = 1 << 27  # bytes of one allocation of FFmpeg, such as the inde
 class FFmpegDecoder:
     """One open file. A frame is one sample of every channel.
 
-    `num_frames` is what the header has, None where it does not say or only guesses; `tolerance_seconds` by
+    `num_frames` is what the header has, None if it has none or an estimate; `tolerance_seconds` by
     how much such headers are wrong; `damaged` the first and past-the-end frame of each span decoded as
-    silence; `is_torn`: more sound followed, though no header says how much.
+    silence; `is_truncated`: more sound followed, of unknown length.
     """
 
     def __init__(self, path: Path, file: BinaryIO, stack: contextlib.ExitStack) -> None:
@@ -68,7 +68,7 @@ class FFmpegDecoder:
                 "copy it again, or convert it to FLAC"
             )
         has_tag = has_length_tag(file)
-        self.is_torn, is_chained = inspect_ogg_end(file)
+        self.is_truncated, is_chained = inspect_ogg_end(file)
         self._file = stack.enter_context(open_ffmpeg(_NamelessFile(file)))
         streams = self._file.streams
         if not streams.audio:
@@ -117,14 +117,14 @@ class FFmpegDecoder:
             if padding is not None:
                 yield padding  # more sound follows, so the header was wrong
                 padding = None
-            begin = max(first - position, 0)
+            start = max(first - position, 0)
             end = len(piece) if count is None else min(first + count - position, len(piece))
             known_end = len(piece) if self.num_frames is None else self.num_frames - position
-            if begin < known_end < end:
+            if start < known_end < end:
                 padding = piece[known_end:end]
                 end = known_end
-            if begin < end:
-                yield piece[begin:end]
+            if start < end:
+                yield piece[start:end]
             if count is not None and position + len(piece) >= first + count:
                 return
 
@@ -145,20 +145,20 @@ class FFmpegDecoder:
             if frame.pts is not None:
                 stamp = round(frame.pts * frame.time_base * self.sample_rate)
                 origin = stamp - position if origin is None else origin
-                num_lacking = stamp - origin - position
+                num_missing = stamp - origin - position
                 room = self._silence_left
                 if self.num_frames is not None:
                     room = min(room, self.num_frames - position)
-                if self._max_jitter < num_lacking <= room:  # else it is a wrong time stamp
-                    self.damaged.append((position, position + num_lacking))
-                    self._silence_left -= num_lacking
-                    end, step = position + num_lacking, max(1, _PIECE_SAMPLES // self.num_channels)
+                if self._max_jitter < num_missing <= room:  # else it is a wrong time stamp
+                    self.damaged.append((position, position + num_missing))
+                    self._silence_left -= num_missing
+                    end, step = position + num_missing, max(1, _PIECE_SAMPLES // self.num_channels)
                     while position < end:
                         piece = np.zeros((min(step, end - position), self.num_channels), np.float32)
                         yield position, piece
                         position += len(piece)
-                elif abs(num_lacking) > self._max_jitter:  # as where another stream begins at 0 again
-                    origin += num_lacking
+                elif abs(num_missing) > self._max_jitter:  # as where another stream begins at 0 again
+                    origin += num_missing
             piece = self._convert(frame)
             yield position, piece
             position += len(piece)
@@ -208,7 +208,7 @@ class FFmpegDecoder:
                 self._num_good += 1
                 is_last_bad = False
             yield from frames
-        self.is_torn = self.is_torn or is_last_bad
+        self.is_truncated = self.is_truncated or is_last_bad
 
     def _convert(self, frame: Any) -> np.ndarray:
         """(frames, channels), full scale at 1."""
@@ -228,7 +228,7 @@ class FFmpegDecoder:
 
 
 def open_ffmpeg(source: Any, **more: str) -> Any:
-    """FFmpeg on our own file object: it opens nothing itself, and takes no format that would ask it to."""
+    """FFmpeg on our own file object: it opens nothing itself, and accepts no format that would."""
     import av
 
     _limit_allocations()
@@ -287,7 +287,7 @@ def _list_audio_codecs() -> str:
 
 
 def inspect_ogg_end(file: BinaryIO) -> tuple[bool, bool]:
-    """Find out whether the last page of an Ogg file is cut, and whether it is of another stream."""
+    """Check if the last page of an Ogg file is cut, and if it is of another stream."""
     file.seek(0)
     head = file.read(18)
     if not head.startswith(b"OggS"):
@@ -300,19 +300,19 @@ def inspect_ogg_end(file: BinaryIO) -> tuple[bool, bool]:
 
 
 def has_length_tag(file: BinaryIO) -> bool:
-    """Find out whether the first frame of an MP3 file tells how many follow, and those make up the file.
+    """Check if the first frame of an MP3 file has the number of frames, and these make up the file.
 
     Where much more follows, such as pictures or a second recording, FFmpeg guesses the length from it all.
     """
     size = os.fstat(file.fileno()).st_size
     file.seek(0)
     head = file.read(10).ljust(10, b"\0")
-    begin = 0
+    start = 0
     if head.startswith(b"ID3"):
-        begin = 10 + sum(byte << shift for byte, shift in zip(head[6:], (21, 14, 7, 0), strict=True))
-    file.seek(begin)
+        start = 10 + sum(byte << shift for byte, shift in zip(head[6:], (21, 14, 7, 0), strict=True))
+    file.seek(start)
     tag = re.search(rb"(?:Xing|Info)\0\0\0[\3\7\x0b\x0f].{4}(.{4})", file.read(256), re.DOTALL)
-    return tag is not None and size - begin < 1.05 * int.from_bytes(tag[1], "big")
+    return tag is not None and size - start < 1.05 * int.from_bytes(tag[1], "big")
 
 
 # --- MP4 and MOV --------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ _MAX_MP4_BOXES = 1 << 20
 
 
 def count_claimed_samples(file: BinaryIO) -> float:
-    """Count the samples for which FFmpeg allocates 24 to 40 bytes each on the word of an MP4 header alone.
+    """Count the samples for which FFmpeg allocates 24 to 40 bytes each because of an MP4 header alone.
 
     Those whose sizes are in a table have at least its bytes; those of one size, or of a fragment, need none.
     Infinite where the header is compressed, or has too many boxes; 0 for files of other kinds.
@@ -333,24 +333,24 @@ def count_claimed_samples(file: BinaryIO) -> float:
     track: dict[bytes, list[bytes]] = defaultdict(list)
     tracks, waiting, num_boxes = [track], [(0, end, track)], 0
     while waiting:
-        place, end, track = waiting.pop()
-        while place + 8 <= end:
-            file.seek(place)
+        position, end, track = waiting.pop()
+        while position + 8 <= end:
+            file.seek(position)
             length, kind, long_length = struct.unpack(">I4sQ", file.read(16).ljust(16, b"\0"))
-            start = place + (16 if length == 1 else 8)
-            place = min(place + {0: end - place, 1: long_length}.get(length, length), end)
+            start = position + (16 if length == 1 else 8)
+            position = min(position + {0: end - position, 1: long_length}.get(length, length), end)
             num_boxes += 1
             if kind == b"cmov" or num_boxes > _MAX_MP4_BOXES:
                 return math.inf
-            if place < start:
+            if position < start:
                 break
             if kind in _MP4_TABLES:
                 file.seek(start)
-                track[kind].append(file.read(min(place - start, _MP4_TABLES[kind])))
+                track[kind].append(file.read(min(position - start, _MP4_TABLES[kind])))
             elif kind in _MP4_PARENTS:
                 if kind == b"trak":
                     tracks.append(defaultdict(list))
-                waiting.append((start, place, tracks[-1] if kind == b"trak" else track))
+                waiting.append((start, position, tracks[-1] if kind == b"trak" else track))
     return sum(map(_count_track_samples, tracks))
 
 

@@ -1,8 +1,8 @@
-"""Any audio file to float32 mono at a wanted rate, whole or in blocks, and back to WAV and FLAC.
+"""Any audio file to float32 mono at a requested rate, at once or in blocks, and back to WAV and FLAC.
 
-libsndfile reads what it knows, FFmpeg the rest; the content decides, never the suffix. Full scale is 1.
+libsndfile reads what it supports, FFmpeg the rest; the content decides, never the suffix. Full scale is 1.
 Several channels are averaged, unless one is picked. Every fault of a file is an `AudioError`: not audio,
-silent throughout ... So is damage, but `read_blocks` can tell of it and give all that is left.
+silent throughout ... So is damage, but `read_blocks` can report it and return all that is left.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_READ_SECONDS = 2 * 3600.0  # 460 MB at 16 kHz
 PIECE_SAMPLES = 1 << 16  # decoded at once, over all channels
 # Manifests round to milliseconds or hundredths, and some headers count their own bytes as sound.
 TOLERANCE_SECONDS = 0.01
-MAX_MIXED_CHANNELS = 8  # 7.1; more is a recording of a microphone array, whose mean nobody wants
+MAX_MIXED_CHANNELS = 8  # 7.1; more is a recording of a microphone array, whose mean is useless
 # Float files may go over full scale, and lossy codecs do. 40 dB over it, they hold integers stored as floats.
 MAX_LEVEL = 100.0
 # Of the mean over the channels: those of independent sounds leave half of the power, or an eighth of eight. A
@@ -64,11 +64,11 @@ class AudioInfo:
     sample_rate: int
     num_channels: int
     seconds: float | None
-    """None where the header does not tell: streams without a container, such as MP3 without a length tag."""
+    """Duration by the header; None if it has none: raw streams, such as MP3 without a length tag."""
     container: str
 
 
-OnDamage = Callable[[str], None]  # is told what is missing, where
+OnDamage = Callable[[str], None]  # called with a message that names the missing spans
 
 
 def read_info(path: str | Path, content: AudioContent | None = None) -> AudioInfo:
@@ -80,7 +80,7 @@ def read_info(path: str | Path, content: AudioContent | None = None) -> AudioInf
 
 
 def measure_seconds(path: str | Path, content: AudioContent | None = None) -> float:
-    """Seconds of a whole audio file: from its header, or by decoding it where the header does not tell."""
+    """Duration of an audio file: from its header, or by decoding it if the header has none."""
     info = read_info(path, content)
     if info.seconds is not None:
         return info.seconds
@@ -138,7 +138,7 @@ def read_blocks(
 
     Memory does not grow with the file, but for the index of MP4, 5 MB for an hour. Some faults show at
     the end only, after the blocks before: that all samples are zero, or that some are missing. The latter is
-    told to `on_damage`, where given, and is an error otherwise.
+    passed to `on_damage`, if given, and is an error otherwise.
     """
     reading = _Reading(Path(path), sample_rate, start, duration, channel, allow_silence, content, on_damage)
     return _regroup(reading.pieces(), max(1, round(block_seconds * sample_rate)))
@@ -203,13 +203,13 @@ def mix(piece: np.ndarray, channel: int | None, path: Path) -> np.ndarray:
         mean = sum(piece.T) / np.float32(piece.shape[1])  # ten times as fast as mean(axis=1)
         power, mean_power = np.square(piece).mean(), np.square(mean).mean()
     if power > MIN_POWER and mean_power < CANCELLED_SHARE * power:
-        _say_cancelled(path)
+        _warn_cancelled(path)
         return np.ascontiguousarray(piece[:, 0])
     return mean
 
 
 @functools.lru_cache  # once for each file
-def _say_cancelled(path: Path) -> None:
+def _warn_cancelled(path: Path) -> None:
     problem = "its channels cancel each other out, as when one is wired the wrong way round"
     logger.warning("%s: %s; the first one is taken where they do", path, problem)
 
@@ -235,7 +235,7 @@ def _regroup(pieces: Iterable[np.ndarray], length: int) -> Iterator[np.ndarray]:
         yield np.concatenate(held) if len(held) > 1 else held[0]
 
 
-# --- the one way from a file to samples ---------------------------------------------------------
+# --- from a file to samples ---------------------------------------------------------------------
 
 
 @dataclass
@@ -257,7 +257,7 @@ class _Reading:
     """After it nothing could be decoded."""
 
     def pieces(self) -> Iterator[np.ndarray]:
-        """Mono at the wanted rate, in pieces of any length."""
+        """Mono at the requested rate, in pieces of any length."""
         with _open_audio(self.path, self.content) as self.decoder:
             self._locate()
             num_samples = 0
@@ -280,7 +280,7 @@ class _Reading:
             )
         if self.channel is not None and not 0 <= self.channel < num_channels:
             has = plural(num_channels, "channel")
-            raise AudioError(f"{self.path}: has {has}, counted from 1; channel {self.channel + 1} is wanted")
+            raise AudioError(f"{self.path}: has {has}, counted from 1, and no channel {self.channel + 1}")
         self.first = round(self.start * rate)
         self.count = None if self.duration is None else round(self.duration * rate)
         if self.first < 0 or (self.count is not None and self.count < 1):
@@ -296,10 +296,10 @@ class _Reading:
         part = f"from {self.start:.3f} s on"
         if self.duration is not None:
             part = f"from {self.start:.3f} to {self.start + self.duration:.3f} s"
-        return AudioError(f"{self.path}: the part {part} is wanted, but the audio ends at {seconds:.3f} s")
+        return AudioError(f"{self.path}: requested {part}, but the audio ends at {seconds:.3f} s")
 
     def _frames(self) -> Iterator[np.ndarray]:
-        """Pieces (frames,), silent where sound is damaged, which is an error at the end unless asked for."""
+        """Pieces (frames,), silent where damaged, which is an error at the end unless on_damage is given."""
         is_silent = True
         for piece in self._decode():
             is_silent = is_silent and not piece.any()
@@ -347,39 +347,39 @@ class _Reading:
     def _find_damage(self) -> str:
         """Description of the missing parts, once the last piece was read; "" if none is missing."""
         decoder, rate = self.decoder, self.decoder.sample_rate
-        past = self.first + self.num_frames
-        wanted = math.inf if self.count is None else self.first + self.count
+        decoded = self.first + self.num_frames
+        requested = math.inf if self.count is None else self.first + self.count
         known = math.inf if decoder.num_frames is None else decoder.num_frames
-        end = min(wanted, known)
+        end = min(requested, known)
         spans = [
-            (max(begin, self.first) / rate, min(behind, past) / rate)
-            for begin, behind in sorted([*decoder.damaged, *self.invalid])
-            if begin < past and behind > self.first
+            (max(first, self.first) / rate, min(last, decoded) / rate)
+            for first, last in sorted([*decoder.damaged, *self.invalid])
+            if first < decoded and last > self.first
         ]
         faults = [f"is damaged: {_describe_spans(spans)} cannot be decoded"] if spans else []
-        there = f"the sound ends at {past / rate:.3f} s; copy or download it again"
+        ends = f"the sound ends at {decoded / rate:.3f} s; copy or download it again"
         if self.error is not None:
             problem = str(self.error).removeprefix(f"{self.path}: ")
-            faults.append(f"{problem}: nothing is decoded after {past / rate:.3f} s")
-        elif math.isfinite(end) and past < end - max(TOLERANCE_SECONDS, decoder.tolerance_seconds) * rate:
+            faults.append(f"{problem}: nothing is decoded after {decoded / rate:.3f} s")
+        elif math.isfinite(end) and decoded < end - max(TOLERANCE_SECONDS, decoder.tolerance_seconds) * rate:
             if math.isinf(known):
-                raise self._past_the_end(past / rate)
-            faults.append(f"is cut short: its header promises {known / rate:.3f} s, but {there}")
-        elif decoder.is_torn and past < wanted:
-            faults.append(f"is cut short, or damaged at its end: {there}")
+                raise self._past_the_end(decoded / rate)
+            faults.append(f"is cut short: its header promises {known / rate:.3f} s, but {ends}")
+        elif decoder.is_truncated and decoded < requested:
+            faults.append(f"is cut short, or damaged at its end: {ends}")
         return f"{self.path}: {'; '.join(faults)}" if faults else ""
 
 
 def _describe_spans(spans: list[tuple[float, float]]) -> str:
-    shown = ", ".join(f"{begin:.3f} to {end:.3f} s" for begin, end in spans[:MAX_SPANS_SHOWN])
+    shown = ", ".join(f"{start:.3f} to {end:.3f} s" for start, end in spans[:MAX_SPANS_SHOWN])
     num_more = len(spans) - MAX_SPANS_SHOWN
     return f"{shown} and {num_more:,} more spans" if num_more > 0 else shown
 
 
 # --- opening ------------------------------------------------------------------------------------
 
-# Not MP3, of which libsndfile complains on standard error; nor Ogg, in which it passes over damage without a
-# word, and over a second stream; nor SPHERE, of which it does not tell that the end is missing.
+# Not MP3, of which libsndfile complains on standard error; nor Ogg, in which it skips damage without a
+# word, and over a second stream; nor SPHERE, in which it does not report that the end is missing.
 _LIBSNDFILE_KINDS = (b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b"caff", b"fLaC", b".snd")
 # Archives, documents and pictures that people mistake for audio. FFmpeg might find a frame of MP3 in them.
 _OTHER_KINDS = (
@@ -408,7 +408,7 @@ def _open_audio(path: Path, content: AudioContent | None = None) -> Iterator[Any
             file = stack.enter_context(_open_file(path))
         else:
             file = stack.enter_context(_hold_in_file(content)) if isinstance(content, bytes) else content
-        _require_regular(path, os.fstat(file.fileno()))  # it may have been exchanged since the first look
+        _require_regular(path, os.fstat(file.fileno()))  # it may have been replaced since the first check
         file.seek(0)
         head = file.read(4096)
         if head.lstrip().startswith(_OTHER_KINDS) or not head.translate(None, _TEXT_BYTES):
@@ -462,7 +462,7 @@ def _as_audio_errors(path: Path) -> Iterator[None]:
 
 
 def _open_file(path: Path) -> BinaryIO:
-    """Opening a pipe would block and opening a device may act, so look first."""
+    """Opening a pipe would block and opening a device may act, so check first."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         _require_regular(path, os.stat(path))
@@ -476,7 +476,7 @@ def _open_file(path: Path) -> BinaryIO:
 
 
 def _hold_in_file(content: bytes) -> BinaryIO:
-    """A file without a name, in memory where the system has such: the libraries want a descriptor."""
+    """A file without a name, in memory where the system has such: the libraries require a descriptor."""
     if hasattr(os, "memfd_create"):
         file = cast(BinaryIO, os.fdopen(os.memfd_create("audio"), "w+b", buffering=0))
     else:
@@ -505,9 +505,9 @@ _ALAC_PACKET = 4096  # frames, to which some headers round up
 
 
 class _LibsndfileDecoder:
-    """Frames by libsndfile, up to the first damage: FFmpeg continues behind it."""
+    """Frames by libsndfile, up to the first error: FFmpeg continues after it."""
 
-    is_torn = False
+    is_truncated = False
 
     def __init__(self, path: Path, file: BinaryIO, sound: Any, stack: contextlib.ExitStack) -> None:
         self._path, self._file, self._sound, self._stack = path, file, sound, stack

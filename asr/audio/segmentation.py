@@ -1,4 +1,4 @@
-"""Recordings on their way in: files, their parts and arrays, read ahead in blocks, and cut between pauses.
+"""Recordings as input: files, their parts and arrays, read ahead in blocks, and cut between pauses.
 
 Memory holds one segment and what the search for the next cut looks ahead, however long the recording is.
 """
@@ -46,7 +46,7 @@ class Fetch(Protocol):
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording on its way in, or a part of one: a file, samples, or what fetches a file."""
+    """A recording to read, or a part of one: a file, samples, or a function that fetches a file."""
 
     path: str | Path = ""
     """Path as given or found; "-" for standard input, "" for samples."""
@@ -59,12 +59,12 @@ class Recording:
     channel: int | None = None
     """Counted from 0; None: their mean."""
     content: np.ndarray | IO[bytes] | Fetch | None = None
-    """Mono samples, an opened file, or what fetches a file from elsewhere; `path` is then its name. None: the
+    """Mono samples, an opened file, or a function that fetches a file; `path` is then its name. None: the
     file at `path`."""
     sample_rate: int | None = None
     """Sample rate of `samples`."""
     is_utterance: bool = False
-    """Cut out as one utterance by somebody; cut no further unless it is very long."""
+    """True for an utterance of a manifest; cut no further unless it is very long."""
     on_read: Callable[[float], None] | None = None
     """Called with the seconds read so far, after each block; an exception that it raises ends the reading."""
 
@@ -80,25 +80,25 @@ AudioInput = Any
 Channels = Literal["mix", "separate"] | Annotated[int, pydantic.Field(ge=1)]
 
 
-def make_recording(given: AudioInput, sample_rate: int | None = None) -> Recording:
+def make_recording(source: AudioInput, sample_rate: int | None = None) -> Recording:
     """Turn anything that holds audio into a recording."""
-    if callable(getattr(given, "numpy", None)):  # a tensor, wherever it is
-        given = given.detach().cpu().float().numpy() if given.is_floating_point() else given.cpu().numpy()
-    if isinstance(given, np.ndarray):
-        return make_samples(given, sample_rate)
+    if callable(getattr(source, "numpy", None)):  # a tensor, wherever it is
+        source = source.detach().cpu().float().numpy() if source.is_floating_point() else source.cpu().numpy()
+    if isinstance(source, np.ndarray):
+        return make_samples(source, sample_rate)
     if sample_rate is not None:
-        raise UserError("sample_rate belongs to an array of samples; a file tells its own")
-    if isinstance(given, Recording):
-        return given
-    if isinstance(given, str | Path):
-        return Recording(given)
-    if isinstance(given, bytes):
-        return Recording(content=io.BytesIO(given))
-    if callable(getattr(given, "read", None)) and not isinstance(given, io.TextIOBase):
-        return Recording(str(getattr(given, "name", "")), content=given)
+        raise UserError("sample_rate belongs to an array of samples; a file has its own")
+    if isinstance(source, Recording):
+        return source
+    if isinstance(source, str | Path):
+        return Recording(source)
+    if isinstance(source, bytes):
+        return Recording(content=io.BytesIO(source))
+    if callable(getattr(source, "read", None)) and not isinstance(source, io.TextIOBase):
+        return Recording(str(getattr(source, "name", "")), content=source)
     raise UserError(
-        f"audio of type {type(given).__name__}: expected a path, an array or tensor with its sample_rate, or "
-        "a file as bytes or opened in binary mode"
+        f"audio of type {type(source).__name__}: expected a path, an array or tensor with its sample_rate, "
+        "or a file as bytes or opened in binary mode"
     )
 
 
@@ -132,7 +132,7 @@ def split_channels(recording: Recording, channels: Channels) -> list[Recording]:
     try:
         num_channels = audio.read_info(recording.path, _load(recording)).num_channels
     except UserError:
-        return [recording]  # what is wrong is said when it is read
+        return [recording]  # the error is reported when it is read
     if not 1 < num_channels <= audio.MAX_MIXED_CHANNELS:
         return [recording]
     return [replace(recording, channel=channel) for channel in range(num_channels)]
@@ -141,7 +141,7 @@ def split_channels(recording: Recording, channels: Channels) -> list[Recording]:
 def read_recording(
     recording: Recording, sample_rate: int, on_damage: audio.OnDamage | None = None
 ) -> Iterator[np.ndarray]:
-    """float32 (samples,) in blocks. Silence is no error here: nothing is said in it."""
+    """float32 (samples,) in blocks. Silence is no error here."""
     if isinstance(recording.content, np.ndarray):
         assert recording.sample_rate is not None
         samples = audio.resample(recording.content, recording.sample_rate, sample_rate)
@@ -213,8 +213,8 @@ def read_ahead(items: Iterable[Item], max_waiting: int) -> Generator[Item]:
 SHORTEST_SECONDS = 0.05  # of a recording with a word in it
 INNER_PAUSE_SECONDS = 0.5  # between two spans of speech of one segment
 MIN_PAUSE_SECONDS = 0.2  # a shorter one is a part of speech, such as the stop in a t
-UNJUDGED_SECONDS = 3.0  # a shorter recording is one segment: too little to judge
-OVERLAP_SHARE = 0.05  # of the longest segment, at most a second, that both sides of a cut in speech hold
+MIN_VAD_SECONDS = 3.0  # a shorter recording is one segment: too little for the detector
+OVERLAP_RATIO = 0.05  # of the longest segment, at most a second, that both sides of a cut in speech hold
 
 SILENCE_DB = -80.0  # of full scale: the rounding of 16 bits lies 20 dB below, the quietest speech above
 _PRE_EMPHASIS = 0.97  # or hum and rumble would hide the speech
@@ -224,16 +224,16 @@ class SegmentationConfig(Config):
     """Segmentation of recordings by voice activity."""
 
     method: Literal["silero", "none"] = "silero"
-    """silero: cuts between pauses in speech, which the model of the package silero-vad knows from music and
+    """silero: cuts between pauses in speech, which the model of the package silero-vad tells from music and
     noise. none: no cut, the whole recording is one segment."""
     max_seconds: float = pydantic.Field(default=20.0, ge=1)
     """Longest segment, never longer than the longest utterance that the model was trained on. Whisper, which
-    hears 30 s at once however short a segment is, has 28 here unless told otherwise."""
+    reads 30 s at once however short a segment is, has 28 here unless told otherwise."""
 
     @property
     def overlap_seconds(self) -> float:
         """Audio that both sides share where speech is cut without a pause; their common words are joined."""
-        return min(1.0, OVERLAP_SHARE * self.max_seconds)
+        return min(1.0, OVERLAP_RATIO * self.max_seconds)
 
     def limited(self, max_seconds: float) -> SegmentationConfig:
         """The same with segments of at most so many seconds."""
@@ -270,7 +270,7 @@ class AudioSegment:
     """The same at the end."""
     speech: tuple[tuple[float, float], ...] = ()
     """Begin and end of each span of speech in it, in seconds of the recording, with pauses of at least
-    INNER_PAUSE_SECONDS between; empty where nobody has looked."""
+    INNER_PAUSE_SECONDS between; empty if unknown."""
     recording: Recording = field(default_factory=Recording)
     """Recording that the segment was cut from."""
 
@@ -282,7 +282,7 @@ class AudioSegment:
 def split_at_pauses(segment: AudioSegment) -> list[AudioSegment]:
     """Cut in the middle of each pause between its spans of speech."""
     pauses = [(end + start) / 2 - segment.start for (_, end), (start, _) in pairwise(segment.speech)]
-    places = [0, *(round(pause * segment.sample_rate) for pause in pauses), len(segment.audio_S)]
+    cuts = [0, *(round(pause * segment.sample_rate) for pause in pauses), len(segment.audio_S)]
     return [
         replace(
             segment,
@@ -290,7 +290,7 @@ def split_at_pauses(segment: AudioSegment) -> list[AudioSegment]:
             audio_S=segment.audio_S[first:past],
             speech=(span,),
         )
-        for (first, past), span in zip(pairwise(places), segment.speech, strict=True)
+        for (first, past), span in zip(pairwise(cuts), segment.speech, strict=True)
     ]
 
 
@@ -302,11 +302,11 @@ class Segmenter:
         sample_rate: int,
         config: SegmentationConfig,
         offset: float = 0.0,
-        whole_seconds: float = 0.0,
+        uncut_seconds: float = 0.0,
         is_live: bool = False,
     ) -> None:
-        """A recording of at most `whole_seconds`, if there is speech in it, is one segment."""
-        self.sample_rate, self.offset, self.whole_seconds = sample_rate, offset, whole_seconds
+        """A recording of at most `uncut_seconds`, if there is speech in it, is one segment."""
+        self.sample_rate, self.offset, self.uncut_seconds = sample_rate, offset, uncut_seconds
         self.rules = config if isinstance(config, CuttingRules) else config.with_rules()
         self.frame_samples = sample_rate / FRAMES_PER_SECOND  # frames may begin between two samples
         self._detector: SileroDetector | None = None
@@ -314,7 +314,7 @@ class Segmenter:
             from asr.audio.silero import SileroDetector
 
             self._detector = SileroDetector(sample_rate, self.rules.speech_threshold)
-        self._unjudged_seconds = 0.0 if is_live else UNJUDGED_SECONDS
+        self._min_vad_seconds = 0.0 if is_live else MIN_VAD_SECONDS
         self._padding = _count_frames(self.rules.padding_seconds)
         self._blocks = [np.zeros(0, np.float32)]  # from sample _audio_first on
         self._audio_first = self._num_samples = 0
@@ -322,7 +322,7 @@ class Segmenter:
         self._first = 0
         self._next = 0  # the first frame that belongs to no segment yet
         self._cut_before: float | None = None
-        self._has_given = False
+        self._has_output = False
 
     @property
     def seconds(self) -> float:
@@ -335,7 +335,7 @@ class Segmenter:
         if self._detector is None:
             return []
         self._is_speech_T = np.concatenate([self._is_speech_T, self._detector.push(block_S)])
-        return [] if self.seconds <= self.whole_seconds else self._take(is_last=False)
+        return [] if self.seconds <= self.uncut_seconds else self._pop_segments(is_last=False)
 
     def finish(self) -> list[AudioSegment]:
         """The rest; nothing can be pushed after."""
@@ -343,26 +343,26 @@ class Segmenter:
         if self._detector is None:
             return whole if self._num_samples else []
         self._is_speech_T = np.concatenate([self._is_speech_T, self._detector.finish()])
-        if self.seconds <= self.whole_seconds and self._is_speech_T.any():
+        if self.seconds <= self.uncut_seconds and self._is_speech_T.any():
             return [self._cut_out(0, self._num_samples / self.frame_samples, None)]
-        segments = self._take(is_last=True)
-        is_short = SHORTEST_SECONDS <= self.seconds <= self._unjudged_seconds
+        segments = self._pop_segments(is_last=True)
+        is_short = SHORTEST_SECONDS <= self.seconds <= self._min_vad_seconds
         is_silent = self._measure(self._first, self._known).max(initial=SILENCE_DB) <= SILENCE_DB
-        return whole if is_short and not is_silent and not self._has_given else segments
+        return whole if is_short and not is_silent and not self._has_output else segments
 
     def current(self) -> AudioSegment | None:
         """The segment that has begun and is not over, up to the newest sample; None in a pause."""
         speech_T = self._find_speech()
         if not speech_T:
             return None
-        return self._cut_out(self._begin(speech_T[0]), self._num_samples / self.frame_samples, None)
+        return self._cut_out(self._segment_start(speech_T[0]), self._num_samples / self.frame_samples, None)
 
     def ending(self) -> AudioSegment | None:
-        """The segment that the present pause will end as it is, unless someone continues to speak."""
+        """Provisional segment: final if the current pause lasts."""
         speech_T = self._find_speech()
         if not speech_T or self._known - 1 - speech_T[-1] < self._padding:
             return None
-        return self._cut_out(self._begin(speech_T[0]), speech_T[-1] + 1 + self._padding, None)
+        return self._cut_out(self._segment_start(speech_T[0]), speech_T[-1] + 1 + self._padding, None)
 
     # --- frames ---------------------------------------------------------------------------------
 
@@ -376,7 +376,7 @@ class Segmenter:
 
     @property
     def _audio(self) -> np.ndarray:
-        """The blocks as one, joined when it is asked for: with method none there may be hours of them."""
+        """The blocks as one, joined on demand: with method none there may be hours of them."""
         if len(self._blocks) > 1:
             self._blocks = [np.concatenate(self._blocks)]
         return self._blocks[0]
@@ -390,12 +390,12 @@ class Segmenter:
         energies_T = _Energies(self.sample_rate, before).push(self._audio[begin:end])
         return energies_T[first - before : past - before]
 
-    def _take(self, is_last: bool) -> list[AudioSegment]:
+    def _pop_segments(self, is_last: bool) -> list[AudioSegment]:
         segments = []
         while (segment := self._next_segment(is_last)) is not None:
             segments.append(segment)
-        self._has_given = self._has_given or bool(segments)
-        self._forget()
+        self._has_output = self._has_output or bool(segments)
+        self._trim()
         return segments
 
     def _next_segment(self, is_last: bool) -> AudioSegment | None:
@@ -405,7 +405,7 @@ class Segmenter:
         if not speech_T:
             self._next, self._cut_before = max(self._next, known - padding), None
             return None
-        begin, start = speech_T[0], self._begin(speech_T[0])
+        begin, start = speech_T[0], self._segment_start(speech_T[0])
         limit = start + _count_frames(self.rules.max_seconds)
         longest_pause = _count_frames(self.rules.max_pause_seconds)
         certain = max(longest_pause, 2 * padding)  # then a pause ends a segment
@@ -427,14 +427,14 @@ class Segmenter:
             return self._emit(start, rest if end == known else end, known)
         return None
 
-    def _begin(self, speech: int) -> int:
+    def _segment_start(self, speech: int) -> int:
         """First frame of a segment whose speech begins at a frame."""
         if self._cut_before is not None:
             return self._next
         return max(self._next, speech - self._padding)
 
     def _cut(self, start: int, limit: int, pauses: list[tuple[int, int]]) -> AudioSegment:
-        """Speech continues past the limit: cut in its longest late pause, else at its quietest place."""
+        """Speech continues past the limit: cut in its longest late pause, else at its quietest frame."""
         earliest = start + _count_frames(self.rules.min_share * self.rules.max_seconds)
         inside = [(a, b) for a, b in pauses if earliest <= (a + b) // 2 <= limit and a < limit]
         if inside:
@@ -444,8 +444,8 @@ class Segmenter:
         overlap = _count_frames(self.rules.overlap_seconds)
         latest = limit - overlap
         quiet_T = smooth(self._measure(earliest, latest), 9)
-        place = earliest + int(np.argmin(quiet_T))
-        return self._emit(start, place + overlap, place - overlap, place)
+        cut = earliest + int(np.argmin(quiet_T))
+        return self._emit(start, cut + overlap, cut - overlap, cut)
 
     def _emit(self, start: int, end: float, next_frame: int, cut: int | None = None) -> AudioSegment:
         cut_after = None if cut is None else self.offset + cut / FRAMES_PER_SECOND
@@ -466,9 +466,9 @@ class Segmenter:
         speech = tuple(zip(second[::2], second[1::2], strict=True))
         return AudioSegment(time, audio_S, self.sample_rate, self._cut_before, cut_after, speech)
 
-    def _forget(self) -> None:
-        """Drop audio that no later segment can hold."""
-        if self.seconds <= self._unjudged_seconds:
+    def _trim(self) -> None:
+        """Drop audio that no later segment can contain."""
+        if self.seconds <= self._min_vad_seconds:
             return
         keep = max(self._next - 1, self._first)
         self._is_speech_T = self._is_speech_T[keep - self._first :]

@@ -1,4 +1,4 @@
-"""Detect speech by the model of the package silero-vad, which knows speech from music and noise."""
+"""Detect speech by the model of the package silero-vad, which tells speech from music and noise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HYSTERESIS = 0.15  # its authors': so far below the probability where speech be
 
 
 class SileroDetector:
-    """Detector that tells for each frame of 10 ms of the blocks that it takes whether it is speech.
+    """Detector that returns True for each frame of 10 ms that is speech.
 
     Audio at other rates than 8 and 16 kHz is resampled to 16 kHz.
     """
@@ -38,37 +38,37 @@ class SileroDetector:
         self._frame_samples = sample_rate / 100
         self._chunk_frames = self._model.chunk_samples / (rate / 100)
         self._rest = np.zeros(0, np.float32)  # less than a chunk
-        self._num_samples = self._num_judged = 0
+        self._num_samples = self._num_detected = 0
         self._is_speech_C = np.zeros(0, bool)  # of the chunks from _first_chunk on
         self._first_chunk = 0
         self._was_speech = False
 
     def push(self, block_S: np.ndarray) -> np.ndarray:
         self._num_samples += len(block_S)
-        return self._judge(block_S if self._stream is None else self._stream.resample_chunk(block_S))
+        return self._detect(block_S if self._stream is None else self._stream.resample_chunk(block_S))
 
     def finish(self) -> np.ndarray:
         last_S = np.zeros(0, np.float32)
         if self._stream is not None:
             last_S = self._stream.resample_chunk(last_S, last=True)
         size = self._model.chunk_samples
-        lacking = -(len(self._rest) + len(last_S)) % size or size
-        return self._judge(np.concatenate([last_S, np.zeros(lacking, np.float32)]))
+        missing = -(len(self._rest) + len(last_S)) % size or size
+        return self._detect(np.concatenate([last_S, np.zeros(missing, np.float32)]))
 
-    def _judge(self, block_S: np.ndarray) -> np.ndarray:
-        """Ask the model about each whole chunk; the frames that these cover."""
+    def _detect(self, block_S: np.ndarray) -> np.ndarray:
+        """Run the model on each complete chunk; the frames that these cover."""
         audio_S, size = np.concatenate([self._rest, block_S]), self._model.chunk_samples
         past = len(audio_S) - len(audio_S) % size
         chunks_CS, self._rest = audio_S[:past].reshape(-1, size), audio_S[past:]
-        likely_C, self._state = self._model(chunks_CS, self._state)
-        is_off_C = likely_C <= self._threshold - _HYSTERESIS
-        flags_C = _apply_hysteresis(likely_C > self._threshold, is_off_C, self._was_speech)
+        probability_C, self._state = self._model(chunks_CS, self._state)
+        is_off_C = probability_C <= self._threshold - _HYSTERESIS
+        flags_C = _apply_hysteresis(probability_C > self._threshold, is_off_C, self._was_speech)
         self._was_speech = bool(flags_C[-1]) if len(flags_C) else self._was_speech
         self._is_speech_C = np.concatenate([self._is_speech_C, flags_C])
         covered = int((self._first_chunk + len(self._is_speech_C)) * self._chunk_frames)
         stop = min(covered, int(self._num_samples / self._frame_samples))
-        chunk_T = (np.arange(self._num_judged, stop) / self._chunk_frames).astype(int)
-        flags_T, self._num_judged = self._is_speech_C[chunk_T - self._first_chunk], stop
+        chunk_T = (np.arange(self._num_detected, stop) / self._chunk_frames).astype(int)
+        flags_T, self._num_detected = self._is_speech_C[chunk_T - self._first_chunk], stop
         done = int(stop / self._chunk_frames) - self._first_chunk
         self._is_speech_C, self._first_chunk = self._is_speech_C[done:], self._first_chunk + done
         return flags_T
@@ -95,7 +95,7 @@ class SileroModel(nn.Module):
     def __init__(self, sample_rate: int) -> None:
         super().__init__()
         self.chunk_samples = sample_rate * 32 // 1000
-        self._context_samples = self.chunk_samples // 8  # that the chunk before lends
+        self._context_samples = self.chunk_samples // 8  # of the chunk before
         weights = _read_weights("_model" if sample_rate == 16_000 else "_model_8k")
         self._basis = weights["stft.forward_basis_buffer"]
         self._kernels = [
@@ -105,7 +105,7 @@ class SileroModel(nn.Module):
         self._lstm = nn.LSTM(_DIM, _DIM)
         names = {"weight_ih": "weight_ih_l0", "weight_hh": "weight_hh_l0"}
         names |= {"bias_ih": "bias_ih_l0", "bias_hh": "bias_hh_l0"}
-        self._lstm.load_state_dict({own: weights[f"decoder.rnn.{name}"] for name, own in names.items()})
+        self._lstm.load_state_dict({ours: weights[f"decoder.rnn.{name}"] for name, ours in names.items()})
         self._output = (weights["decoder.decoder.2.weight"][..., 0], weights["decoder.decoder.2.bias"])
 
     @torch.inference_mode()
@@ -118,8 +118,8 @@ class SileroModel(nn.Module):
         ends_CS = audio_CS[:, -self._context_samples :]
         before_CS = torch.cat([context_S[None], ends_CS[:-1]])
         hidden_CD, memory = self._lstm(self._encode(torch.cat([before_CS, audio_CS], dim=1)), memory)
-        likely_C = F.linear(hidden_CD.relu(), *self._output).sigmoid()[:, 0]
-        return likely_C.numpy(), (ends_CS[-1].clone(), memory)
+        probability_C = F.linear(hidden_CD.relu(), *self._output).sigmoid()[:, 0]
+        return probability_C.numpy(), (ends_CS[-1].clone(), memory)
 
     def _encode(self, audio_CS: Tensor) -> Tensor:
         window = self._basis.size(2)

@@ -417,15 +417,15 @@ def _open_folder(
     from asr.files import find_family
     from asr.models.speech_model import choose_device, resolve_precision
     from asr.scale.output_folder import OutputFolder
-    from asr.transcription.arguments import describe_making
+    from asr.transcription.arguments import describe_provenance
 
     family = find_family(job.model)
     # A cluster has devices that this machine may lack.
     is_elsewhere = pool is not None and pool.address is not None and job.device in ("cpu", "cuda")
     device = torch.device(job.device) if is_elsewhere else choose_device(job.device)
     precision = resolve_precision(job.settings.precision, device, family is not None and family.prefers_int8)
-    arithmetic = f"{precision} on {device.type}"
-    made_by = describe_making(job.model, job.resources, job.settings, arithmetic)
+    compute_type = f"{precision} on {device.type}"
+    made_by = describe_provenance(job.model, job.resources, job.settings, compute_type)
     settings = job.settings.model_copy(update={"precision": precision})
     return OutputFolder(output_dir, formats, made_by), replace(job, settings=settings, device=str(device))
 

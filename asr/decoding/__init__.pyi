@@ -14,7 +14,7 @@ from .decode import (
     plan_attempts as plan_attempts,
     resolve_method as resolve_method,
     search_encoded as search_encoded,
-    search_quickly as search_quickly,
+    search_greedy as search_greedy,
 )
 from .hypothesis import (
     ChecksConfig as ChecksConfig,

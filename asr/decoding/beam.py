@@ -34,7 +34,7 @@ PRESELECTION = 1.5  # candidates of a beam that CTC scores too, as a multiple of
 # of the likeliest token. Wide beams else prefer texts that end early, since these have fewer factors, and
 # drop half of a long utterance. With CTC in the score, CTC prevents that.
 END_MARGIN = 2.0
-CERTAIN = -1e-6  # log-probability of a blank that is certain; what the rest could add is lost in rounding
+CERTAIN = -1e-6  # log-probability of a blank from which other tokens are negligible
 NO_TOKEN = -1
 
 
@@ -48,7 +48,7 @@ def decode_jointly(
 def decode_by_ctc_beam(
     encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None
 ) -> NBest:
-    """Search step by step, or token by token with a language model, which would have to wait for tokens."""
+    """Search step by step, or token by token with a language model, which scores tokens."""
     if language_model is None:
         return search_prefixes(encoded.ctc_BTV, encoded.lengths_B, config)
     return search_beams(encoded, config, language_model, ctc_weight=1.0)
@@ -103,11 +103,11 @@ class Beams:
             self.decoder = model.decoder
             self.state: DecoderState = model.decoder.start(encoded_BTD, lengths_B)
         self.attends = self.decoder is not None and self.decoder.num_heads > 0
-        self.guide: GaussianWindow | None = None
+        self.window: GaussianWindow | None = None
         if self.decoder is not None and window_width is not None:
-            self.guide = GaussianWindow(window_width, encoded_BTD.size(1), device)
+            self.window = GaussianWindow(window_width, encoded_BTD.size(1), device)
         self.prefixes: CTCPrefixes | None = None
-        if ctc_weight > 0 or self.guide is not None:
+        if ctc_weight > 0 or self.window is not None:
             self.vocab_size = encoded.ctc_BTV.size(2)
             self.prefixes = CTCPrefixes(encoded.ctc_BTV, lengths_B)
         self.fusion: FusionState | None = None
@@ -121,7 +121,7 @@ class Beams:
         self.dead_mask_BW = torch.zeros_like(self.decoder_BW)  # 0, or -inf for a beam that cannot continue
 
     def choose(self) -> Choices:
-        """Score what may come next."""
+        """Score the candidates of the next token."""
         shape = self.decoder_BW.shape
         decoder_RV, attended_BW = self._run_decoder()
         self.attended_BWU = torch.cat([self.attended_BWU, attended_BW.double()[..., None]], dim=2)
@@ -130,8 +130,8 @@ class Beams:
             fused_RV = self.prefixes.all_scores().flatten(0, 1)
         if self.fusion is not None:
             language_RV = self.fusion.score(self.tokens_BWU[..., -1].flatten()).float()
-            spoken_weight = self.ctc_weight if self.decoder is None else self.decoder_weight
-            fused_RV = spoken_weight * fused_RV + self.language_weight * language_RV
+            acoustic_weight = self.ctc_weight if self.decoder is None else self.decoder_weight
+            fused_RV = acoustic_weight * fused_RV + self.language_weight * language_RV
         # Of the special tokens only the end, apart, and the unknown token may be chosen.
         count = min(self.num_candidates, fused_RV.size(1) - UNK_ID)
         likeliest_RC = fused_RV[:, UNK_ID:].topk(count)
@@ -161,18 +161,18 @@ class Beams:
         )
 
     def _run_decoder(self) -> tuple[Tensor, Tensor]:
-        """(R, V) log-probabilities of the next token, and (B, W) the step that is attended to on average.
+        """(R, V) log-probabilities of the next token, and (B, W) the mean attended step.
 
-        The latter means nothing where none is.
+        The latter has no meaning without attention.
         """
         shape = self.decoder_BW.shape
         if self.decoder is None:
             return self.steps_T.new_zeros(()).expand(shape.numel(), self.vocab_size), self.decoder_BW
-        tokens_R1, asked = self.tokens_BWU[..., -1].reshape(-1, 1), self.decoder.last_heads
+        tokens_R1, heads = self.tokens_BWU[..., -1].reshape(-1, 1), self.decoder.last_heads
         bias_R1T = None
-        if self.guide is not None and self.prefixes is not None:
-            bias_R1T = self.guide.compute_bias(self.prefixes.next_token_times()).flatten(0, 1)[:, None]
-        logits_R1V, attention = self.decoder.step(tokens_R1, self.state, asked, bias_R1T)
+        if self.window is not None and self.prefixes is not None:
+            bias_R1T = self.window.compute_bias(self.prefixes.next_token_times()).flatten(0, 1)[:, None]
+        logits_R1V, attention = self.decoder.step(tokens_R1, self.state, heads, bias_R1T)
         attended_BW = self.decoder_BW
         if self.attends:
             (weights_RH1T,) = attention.values()
@@ -216,7 +216,7 @@ class Beams:
         self.dead_mask_BW = self.dead_mask_BW[kept_B]
 
 
-class Ends:
+class Finished:
     """The best hypotheses that have ended, of each utterance."""
 
     def __init__(self, batch: int, nbest: int, device: torch.device) -> None:
@@ -238,7 +238,7 @@ class Ends:
         self.numbers_BHN = self.numbers_BHN[kept_B]
 
     def read(self, rows: Tensor, beams: Beams) -> NBest:
-        found = []
+        nbest = []
         columns = (self.scores_BH[rows], self.tokens_BHU[rows], self.numbers_BHN[rows])
         for row in zip(*(column.tolist() for column in columns), strict=True):
             hypotheses = []
@@ -254,8 +254,8 @@ class Ends:
                             tuple(attended[:length]) if beams.attends else (),
                         )
                     )
-            found.append(hypotheses or [Hypothesis((), -math.inf)])
-        return found
+            nbest.append(hypotheses or [Hypothesis((), -math.inf)])
+        return nbest
 
 
 def _pick(values_BNU: Tensor, index_BW: Tensor) -> Tensor:
@@ -263,7 +263,7 @@ def _pick(values_BNU: Tensor, index_BW: Tensor) -> Tensor:
 
 
 def find_window_width(model: SpeechModel, config: DecodingConfig) -> float | None:
-    """The width asked for, or the one that the decoder was trained with."""
+    """The requested width, or the one that the decoder was trained with."""
     width = config.window_width
     if width is None:
         return model.window_width
@@ -293,8 +293,8 @@ def search_beams(
     if beams.decoder is not None:
         limits_B = limits_B.clamp(max=beams.decoder.max_tokens)
     utterances_B = torch.arange(len(limits_B), device=limits_B.device)
-    ends = Ends(len(limits_B), config.nbest, limits_B.device)
-    found: NBest = [[] for _ in limits_B]
+    finished = Finished(len(limits_B), config.nbest, limits_B.device)
+    nbest: NBest = [[] for _ in limits_B]
     for num_tokens in itertools.count():  # of every running hypothesis
         choices = beams.choose()
         scores_BN = choices.scores_BWC.flatten(1).masked_fill((num_tokens >= limits_B)[:, None], -torch.inf)
@@ -303,20 +303,20 @@ def search_beams(
         if ctc_weight == 0:
             is_early_BW = (choices.end_gap_BW > END_MARGIN) & (num_tokens < limits_B)[:, None]
             end_BW = end_BW.masked_fill(is_early_BW, -torch.inf)
-        ends.add(_accept(end_BW, top_BW, config.beam), choices, beams)
+        finished.add(_accept(end_BW, top_BW, config.beam), choices, beams)
         beams.advance(choices, chosen_BW, top_BW)
-        is_running_B = ends.scores_BH[:, -1] < top_BW[:, 0]
-        running = is_running_B.nonzero()[:, 0]  # the one place in a step where a GPU is waited for
+        is_running_B = finished.scores_BH[:, -1] < top_BW[:, 0]
+        running = is_running_B.nonzero()[:, 0]  # the only synchronization with a GPU in a step
         if len(running) <= 0.75 * len(utterances_B) or len(running) == 0:
-            done = (~is_running_B).nonzero()[:, 0]
+            ended = (~is_running_B).nonzero()[:, 0]
             for utterance, hypotheses in zip(
-                utterances_B[done].tolist(), ends.read(done, beams), strict=True
+                utterances_B[ended].tolist(), finished.read(ended, beams), strict=True
             ):
-                found[utterance] = hypotheses
+                nbest[utterance] = hypotheses
             if len(running) == 0:
-                return found
+                return nbest
             beams.select_utterances(running)
-            ends.select_utterances(running)
+            finished.select_utterances(running)
             utterances_B, limits_B = utterances_B[running], limits_B[running]
     raise AssertionError
 
@@ -340,7 +340,7 @@ class Prefixes:
     in_blank_BW: Tensor  # of the alignments so far that end in blank
     in_token_BW: Tensor  # or in the last token
     last_BW: Tensor  # the last token
-    hash_BW: Tensor  # 64 bits that tell one text from another
+    hash_BW: Tensor  # 64 bits that identify the text
     parent_BW: Tensor  # hash of the text without its last token
 
     @property
@@ -369,7 +369,7 @@ def search_prefixes(
 
 
 def drop_certain_blanks(scores_BTV: Tensor) -> Tensor:
-    """Drop steps that are surely blank and follow another such: they change nothing but cost time."""
+    """Drop certain blanks that follow another one: they change nothing but cost time."""
     is_certain_BT = scores_BTV[:, :, BLANK_ID] > CERTAIN
     keep_BT = torch.ones_like(is_certain_BT)
     keep_BT[:, 1:] = ~(is_certain_BT[:, 1:] & is_certain_BT[:, :-1])
@@ -392,12 +392,12 @@ def _start(batch: int, device: torch.device) -> Prefixes:
 def _advance(
     old: Prefixes, scores_BV: Tensor, candidates_BC: Tensor, config: DecodingConfig
 ) -> tuple[Prefixes, Tensor, Tensor]:
-    """The beam after one step, the place of each text's parent in the old beam, and its new token or none."""
+    """The beam after one step, the slot of each text's parent in the old beam, and its new token or none."""
     width = old.last_BW.size(1)
     total_BW = old.total_BW
     last_scores_BW = scores_BV.gather(1, old.last_BW.clamp(min=0))
 
-    # Which beam is another's parent: (B, child, parent). What the parent says with the child's last token is
+    # Which beam is another's parent: (B, child, parent). The parent extended by the child's last token is
     # more of the child, not a text of its own.
     is_parent_BWW = old.parent_BW[:, :, None] == old.hash_BW[:, None, :]
     is_repeat_BWW = old.last_BW[:, :, None] == old.last_BW[:, None, :]
@@ -434,7 +434,7 @@ def _advance(
         hash_BW=torch.where(is_stay_BW, hash_BW, _hash(hash_BW, token_BW)),
         parent_BW=torch.where(is_stay_BW, old.parent_BW.gather(1, parents_BW), hash_BW),
     )
-    return _disown(new, best_BW == -torch.inf), parents_BW, tokens_BW
+    return _unlink_empty(new, best_BW == -torch.inf), parents_BW, tokens_BW
 
 
 def _hash(prefix: Tensor, token: Tensor) -> Tensor:
@@ -443,13 +443,13 @@ def _hash(prefix: Tensor, token: Tensor) -> Tensor:
     return mixed ^ (mixed >> 31)
 
 
-def _disown(prefixes: Prefixes, is_impossible_BW: Tensor) -> Prefixes:
-    """Places of the beam that had nothing to fill them get hashes of their own, no one's parent or child."""
-    places_W = torch.arange(is_impossible_BW.size(1), device=is_impossible_BW.device)
+def _unlink_empty(prefixes: Prefixes, is_impossible_BW: Tensor) -> Prefixes:
+    """Give empty slots of the beam hashes of their own, so that they are no one's parent or child."""
+    slots_W = torch.arange(is_impossible_BW.size(1), device=is_impossible_BW.device)
     return replace(
         prefixes,
-        hash_BW=torch.where(is_impossible_BW, _hash(places_W, places_W - 7), prefixes.hash_BW),
-        parent_BW=torch.where(is_impossible_BW, _hash(places_W, places_W - 77), prefixes.parent_BW),
+        hash_BW=torch.where(is_impossible_BW, _hash(slots_W, slots_W - 7), prefixes.hash_BW),
+        parent_BW=torch.where(is_impossible_BW, _hash(slots_W, slots_W - 77), prefixes.parent_BW),
     )
 
 
@@ -478,25 +478,25 @@ def _read_prefixes(
 
 def rescore(
     encoded: EncodedAudio,
-    found: NBest,
+    nbest: NBest,
     config: DecodingConfig,
     language_model: FusionModel | None = None,
 ) -> NBest:
     """Sort the texts again by decoder and CTC, and cut them to `config.nbest`; all are scored in one pass."""
-    tokens_RU, counts_R = pad_texts(found, encoded.lengths_B.device)
+    tokens_RU, counts_R = pad_texts(nbest, encoded.lengths_B.device)
     decoder_R, attended_RN = _score_by_decoder(encoded, tokens_RU, counts_R, config)
     language_R = torch.zeros_like(decoder_R)
     if language_model is not None and config.language_model_weight > 0:
         language_R = score_texts(language_model, tokens_RU, counts_R, SOS_ID, EOS_ID)
     columns = [
-        column.unflatten(0, (len(found), -1)).tolist() for column in (decoder_R, language_R, attended_RN)
+        column.unflatten(0, (len(nbest), -1)).tolist() for column in (decoder_R, language_R, attended_RN)
     ]
     ranked = []
-    for texts, *rows in zip(found, *columns, strict=True):
+    for texts, *rows in zip(nbest, *columns, strict=True):
         scored = []
         for text, by_decoder, language, attended in zip(texts, *rows, strict=False):
             score = (1 - config.ctc_weight) * by_decoder + config.language_model_weight * language
-            # CTC may be wholly against a text (-inf), which a weight of 0 should forgive.
+            # CTC may give -inf, which a weight of 0 must ignore.
             score += config.ctc_weight * text.ctc_log_probability if config.ctc_weight else 0.0
             attended_steps = tuple(attended[: len(text.tokens) + 1])
             scored.append(
@@ -509,7 +509,7 @@ def rescore(
 def _score_by_decoder(
     encoded: EncodedAudio, tokens_RU: Tensor, counts_R: Tensor, config: DecodingConfig
 ) -> tuple[Tensor, Tensor]:
-    """(R,) log-probabilities of texts and their ends, and (R, N) the steps attended to on average, if any."""
+    """(R,) log-probabilities of texts and their ends, and (R, N) the mean attended steps, if any."""
     decoder, encoded_BTD, lengths_B = encoded.model.decoder, encoded.encoded_BTD, encoded.lengths_B
     assert isinstance(decoder, Decoder)
     inputs_RN = F.pad(tokens_RU, (1, 0), value=SOS_ID)
@@ -531,7 +531,7 @@ def _score_by_decoder(
 
 
 def score_texts(model: FusionModel, tokens_RU: Tensor, lengths_R: Tensor, sos_id: int, eos_id: int) -> Tensor:
-    """(R,) log-probabilities of whole texts and their end under a language model, in float64."""
+    """(R,) log-probabilities of complete texts and their end under a language model, in float64."""
     inputs_RN = F.pad(tokens_RU, (1, 0), value=sos_id)
     targets_RN = F.pad(tokens_RU, (0, 1), value=eos_id).scatter(1, lengths_R[:, None], eos_id)
     state = model.start(len(tokens_RU), tokens_RU.device)
@@ -542,10 +542,10 @@ def score_texts(model: FusionModel, tokens_RU: Tensor, lengths_R: Tensor, sos_id
     return total_R
 
 
-def pad_texts(found: NBest, device: torch.device) -> tuple[Tensor, Tensor]:
+def pad_texts(nbest: NBest, device: torch.device) -> tuple[Tensor, Tensor]:
     """(R, U) tokens and (R,) counts, as many rows for each utterance; rows without a text are empty."""
-    most, none = max(map(len, found)), Hypothesis((), 0.0)
-    whole = [text.tokens for texts in found for text in [*texts, *[none] * (most - len(texts))]]
-    rows = [torch.tensor(tokens, dtype=torch.long) for tokens in whole]
+    most, none = max(map(len, nbest)), Hypothesis((), 0.0)
+    padded = [text.tokens for texts in nbest for text in [*texts, *[none] * (most - len(texts))]]
+    rows = [torch.tensor(tokens, dtype=torch.long) for tokens in padded]
     padded_RU = pad_sequence(rows, batch_first=True, padding_value=EOS_ID)
     return padded_RU.to(device), torch.tensor([*map(len, rows)], device=device)

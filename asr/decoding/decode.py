@@ -51,12 +51,12 @@ Name = TypeVar("Name")
 Attempt = TypeVar("Attempt")
 Result = TypeVar("Result")
 
-# Audio is padded to a multiple of so many encoded steps, and that of equal padded length goes together. So
-# the shapes of an utterance's matrices, and with them the rounding, do not depend on its company: a
+# Audio is padded to a multiple of so many encoded steps, and batched by padded length. So
+# the shapes of an utterance's matrices, and with them the rounding, do not depend on its neighbors: a
 # Transformer encodes it to the same bits in any batch. The kernels of LSTM and Conformer still differ in the
 # last digit.
 STEP_MULTIPLE = 16
-_CONSTRAINED_CTC_WEIGHT = 0.8  # the decoder may then choose among what CTC finds likely, and no more
+_CONSTRAINED_CTC_WEIGHT = 0.8  # the decoder then chooses among what CTC finds likely
 
 
 # --- methods ------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ PREFERRED: tuple[str, ...] = ("joint", "attention", "parallel", "ctc_beam")  # b
 
 
 def offered_methods(model: SpeechModel, with_language_model: bool = False) -> list[str]:
-    """All that the heads of the model allow, the cheapest first; with a language model, those that use it."""
+    """All methods that the model supports, the cheapest first; with a language model, those that use it."""
     methods = [name for name in METHODS if not _find_missing(model, name)]
     if with_language_model:
         return [name for name in methods if METHODS[name].fuses_language_model] or methods
@@ -117,7 +117,7 @@ def offered_methods(model: SpeechModel, with_language_model: bool = False) -> li
 
 
 def resolve_method(model: SpeechModel, method: str) -> str:
-    """Choose for this model what auto means; refuse a method that it has no head for."""
+    """Resolve auto for this model; reject a method that it has no head for."""
     if method == "auto":
         return next(name for name in PREFERRED if not _find_missing(model, name))
     if method not in METHODS:
@@ -128,7 +128,7 @@ def resolve_method(model: SpeechModel, method: str) -> str:
 
 
 def _find_missing(model: SpeechModel, name: str) -> str:
-    """Name what the method needs and this model lacks; "" if nothing is missing."""
+    """Return the head that the method needs and this model lacks; "" if none is missing."""
     method = METHODS[name]
     if method.needs_ctc and model.ctc_head is None:
         return "a CTC head"
@@ -139,7 +139,7 @@ def _find_missing(model: SpeechModel, name: str) -> str:
 
 
 def check_decoding(model: SpeechModel, config: DecodingConfig, language_model: FusionModel | None) -> str:
-    """Return the method that is meant; raise a UserError if this model cannot be decoded so."""
+    """Return the resolved method; raise a UserError if this model does not support the settings."""
     name = resolve_method(model, config.method)
     if (language_model is None) != (config.language_model_weight == 0):
         mismatch = "there is no language model" if language_model is None else "a language model was given"
@@ -156,31 +156,31 @@ def check_decoding(model: SpeechModel, config: DecodingConfig, language_model: F
 def search_encoded(
     encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None = None
 ) -> NBest:
-    """Search for up to `config.nbest` hypotheses for each utterance, best first; always at least one.
+    """Search for up to `config.nbest` hypotheses of each utterance, best first; always at least one.
 
-    An utterance without encoded steps has the empty text, for certain.
+    An utterance without encoded steps has the empty text, with probability 1.
     """
     method = METHODS[check_decoding(encoded.model, config, language_model)]
-    assert not encoded.model.training, "decoding wants model.eval(): dropout would change the text"
+    assert not encoded.model.training, "decoding requires model.eval(): dropout would change the text"
     has_steps_B = encoded.lengths_B > 0
     some = has_steps_B.nonzero()[:, 0]
     certain = 0.0 if method.decoder else math.nan, 0.0 if method.needs_ctc else math.nan
-    found = iter(method.search(encoded.select(some), config, language_model) if len(some) else ())
+    results = iter(method.search(encoded.select(some), config, language_model) if len(some) else ())
     return [
-        next(found) if has_steps else [Hypothesis((), 0.0, *certain)] for has_steps in has_steps_B.tolist()
+        next(results) if has_steps else [Hypothesis((), 0.0, *certain)] for has_steps in has_steps_B.tolist()
     ]
 
 
-def search_quickly(encoded: EncodedAudio) -> dict[str, list[list[int]]]:
+def search_greedy(encoded: EncodedAudio) -> dict[str, list[list[int]]]:
     """Greedy tokens of each utterance by each head, "ctc" and "decoder", for scores during training."""
-    found = {}
+    tokens = {}
     if encoded.model.ctc_head is not None:
-        found["ctc"] = encoded.ctc_paths.texts()
+        tokens["ctc"] = encoded.ctc_paths.texts()
     if encoded.model.decoder is not None:
         method: str = "attention" if isinstance(encoded.model.decoder, Decoder) else "parallel"
         ranked = search_encoded(encoded, DecodingConfig(method=method, beam=1))
-        found["decoder"] = [list(best.tokens) for best, *_ in ranked]
-    return found
+        tokens["decoder"] = [list(best.tokens) for best, *_ in ranked]
+    return tokens
 
 
 # --- audio to tokens ----------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class DecodingSetup:
 
 @dataclass(frozen=True)
 class DecodedUtterance:
-    """Tokens of an utterance, and how they were found."""
+    """Tokens of an utterance, and the method that found them."""
 
     tokens: tuple[int, ...]
     method: str
@@ -227,14 +227,14 @@ class DecodedBatch:
     @property
     def best(self) -> list[tuple[float, DecodedUtterance]]:
         """The speed to choose for each utterance, and its decoded text."""
-        found = {speed: utterances for speed, (_, utterances) in self.at_speeds.items()}
-        rows = range(len(next(iter(found.values()))))
-        speeds = [max(found, key=lambda speed: found[speed][row].rank) for row in rows]
-        return [(speed, found[speed][row]) for row, speed in enumerate(speeds)]
+        decoded = {speed: utterances for speed, (_, utterances) in self.at_speeds.items()}
+        rows = range(len(next(iter(decoded.values()))))
+        speeds = [max(decoded, key=lambda speed: decoded[speed][row].rank) for row in rows]
+        return [(speed, decoded[speed][row]) for row, speed in enumerate(speeds)]
 
 
 class SpeechDecoder:
-    """A model with all that stands between samples and tokens."""
+    """A model with front end, tokenizer and checks: samples to tokens."""
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class SpeechDecoder:
     def decode_batch(
         self, audio: Sequence[np.ndarray], setups: Mapping[Name, DecodingSetup]
     ) -> dict[Name, DecodedBatch]:
-        """Decode by every setup what is encoded once at each speed; all speeds of a setup in one search."""
+        """Encode once at each speed, decode by every setup; all speeds of a setup in one search."""
         encoded, encoding_seconds = {}, {}
         for speed in sorted({speed for setup in setups.values() for speed in setup.config.speeds}):
             began = read_clock(self.device)
@@ -266,9 +266,9 @@ class SpeechDecoder:
         for name, setup in setups.items():
             began = read_clock(self.device)
             speeds = sorted(set(setup.config.speeds))
-            found = iter(self.decode(join_encoded([encoded[speed] for speed in speeds]), setup))
+            decoded = iter(self.decode(join_encoded([encoded[speed] for speed in speeds]), setup))
             at_speeds = {
-                speed: (encoded[speed], list(itertools.islice(found, len(audio)))) for speed in speeds
+                speed: (encoded[speed], list(itertools.islice(decoded, len(audio)))) for speed in speeds
             }
             seconds = read_clock(self.device) - began + sum(encoding_seconds[speed] for speed in speeds)
             batches[name] = DecodedBatch(at_speeds, seconds)
@@ -292,7 +292,7 @@ class SpeechDecoder:
         played = [change_speed(audio_S, speed, self.sample_rate) for audio_S in audio]
         features_BTF, lengths_B = self.front_end(*pad_audio(played, self.device))
         padded_BTF = F.pad(features_BTF, (0, 0, 0, num_frames - features_BTF.size(1)))
-        with arithmetic(self.device, self.dtype):
+        with compute_type(self.device, self.dtype):
             try:
                 encoded = EncodedAudio(self.model, *self.model.encode(padded_BTF, lengths_B))
             except UserError:  # the multiple may be longer than a model can take, and the audio not
@@ -303,20 +303,20 @@ class SpeechDecoder:
 
     @torch.inference_mode()
     def decode(self, encoded: EncodedAudio, setup: DecodingSetup) -> list[DecodedUtterance]:
-        """Decode, and decode again what has faults: by CTC, which cannot go astray, then by the decoder held
-        close to CTC. If nothing is without faults, the first with the fewest is taken.
+        """Decode, and decode again if there are faults: by CTC, which cannot hallucinate, then by the decoder
+        constrained by CTC. If nothing is without faults, the first with the fewest is taken.
 
-        With checks off, the first text stands.
+        With checks off, the first text is kept.
         """
         lengths = encoded.lengths_B.tolist()
         attempts = plan_attempts(self.model, setup.config)
-        with arithmetic(self.device, self.dtype):
+        with compute_type(self.device, self.dtype):
             ctc_texts = self._read_ctc(encoded) if self.checks.enabled else [None] * len(lengths)
 
             def run(attempt: DecodingConfig, rows: list[int]) -> Iterator[DecodedUtterance]:
                 part = encoded.select(torch.tensor(rows, device=encoded.lengths_B.device))
-                found = search_encoded(part, attempt, setup.language_model)
-                for row, (best, *_) in zip(rows, found, strict=True):
+                nbest = search_encoded(part, attempt, setup.language_model)
+                for row, (best, *_) in zip(rows, nbest, strict=True):
                     yield self._check(best, attempt.method, ctc_texts[row], lengths[row])
 
             rows = [row for row, ctc in enumerate(ctc_texts) if lengths[row] and is_speech(ctc)]
@@ -340,25 +340,25 @@ class SpeechDecoder:
         paths = encoded.ctc_paths
         columns = (paths.steps_BU, paths.log_probabilities_BU, paths.path_log_probability_B)
         texts: list[CtcText | None] = []
-        for tokens, steps, values, whole in zip(
+        for tokens, steps, values, path in zip(
             paths.texts(), *(column.tolist() for column in columns), strict=True
         ):
             count = len(tokens)
             mean = sum(values[:count]) / count if count else -math.inf
-            texts.append(CtcText(tokens, steps[:count], self.tokenizer.decode(tokens), mean, whole))
+            texts.append(CtcText(tokens, steps[:count], self.tokenizer.decode(tokens), mean, path))
         return texts
 
     def time_tokens(self, encoded: EncodedAudio, tokens: Sequence[Sequence[int]]) -> list[list[TokenTime]]:
         """Time of each token, by the CTC head, else by cross-attention."""
         if self.model.ctc_head is not None:
             return align_by_ctc(encoded.ctc_BTV.cpu(), encoded.lengths_B, tokens)
-        with arithmetic(self.device, self.dtype):
+        with compute_type(self.device, self.dtype):
             return align_by_attention(self.model, encoded.encoded_BTD, encoded.lengths_B, tokens)
 
     def score_tokens(self, batch: DecodedBatch) -> list[tuple[float, int]]:
         """Log-probability and number of the tokens of each utterance over all speeds.
 
-        A decoder that goes token by token gives it, whatever found the text: CTC gives high probability to
+        An autoregressive decoder scores them, whatever found the text: CTC gives high probability to
         letters that the decoder has never seen in a row.
         """
         sums = [(0.0, 0)] * len(batch.best)
@@ -366,7 +366,7 @@ class SpeechDecoder:
             scores = [one.likelihood for one in decoded]
             if isinstance(self.model.decoder, Decoder):
                 texts = [[Hypothesis(one.tokens, 0.0)] for one in decoded]
-                with arithmetic(self.device, self.dtype):
+                with compute_type(self.device, self.dtype):
                     ranked = rescore(encoded, texts, DecodingConfig(ctc_weight=0))
                 scores = [text.log_probability for (text,) in ranked]
             for row, (one, score) in enumerate(zip(decoded, scores, strict=True)):
@@ -377,18 +377,18 @@ class SpeechDecoder:
 
 
 def plan_attempts(model: SpeechModel, config: DecodingConfig) -> list[DecodingConfig]:
-    """List the decoding asked for, then its fallbacks, as far as the model has the heads."""
-    asked = config.model_copy(update={"method": resolve_method(model, config.method), "nbest": 1})
-    attempts = [asked]
-    if model.ctc_head is not None and asked.method != "ctc_beam":
-        attempts.append(asked.model_copy(update={"method": "ctc_beam"}))
+    """List the requested decoding, then its fallbacks, as far as the model has the heads."""
+    requested = config.model_copy(update={"method": resolve_method(model, config.method), "nbest": 1})
+    attempts = [requested]
+    if model.ctc_head is not None and requested.method != "ctc_beam":
+        attempts.append(requested.model_copy(update={"method": "ctc_beam"}))
     if isinstance(model.decoder, Decoder):
-        narrow = {"beam": max(1, asked.beam // 3)}
+        narrow = {"beam": max(1, requested.beam // 3)}
         if model.ctc_head is None:
-            attempts.append(asked.model_copy(update=narrow))
-        elif METHODS[asked.method].decoder:
-            held = {"method": "joint", "ctc_weight": max(asked.ctc_weight, _CONSTRAINED_CTC_WEIGHT)}
-            attempts.append(asked.model_copy(update=narrow | held))
+            attempts.append(requested.model_copy(update=narrow))
+        elif METHODS[requested.method].decoder:
+            weight = max(requested.ctc_weight, _CONSTRAINED_CTC_WEIGHT)
+            attempts.append(requested.model_copy(update=narrow | {"method": "joint", "ctc_weight": weight}))
     return attempts
 
 
@@ -399,7 +399,7 @@ def _drop(ctc: CtcText | None, faults: Iterable[str]) -> DecodedUtterance:
 
 
 def _choose(attempts: Sequence[DecodedUtterance]) -> DecodedUtterance:
-    """The first with the fewest faults, with a warning of all that was wrong on the way to it."""
+    """The first with the fewest faults, with the warnings of all attempts up to it."""
     if not attempts[-1].method:  # dropped
         return attempts[-1]
     best = min(range(len(attempts)), key=lambda index: len(attempts[index].warnings))
@@ -446,8 +446,8 @@ def batch_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     )
 
 
-def arithmetic(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractContextManager[Any]:
-    """Compute matrix products in this type."""
+def compute_type(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractContextManager[Any]:
+    """Autocast of matrix products to this type."""
     if dtype != torch.float32:
         return torch.autocast(device.type, dtype)
     if device.type == "cuda":

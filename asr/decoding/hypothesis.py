@@ -40,7 +40,7 @@ class DecodingConfig(Config):
     nbest: int = pydantic.Field(default=1, gt=0)
     """Maximum number of hypotheses returned for each utterance, of those in the beam."""
     ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
-    """Share of CTC in the score with joint and rescoring; the rest is the decoder's."""
+    """Weight of CTC in the score with joint and rescoring; the rest is the decoder's."""
     language_model_weight: float = pydantic.Field(default=0.0, ge=0)
     """Weight of a language model's log-probability, which is added to the score."""
     window_width: float | None = pydantic.Field(default=None, gt=0)
@@ -80,7 +80,7 @@ class Hypothesis:
     def likelihood(self) -> float:
         """Log-probability without a language model, by which texts at different speeds are compared.
 
-        CTC's before the decoder's, which takes a likely text for one that fits the audio.
+        CTC's rather than the decoder's, which prefers likely texts to those that fit the audio.
         """
         return self.log_probability if math.isnan(self.ctc_log_probability) else self.ctc_log_probability
 
@@ -148,7 +148,7 @@ class BestPaths:
     """Highest log-probability among the steps of the token."""
     counts_B: Tensor
     path_log_probability_B: Tensor
-    """Log-probability of the whole path, blanks and repeats included."""
+    """Log-probability of the path, blanks and repeats included."""
 
     def texts(self) -> list[list[int]]:
         rows = zip(self.tokens_BU.tolist(), self.counts_B.tolist(), strict=True)
@@ -161,16 +161,16 @@ def find_best_paths(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> BestPat
     is_first_BT[:, 1:] = path_BT[:, 1:] != path_BT[:, :-1]
     is_audio_BT = length_mask(lengths_B, path_BT.size(1))
     is_token_BT = (path_BT != BLANK_ID) & is_audio_BT
-    # Each step goes to the place of its token; blanks and padding to one after all of them.
-    places_BT = (is_first_BT & is_token_BT).cumsum(1) - 1
+    # Each step goes to the position of its token; blanks and padding to one after all of them.
+    positions_BT = (is_first_BT & is_token_BT).cumsum(1) - 1
     counts_B = (is_first_BT & is_token_BT).sum(1)
     longest = int(counts_B.max()) if len(counts_B) else 0
-    places_BT = places_BT.masked_fill(~is_token_BT, longest)
+    positions_BT = positions_BT.masked_fill(~is_token_BT, longest)
     empty = (len(path_BT), longest + 1)
     steps_BT = torch.arange(path_BT.size(1), device=path_BT.device).expand_as(path_BT)
-    tokens_BU = path_BT.new_full(empty, UNK_ID).scatter(1, places_BT, path_BT)
-    steps_BU = path_BT.new_full(empty, path_BT.size(1)).scatter_reduce(1, places_BT, steps_BT, "amin")
-    peaks_BU = best_BT.new_full(empty, -torch.inf).scatter_reduce(1, places_BT, best_BT, "amax")
+    tokens_BU = path_BT.new_full(empty, UNK_ID).scatter(1, positions_BT, path_BT)
+    steps_BU = path_BT.new_full(empty, path_BT.size(1)).scatter_reduce(1, positions_BT, steps_BT, "amin")
+    peaks_BU = best_BT.new_full(empty, -torch.inf).scatter_reduce(1, positions_BT, best_BT, "amax")
     path_B = best_BT.masked_fill(~is_audio_BT, 0.0).sum(1)
     return BestPaths(tokens_BU[:, :-1], steps_BU[:, :-1], peaks_BU[:, :-1], counts_B, path_B)
 
@@ -205,9 +205,9 @@ class FusionModel(Protocol):
 
 # --- checks -------------------------------------------------------------------------------------
 
-# Attention decoders are free to look anywhere, so they may repeat, skip and invent; a CTC head cannot, since
+# Attention decoders can attend anywhere, so they may repeat, skip and invent; a CTC head cannot, since
 # it reads each step once. The limits beyond which a decoded text is rejected:
-MAX_BACKWARD_SECONDS = 0.6  # speech never runs back; heads look around by a few steps
+MAX_BACKWARD_SECONDS = 0.6  # larger jumps indicate a decoding failure; heads vary by a few steps
 MAX_STILL_TOKENS, STILL_SECONDS = 6, 0.1  # 60 tokens a second, where people speak 15 characters
 MAX_REPEATS = 4  # of a sequence of tokens in a row, unless CTC's best path has as many
 MAX_CTC_DISTANCE = 0.5  # edits per token of the longer text: with less than half shared, one is wrong
@@ -224,15 +224,15 @@ CONFIRMED_NATS = 5.0
 
 class ChecksConfig(Config):
     """Checks that reject a text for repetition, skipped speech or invention, and try another decoding.
-    `checks=off`: the first text stands, whatever it is."""
+    `checks=off`: the first text is kept."""
 
     enabled: bool = True
-    """Whether there are any."""
+    """False: no checks and no fallbacks."""
     max_compression: float | None = pydantic.Field(default=2.4, gt=1)
     """Bytes of the text over its compressed bytes: prose has 1 to 2, endless repetition more. null: no limit.
     The text of CTC's best path may compress as well."""
     min_log_probability: float | None = pydantic.Field(default=-1.0, lt=0)
-    """Mean log-probability of a token under the decoder: at -1 it gives each one chance in three. null: no
+    """Mean log-probability of a token under the decoder: at -1 each has a probability of a third. null: no
     limit."""
 
     max_skipped_seconds: float | None = pydantic.Field(default=1.5, gt=0)
@@ -253,11 +253,11 @@ class ChecksConfig(Config):
         return cls(enabled=False, max_compression=None, min_log_probability=None, max_skipped_seconds=None)
 
     def describe(self) -> str:
-        """on, off, or what was changed, to be printed with a result."""
+        """on, off, or the changed settings, to be printed with a result."""
         if not self.enabled:
             return "off"
-        usual = ChecksConfig()
-        changed = [name for name in type(self).model_fields if getattr(self, name) != getattr(usual, name)]
+        defaults = ChecksConfig()
+        changed = [name for name in type(self).model_fields if getattr(self, name) != getattr(defaults, name)]
         return ", ".join(["on", *(f"{name} {getattr(self, name)}" for name in changed)])
 
 
@@ -272,12 +272,12 @@ class CtcText:
     log_probability: float
     """Mean over its tokens."""
     path_log_probability: float = 0.0
-    """Log-probability of the whole path, blanks included."""
+    """Log-probability of the path, blanks included."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Facts about one decoded segment that the checks look at."""
+    """Facts about one decoded segment that the checks use."""
 
     hypothesis: Hypothesis
     text: str
@@ -289,7 +289,7 @@ class Evidence:
 
 
 def find_faults(evidence: Evidence, config: ChecksConfig) -> list[str]:
-    """List in words what is wrong with a hypothesis."""
+    """Describe the faults of a hypothesis."""
     tokens, ctc = evidence.hypothesis.tokens, evidence.ctc
     if not config.enabled:
         return []
@@ -313,7 +313,7 @@ def find_faults(evidence: Evidence, config: ChecksConfig) -> list[str]:
         faults.append(f"CTC's best path is {ctc.text!r}")
     limit, mean = config.min_log_probability, evidence.hypothesis.log_probability / (len(tokens) + 1)
     if limit is not None and mean < limit:  # nan is not
-        faults.append(f"the decoder itself doubts it: mean log-probability {mean:.2f}")
+        faults.append(f"the decoder finds it unlikely: mean log-probability {mean:.2f}")
     speed = len(tokens) / max(evidence.seconds, evidence.seconds_per_step)
     if speed > MAX_TOKENS_PER_SECOND:
         faults.append(f"{speed:.0f} tokens a second")
@@ -321,8 +321,8 @@ def find_faults(evidence: Evidence, config: ChecksConfig) -> list[str]:
 
 
 def _find_faults_of_attention(evidence: Evidence, config: ChecksConfig) -> list[str]:
-    """Attention that jumps back, stays at one place, or skips spans where CTC's best path has tokens."""
-    steps = evidence.hypothesis.attended_steps[:-1]  # at the end it may look anywhere
+    """Attention that jumps back, stays at one frame, or skips spans where CTC's best path has tokens."""
+    steps = evidence.hypothesis.attended_steps[:-1]  # at the end it may attend anywhere
     seconds, limit = evidence.seconds_per_step, config.max_skipped_seconds
     faults = []
     back = max(
@@ -333,10 +333,10 @@ def _find_faults_of_attention(evidence: Evidence, config: ChecksConfig) -> list[
         faults.append(f"attention jumps back by {back * seconds:.1f} s")
     runs = [steps[first : first + MAX_STILL_TOKENS + 1] for first in range(len(steps) - MAX_STILL_TOKENS)]
     if any((max(run) - min(run)) * seconds < STILL_SECONDS for run in runs):
-        faults.append(f"attention stays at one place for more than {MAX_STILL_TOKENS} tokens")
+        faults.append(f"attention stays at one frame for more than {MAX_STILL_TOKENS} tokens")
     if steps and evidence.ctc is not None and limit is not None:
-        looked = [-math.inf, *sorted(steps), math.inf]
-        for before, after in itertools.pairwise(looked):
+        attended = [-math.inf, *sorted(steps), math.inf]
+        for before, after in itertools.pairwise(attended):
             inside = [step for step in evidence.ctc.steps if before < step < after]
             if inside and (inside[-1] - inside[0]) * seconds > limit:
                 skipped = (inside[-1] - inside[0]) * seconds

@@ -2,9 +2,9 @@
 
 To score, a context is a node: the root for no context, one for each n-gram below the highest order. The row
 of a node holds the tokens that follow it in the file; for all others it backs off to the node without its
-first token. N-grams of words become probabilities of characters: of the words that begin as the last one does
-so far, a character has the share of those that continue with it; <unk> is spelled by characters that are all
-alike. The shares of a step sum to one, and a text has the probability that its words have.
+first token. N-grams of words become probabilities of characters: of the words that start as the last one does
+so far, a character has the probability of those that continue with it; <unk> is spelled by equally likely
+characters. The probabilities of a step sum to one, and a text has the probability that its words have.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 # R rows of a search, V vocabulary, C nodes, E entries: n-grams of order 2 and more, or edges of a tree
 # Of words: W words of the file, S words that can be spelled, in alphabetical order of their tokens, N nodes
-# of the tree of their beginnings
+# of the tree of their prefixes
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 SPACE = "<space>"  # a token that is a space: the file separates words by those
@@ -62,7 +62,7 @@ class Arpa:
 
 
 def read_arpa(path: str | Path) -> Arpa:
-    """Read the file, and check that it is whole. Without a back-off weight, the weight is 0."""
+    """Read the file, and check that it is complete. Without a back-off weight, the weight is 0."""
     orders: list[dict[Ngram, tuple[float, float]]] = []
     counts: list[int] = []
     is_inside = False
@@ -90,10 +90,10 @@ def read_arpa(path: str | Path) -> Arpa:
                 "ARPA file as text (KenLM's binary ones are not read)"
             ) from None
     else:
-        raise UserError(f"{path}: no \\end\\; expected an ARPA file, as text and whole")
-    found = [len(order) for order in orders]
-    if found != counts or not found:
-        raise UserError(f"{path}: {found} n-grams, but its head says {counts}; the file is damaged")
+        raise UserError(f"{path}: no \\end\\; expected a complete ARPA file, as text")
+    sizes = [len(order) for order in orders]
+    if sizes != counts or not sizes:
+        raise UserError(f"{path}: {sizes} n-grams, but its header has {counts}; the file is damaged")
     return Arpa(orders)
 
 
@@ -135,7 +135,7 @@ def estimate_ngrams(sentences: Iterable[Sequence[str]], order: int, vocabulary: 
     words = dict.fromkeys([END, *sorted(word for (word,) in counts[0]), *vocabulary, UNKNOWN])
     words.pop(START, None)
 
-    # Level 0: all words alike.
+    # Level 0: all words equally likely.
     lower: dict[Ngram, float] = {(): 1 / len(words)}
     weights: list[dict[Ngram, float]] = []
     levels: list[dict[Ngram, float]] = []
@@ -166,12 +166,12 @@ def count_ngrams(sentences: Iterable[Sequence[str]], order: int) -> list[Counter
         if {START, END} & set(sentence):
             raise UserError(f"{' '.join(sentence)[:60]!r}: {START} and {END} stand for start and end; remove")
         for size, counter in enumerate(counts, start=1):
-            counter.update(zip(*(words[begin:] for begin in range(size)), strict=False))
+            counter.update(zip(*(words[start:] for start in range(size)), strict=False))
     return counts
 
 
 def _adjust(counts: Counter[Ngram], longer: Counter[Ngram]) -> Counter[Ngram]:
-    """Kneser-Ney: in how many contexts, not how often; but nothing stands before a start."""
+    """Kneser-Ney: in how many contexts, not how often; but nothing precedes a start."""
     contexts = Counter(ngram[1:] for ngram in longer)
     return Counter({ngram: counts[ngram] if ngram[0] == START else contexts[ngram] for ngram in counts})
 
@@ -200,9 +200,10 @@ def _discounts(counts: Counter[Ngram]) -> tuple[float, ...]:
     having = Counter(min(count, 5) for count in counts.values())
     if not all(having[count] for count in (1, 2, 3)):
         return FALLBACK_DISCOUNTS
-    share = having[1] / (having[1] + 2 * having[2])
-    found = tuple(n - (n + 1) * share * having[n + 1] / having[n] for n in (1, 2, 3))
-    return found if all(0 <= value <= n for n, value in enumerate(found, start=1)) else FALLBACK_DISCOUNTS
+    ratio = having[1] / (having[1] + 2 * having[2])
+    discounts = tuple(n - (n + 1) * ratio * having[n + 1] / having[n] for n in (1, 2, 3))
+    are_valid = all(0 <= value <= n for n, value in enumerate(discounts, start=1))
+    return discounts if are_valid else FALLBACK_DISCOUNTS
 
 
 # --- models of the next token -------------------------------------------------------------------
@@ -277,7 +278,7 @@ class NgramTables:
             for words, (log_probability, _) in order.items():
                 if (node := nodes.get(words[:-1])) is None:
                     raise UserError(
-                        f"the n-gram {' '.join(words)!r} is there, but not its beginning, "
+                        f"the n-gram {' '.join(words)!r} is there, but not its prefix, "
                         f"{' '.join(words[:-1])!r}; the ARPA file is damaged"
                     )
                 target = nodes[words] if words in nodes else _longest_node(words[1:], nodes)
@@ -309,14 +310,14 @@ class NgramTables:
         if self.nodes_CV.numel():
             return self.nodes_CV[nodes_R, tokens_R]
         vocab_size, num_entries = len(self.unigrams_V), len(self.keys_E)
-        found_R = torch.full_like(nodes_R, -1)
+        targets_R = torch.full_like(nodes_R, -1)
         while num_entries and bool((nodes_R != ROOT).any()):
             keys_R = nodes_R * vocab_size + tokens_R
-            places_R = torch.searchsorted(self.keys_E, keys_R).clamp(max=num_entries - 1)
-            is_hit_R = (self.keys_E[places_R] == keys_R) & (found_R < 0)
-            found_R = torch.where(is_hit_R, self.nodes_E[places_R], found_R)
-            nodes_R = torch.where(found_R < 0, self.shorter_C[nodes_R], ROOT)
-        return torch.where(found_R < 0, self.unigram_nodes_V[tokens_R], found_R)
+            positions_R = torch.searchsorted(self.keys_E, keys_R).clamp(max=num_entries - 1)
+            is_hit_R = (self.keys_E[positions_R] == keys_R) & (targets_R < 0)
+            targets_R = torch.where(is_hit_R, self.nodes_E[positions_R], targets_R)
+            nodes_R = torch.where(targets_R < 0, self.shorter_C[nodes_R], ROOT)
+        return torch.where(targets_R < 0, self.unigram_nodes_V[tokens_R], targets_R)
 
     def score(self, nodes_R: Tensor) -> Tensor:
         """(R, V), from the shortest context to the longest: back off, then put in the file's own scores."""
@@ -403,11 +404,11 @@ class WordNgramModel(RowModel):
         )
         nodes: dict[tuple[int, ...], int] = {(): ROOT}
         spans = [[0, len(spelled)]]
-        for place, (tokens, _) in enumerate(spelled):
+        for position, (tokens, _) in enumerate(spelled):
             for end in range(1, len(tokens) + 1):
                 if nodes.setdefault(tokens[:end], len(nodes)) == len(spans):
-                    spans.append([place, place])
-                spans[nodes[tokens[:end]]][1] = place + 1
+                    spans.append([position, position])
+                spans[nodes[tokens[:end]]][1] = position + 1
         spans.append([0, 0])  # no word begins like this
         self.children_NV = torch.full((len(spans), vocab_size), len(nodes))
         for tokens, node in nodes.items():
@@ -439,10 +440,10 @@ class WordNgramModel(RowModel):
             nodes_R = self.children_NV[nodes_R, tokens_R].masked_fill(ends_R, ROOT)
             depths_R = (depths_R + 1).masked_fill(ends_R, 0)
         columns_after = history_R, scores_RW, nodes_R, depths_R
-        probabilities_RV = self._share_out(*columns_after, is_new=columns is None)
+        probabilities_RV = self._next_probabilities(*columns_after, is_new=columns is None)
         return columns_after, probabilities_RV.clamp(max=1).log().float()
 
-    def _share_out(
+    def _next_probabilities(
         self, history_R: Tensor, scores_RW: Tensor, nodes_R: Tensor, depths_R: Tensor, is_new: bool
     ) -> Tensor:
         """(R, V) probabilities of the next character, of the space and of the end."""
@@ -450,8 +451,11 @@ class WordNgramModel(RowModel):
         sums_RS = F.pad(words_RW[:, self.order_S].cumsum(1), (1, 0))
         unknown_R = words_RW[:, self.word_ids[UNKNOWN]] * float(self.num_symbols) ** -depths_R
         word_R = self.word_of_N[nodes_R]
-        whole_R = words_RW.gather(1, word_R[:, None])[:, 0]
-        whole_R = whole_R.masked_fill(word_R == self.word_ids[UNKNOWN], 0.0) + unknown_R / self.num_symbols
+        word_probability_R = words_RW.gather(1, word_R[:, None])[:, 0]
+        word_probability_R = (
+            word_probability_R.masked_fill(word_R == self.word_ids[UNKNOWN], 0.0)
+            + unknown_R / self.num_symbols
+        )
         after_RW = self.ngrams.score(self.ngrams.advance(history_R, word_R))
         ends_R = after_RW[:, self.word_ids[END]].double().exp()
 
@@ -460,21 +464,21 @@ class WordNgramModel(RowModel):
         parts_RV = (parts_RV.clamp(min=0) + unknown_R[:, None] / self.num_symbols) * self.is_character_V
         all_R2 = sums_RS.gather(1, self.spans_N2[nodes_R])
         all_R = all_R2[:, 1] - all_R2[:, 0] + unknown_R
-        parts_RV[:, self.space_id] = whole_R * (1 - ends_R)
-        parts_RV[:, EOS_ID] = whole_R * ends_R
-        shares_RV = parts_RV / all_R[:, None]
+        parts_RV[:, self.space_id] = word_probability_R * (1 - ends_R)
+        parts_RV[:, EOS_ID] = word_probability_R * ends_R
+        next_RV = parts_RV / all_R[:, None]
         if is_new:  # no token yet: the end is a word like any other
             none_R = words_RW[:, self.word_ids[END]]
-            shares_RV *= 1 - none_R[:, None]
-            shares_RV[:, EOS_ID] += none_R
-        return shares_RV
+            next_RV *= 1 - none_R[:, None]
+            next_RV[:, EOS_ID] += none_R
+        return next_RV
 
 
 # --- lexicon ------------------------------------------------------------------------------------
 
 
 class Lexicon(RowModel):
-    """A model of zeros and -inf, with which a beam finds known words only. On the CPU.
+    """A model of zeros and -inf, which limits a beam to known words. On the CPU.
 
     `words` are spelled as the training texts are; one that has no spelling in tokens is left out.
     """
@@ -497,15 +501,15 @@ class Lexicon(RowModel):
         self.first_edge_N = self.num_edges_N.cumsum(0) - self.num_edges_N
 
     def step(self, columns: Columns | None, tokens_R: Tensor) -> tuple[Columns, Tensor]:
-        """The column: beginning of a word that each text stands in."""
+        """The column: prefix of the word that each text is in."""
         tokens_R = tokens_R.cpu()
         if columns is None:
             nodes_R = torch.full_like(tokens_R, ROOT)
         else:
             (before_R,) = columns
             keys_R = before_R * self.vocab_size + tokens_R
-            places_R = torch.searchsorted(self.keys_E, keys_R).clamp(max=len(self.keys_E) - 1)
-            nodes_R = torch.where(self.keys_E[places_R] == keys_R, self.targets_E[places_R], self.dead)
+            positions_R = torch.searchsorted(self.keys_E, keys_R).clamp(max=len(self.keys_E) - 1)
+            nodes_R = torch.where(self.keys_E[positions_R] == keys_R, self.targets_E[positions_R], self.dead)
             ended_R = torch.where(self.is_word_N[before_R], ROOT, self.dead)
             nodes_R = torch.where(tokens_R == self.space_id, ended_R, nodes_R)
         is_over_R = self.is_word_N[nodes_R]

@@ -1,8 +1,8 @@
 """Timestamps and confidence of words: by the CTC head, or else by cross-attention.
 
-A head tells near which encoded step a token was recognized, not how far its sound reaches: CTC gives a token
+A head gives the encoded step near which a token was recognized, not how long it sounds: CTC gives a token
 one or two steps and calls the rest blank. So the head decides between which moments a word begins and ends,
-and the energy of the audio where: at the pause in between, or at the quietest moment if there is no pause.
+and the energy of the audio where: at the pause in between, or at the quietest frame if there is no pause.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def align_by_attention(
         firsts, pasts = warp(weights_BNT[row, : len(ids), :length])
         times = []
         for column, (token, first, past) in enumerate(zip(ids, firsts, pasts, strict=True)):
-            # Warping hands out all steps, silence too; the token stands where the decoder looked most.
+            # Warping assigns all steps, silence too; the token is where it was attended to most.
             peak = first + int(np.argmax(weights_BNT[row, column, first:past])) if past > first else first
             times.append(TokenTime(peak, peak, float(probabilities_BNV[row, column, token])))
         aligned.append(times)
@@ -160,7 +160,7 @@ def align_by_attention(
 
 
 def warp(weights_UT: np.ndarray) -> tuple[list[int], list[int]]:
-    """First step and one past the last of each token on the path of most attention that never turns back.
+    """First step and one past the last of each token on the monotonic path of most attention.
 
     The path goes through all steps and each token; with fewer steps than tokens it is a straight line.
     """
@@ -182,23 +182,23 @@ def warp_batch(costs: Sequence[np.ndarray], may_share: bool) -> list[list[int]]:
     num_steps = max(cost.shape[1] for cost in costs)
     # Diagonal d holds row u at step d - u, so that each one depends on the two before it alone.
     skewed_BDU = np.full((len(costs), num_rows + num_steps - 1, num_rows), np.inf)
-    for own_DU, cost_UT in zip(skewed_BDU, costs, strict=True):
+    for diagonal_DU, cost_UT in zip(skewed_BDU, costs, strict=True):
         for row, cost_T in enumerate(cost_UT):
-            own_DU[row : row + len(cost_T), row] = cost_T
+            diagonal_DU[row : row + len(cost_T), row] = cost_T
     moves_BDU = np.zeros(skewed_BDU.shape, np.int8)  # 0: by both, 1: by a row, 2: by a step
     beyond_B1 = np.full((len(costs), 1), np.inf)
     before_BU = np.full((len(costs), num_rows), np.inf)  # the diagonal before
     both_BU = before_BU.copy()  # one by a row and a step, from the diagonal before that
     both_BU[:, 0] = 0.0
-    for place in range(skewed_BDU.shape[1]):
+    for diagonal in range(skewed_BDU.shape[1]):
         above_BU = np.concatenate([beyond_B1, before_BU[:, :-1]], axis=1)
         row_BU = above_BU if may_share else np.full_like(above_BU, np.inf)
         is_both_BU = (both_BU < row_BU) & (both_BU < before_BU)
         is_row_BU = (row_BU < both_BU) & (row_BU < before_BU)
-        moves_BDU[:, place] = np.where(is_both_BU, 0, np.where(is_row_BU, 1, 2))
+        moves_BDU[:, diagonal] = np.where(is_both_BU, 0, np.where(is_row_BU, 1, 2))
         best_BU = np.where(is_both_BU, both_BU, np.where(is_row_BU, row_BU, before_BU))
-        both_BU, before_BU = above_BU, skewed_BDU[:, place] + best_BU
-    return [_trace(moves_BDU[place], cost.shape) for place, cost in enumerate(costs)]
+        both_BU, before_BU = above_BU, skewed_BDU[:, diagonal] + best_BU
+    return [_trace(moves_BDU[diagonal], cost.shape) for diagonal, cost in enumerate(costs)]
 
 
 def _trace(moves_DU: np.ndarray, shape: tuple[int, ...]) -> list[int]:
@@ -235,14 +235,14 @@ def split_words(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[TokenSpan]:
     text = tokenizer.decode(tokens)
     ends = [*find_ends(tokenizer, tokens)[:-1], len(text)]
     spans = []
-    for found in re.finditer(r"\S+" if has_spaces(tokenizer) else r"\S", text):
-        first, past = bisect.bisect_right(ends, found.start()), bisect.bisect_left(ends, found.end()) + 1
-        spans.append(TokenSpan(found[0], first, past))
+    for match in re.finditer(r"\S+" if has_spaces(tokenizer) else r"\S", text):
+        first, past = bisect.bisect_right(ends, match.start()), bisect.bisect_left(ends, match.end()) + 1
+        spans.append(TokenSpan(match[0], first, past))
     return spans
 
 
 def _split_at_spaces(tokenizer: Tokenizer, tokens: Sequence[int], space_id: int) -> list[TokenSpan]:
-    edges = [-1, *(place for place, id in enumerate(tokens) if id == space_id), len(tokens)]
+    edges = [-1, *(position for position, id in enumerate(tokens) if id == space_id), len(tokens)]
     spans = [(before + 1, past) for before, past in itertools.pairwise(edges) if before + 1 < past]
     return [TokenSpan(tokenizer.decode(tokens[first:past]), first, past) for first, past in spans]
 
@@ -250,13 +250,13 @@ def _split_at_spaces(tokenizer: Tokenizer, tokens: Sequence[int], space_id: int)
 def find_ends(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
     """Measure the decoded text up to each token, and with it.
 
-    The text of the first tokens is the first part of the whole text; what a token adds depends on few
+    The text of the first tokens is a prefix of the complete text; what a token adds depends on few
     before it: a separator, or the first bytes of its character.
     """
     ends, end = [], 0
-    for place in range(len(tokens)):
-        near = tokens[max(0, place - _CONTEXT) : place + 1]
-        end += len(tokenizer.decode(near)) - len(tokenizer.decode(near[:-1]))
+    for position in range(len(tokens)):
+        context = tokens[max(0, position - _CONTEXT) : position + 1]
+        end += len(tokenizer.decode(context)) - len(tokenizer.decode(context[:-1]))
         ends.append(end)
     return ends
 
@@ -300,14 +300,14 @@ def find_boundary(energies_T: np.ndarray, begin: float, end: float) -> tuple[flo
     first, past = int(begin * FRAMES_PER_SECOND), min(int(end * FRAMES_PER_SECOND) + 1, len(energies_T))
     if past - first < 2:
         return (begin + end) / 2, (begin + end) / 2
-    own_T = energies_T[first:past]
-    is_quiet_T = np.concatenate([[False], own_T <= own_T.min() + _PAUSE_DB, [False]])
+    span_T = energies_T[first:past]
+    is_quiet_T = np.concatenate([[False], span_T <= span_T.min() + _PAUSE_DB, [False]])
     edges = np.flatnonzero(np.diff(is_quiet_T.astype(np.int8)))
     lengths = edges[1::2] - edges[::2]
     longest = int(np.argmax(lengths))
     stop, start = (first + edges[2 * longest]), (first + edges[2 * longest + 1])
     if lengths[longest] < _PAUSE_SECONDS * FRAMES_PER_SECOND:
-        stop = start = first + int(np.argmin(own_T)) + 0.5
+        stop = start = first + int(np.argmin(span_T)) + 0.5
     # The first and the last frame may reach beyond the two moments.
     stop_second, start_second = np.clip(np.array([stop, start]) / FRAMES_PER_SECOND, begin, end).tolist()
     return stop_second, start_second

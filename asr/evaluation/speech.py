@@ -81,7 +81,7 @@ def decode_utterances(
     split = EvaluatedSplit({name: DecodedSplit(request) for name, request in requests.items()}, {})
 
     def is_long(num_samples: int) -> bool:
-        return num_samples / rate > transcriber.whole_seconds
+        return num_samples / rate > transcriber.uncut_seconds
 
     def decode(batch: Sequence[ReadAudio]) -> None:
         if is_long(len(batch[0][1])):

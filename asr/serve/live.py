@@ -160,9 +160,9 @@ class LiveTranscriber:
 
     def _recognize(self, segment: AudioSegment, language: str | None, is_tentative: bool = False) -> Segment:
         """Recognize a segment; a language that is not given is told by the segment itself."""
-        request = self.recognizer.tentatively(self.request) if is_tentative else self.request
+        request = self.recognizer.for_partials(self.request) if is_tentative else self.request
         if language is not None:
-            request = self.recognizer.in_language(request, language)
+            request = self.recognizer.with_language(request, language)
         (found,) = self.recognizer.recognize([segment], request)
         return found
 

@@ -92,6 +92,6 @@ def load_models(args: argparse.Namespace, config: Any) -> dict[str, tuple[Transc
         transcriber = load_model(
             source, args.device, config.precision, segmentation=config.segmentation, checks=config.checks
         )
-        logger.info("%s: %s", name, transcriber.arithmetic)
+        logger.info("%s: %s", name, transcriber.compute_type)
         found[name] = transcriber, find_family(source)
     return found

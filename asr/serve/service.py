@@ -141,7 +141,7 @@ class ServedModel:
             raise UserError(f"{', '.join(given)}: the model {self.name} knows no such thing; leave it out")
         if given and options is not None:
             options = type(options)(**{**options.model_dump(), **given})
-        decoding, language_model = self.transcriber.usual_decoding()
+        decoding, language_model = self.transcriber.default_decoding()
         request = Request(decoding, language_model, self.scheduler.batch_size, options)
         self.transcriber.check(request)
         return request

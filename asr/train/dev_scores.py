@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from asr.batches.builder import Batch
-from asr.decoding.decode import search_quickly
+from asr.decoding.decode import search_greedy
 from asr.decoding.hypothesis import EncodedAudio
 from asr.models import Model, SpeechModel
 from asr.scoring.counting import count_character_errors, count_word_errors
@@ -70,7 +70,7 @@ def decode_batch(system: System[Model], batch: Batch) -> dict[str, list[str]]:
         return {}
     model = cast(SpeechModel, system.model)
     encoded = EncodedAudio(model, *model.encode(batch.features_BTF, batch.feature_lengths_B))
-    tokens = search_quickly(encoded)
+    tokens = search_greedy(encoded)
     return {
         head: [normalize(system.tokenizer.decode(ids), system.config.text.scoring) for ids in all_ids]
         for head, all_ids in tokens.items()

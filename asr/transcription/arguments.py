@@ -1,4 +1,4 @@
-"""Meaning of a command line: recordings by files and folders, and settings by key=value."""
+"""Arguments of a command line: files and folders to recordings, key=value to settings."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ BYTES_PER_SECOND = 16_000  # a guess, that of FLAC
 MANIFEST_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv")
 
 
-Found = tuple[Recording, str]
+Located = tuple[Recording, str]
 """A recording, and the folder in which it was found; only what is of a manifest or in shards has an id."""
 
 
 def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[Recording]:
-    """Find all that the arguments mean, in their order, each file once.
+    """Find all recordings of the arguments, in their order, each file once.
 
     A name is the path below the folder that was given, without suffix. Where two would be equal they keep
     their suffix, or more of their path.
     """
-    found: dict[str, Found] = {}
+    located: dict[str, Located] = {}
     for argument in arguments:
         for recording, root in _expand(argument, recursive, is_only=len(arguments) == 1):
             key = STANDARD_INPUT if recording.path == STANDARD_INPUT else os.path.abspath(recording.path)
             if id := recording.id:
                 key = f"{id} of a manifest"
-                if "/" in id or id.startswith(".") or key in found:
+                if "/" in id or id.startswith(".") or key in located:
                     raise UserError(
                         f"{argument}: utterance {id}: outputs are named by the id, so it should be one "
                         "of its own, without / and without a dot at its beginning; rename it"
                     )
-            found.setdefault(key, (recording, root))
-    names = _name(list(found.values()))
-    return [replace(recording, id=name) for (recording, _), name in zip(found.values(), names, strict=True)]
+            located.setdefault(key, (recording, root))
+    names = _name(list(located.values()))
+    return [replace(recording, id=name) for (recording, _), name in zip(located.values(), names, strict=True)]
 
 
-def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[Found]:
+def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[Located]:
     """Expand folders. What cannot be read is an error later, when the others are read, too."""
     if "://" in argument:
         yield from _expand_address(argument, recursive)
@@ -76,19 +76,19 @@ def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[Found]:
         yield Recording(argument), os.path.dirname(argument)
 
 
-def _of_manifest(utterance: Utterance, content: ByteRange | None = None) -> Found:
+def _of_manifest(utterance: Utterance, content: ByteRange | None = None) -> Located:
     span = utterance.start, utterance.duration, utterance.channel_index
     return Recording(utterance.audio, utterance.id, *span, content, is_utterance=True), ""
 
 
-def _list_packed(folder: str) -> Iterator[Found]:
+def _list_packed(folder: str) -> Iterator[Located]:
     """The utterances of a folder of shards."""
     for shard in open_shards(folder).shards:
         for packed in shard.utterances():
             yield _of_manifest(packed, packed.byte_range)
 
 
-def _expand_address(address: str, recursive: bool) -> Iterator[Found]:
+def _expand_address(address: str, recursive: bool) -> Iterator[Located]:
     """A file, a folder of shards, or the files of a folder, at an address such as s3://bucket/talks.
 
     Only an address of the command line is opened; one that a manifest names is taken for a path.
@@ -113,21 +113,21 @@ def _has_audio_suffix(path: str) -> bool:
     return os.path.splitext(path)[1].lower() in AUDIO_SUFFIXES
 
 
-def _search(folder: str) -> Iterator[Found]:
+def _search(folder: str) -> Iterator[Located]:
     """Audio files by their suffix, at any depth; without hidden files and folders, and links to folders."""
-    num_found = 0
-    for place, folders, files in os.walk(folder):
+    num_files = 0
+    for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(name for name in files if not name.startswith(".")):
             if _has_audio_suffix(name):
-                num_found += 1
-                yield Recording(os.path.join(place, name)), folder
-    if not num_found:
+                num_files += 1
+                yield Recording(os.path.join(parent, name)), folder
+    if not num_files:
         raise UserError(f"{folder}: no audio file in this folder or below it, by the suffixes of their names")
 
 
 def measure_recording(recording: Recording) -> float:
-    """Seconds to read, by the header; 0 where it does not say; of a file elsewhere, a guess by its size."""
+    """Seconds to read, by the header; 0 if unknown; for a remote file, estimated from its size."""
     if recording.path == STANDARD_INPUT:
         return 0.0
     if isinstance(recording.content, ByteRange):
@@ -135,7 +135,7 @@ def measure_recording(recording: Recording) -> float:
     try:
         seconds = read_info(recording.path).seconds or 0.0
     except UserError:
-        return 0.0  # what is wrong is said when it is read
+        return 0.0  # the error is reported when it is read
     left = max(0.0, seconds - recording.start)
     return left if recording.duration is None else min(left, recording.duration)
 
@@ -155,18 +155,18 @@ def plan_units(seconds: Sequence[float], unit_seconds: float = UNIT_SECONDS) -> 
 # --- names --------------------------------------------------------------------------------------
 
 
-def _name(found: Sequence[Found]) -> list[str]:
-    """The shortest names that tell the recordings apart; one that does so leaves the others as they are."""
-    folders = [os.path.dirname(os.path.abspath(one.path)) for one, _ in found if one.path != STANDARD_INPUT]
+def _name(located: Sequence[Located]) -> list[str]:
+    """The shortest names that differ for all recordings; only those that clash get longer."""
+    folders = [os.path.dirname(os.path.abspath(one.path)) for one, _ in located if one.path != STANDARD_INPUT]
     common = os.path.commonpath(folders) if folders else ""
     levels: list[Callable[[Recording, str], str]] = [
         lambda one, root: one.id or os.path.splitext(_relative(one.path, root))[0],
         lambda one, root: _relative(one.path, root),
         lambda one, root: _relative(one.path, common),
     ]
-    level = [0] * len(found)
+    level = [0] * len(located)
     while True:
-        names = [levels[level[index]](*item) for index, item in enumerate(found)]
+        names = [levels[level[index]](*item) for index, item in enumerate(located)]
         # Names that differ in case alone are one file on some disks.
         counts = Counter(name.casefold() for name in names)
         clashing = [index for index, name in enumerate(names) if counts[name.casefold()] > 1]
@@ -185,7 +185,7 @@ def _relative(path: str | Path, root: str) -> str:
 
 
 class SharedSettings(Config):
-    """Settings of whatever turns audio into text."""
+    """Settings of all models that turn audio into text."""
 
     checks: ChecksConfig = ChecksConfig()
     """Conditions under which a text is rejected and decoded again. checks=off: never."""
@@ -200,7 +200,7 @@ class EvaluationSettings(SharedSettings):
     """Settings of `asr evaluate`, with the keys and defaults of `asr transcribe`."""
 
     decoding: DecodingConfig = DecodingConfig()
-    """How the text is found."""
+    """Search for the text."""
 
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class TranscriptionSettings(EvaluationSettings, FamilySections):
     """Settings of `asr transcribe`."""
 
     subtitles: SubtitlesConfig = SubtitlesConfig()
-    """How srt and vtt divide the text."""
+    """Division of the text into subtitles, for srt and vtt."""
     channels: Channels = "mix"
     """Channels: mix, their mean; separate, each one as a speaker; or the number of one, from 1."""
 
@@ -243,8 +243,8 @@ def load_settings(
     given = {key: f"{key}={value}" for key, value in options.items() if value is not None}
     given |= {pair.partition("=")[0].strip(): pair for pair in pairs}
     if resources is not None and resources.decoding is not None:
-        own = resources.decoding.model_dump(mode="json").items()
-        given = {f"decoding.{key}": f"decoding.{key}={json.dumps(value)}" for key, value in own} | given
+        bundled = resources.decoding.model_dump(mode="json").items()
+        given = {f"decoding.{key}": f"decoding.{key}={json.dumps(value)}" for key, value in bundled} | given
     elif resources is not None and resources.files:
         weight = "decoding.language_model_weight"
         given.setdefault(weight, f"{weight}={LANGUAGE_MODEL_WEIGHT}")
@@ -252,7 +252,7 @@ def load_settings(
 
 
 def find_options(settings: FamilySections, family: Family | None) -> Config | None:
-    """The section of a model's family. Settings of other families are refused."""
+    """The section of a model's family. Settings of other families are rejected."""
     for other in find_families():
         if other is not family and getattr(settings, other.section) != other.config_class():
             raise UserError(
@@ -262,8 +262,8 @@ def find_options(settings: FamilySections, family: Family | None) -> Config | No
     return None if family is None else getattr(settings, family.section)
 
 
-def describe_making(
-    model: str, resources: DecodingResources, settings: TranscriptionSettings, arithmetic: str
+def describe_provenance(
+    model: str, resources: DecodingResources, settings: TranscriptionSettings, compute_type: str
 ) -> dict[str, object]:
     """Describe all that a transcript depends on, but for the audio; for an OutputFolder."""
     family = find_family(model)
@@ -272,8 +272,8 @@ def describe_making(
         name: [os.path.realpath(path), path.stat().st_size, path.stat().st_mtime_ns]
         for name, path in {"model": weights, **resources.files}.items()
     }
-    told = settings.model_dump(mode="json", exclude={"precision"})
-    return {"version": __version__, **stamps, "settings": told, "arithmetic": arithmetic}
+    values = settings.model_dump(mode="json", exclude={"precision"})
+    return {"version": __version__, **stamps, "settings": values, "compute_type": compute_type}
 
 
 def print_settings(settings: Config) -> None:

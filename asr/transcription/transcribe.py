@@ -71,8 +71,8 @@ from asr.transcripts.transcript import (
 # S samples
 
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast
-WINDOW = 8  # batches among whose segments those of similar length are sought
-SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut through phrases, whatever training had
+WINDOW = 8  # batches whose segments are sorted by length
+SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut through phrases, even if training had them
 SEGMENTS = pydantic.TypeAdapter(list[Segment])  # of a journal
 
 
@@ -84,18 +84,18 @@ class Journal(Protocol):
 
 
 Event = tuple[Recording, Segment | Transcript | UserError]
-"""A final segment of a recording, or at its end the whole transcript, or why there is none."""
+"""A final segment of a recording, or at its end the complete transcript, or the error."""
 
 
 @dataclass(frozen=True)
 class End:
-    """End of a recording, or of one of its channels, whole or where it broke off."""
+    """End of a recording, or of one of its channels, complete or truncated."""
 
     recording: Recording
     seconds: float
     error: UserError | None = None
     damages: Sequence[str] = ()
-    """What is missing in the recording: at most one entry."""
+    """Message on the missing parts of the recording: at most one entry."""
     is_last: bool = True
     """False: another channel of it follows."""
 
@@ -106,7 +106,7 @@ Decoded = tuple[AudioSegment | End, Segment | None]
 
 @dataclass(frozen=True)
 class Request:
-    """Everything that is asked for in one call."""
+    """All options of one call."""
 
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     language_model: FusionModel | None = None
@@ -171,10 +171,10 @@ class Transcriber(abc.ABC):
     separator: str
     """Between two words, and two segments."""
     segmentation: SegmentationConfig
-    whole_seconds: float
+    uncut_seconds: float
     """An utterance of a manifest is one segment up to this length; a longer one is cut like a recording."""
     language: str | None = None
-    """The only language of the model; None: it has several, or does not tell."""
+    """The only language of the model; None: it has several, or it is unknown."""
     trained_seconds: float = 0.0
     """A recording of at most this length, as training had, is one segment with all of its silence."""
     checks: ChecksConfig
@@ -183,7 +183,7 @@ class Transcriber(abc.ABC):
         self.device = choose_device(device)
         self.precision = resolve_precision(precision, self.device, prefers_int8)
         self.dtype = DTYPES.get(self.precision, torch.float32)
-        self.arithmetic = f"{self.precision} on {self.device.type}"
+        self.compute_type = f"{self.precision} on {self.device.type}"
 
     # --- what one calls ---------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class Transcriber(abc.ABC):
         A `batch_size` above 1 is quicker in all, but the first segments come later.
         """
         request = self.make_request({"batch_size": 1, **asked})
-        for result in self._follow(make_recording(source, sample_rate), request):
+        for result in self._stream(make_recording(source, sample_rate), request):
             if isinstance(result, Segment):
                 yield result
             elif request.channels == "separate":  # no segment of a channel comes before the end of all
@@ -223,11 +223,11 @@ class Transcriber(abc.ABC):
                 yield next(given), result
 
     def transcribe_recording(self, recording: Recording, request: Request) -> Transcript:
-        *_, result = self._follow(recording, request)
+        *_, result = self._stream(recording, request)
         assert isinstance(result, Transcript)
         return result
 
-    def _follow(self, recording: Recording, request: Request) -> Iterator[Segment | Transcript]:
+    def _stream(self, recording: Recording, request: Request) -> Iterator[Segment | Transcript]:
         for _, result in self.transcribe_events([recording], request):
             if isinstance(result, UserError):
                 raise result
@@ -245,7 +245,7 @@ class Transcriber(abc.ABC):
         """Make a request; the model's folder supplies `decoding` and `language_model` by default."""
         given = {name: value for name, value in asked.items() if value is not None}
         if not {"decoding", "language_model"} & given.keys():
-            decoding, language_model = self.usual_decoding()
+            decoding, language_model = self.default_decoding()
             given |= {"decoding": decoding, "language_model": language_model}
         return Request(**given)
 
@@ -254,7 +254,7 @@ class Transcriber(abc.ABC):
     def cut_recordings(
         self, recordings: Iterable[Recording], request: Request
     ) -> Iterator[AudioSegment | End]:
-        """The segments of each recording, then its end. This runs in a thread; it only notes damage."""
+        """The segments of each recording, then its end. This runs in a thread; it only records damage."""
         for recording in recordings:
             parts = split_channels(recording, request.channels)
             for part in parts:
@@ -271,11 +271,11 @@ class Transcriber(abc.ABC):
                 yield End(part, segmenter.seconds, error, damages, part is parts[-1])
 
     def make_segmenter(self, recording: Recording) -> Segmenter:
-        """Leaves an utterance of a manifest whole, unless it is very long."""
+        """Segmenter that does not cut an utterance of a manifest, unless it is very long."""
         segmentation, seconds = self.segmentation, recording.duration
-        if recording.is_utterance and seconds is not None and seconds <= self.whole_seconds:
+        if recording.is_utterance and seconds is not None and seconds <= self.uncut_seconds:
             segmentation = segmentation.model_copy(update={"method": "none"})
-        return Segmenter(self.sample_rate, segmentation, recording.start, whole_seconds=self.trained_seconds)
+        return Segmenter(self.sample_rate, segmentation, recording.start, uncut_seconds=self.trained_seconds)
 
     # --- batch and decode -------------------------------------------------------------------------
 
@@ -287,12 +287,12 @@ class Transcriber(abc.ABC):
         ) as pieces:
             for piece in pieces:
                 window.append(piece)
-                if self._is_enough(window, request.batch_size):
+                if self._is_full(window, request.batch_size):
                     yield from self._decode_window(window, request)
                     window.clear()
             yield from self._decode_window(window, request)
 
-    def _is_enough(self, window: Sequence[AudioSegment | End], batch_size: int) -> bool:
+    def _is_full(self, window: Sequence[AudioSegment | End], batch_size: int) -> bool:
         """One batch of the longest segments, or several of short ones; or ends alone."""
         lengths = [piece.end - piece.start for piece in window if not isinstance(piece, End)]
         most = batch_size * self.segmentation.max_seconds
@@ -314,22 +314,22 @@ class Transcriber(abc.ABC):
                     number += 1
 
     def _decode_batch(self, batch: Sequence[AudioSegment], request: Request) -> list[Segment]:
-        """Decode a batch, unless an earlier call has: all of it, or its company would be another one."""
+        """Decode a batch, unless an earlier call has decoded all of it: then the batch is the same."""
         journal = request.journal
         if journal is None or not batch:
             return self.recognize(batch, request) if batch else []
-        known = [journal.find_segment(segment) for segment in batch]
-        if None not in known:
-            return SEGMENTS.validate_python(known)
-        found = self.recognize(batch, request)
-        for segment, text in zip(batch, found, strict=True):
+        stored = [journal.find_segment(segment) for segment in batch]
+        if None not in stored:
+            return SEGMENTS.validate_python(stored)
+        segments = self.recognize(batch, request)
+        for segment, text in zip(batch, segments, strict=True):
             journal.add_segment(segment, asdict(text))
-        return found
+        return segments
 
     # --- join -------------------------------------------------------------------------------------
 
     def join_recordings(self, decoded: Iterator[Decoded], request: Request) -> Iterator[Event]:
-        """Segments that no later one can change, then the transcript of each recording."""
+        """Final segments, then the transcript of each recording."""
         channels: list[Transcript | UserError] = []
         for first in decoded:
             part = self._join_part(itertools.chain([first], decoded), request.channels != "separate")
@@ -383,19 +383,19 @@ class Transcriber(abc.ABC):
             language=opening.language,
             language_probability=opening.language_probability,
             model=self.name,
-            out_of_domain=self.find_doubt(log_probability, num_tokens),
-            arithmetic=self.arithmetic,
+            out_of_domain=self.check_domain(log_probability, num_tokens),
+            compute_type=self.compute_type,
         )
 
     # --- for each kind of model -------------------------------------------------------------------
 
     @abc.abstractmethod
     def check(self, request: Request) -> None:
-        """Refuse, before any file is read, what this model cannot do."""
+        """Reject, before any file is read, requests that this model does not support."""
 
     @abc.abstractmethod
     def padded_length(self, num_samples: int, request: Request) -> int:
-        """Segments for which this is the same go together, so that their company changes no shape."""
+        """Batch key: segments of equal padded length, so that padding does not depend on neighbors."""
 
     @abc.abstractmethod
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
@@ -407,23 +407,23 @@ class Transcriber(abc.ABC):
     ) -> dict[str, TimedTexts]:
         """Decode one batch for each request. The texts are those of `recognize`; words have no times."""
 
-    def in_language(self, request: Request, language: str) -> Request:
+    def with_language(self, request: Request, language: str) -> Request:
         """The same request, of speech in this language."""
         return request
 
-    def tentatively(self, request: Request) -> Request:
-        """The same request for text that the next decoding may change: without second attempts."""
+    def for_partials(self, request: Request) -> Request:
+        """The same request for partial results: without fallbacks."""
         return request
 
     def separator_in(self, language: str | None) -> str:
         """Separator of two words in this language."""
         return self.separator
 
-    def find_doubt(self, log_probability: float, num_tokens: int) -> str:
-        """The reason why the model was probably not trained for so likely tokens; "" if nothing tells so."""
+    def check_domain(self, log_probability: float, num_tokens: int) -> str:
+        """Warning if tokens are so unlikely that the audio is probably out of domain; else ""."""
         return ""
 
-    def usual_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
+    def default_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
         """Decoding settings and language model used when a call names none."""
         return DecodingConfig(), None
 
@@ -459,7 +459,7 @@ class Recognizer(Transcriber):
         self.system = system
         longest = system.config.batches.max_utterance_seconds  # training used none above
         segmentation = segmentation or SegmentationConfig()
-        self.whole_seconds = math.inf if segmentation.method == "none" else longest
+        self.uncut_seconds = math.inf if segmentation.method == "none" else longest
         if longest_seconds is not None:
             self.trained_seconds = min(longest, longest_seconds, segmentation.max_seconds)
             longest = min(longest, max(longest_seconds, SHORTEST_LIMIT))
@@ -477,14 +477,14 @@ class Recognizer(Transcriber):
         if request.options is not None:
             raise UserError(f"{type(request.options).__name__} is for ready models, and this one is native")
 
-    def usual_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
-        return self._resources.decoding or DecodingConfig(), self._own_language_model
+    def default_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
+        return self._resources.decoding or DecodingConfig(), self._language_model
 
     @functools.cached_property
-    def _own_language_model(self) -> FusionModel | None:
+    def _language_model(self) -> FusionModel | None:
         return self._resources.load(self.system, self.device)
 
-    def find_doubt(self, log_probability: float, num_tokens: int) -> str:
+    def check_domain(self, log_probability: float, num_tokens: int) -> str:
         """Compare the mean log-probability of a token at all speeds with the model's limit, if it has one."""
         limit = self._resources.min_log_probability
         if limit is None or not num_tokens:
@@ -510,13 +510,13 @@ class Recognizer(Transcriber):
         setups = {name: make_setup(request) for name, request in requests.items()}
         texts = {}
         for name, batch in self.decoder.decode_batch(audio, setups).items():
-            own = [
+            segments_out = [
                 make_segment(
                     segment, self.system.tokenizer.decode(best.tokens), (), best.method, best.warnings
                 )
                 for segment, (_, best) in zip(segments, batch.best, strict=True)
             ]
-            texts[name] = TimedTexts(own, batch.seconds)
+            texts[name] = TimedTexts(segments_out, batch.seconds)
         return texts
 
     @torch.inference_mode()
@@ -528,7 +528,7 @@ class Recognizer(Transcriber):
         results: dict[int, Segment] = {}
         best = batch.best
         for speed, (encoded, _) in batch.at_speeds.items():
-            rows = [row for row, (own_speed, _) in enumerate(best) if own_speed == speed]
+            rows = [row for row, (best_speed, _) in enumerate(best) if best_speed == speed]
             if not rows:
                 continue
             part = encoded.select(torch.tensor(rows, device=self.device))
@@ -537,9 +537,9 @@ class Recognizer(Transcriber):
                 segment, decoded = segments[row], best[row][1]
                 words = self._time_words(segment, speed, decoded.tokens, token_times)
                 text = self.system.tokenizer.decode(decoded.tokens)
-                found = make_segment(segment, text, words, decoded.method, decoded.warnings)
+                timed = make_segment(segment, text, words, decoded.method, decoded.warnings)
                 results[row] = replace(
-                    found,
+                    timed,
                     average_log_probability=decoded.average_log_probability,
                     tokens=decoded.tokens,
                     token_scores=scores[row],

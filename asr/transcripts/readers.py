@@ -1,7 +1,7 @@
 """Read references and hypotheses of all usual formats, which are recognized by their content.
 
 A file goes by line by line; what stays in memory are the texts. Nothing is guessed in silence: the format
-that was recognized is part of the result, and `kaldi:hyp.txt` says it where content leaves a doubt.
+that was recognized is part of the result, and `kaldi:hyp.txt` sets it where content is ambiguous.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Entry:
     """One utterance in a file of transcripts."""
 
     text: str | None
-    """None where nobody has written it down, or where it must not be scored."""
+    """The transcript; None if there is none, or if it must not be scored."""
     speaker: str | None = None
     start: float | None = None
     """Seconds from the beginning of the recording."""
@@ -59,12 +59,12 @@ class Entry:
     """Name of the recording that the utterance is a part of, for files that count time in recordings."""
     channel: str | None = None
     fields: Mapping[str, str] = field(default_factory=lambda: _NO_FIELDS)
-    """Whatever else is known, such as language or gender."""
+    """Other fields, such as language or gender."""
     words: tuple[Word, ...] = ()
     """Words with their times in the recording, if the file has them."""
 
 
-Record = tuple[int, str, Entry]  # (line, id, what it says)
+Record = tuple[int, str, Entry]  # (line, id, entry)
 Reader = Callable[[Lines, Role, list[str]], Iterator[Record]]
 
 
@@ -78,7 +78,7 @@ class TranscriptFile:
     notes: tuple[str, ...] = ()
     """Notes for the user about the file, such as where its ids come from."""
     is_guess: bool = False
-    """Plain text, for want of anything that shows another format; its first words may be ids."""
+    """Plain text, since no other format was recognized; its first words may be ids."""
 
 
 def read_transcripts(
@@ -97,12 +97,12 @@ def read_transcripts(
             raise UserError(f"{folder}: a folder without `text`, as Kaldi's have it; give a file")
     with open_lines(path_text) as lines:
         sample = _take_sample(lines.numbered)
-        found = chosen or recognize([line for _, line in sample if line.strip()], known_ids)
+        format = chosen or recognize([line for _, line in sample if line.strip()], known_ids)
         notes: list[str] = []
         lines = replace(lines, numbered=itertools.chain(sample, lines.numbered))
-        entries = _collect(lines.name, READERS[found](lines, role, notes))
+        entries = _collect(lines.name, READERS[format](lines, role, notes))
     table = os.path.join(os.path.dirname(path_text), "utt2spk")
-    if found == "kaldi" and os.path.basename(path_text) == "text" and os.path.isfile(table):
+    if format == "kaldi" and os.path.basename(path_text) == "text" and os.path.isfile(table):
         speakers = read_texts(table)
         entries = {id: replace(entry, speaker=speakers.get(id)) for id, entry in entries.items()}
         notes.append(f"speakers come from {table}")
@@ -116,10 +116,10 @@ def read_transcripts(
         raise UserError(
             f"{lines.name}: no utterance in it; expected one a line, in one of {', '.join(READERS)}"
         )
-    is_guess = found == "plain" and not chosen
+    is_guess = format == "plain" and not chosen
     if is_guess:
         notes.append("no ids were recognized: line N is compared with line N")
-    return TranscriptFile(lines.name, found, entries, tuple(notes), is_guess)
+    return TranscriptFile(lines.name, format, entries, tuple(notes), is_guess)
 
 
 def split_format(path: str) -> tuple[Format | None, str, str]:
@@ -234,7 +234,7 @@ def _is_ctm(columns: list[str]) -> bool:
 
 
 def _read_plain(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
-    """Line N is utterance N; a blank one is an utterance in which nothing is said."""
+    """Line N is utterance N; a blank one is an utterance without speech."""
     for number, line in lines.numbered:
         yield number, str(number), Entry(line.strip())
 
@@ -293,20 +293,20 @@ def _read_ctm(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
         if len(columns) < 5 or not (_is_number(columns[2]) and _is_number(columns[3])):
             raise lines.error(number, f"{shorten(line)}: expected recording, channel, start, duration, word")
         start, duration = float(columns[2]), float(columns[3])
-        sure = float(columns[5]) if len(columns) > 5 and _is_number(columns[5]) else math.nan
+        confidence = float(columns[5]) if len(columns) > 5 and _is_number(columns[5]) else math.nan
         key = (columns[0], columns[1])
         first_line.setdefault(key, number)
-        words[key].append(Word(columns[4], start, start + duration, sure))
+        words[key].append(Word(columns[4], start, start + duration, confidence))
     channels = Counter(recording for recording, _ in words)
-    for (recording, channel), found in words.items():
-        found.sort(key=lambda word: word.start)  # stable: words of the same time stay in their order
+    for (recording, channel), spoken in words.items():
+        spoken.sort(key=lambda word: word.start)  # stable: words of the same time stay in their order
         id = recording if channels[recording] == 1 else f"{recording}-{channel}"
-        text = " ".join(word.text for word in found)
-        entry = Entry(text, start=0.0, recording=recording, channel=channel, words=tuple(found))
+        text = " ".join(word.text for word in spoken)
+        entry = Entry(text, start=0.0, recording=recording, channel=channel, words=tuple(spoken))
         yield first_line[recording, channel], id, entry
 
 
-# --- records: JSON of ours, of NeMo and alike, and tables -----------------------------------------
+# --- records: our JSON, NeMo's and similar, and tables -----------------------------------------
 
 
 def _read_jsonl(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
@@ -337,7 +337,7 @@ def _read_table(lines: Lines, separator: str, role: Role, notes: list[str]) -> I
 def _read_records(
     lines: Lines, records: Iterator[tuple[int, Any]], role: Role, notes: list[str]
 ) -> Iterator[Record]:
-    """Notes tell which fields ids and texts were taken from, where these are not the obvious ones."""
+    """Notes name the fields that ids and texts were taken from, if these are not `id` and `text`."""
     chosen: set[str] = set()
     for number, record in records:
         if not isinstance(record, dict):
@@ -390,13 +390,14 @@ def _list_objects(value: Any) -> list[dict[str, Any]]:
 def _read_words(record: dict[str, Any]) -> Iterator[Word]:
     """Words with times, of the record or of its segments, with the names that are in use for them."""
     segments = _list_objects(record.get("segments"))
-    found = _list_objects(record.get("words"))
-    for word in found or [word for part in segments for word in _list_objects(part.get("words"))]:
+    own = _list_objects(record.get("words"))
+    for word in own or [word for part in segments for word in _list_objects(part.get("words"))]:
         text, start, end = word.get("text", word.get("word")), word.get("start"), word.get("end")
         if isinstance(text, str) and start is not None and end is not None:
             times = read_seconds("start of a word", start), read_seconds("end of a word", end)
-            sure = word.get("confidence", word.get("probability"))
-            yield Word(text.strip(), *times, float(sure) if isinstance(sure, (int, float)) else math.nan)
+            confidence = word.get("confidence", word.get("probability"))
+            score = float(confidence) if isinstance(confidence, (int, float)) else math.nan
+            yield Word(text.strip(), *times, score)
 
 
 READERS: dict[Format, Reader] = {

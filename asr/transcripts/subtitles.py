@@ -23,9 +23,9 @@ CUE_COST = 10.0  # each further cue: few full ones rather than many short ones
 UNEVEN_COST = 4.0  # a cue that is nearly empty, since a lone last word flashes by
 BREAK_COST = 3.0  # a cue that ends neither at a pause nor at the end of a sentence
 PAUSE_SECONDS = 0.3  # a pause of this length is a good place to end a cue
-MAX_PAUSE_SECONDS = 1.5  # a cue does not reach over a longer one, or it would tell what comes
+MAX_PAUSE_SECONDS = 1.5  # a cue does not span a longer one, or it would show what comes
 SENTENCE_ENDS = tuple(".!?…。！？؟।")
-CLOSING = "\"')]}”’»“"  # quotes and brackets behind a word
+CLOSING = "\"')]}”’»“"  # quotes and brackets after a word
 
 
 class SubtitlesConfig(Config):
@@ -72,8 +72,8 @@ def build_cues(segments: Sequence[Segment], duration: float, config: SubtitlesCo
     """Cues in the order of time, of segments whose texts are one line; none reaches over two segments."""
     cues: list[Cue] = []
     for speaker in dict.fromkeys(segment.speaker for segment in segments):
-        own = sorted((one for one in segments if one.speaker == speaker), key=lambda one: one.start)
-        groups = [group for segment in own for group in _divide(_pieces(segment, config), config)]
+        spoken = sorted((one for one in segments if one.speaker == speaker), key=lambda one: one.start)
+        groups = [group for segment in spoken for group in _divide(_pieces(segment, config), config)]
         free_ms = 0  # the end of the cue before
         for group, following in itertools.zip_longest(groups, groups[1:]):
             start_ms = max(free_ms, to_milliseconds(group[0].start))
@@ -119,24 +119,24 @@ def _ends_sentence(text: str, following: str) -> bool:
 def _find_words(segment: Segment) -> list[_Piece] | None:
     """Place each word in the text; None if the words do not spell the text."""
     pieces: list[_Piece] = []
-    place = 0
+    position = 0
     for word in segment.words:
         parts = word.text.split()  # a word with spaces, from an odd tokenizer, is several that share its time
         glued = []
         for part in parts:
-            start = place + segment.text.startswith(" ", place)
+            start = position + segment.text.startswith(" ", position)
             if not segment.text.startswith(part, start):
                 return None
-            glued.append(start == place > 0)
-            place = start + len(part)
+            glued.append(start == position > 0)
+            position = start + len(part)
         pieces += _share_time(parts, word.start, max(word.start, word.end), glued)
-    return None if segment.text[place:].strip() else pieces
+    return None if segment.text[position:].strip() else pieces
 
 
 def _share_time(parts: Sequence[str], start: float, end: float, glued: Sequence[bool]) -> list[_Piece]:
     """The parts one after the other, each with time in proportion to its characters."""
     ends = [0, *itertools.accumulate(map(len, parts))]
-    times = [start + (end - start) * (place / max(ends[-1], 1)) for place in ends]
+    times = [start + (end - start) * (position / max(ends[-1], 1)) for position in ends]
     return [_Piece(*piece) for piece in zip(parts, times, times[1:], glued, strict=False)]
 
 

@@ -32,7 +32,7 @@ class Word:
     start: float
     end: float
     confidence: float
-    """How sure the model is, 0 to 1."""
+    """Confidence of the model, 0 to 1."""
 
     @property
     def middle(self) -> float:
@@ -58,21 +58,21 @@ class Segment:
     confidence: float = 0.0
     """Mean of the words' confidences."""
     decoding: str = ""
-    """How the text was found, such as "joint" or "ctc"."""
+    """Decoding method that found the text, such as "joint" or "ctc_beam"."""
     warnings: tuple[str, ...] = ()
-    """Why another decoding was taken than the one asked for, or why the text may be wrong."""
+    """Reasons why a fallback was used, or why the text may be wrong."""
     channel: int | None = None
     """Counted from 1, where each channel of a recording was transcribed by itself: one speaker each."""
     average_log_probability: float | None = None
     """Mean over its tokens and the end, without a language model; None where nothing was decoded."""
     no_speech_probability: float | None = None
-    """Whisper: that nobody speaks; None of a model that does not tell."""
+    """Whisper: probability that nobody speaks; None for other models."""
     temperature: float | None = None
-    """Whisper: 0, or at which the text was drawn; None of a model that draws none."""
+    """Whisper: sampling temperature, 0 for greedy or beam search; None for other models."""
     tokens: tuple[int, ...] = ()
     """Ids in the vocabulary of the model, as decoded."""
     language: str | None = None
-    """Code of the language that was given to the model or detected; None: the model knows one."""
+    """Language code passed in or detected; None: the model supports only one."""
     language_probability: float | None = None
     token_scores: tuple[float, int] = (0.0, 0)
     """Sum of the log-probabilities of its tokens and the end, and their number, for the mean over several."""
@@ -126,14 +126,14 @@ class Transcript:
     warnings: tuple[str, ...] = ()
     """Missing parts, such as the rest of a truncated file."""
     language: str | None = None
-    """Code of what is spoken; None: the model knows one language, and nobody asked."""
+    """Language code passed in or detected; None: the model supports only one."""
     language_probability: float | None = None
     """Probability of that language, by the first speech; None if it was given, or there is no other."""
     model: str = ""
     """The argument of `load_model`."""
     out_of_domain: str = ""
-    """Why this is probably not what the model was trained for; "" where nothing tells so."""
-    arithmetic: str = ""
+    """Warning that the model was probably not trained for such audio; "" if it was, or unknown."""
+    compute_type: str = ""
     """Precision of matrix products and device, such as "int8 on cpu": with another, texts may differ."""
 
     @property
@@ -157,7 +157,7 @@ class Transcript:
         if self.language is not None:
             record["language"] = self.language
             record["language_probability"] = round_score(self.language_probability)
-        for name in ("model", "out_of_domain", "arithmetic"):
+        for name in ("model", "out_of_domain", "compute_type"):
             if value := getattr(self, name):
                 record[name] = value
         if self.warnings:
@@ -178,10 +178,10 @@ def round_score(value: float | None) -> float | None:
 
 
 def make_segment(
-    place: AudioSegment | Segment, text: str, words: Sequence[Word], method: str, warnings: tuple[str, ...]
+    source: AudioSegment | Segment, text: str, words: Sequence[Word], method: str, warnings: tuple[str, ...]
 ) -> Segment:
-    place = Segment(place.start, place.end, "", decoding=method, warnings=warnings)
-    return replace_words(place, text, words)
+    source = Segment(source.start, source.end, "", decoding=method, warnings=warnings)
+    return replace_words(source, text, words)
 
 
 def replace_words(segment: Segment, text: str, words: Sequence[Word]) -> Segment:
@@ -198,25 +198,25 @@ def keep_words(segment: Segment, words: Sequence[Word], separator: str) -> Segme
     return replace_words(segment, separator.join(word.text for word in words), words)
 
 
-def merge_channels(found: Sequence[Transcript | UserError]) -> Transcript | UserError:
+def merge_channels(results: Sequence[Transcript | UserError]) -> Transcript | UserError:
     """Merge the channels of one recording: their segments in the order of time, each channel a speaker."""
-    good = [result for result in found if isinstance(result, Transcript)]
-    if len(good) < len(found):
-        return next(result for result in found if isinstance(result, UserError))
-    first = good[0]
-    if all(one.segments == first.segments for one in good):
-        if len(good) > 1 and first.segments:
-            logger.warning("%s: its channels are all the same, and tell no speakers apart", first.audio)
+    transcripts = [result for result in results if isinstance(result, Transcript)]
+    if len(transcripts) < len(results):
+        return next(result for result in results if isinstance(result, UserError))
+    first = transcripts[0]
+    if all(one.segments == first.segments for one in transcripts):
+        if len(transcripts) > 1 and first.segments:
+            logger.warning("%s: all its channels are the same, so speakers are unknown", first.audio)
         return first
-    spoken = next((one for one in good if one.segments), first)
-    numbered = enumerate(good, 1)
+    spoken = next((one for one in transcripts if one.segments), first)
+    numbered = enumerate(transcripts, 1)
     segments = [replace(segment, channel=channel) for channel, one in numbered for segment in one.segments]
     return replace(
         spoken,
-        duration=max(one.duration for one in good),
+        duration=max(one.duration for one in transcripts),
         segments=tuple(sorted(segments, key=lambda segment: segment.start)),
-        warnings=tuple(dict.fromkeys(warning for one in good for warning in one.warnings)),
-        out_of_domain=next((one.out_of_domain for one in good if one.out_of_domain), ""),
+        warnings=tuple(dict.fromkeys(warning for one in transcripts for warning in one.warnings)),
+        out_of_domain=next((one.out_of_domain for one in transcripts if one.out_of_domain), ""),
     )
 
 
@@ -226,7 +226,7 @@ def merge_channels(found: Sequence[Transcript | UserError]) -> Transcript | User
 def join_words(before: Sequence[Word], after: Sequence[Word], cut: float) -> tuple[list[Word], list[Word]]:
     """Divide the words of two segments that overlap around `cut`, so that none is lost or doubled.
 
-    They part behind the word nearest to the cut on which both agree: it is whole in both. Without one,
+    They part after the word nearest to the cut on which both agree: it is complete in both. Without one,
     each keeps the words whose middle is on its side.
     """
     agreed = [
@@ -319,27 +319,27 @@ class TranscriptStream:
             raise UserError(f"{name} holds one recording: give --output-dir for one {name} file to each")
         self._name, self._several, self._config = name, several, config or SubtitlesConfig()
         self._is_empty = True
-        self._is_begun = False  # whether segments of the newest recording were added
+        self._has_segments = False  # segments of the newest recording were added
 
     def add_segment(self, id: str, audio: str, segment: Segment) -> str:
         """Return what to write now for the next segment of a recording that is on its way."""
         if self._writer.takes != "segment" or not clean(segment.text):
             return ""
-        self._is_begun = True
-        return self._begin(self._write_segments(Transcript(id, audio, segment.end, (segment,))))
+        self._has_segments = True
+        return self._start(self._write_segments(Transcript(id, audio, segment.end, (segment,))))
 
     def add(self, transcript: Transcript) -> str:
         """Return what to write for this recording, without segments that were added before it.
 
-        After an error, the stream can go on with the next one.
+        After an error, the stream can continue with the next one.
         """
-        was_begun, self._is_begun = self._is_begun, False
+        was_begun, self._has_segments = self._has_segments, False
         if self._writer.takes == "transcript":
-            return self._begin(self._writer.write(transcript))
+            return self._start(self._writer.write(transcript))
         if self._writer.takes == "cue":
             cues = build_cues(_spoken(transcript), transcript.duration, self._config)
-            return self._begin("".join(self._writer.write(*numbered) for numbered in enumerate(cues, 1)))
-        return self._begin("" if was_begun else self._write_segments(transcript))
+            return self._start("".join(self._writer.write(*numbered) for numbered in enumerate(cues, 1)))
+        return self._start("" if was_begun else self._write_segments(transcript))
 
     def _write_segments(self, transcript: Transcript) -> str:
         segments = _spoken(transcript)
@@ -351,7 +351,7 @@ class TranscriptStream:
             return "".join(f"{clean(transcript.audio)}: {line}".rstrip() + "\n" for line in lines)
         return text
 
-    def _begin(self, text: str) -> str:
+    def _start(self, text: str) -> str:
         is_first, self._is_empty = self._is_empty, False
         if self._name == "json":
             return ("[\n" if is_first else ",\n") + text.removesuffix("\n")
@@ -380,7 +380,7 @@ def dump_json(record: dict[str, Any], indent: int | None = None) -> str:
     dumped = json.dumps(record, ensure_ascii=False, allow_nan=False, indent=indent)
     # Half characters, as in file names that are not UTF-8, cannot be encoded; they only stand in strings. The
     # others are line ends to some readers of lines.
-    return re.sub("[\ud800-\udfff\u2028\u2029\x85]", lambda found: f"\\u{ord(found[0]):04x}", dumped)
+    return re.sub("[\ud800-\udfff\u2028\u2029\x85]", lambda match: f"\\u{ord(match[0]):04x}", dumped)
 
 
 # --- plain text and subtitles -------------------------------------------------------------------
@@ -396,18 +396,18 @@ def _name_speaker(segment: Segment | Cue) -> str:
 
 
 def _write_srt_cue(number: int, cue: Cue) -> str:
-    """SubRip knows no escapes: only the arrow, which would look like a line of times, is rewritten."""
+    """SubRip has no escapes: only the arrow, which would look like a line of times, is rewritten."""
     lines = "\n".join(line.replace("-->", "→") for line in cue.lines)
-    return f"{number}\n{_clock(cue, ',')}\n{_name_speaker(cue)}{lines}\n\n"
+    return f"{number}\n{_cue_times(cue, ',')}\n{_name_speaker(cue)}{lines}\n\n"
 
 
 def _write_vtt_cue(number: int, cue: Cue) -> str:
     lines = "\n".join(html.escape(line, quote=False) for line in cue.lines)
     voice = "" if cue.speaker is None else f"<v {cue.speaker}>"
-    return f"{_clock(cue, '.')}\n{voice}{lines}\n\n"
+    return f"{_cue_times(cue, '.')}\n{voice}{lines}\n\n"
 
 
-def _clock(cue: Cue, mark: str) -> str:
+def _cue_times(cue: Cue, mark: str) -> str:
     times = []
     for milliseconds in (cue.start_ms, cue.end_ms):
         minutes, milliseconds = divmod(milliseconds, 60_000)
@@ -494,7 +494,7 @@ def escape_id(name: str) -> str:
     return (
         re.sub(
             r"[\s\x00-\x1f\x7f-\x9f();%\ud800-\udfff]",
-            lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass")),
+            lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass")),
             name,
         )
         or "%"

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from asr.audio.segmentation import AudioSegment, Recording, SegmentationConfig, split_at_pauses
-from asr.decoding.decode import arithmetic, batch_by_length, pad_audio, read_clock
+from asr.decoding.decode import batch_by_length, compute_type, pad_audio, read_clock
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.models.speech_model import Precision
@@ -79,11 +79,11 @@ class WhisperRecognizer(Transcriber):
             self.checks = self.checks.model_copy(update={"max_skipped_seconds": MAX_SKIPPED_SECONDS})
         self.sample_rate = system.front_end.config.sample_rate
         self.separator = " "
-        self.whole_seconds = system.whole_samples / self.sample_rate
+        self.uncut_seconds = system.whole_samples / self.sample_rate
         segmentation = segmentation or SegmentationConfig()
         lengths = {} if LENGTHS.keys() & segmentation.model_fields_set else LENGTHS
         segmentation = segmentation.with_rules(max_pause_seconds=MAX_PAUSE_SECONDS, **lengths)
-        self.segmentation = segmentation.limited(self.whole_seconds)
+        self.segmentation = segmentation.limited(self.uncut_seconds)
 
     def check(self, request: Request) -> None:
         if request.language_model is not None or request.decoding != DecodingConfig():
@@ -98,10 +98,10 @@ class WhisperRecognizer(Transcriber):
     def padded_length(self, num_samples: int, request: Request) -> int:
         return self.system.count_padded_samples(num_samples)
 
-    def in_language(self, request: Request, language: str) -> Request:
+    def with_language(self, request: Request, language: str) -> Request:
         return replace(request, options=_options(request).model_copy(update={"language": language}))
 
-    def tentatively(self, request: Request) -> Request:
+    def for_partials(self, request: Request) -> Request:
         return replace(request, options=_options(request).model_copy(update={"temperatures": ()}))
 
     def separator_in(self, language: str | None) -> str:
@@ -158,7 +158,7 @@ class WhisperRecognizer(Transcriber):
     @torch.inference_mode()
     def encode(self, segments: Sequence[AudioSegment], config: WhisperDecodingConfig) -> EncodedWindows:
         """One batch, from samples to encoded steps, with the language of each."""
-        with arithmetic(self.device, self.dtype):
+        with compute_type(self.device, self.dtype):
             audio = self.system.encode(*pad_audio([segment.audio_S for segment in segments], self.device))
             if (language := config.language or self.language) is not None:
                 return EncodedWindows(audio, [(language, None)] * len(segments))
@@ -179,7 +179,7 @@ class WhisperRecognizer(Transcriber):
     @torch.inference_mode()
     def decode(self, windows: EncodedWindows, config: WhisperDecodingConfig) -> list[Segment]:
         """Decode encoded windows to text."""
-        with arithmetic(self.device, self.dtype):
+        with compute_type(self.device, self.dtype):
             return decode_windows(self.model, self.tokenizer, windows, config, self.checks)
 
     def time(
@@ -199,7 +199,7 @@ class WhisperRecognizer(Transcriber):
         prompts = [self.tokenizer.prompt(language, config.task) for language, _ in part.languages]
         step_samples = SECONDS_PER_STEP * self.sample_rate
         steps = [int(len(segments[row].audio_S) / step_samples) for row in rows]
-        with arithmetic(self.device, self.dtype):
+        with compute_type(self.device, self.dtype):
             aligned = align_tokens(self.model, self.tokenizer, part.audio, steps, prompts, known)
         for row, (language, _), firsts, chances in zip(rows, part.languages, *aligned, strict=True):
             spans = split_words(self.tokenizer, texts[row], language)

@@ -59,8 +59,8 @@ def split(audio_S: np.ndarray, config: SegmentationConfig = CONFIG, block: int =
 
 def test_a_recording_as_long_as_those_of_training_is_one_segment_with_its_silence() -> None:
     audio_S = np.concatenate([hush(2), speak(1), hush(1.5), speak(1), hush(1)]).astype(np.float32)
-    for whole_seconds, expected in ((6.5, [(0.0, 6.5)]), (6.4, [(1.7, 3.3), (4.2, 5.8)])):
-        segmenter = Segmenter(RATE, CONFIG, whole_seconds=whole_seconds)
+    for uncut_seconds, expected in ((6.5, [(0.0, 6.5)]), (6.4, [(1.7, 3.3), (4.2, 5.8)])):
+        segmenter = Segmenter(RATE, CONFIG, uncut_seconds=uncut_seconds)
         found = [
             segment
             for first in range(0, len(audio_S), RATE)

@@ -55,12 +55,12 @@ def test_good_results_have_no_faults() -> None:
 LOOP = (10, 11, 12) * 5
 FAULTS = {
     "attention jumps back by 0.9 s": {"attended_steps": (*STEPS[:-1], STEPS[-2] - 22.0, 50.0)},
-    "attention stays at one place": {"attended_steps": (*STEPS[:4], *[16.0] * 8, 50.0)},
+    "attention stays at one frame": {"attended_steps": (*STEPS[:4], *[16.0] * 8, 50.0)},
     "attention skips 1.6 s": {"attended_steps": (*STEPS[:1], *[46.0 + 0.5 * i for i in range(11)], 50.0)},
     "the same 5 times in a row": {"tokens": LOOP, "ctc": by_ctc(LOOP[:9], STEPS[:9])},
     "the text repeats itself": {"text": "thank you " * 20},
     "CTC's best path is '90 91": {"ctc": by_ctc(tuple(range(90, 102)))},
-    "the decoder itself doubts it": {"log_probability": -20.0},
+    "the decoder finds it unlikely": {"log_probability": -20.0},
     "60 tokens a second": {"seconds": 0.2},
     "no text, but CTC's best path is": {"tokens": (), "text": "", "attended_steps": (3.0,)},
 }

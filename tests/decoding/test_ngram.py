@@ -210,8 +210,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 WHOLE = "\\data\\\nngram 1=3\nngram 2=1\n\n\\1-grams:\n-1\t<s>\t-0.5\n-1\t</s>\n-0.2 A -0.1\n\n\\2-grams:\n-0.3\tA </s>\n\n\\end\\\n"
 FAULTS = {
-    "empty": ("", "whole"),
-    "cut": (WHOLE[:-8], "whole"),
+    "empty": ("", "complete"),
+    "cut": (WHOLE[:-8], "complete"),
     "wrong count": (WHOLE.replace("ngram 1=3", "ngram 1=4"), "damaged"),
     "no number": (WHOLE.replace("-0.2", "x"), ":8: 'x A -0.1'"),
     "above one": (WHOLE.replace("-0.2", "0.2"), ":8: '0.2 A -0.1'"),
@@ -219,7 +219,7 @@ FAULTS = {
     "too many words": (WHOLE.replace("A </s>", "A A A </s>"), ":11"),
     "bad count": (WHOLE.replace("=3", "=many"), "ngram 1=1000"),
     "order left out": (WHOLE.replace("\\2-grams:", "\\3-grams:"), ":10"),
-    "no beginning": (WHOLE.replace("A </s>", "B </s>"), "not its beginning, 'B'"),
+    "no beginning": (WHOLE.replace("A </s>", "B </s>"), "not its prefix, 'B'"),
     "words": (WHOLE.replace("A", "HELLO"), "tokenizer of characters or phones and a space"),
     "binary": (WHOLE.replace("A -0.1", "\udcff"), "KenLM's binary ones are not read"),
 }

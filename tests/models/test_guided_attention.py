@@ -25,7 +25,7 @@ from test_ctc_prefix import VOCABULARY, brute_force_times, random_scores
 from torch import Tensor
 
 from asr.config import build_config
-from asr.decoding import DecodingConfig, EncodedAudio, align_by_attention, search_quickly
+from asr.decoding import DecodingConfig, EncodedAudio, align_by_attention, search_greedy
 from asr.errors import UserError
 from asr.models import (
     MIN_DEVIATION,
@@ -351,9 +351,9 @@ def test_dev_texts_of_the_decoder_keep_to_the_window() -> None:
     model = guide(build_talker(HYBRID), window=WINDOW)
     encoded = random_encoded(model, [10, 8, 3])
     greedy = search(model, *encoded, DecodingConfig(method="attention", beam=1))
-    found = search_quickly(EncodedAudio(model, *encoded))["decoder"]
+    found = search_greedy(EncodedAudio(model, *encoded))["decoder"]
     assert found == [list(hypotheses[0].tokens) for hypotheses in greedy]
-    assert search_quickly(EncodedAudio(guide(model), *encoded))["decoder"] != found
+    assert search_greedy(EncodedAudio(guide(model), *encoded))["decoder"] != found
 
 
 @torch.inference_mode()

@@ -68,7 +68,7 @@ def test_a_fault_would_be_found(tmp_path: Path, name: str, content: bytes, fault
 def test_the_model_of_an4_knows_what_it_was_not_trained_for() -> None:
     """At one speed, to be quick."""
     model = load_model(RECIPES_DIR / "an4" / "pretrained", "cpu")
-    decoding, language_model = model.usual_decoding()
+    decoding, language_model = model.default_decoding()
     once = decoding.model_copy(update={"speeds": (1.0,)})
 
     def warn(text: str) -> str:

@@ -36,7 +36,7 @@ def test_models_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def load(source: str, *_: Any, **__: Any) -> Any:
         loaded.append(source)
-        return argparse.Namespace(arithmetic="float32 on cpu")
+        return argparse.Namespace(compute_type="float32 on cpu")
 
     monkeypatch.setattr("asr.transcription.transcribe.load_model", load)
     words = ["--model", "runs/an4/conformer", "--model", "whisper-1=turbo"]

@@ -51,10 +51,10 @@ class Listener:
     ) -> None:
         self.change, self.language = change, language
 
-    def in_language(self, request: Any, language: str) -> Any:
+    def with_language(self, request: Any, language: str) -> Any:
         return replace(request, options=language)
 
-    def tentatively(self, request: Any) -> Any:
+    def for_partials(self, request: Any) -> Any:
         return replace(request, batch_size=1)
 
     def separator_in(self, language: str | None) -> str:

@@ -116,7 +116,7 @@ def test_a_segment_has_the_scores_of_its_text(tiny_run: Callable[..., RunConfig]
     )
     assert segment.no_speech_probability is None and segment.temperature is None
     transcript = recognizer.transcribe(files[4], decoding=decoding)
-    assert (transcript.model, transcript.arithmetic) == ("runs/tiny", "float32 on cpu")
+    assert (transcript.model, transcript.compute_type) == ("runs/tiny", "float32 on cpu")
     assert all((one.average_log_probability or 0.0) < 0 for one in transcript.segments)
 
 
@@ -298,7 +298,7 @@ def test_python_interface(tiny_run: Callable[..., RunConfig], files: list[Path],
     assert all(segment.decoding == "joint" for segment in from_file.segments)
     with pytest.raises(UserError, match="sample_rate"):
         recognizer.transcribe(samples_S)
-    with pytest.raises(UserError, match="a file tells its own"):
+    with pytest.raises(UserError, match="a file has its own"):
         recognizer.transcribe(files[0], 16_000)
     with pytest.raises(UserError, match=r"no\.wav"):
         recognizer.transcribe(tmp_path / "no.wav")
@@ -379,7 +379,7 @@ def test_a_model_in_8_bits(tiny_run: Callable[..., RunConfig], files: list[Path]
     whole, rounded = (recognizer.decoder.encode([audio_S]).ctc_BTV.exp() for recognizer in found)
     assert not torch.equal(whole, rounded)
     torch.testing.assert_close(whole, rounded, rtol=0, atol=0.02)
-    assert found[1].transcribe(files[-1]).arithmetic == "int8 on cpu"
+    assert found[1].transcribe(files[-1]).compute_type == "int8 on cpu"
 
 
 @pytest.mark.slow

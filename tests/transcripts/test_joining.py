@@ -56,7 +56,7 @@ def test_without_agreement_each_side_keeps_its_own() -> None:
 class Joiner(Transcriber):
     """A model whose texts are known before."""
 
-    name, separator, arithmetic = "known", " ", ""
+    name, separator, compute_type = "known", " ", ""
 
     def __init__(self) -> None:
         pass
@@ -184,4 +184,4 @@ def test_channels_become_speakers_in_the_order_of_time(caplog: pytest.LogCapture
     error = UserError("no such file")
     assert merge_channels([build(1.0), error]) is error
     assert merge_channels([build(1.0), build(1.0)]) == build(1.0), "one voice on both"
-    assert "its channels are all the same" in caplog.text
+    assert "all its channels are the same" in caplog.text

@@ -366,10 +366,10 @@ def test_a_folder_is_of_one_arithmetic(
     Path("out/a.jsonl").unlink()  # this one is to be made again
     # Without a name it is that of this machine, and all is done again, as with any other setting.
     assert call(*command)[0] == 0
-    assert json.loads(Path("out/a.jsonl").read_bytes())["arithmetic"] == "int8_bf16 on cpu"
+    assert json.loads(Path("out/a.jsonl").read_bytes())["compute_type"] == "int8_bf16 on cpu"
     assert call(*command, "--set", "precision=float32", "--device", "cpu")[0] == 0
     assert Path("out/a.jsonl").read_bytes() == made
-    assert json.loads(made)["arithmetic"] == "float32 on cpu"
+    assert json.loads(made)["compute_type"] == "float32 on cpu"
 
 
 def test_evaluate_command(models: dict[str, str], call: Call) -> None:
