@@ -40,7 +40,7 @@ class Experiment:
     partial: bool = False
     """Whether a part of the corpus will do; results and reports say so."""
     smoke: bool = False
-    """Few utterances, few updates, small models: shows in seconds that all runs; the results mean nothing."""
+    """Few utterances and updates, small models: half a minute shows that all runs. Results mean nothing."""
     study: Study | None = None
     """The study whose variants are the systems; None: no study."""
 
