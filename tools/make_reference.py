@@ -233,6 +233,8 @@ def describe_packages() -> str:
         lines += ["", f"## asr/{name}".rstrip("/"), "", f"{first_line(package)}.", ""]
         modules = [path for path in sorted(folder.glob("*.py")) if path.stem not in ("__init__", "__main__")]
         lines += [f"- `{path.name}`: {first_line(path)}" for path in modules]
+    lines += ["", "## tools", "", "Scripts of a checkout. Each that is run has `--help`.", ""]
+    lines += [f"- `{path.name}`: {first_line(path)}" for path in sorted((ROOT / "tools").glob("*.py"))]
     return "\n".join(lines) + "\n"
 
 
