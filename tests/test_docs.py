@@ -17,8 +17,10 @@ import pytest
 import yaml
 
 from asr.cli import import_command, main
+from asr.config import _known_keys
 from asr.data import read_manifest
 from asr.system import RunConfig
+from asr.transcription import TranscriptionSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -130,6 +132,18 @@ def test_commands_are_understood(page: Path, monkeypatch: pytest.MonkeyPatch) ->
                 module = import_command(words[1])
                 monkeypatch.setattr(module, "run", lambda args: 0)
                 assert main(words[1:]) == 0, part
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "recipes" / "guided_attention.md"], ids=lambda page: page.name
+)
+def test_settings_that_are_named_exist(page: Path) -> None:
+    """Keys such as `decoding.beam`, alone or with a value, of a run, of transcribing or of Whisper."""
+    known = {key for kind in (RunConfig, TranscriptionSettings) for key, _ in _known_keys(kind)}
+    sections = "|".join({key.partition(".")[0] for key in known if "." in key})
+    for key in re.findall(rf"`(?:--set )?((?:{sections})(?:\.[a-z_]+)+)(?:[=:][^`]*)?`", read(page)):
+        is_file = key.rpartition(".")[2] in {"py", "json", "jsonl", "yaml", "safetensors"}
+        assert key in known or is_file, f"{key}: no such setting"
 
 
 def test_the_answer_shown_is_that_of_the_command(
