@@ -1,5 +1,5 @@
 from .activity import PyanNet as PyanNet
-from .embedding import CamPlusPlus as CamPlusPlus, CamPlusPlusSizes as CamPlusPlusSizes, embed as embed
+from .embedding import CamPlusPlus as CamPlusPlus, CamPlusPlusSizes as CamPlusPlusSizes
 from .speaker_models import (
     SpeakerModels as SpeakerModels,
     convert_speaker_models as convert_speaker_models,

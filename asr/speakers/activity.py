@@ -18,7 +18,7 @@ FIELD_SAMPLES = 991  # that a frame sees; frame 0 begins with the window
 # Classes of the published model, as sets of speakers: nobody, one of three, two of three.
 POWERSET = ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2))
 HALF_FILTER, FILTER_STRIDE = 125, 10  # samples
-WINDOWS_AT_ONCE = 32  # bounds the memory, to 300 MB
+WINDOWS_AT_ONCE = 16  # more would leave the caches
 
 
 class PyanNet(nn.Module):

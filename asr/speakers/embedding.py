@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated
 
 import pydantic
 import torch
@@ -17,10 +17,12 @@ from asr.features.front_end import INT16_SCALE, FeaturesConfig, FrontEnd
 # B batch, S samples, T frames, M mel bands, C channels, D embedding dimension
 # Modules are named as in the checkpoints of 3D-Speaker, so that these load without a table of names.
 
-SAMPLE_RATE = 16_000
 SEGMENT_FRAMES = 100  # of the context that gates a layer: two seconds
-BATCH_FRAMES = 6_000  # of features that one batch holds: bounds the memory
-HEAD_CHANNELS = 32
+BATCH_FRAMES = 2_400  # of features that one batch holds: larger ones leave the caches
+HEAD_CHANNELS, KERNEL = 32, 3
+
+
+_Count = Annotated[int, pydantic.Field(gt=0, le=64)]
 
 
 class CamPlusPlusSizes(pydantic.BaseModel):
@@ -29,31 +31,14 @@ class CamPlusPlusSizes(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
     num_mels: int = pydantic.Field(default=80, ge=8, le=512, multiple_of=8)
-    """Mel bands of the features."""
-    dim: int = pydantic.Field(default=192, gt=0, le=4096)
-    """Dimension of an embedding."""
-    channels: int = pydantic.Field(default=128, gt=0, le=1024)
-    """Channels ahead of the first block."""
-    growth: int = pydantic.Field(default=32, gt=0, le=256)
-    """Channels that each layer adds."""
-    bottleneck: int = pydantic.Field(default=128, ge=2, le=1024)
-    """Channels inside each layer."""
-    kernel: Literal[1, 3, 5, 7] = 3
-    """Frames that each layer sees."""
-    layers: tuple[int, ...] = pydantic.Field(default=(12, 24, 16), max_length=8)
-    """Layers of each block."""
-    dilations: tuple[int, ...] = (1, 2, 2)
-    """Distance of the frames that a layer sees, for each block."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> CamPlusPlusSizes:
-        if len(self.layers) != len(self.dilations) or not all(
-            0 < size <= 64 for size in (*self.layers, *self.dilations)
-        ):
-            raise ValueError(
-                f"layers = {self.layers}, dilations = {self.dilations}: expected 1 to 64, as many of both"
-            )
-        return self
+    dim: int = pydantic.Field(default=192, gt=0, le=4096)  # of an embedding
+    channels: int = pydantic.Field(default=128, gt=0, le=1024)  # ahead of the first block
+    growth: int = pydantic.Field(default=32, gt=0, le=256)  # channels that each layer adds
+    bottleneck: int = pydantic.Field(default=128, ge=2, le=1024)  # channels inside each layer
+    blocks: tuple[tuple[_Count, _Count], ...] = pydantic.Field(
+        default=((12, 1), (24, 2), (16, 2)), min_length=1, max_length=8
+    )
+    """Number of layers, and distance of the frames that they see."""
 
 
 class CamPlusPlus(nn.Module):
@@ -66,34 +51,58 @@ class CamPlusPlus(nn.Module):
     def __init__(self, sizes: CamPlusPlusSizes | None = None) -> None:
         super().__init__()
         self.sizes = sizes = sizes or CamPlusPlusSizes()
+        self.front_end = FrontEnd(FeaturesConfig(num_mels=sizes.num_mels, cmvn="none"))
         self.head = _Head(HEAD_CHANNELS)
-        channels, read = sizes.channels, HEAD_CHANNELS * sizes.num_mels // 8
-        first = nn.Conv1d(read, channels, 5, stride=2, padding=2, bias=False)
-        layers: dict[str, nn.Module] = {
-            "tdnn": nn.Sequential(OrderedDict(linear=first, nonlinear=_normalize(channels)))
-        }
-        for number, (num_layers, dilation) in enumerate(zip(sizes.layers, sizes.dilations, strict=True), 1):
+        channels = sizes.channels
+        layers: dict[str, nn.Module] = {"tdnn": _Halving(HEAD_CHANNELS * sizes.num_mels // 8, channels)}
+        for number, (num_layers, dilation) in enumerate(sizes.blocks, start=1):
             layers[f"block{number}"] = _DenseBlock(sizes, channels, num_layers, dilation)
             channels += num_layers * sizes.growth
-            halve = nn.Conv1d(channels, channels // 2, 1, bias=False)
-            layers[f"transit{number}"] = nn.Sequential(
-                OrderedDict(nonlinear=_normalize(channels), linear=halve)
-            )
+            narrow = {"nonlinear": _Normalize(channels), "linear": _Pointwise(channels, channels // 2)}
+            layers[f"transit{number}"] = nn.Sequential(OrderedDict(narrow))
             channels //= 2
-        layers["out_nonlinear"] = _normalize(channels)
-        layers["stats"] = _Statistics()
-        last = nn.Conv1d(2 * channels, sizes.dim, 1, bias=False)
+        layers |= {"out_nonlinear": _Normalize(channels), "stats": _Statistics()}
         scale = nn.Sequential(OrderedDict(batchnorm=nn.BatchNorm1d(sizes.dim, affine=False)))
-        layers["dense"] = nn.Sequential(OrderedDict(linear=last, nonlinear=scale))
+        last = OrderedDict(linear=_Pointwise(2 * channels, sizes.dim), nonlinear=scale)
+        layers["dense"] = nn.Sequential(last)
         self.xvector = nn.Sequential(OrderedDict(layers))
 
     def forward(self, features_BTM: Tensor) -> Tensor:
         """(B, D), of features of equal length without padding."""
-        return self.xvector(self.head(features_BTM.transpose(1, 2)))[..., 0]
+        return self.xvector(self.head(features_BTM.transpose(1, 2)))
 
+    def compute_features(self, audio_BS: Tensor) -> Tensor:
+        """(B, T, M): log-mel features of audio of equal length, each band with mean 0."""
+        # As in the training of the published models, energies are those of samples in [-1, 1]. Kaldi's
+        # floor then hides what is very quiet.
+        lengths_B = torch.full((len(audio_BS),), audio_BS.size(1), device=audio_BS.device)
+        features_BTM, _ = self.front_end(audio_BS / INT16_SCALE, lengths_B)
+        return features_BTM - features_BTM.mean(dim=1, keepdim=True)
 
-def _normalize(channels: int) -> nn.Sequential:
-    return nn.Sequential(OrderedDict(batchnorm=nn.BatchNorm1d(channels), relu=nn.ReLU()))
+    @torch.inference_mode()
+    def embed(self, waveforms: Sequence[Tensor]) -> Tensor:
+        """(N, D): embeddings of length 1 of mono waveforms at 16 kHz, each of 25 ms or more.
+
+        Waveforms of equal length are computed in batches, the others one by one: nothing is padded, so no
+        embedding depends on the other waveforms.
+        """
+        device, shortest = self.front_end.window_W.device, self.front_end.config.window_samples
+        places: dict[int, list[int]] = defaultdict(list)
+        for place, audio_S in enumerate(waveforms):
+            if audio_S.dim() != 1 or len(audio_S) < shortest:
+                raise UserError(
+                    f"waveform {place}: shape {tuple(audio_S.shape)}. Expected one channel of at least "
+                    f"{shortest} samples at 16 kHz. Try leaving out shorter ones"
+                )
+            places[len(audio_S)].append(place)
+        embeddings_ND = torch.empty(len(waveforms), self.sizes.dim)
+        for num_samples, group in places.items():
+            at_once = max(1, BATCH_FRAMES // self.front_end.num_frames(num_samples))
+            for first in range(0, len(group), at_once):
+                batch = group[first : first + at_once]
+                audio_BS = torch.stack([waveforms[place] for place in batch]).to(device, torch.float32)
+                embeddings_ND[batch] = F.normalize(self(self.compute_features(audio_BS))).cpu()
+        return embeddings_ND
 
 
 class _Head(nn.Module):
@@ -131,101 +140,95 @@ class _Residual(nn.Module):
         return (inner_BCMT + self.shortcut(x_BCMT)).relu()
 
 
+class _Normalize(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.batchnorm = nn.BatchNorm1d(channels)
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        return self.batchnorm(x_BTC.flatten(0, 1)).relu_().unflatten(0, x_BTC.shape[:2])
+
+
+class _Pointwise(nn.Conv1d):
+    """A linear layer, with the shape of the weights of a convolution."""
+
+    def __init__(self, channels: int, out_channels: int, bias: bool = False) -> None:
+        super().__init__(channels, out_channels, 1, bias=bias)
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        return F.linear(x_BTC, self.weight[..., 0], self.bias)
+
+
+class _Halving(nn.Module):
+    """(B, C, T) to (B, T / 2, C)."""
+
+    def __init__(self, channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.linear = nn.Conv1d(channels, out_channels, 5, stride=2, padding=2, bias=False)
+        self.nonlinear = _Normalize(out_channels)
+
+    def forward(self, x_BCT: Tensor) -> Tensor:
+        return self.nonlinear(self.linear(x_BCT).transpose(1, 2))
+
+
 class _DenseBlock(nn.Module):
     """Layers of which each reads the outputs of all before it."""
 
     def __init__(self, sizes: CamPlusPlusSizes, channels: int, num_layers: int, dilation: int) -> None:
         super().__init__()
         for index in range(num_layers):
-            self.add_module(
-                f"tdnnd{index + 1}", _DenseLayer(sizes, channels + index * sizes.growth, dilation)
-            )
+            layer = _DenseLayer(sizes, channels + index * sizes.growth, dilation)
+            self.add_module(f"tdnnd{index + 1}", layer)
 
-    def forward(self, x_BCT: Tensor) -> Tensor:
+    def forward(self, x_BTC: Tensor) -> Tensor:
         for layer in self.children():
-            x_BCT = torch.cat([x_BCT, layer(x_BCT)], dim=1)
-        return x_BCT
+            x_BTC = torch.cat([x_BTC, layer(x_BTC)], dim=2)
+        return x_BTC
 
 
 class _DenseLayer(nn.Module):
     def __init__(self, sizes: CamPlusPlusSizes, channels: int, dilation: int) -> None:
         super().__init__()
-        self.nonlinear1 = _normalize(channels)
-        self.linear1 = nn.Conv1d(channels, sizes.bottleneck, 1, bias=False)
-        self.nonlinear2 = _normalize(sizes.bottleneck)
-        self.cam_layer = _ContextGate(sizes, dilation)
+        self.nonlinear1 = _Normalize(channels)
+        self.linear1 = _Pointwise(channels, sizes.bottleneck)
+        self.nonlinear2 = _Normalize(sizes.bottleneck)
+        self.cam_layer = _GatedConvolution(sizes, dilation)
 
-    def forward(self, x_BCT: Tensor) -> Tensor:
-        return self.cam_layer(self.nonlinear2(self.linear1(self.nonlinear1(x_BCT))))
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        return self.cam_layer(self.nonlinear2(self.linear1(self.nonlinear1(x_BTC))))
 
 
-class _ContextGate(nn.Module):
-    """A convolution, each channel of which is scaled by what the means over time call for."""
+class _GatedConvolution(nn.Module):
+    """A convolution whose channels are scaled by gates, computed from means over time."""
 
     def __init__(self, sizes: CamPlusPlusSizes, dilation: int) -> None:
         super().__init__()
-        channels, padding = sizes.bottleneck, sizes.kernel // 2 * dilation
-        self.linear_local = nn.Conv1d(
-            channels, sizes.growth, sizes.kernel, padding=padding, dilation=dilation, bias=False
-        )
-        self.linear1 = nn.Conv1d(channels, channels // 2, 1)
-        self.linear2 = nn.Conv1d(channels // 2, sizes.growth, 1)
+        channels = sizes.bottleneck
+        self.dilation = dilation
+        self.linear_local = nn.Conv1d(channels, sizes.growth, KERNEL, bias=False)
+        self.linear1 = _Pointwise(channels, channels // 2, bias=True)
+        self.linear2 = _Pointwise(channels // 2, sizes.growth, bias=True)
 
-    def forward(self, x_BCT: Tensor) -> Tensor:
-        means_BCK = F.avg_pool1d(x_BCT, SEGMENT_FRAMES, SEGMENT_FRAMES, ceil_mode=True)
-        context_BCK = x_BCT.mean(dim=2, keepdim=True) + means_BCK
-        gates_BCK = self.linear2(self.linear1(context_BCK).relu()).sigmoid()
-        gates_BCT = gates_BCK.repeat_interleave(SEGMENT_FRAMES, dim=2)[..., : x_BCT.size(2)]
-        return self.linear_local(x_BCT) * gates_BCT
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        num_frames, margin = x_BTC.size(1), KERNEL // 2 * self.dilation
+        # One matrix product for all taps: nn.Conv1d would want the channels ahead of the frames.
+        taps_KCC = self.linear_local.weight.permute(2, 0, 1)
+        products_BTC = F.linear(F.pad(x_BTC, (0, 0, margin, margin)), taps_KCC.flatten(0, 1))
+        local_BTC = sum(
+            part_BTC[:, tap * self.dilation :][:, :num_frames]
+            for tap, part_BTC in enumerate(products_BTC.chunk(KERNEL, dim=2))
+        )
+        means = [segment_BTC.mean(dim=1) for segment_BTC in x_BTC.split(SEGMENT_FRAMES, dim=1)]
+        context_BKC = torch.stack(means, dim=1) + x_BTC.mean(dim=1, keepdim=True)
+        gates_BKC = self.linear2(self.linear1(context_BKC).relu()).sigmoid()
+        return local_BTC * gates_BKC.repeat_interleave(SEGMENT_FRAMES, dim=1)[:, :num_frames]
 
 
 class _Statistics(nn.Module):
-    """(B, 2C, 1): means and deviations over time."""
+    """(B, 2C): means and deviations over time."""
 
-    def forward(self, x_BCT: Tensor) -> Tensor:
-        means_BC1 = x_BCT.mean(dim=2, keepdim=True)
-        if x_BCT.size(2) == 1:  # no deviation is known; the published models take a hundredth
-            return torch.cat([means_BC1, torch.full_like(means_BC1, 0.01)], dim=1)
-        return torch.cat([means_BC1, x_BCT.std(dim=2, keepdim=True)], dim=1)
-
-
-class SpeakerFeatures:
-    """Log-mel features as CAM++ reads them: of samples in [-1, 1], each band with mean 0."""
-
-    def __init__(self, num_mels: int) -> None:
-        self.front_end = FrontEnd(FeaturesConfig(num_mels=num_mels, cmvn="none"))
-
-    def __call__(self, audio_BS: Tensor) -> Tensor:
-        """(B, T, M), of audio of equal length."""
-        lengths_B = torch.full((len(audio_BS),), audio_BS.size(1), device=audio_BS.device)
-        features_BTM, _ = self.front_end.to(audio_BS.device)(audio_BS / INT16_SCALE, lengths_B)
-        return features_BTM - features_BTM.mean(dim=1, keepdim=True)
-
-
-@torch.inference_mode()
-def embed(model: CamPlusPlus, waveforms: Sequence[Tensor]) -> Tensor:
-    """(N, D): embeddings of length 1 of mono waveforms at 16 kHz, each of 25 ms or more.
-
-    Waveforms of equal length are computed in batches, the others one by one: nothing is padded, so no
-    embedding depends on the other waveforms.
-    """
-    compute_features = SpeakerFeatures(model.sizes.num_mels)
-    front_end = compute_features.front_end
-    shortest = front_end.config.window_samples
-    places: dict[int, list[int]] = defaultdict(list)
-    for place, audio_S in enumerate(waveforms):
-        if audio_S.dim() != 1 or len(audio_S) < shortest:
-            raise UserError(
-                f"waveform {place}: shape {tuple(audio_S.shape)}. Expected one channel of at least "
-                f"{shortest} samples at 16 kHz. Try leaving out shorter ones"
-            )
-        places[len(audio_S)].append(place)
-    device = next(model.parameters()).device
-    embeddings_ND = torch.empty(len(waveforms), model.sizes.dim)
-    for num_samples, group in places.items():
-        at_once = max(1, BATCH_FRAMES // front_end.num_frames(num_samples))
-        for first in range(0, len(group), at_once):
-            batch = group[first : first + at_once]
-            audio_BS = torch.stack([waveforms[place] for place in batch]).to(device, torch.float32)
-            embeddings_ND[batch] = F.normalize(model(compute_features(audio_BS))).cpu()
-    return embeddings_ND
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        means_BC = x_BTC.mean(dim=1)
+        if x_BTC.size(1) == 1:  # no deviation is known; the published models take a hundredth
+            return torch.cat([means_BC, torch.full_like(means_BC, 0.01)], dim=1)
+        return torch.cat([means_BC, x_BTC.std(dim=1)], dim=1)

