@@ -39,7 +39,7 @@ class _CheckedType(ModelMetaclass):
 
 
 class Config(pydantic.BaseModel, metaclass=_CheckedType):
-    """Base of every section. The string below a field is its documentation: `asr info CONF` prints it."""
+    """Base of every section. The string below a field is its documentation: `asr info CONFIG` prints it."""
 
     model_config = pydantic.ConfigDict(
         frozen=True,

@@ -55,9 +55,7 @@ class _Gunzip(io.RawIOBase):
         try:
             data = self._unpacked.read(len(buffer))
         except (OSError, EOFError, zlib.error) as error:
-            raise UserError(
-                f"{self._name}: gzip file that is damaged ({error}); get or pack it again"
-            ) from None
+            raise UserError(f"{self._name}: damaged gzip file ({error}); get or pack it again") from None
         self._left -= len(data)
         if self._left < 0:
             raise UserError(
@@ -162,9 +160,7 @@ def claim_folder(folder: str | Path) -> Iterator[None]:
     """Refuse any other claim of the folder. A claim ends with its process, however that ends."""
     require_local(folder)
     path = Path(folder) / LOCK
-    taken = UserError(
-        f"{folder}: another process is writing there; wait for it, stop it, or take another folder"
-    )
+    taken = UserError(f"{folder}: another process is writing there; wait, stop it, or take another folder")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         claim = os.getpid(), os.path.realpath(path)

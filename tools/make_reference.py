@@ -27,7 +27,7 @@ NOTE = "Made from the code by `python tools/make_reference.py`; do not edit it b
 # --- settings -----------------------------------------------------------------------------------
 
 ROOTS: dict[type[Config], str] = {
-    RunConfig: "A run: `asr train CONF`",
+    RunConfig: "A run: `asr train CONFIG`",
     TranscriptionSettings: "`asr transcribe --set`",
     EvaluationSettings: "`asr evaluate --set` of a model trained here",
     ReadyEvaluationSettings: "`asr evaluate --set` of a Whisper model",

@@ -412,9 +412,7 @@ def _open_audio(path: Path, content: AudioContent | None = None) -> Iterator[Any
         file.seek(0)
         head = file.read(4096)
         if head.lstrip().startswith(_OTHER_KINDS) or not head.translate(None, _TEXT_BYTES):
-            raise AudioError(
-                f"{path}: is text, a picture or an archive, not audio; it starts with {head[:20]!r}"
-            )
+            raise AudioError(f"{path}: is text, a picture or an archive, not audio: {head[:20]!r}")
         decoder = _choose_decoder(path, file, head, stack)
         if not MIN_SAMPLE_RATE <= decoder.sample_rate <= MAX_SAMPLE_RATE:
             expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,} Hz"

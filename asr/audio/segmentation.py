@@ -106,9 +106,7 @@ def make_samples(audio_S: np.ndarray, sample_rate: int | None) -> Recording:
     """Check samples: mono audio in [-1, 1] alone, as integers would be noise at full blast."""
     rates = range(audio.MIN_SAMPLE_RATE, audio.MAX_SAMPLE_RATE + 1)
     if not isinstance(sample_rate, int | np.integer) or int(sample_rate) not in rates:
-        raise UserError(
-            f"an array with sample_rate {sample_rate!r}: expected Hz, transcribe(array, sample_rate=16000)"
-        )
+        raise UserError(f"sample_rate {sample_rate!r} of an array: expected Hz, such as sample_rate=16000")
     if audio_S.ndim == 2 and 1 in audio_S.shape:  # as torchaudio and soundfile give one channel
         audio_S = audio_S.reshape(-1)
     if audio_S.ndim != 1 or audio_S.dtype.kind != "f":

@@ -47,6 +47,7 @@ GROUPS = {
         "tokenizer": "train the tokenizer of a config",
         "ngram": "estimate an n-gram language model from the training texts",
         "pronounce": "write a pronunciation dictionary by espeak-ng",
+        "completion": "print a script that completes commands and options in bash, zsh or fish",
     },
 }
 EXAMPLES = """Examples:
@@ -123,26 +124,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     if arguments[:1] == ["help"] or arguments in (["recipe"], ["manifest"]):
         arguments = [word for word in arguments if word != "help"] + ["--help"]
-    chosen = next((word for word in arguments if word in COMMANDS), None)
     past = arguments.index("--") if "--" in arguments else len(arguments)  # then names of files
     # Options may be spelled with underscores, as --output_dir.
     dashed = [re.sub("^--[^=]+", lambda name: name[0].replace("_", "-"), word) for word in arguments[:past]]
-    parser = _Parser(
-        prog="asr",
-        usage="asr [-h] [-V] [-q] [-v] COMMAND ...",
-        description="Speech recognition: run dataset recipes, transcribe audio files, score WER.",
-        epilog=_list_commands(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    text = "print the versions of asr, Python and torch"
-    parser.add_argument("-V", "--version", action="store_true", help=text)
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS, prog="asr")
-    for name, help_text in COMMANDS.items():
-        subparser = subparsers.add_parser(name, description=help_text[0].upper() + help_text[1:] + ".")
-        if name == chosen:
-            module = import_command(name)
-            module.add_arguments(subparser)
-            subparser.set_defaults(run=module.run)
+    parser = build_parser(arguments)
     args = parser.parse_args([*dashed, *arguments[past:]])
     if args.version:
         from importlib.metadata import version
@@ -161,6 +146,28 @@ def _run(arguments: list[str]) -> int:
     elif "verbose" in args:
         logging.getLogger("asr").setLevel(logging.DEBUG)
     return int(args.run(args))
+
+
+def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Build the parser of all commands. Only that of the command among the arguments has its options."""
+    chosen = next((word for word in arguments if word in COMMANDS), None)
+    parser = _Parser(
+        prog="asr",
+        usage="asr [-h] [-V] [-q] [-v] COMMAND ...",
+        description="Speech recognition: run dataset recipes, transcribe audio files, score WER.",
+        epilog=_list_commands(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    text = "print the versions of asr, Python and torch"
+    parser.add_argument("-V", "--version", action="store_true", help=text)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS, prog="asr")
+    for name, help_text in COMMANDS.items():
+        subparser = subparsers.add_parser(name, description=help_text[0].upper() + help_text[1:] + ".")
+        if name == chosen:
+            module = import_command(name)
+            module.add_arguments(subparser)
+            subparser.set_defaults(run=module.run)
+    return parser
 
 
 def import_command(name: str) -> Any:
@@ -201,8 +208,8 @@ def add_settings(parser: argparse._ActionsContainer, help_text: str) -> None:
 
 
 def add_config(parser: argparse.ArgumentParser, help_text: str = "YAML file of a run") -> None:
-    """Add CONF and the settings that replace those of the file; `read_overrides` joins both spellings."""
-    parser.add_argument("config", metavar="CONF", help=help_text)
+    """Add CONFIG and the settings that replace those of the file; `read_overrides` joins both spellings."""
+    parser.add_argument("config", metavar="CONFIG", help=help_text)
     text = "settings that replace those of the file"
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", default=[], help=text)
     add_settings(parser, "the same, as in other commands; may be repeated")

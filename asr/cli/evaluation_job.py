@@ -96,9 +96,7 @@ class Speech:
         lines += text_table([[*headings, "RTF", "rejected"], *rows])
         for name, setup in split.setups.items():
             if len(setup.warnings) > len(any_score) / 2:  # a weak model seems to have written nothing at all
-                message = (
-                    "%s: the checks rejected %d of %d texts; --set checks=off scores the model without them"
-                )
+                message = "%s: the checks rejected %d of %d texts; --set checks=off scores without them"
                 logger.warning(message, name, len(setup.warnings), len(any_score))
         return "\n".join([*lines, "", f"texts were normalized by {self.rules}"])
 
@@ -184,21 +182,17 @@ def prepare_family(args: argparse.Namespace, family: Family) -> Speech:
     """Prepare a model of a family such as Whisper, which has settings of its own."""
     for name in ("decoding", "language_model", "lexicon"):
         if getattr(args, name):
-            raise UserError(
-                f"--{name.replace('_', '-')} is for models trained here, and {args.model} was not; remove it"
-            )
+            raise UserError(f"--{name.replace('_', '-')} is for native models; remove it for {args.model}")
     settings = load_settings(ReadyEvaluationSettings, {f"{family.section}.beam": args.beam}, args.set)
     options = find_options(settings, family)
     utterances = read_references(args.manifest)
-    transcriber = family.load(
-        args.model, args.device, settings.precision, settings.segmentation, settings.checks
-    )
+    model = family.load(args.model, args.device, settings.precision, settings.segmentation, settings.checks)
     name = "beam" if getattr(options, "beam", 1) > 1 else "greedy"
     requests = {name: Request(batch_size=args.batch_size, options=options)}
     text = family.find_text(args.model)
     if text is not None:  # as the run that fine-tuned it was scored
-        return Speech(transcriber, utterances, requests, *_rules_of_run(text))
-    language = getattr(options, "language", None) or transcriber.language
+        return Speech(model, utterances, requests, *_rules_of_run(text))
+    language = getattr(options, "language", None) or model.language
 
     def find_language(own: str | None) -> str | None:
         return "en" if getattr(options, "task", None) == "translate" else own or language
@@ -210,7 +204,7 @@ def prepare_family(args: argparse.Namespace, family: Family) -> Speech:
     if count < len(utterances):
         english = f"{rules} in {count} of {len(utterances)} utterances, else " if count else ""
         rules = f"{english}{', '.join(ANY_LANGUAGE)}"
-    return Speech(transcriber, utterances, requests, normalize_by_language, rules)
+    return Speech(model, utterances, requests, normalize_by_language, rules)
 
 
 # Rules for the texts of a ready model in any language, which has no rules of a run; English has its own.

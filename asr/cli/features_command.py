@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("files", metavar="FILE", nargs="+", help="audio files")
     text = "YAML file of a run, for its section `features` (default: log-mel, 80)"
-    add("--config", metavar="CONF", help=text)
+    add("--config", metavar="CONFIG", help=text)
     add_settings(parser, "a setting of that section, such as features.num_mels=40; may be repeated")
     add("--output-dir", metavar="DIR", help="write the features of each file to DIR/<name>.npy")
     add("--plot", metavar="PNG", help="draw waveform and features of one file")

@@ -28,12 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("stats", _add_stats, _stats, "count utterances, hours, speakers and words"),
         ("split", _add_split, _split, "split a manifest, by default so that no speaker is in two parts"),
         ("filter", _add_filter, _filter, "keep the utterances that meet all conditions"),
-        (
-            "convert",
-            _add_convert,
-            _convert,
-            "from the manifests of other toolkits and data sets, or to a Kaldi folder",
-        ),
+        ("convert", _add_convert, _convert, "from other toolkits and data sets, or to a Kaldi folder"),
         ("pack", _add_pack, _pack, "write the audio into tar shards, to train from anywhere"),
     ):
         description = f"{help_text[0].upper()}{help_text[1:]}."
@@ -43,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    status: int = args.run_action(args)
-    return status
+    return int(args.run_action(args))
 
 
 # --- validate and stats -------------------------------------------------------------------------
@@ -125,23 +119,18 @@ def _stats(args: argparse.Namespace) -> int:
 
 def _add_split(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifest", metavar="MANIFEST", help=JSON_LINES)
-    parser.add_argument(
-        "--output",
-        metavar="NAME=SHARE",
-        nargs="+",
-        required=True,
-        help="a fraction of the hours (dev=0.1), a number of speakers or utterances (dev=20), or train=rest",
-    )
+    text = "a fraction of the hours (dev=0.1), a number of speakers or utterances (dev=20), or train=rest"
+    parser.add_argument("--parts", metavar="NAME=SHARE", nargs="+", required=True, help=text)
     parser.add_argument("--output-dir", metavar="FOLDER", required=True, help="for NAME.jsonl of each part")
-    units = ("speaker", "utterance")
-    parser.add_argument("--by", choices=units, help="what stays together (default: speaker if known)")
+    text = "what stays together (default: speaker if known)"
+    parser.add_argument("--by", choices=("speaker", "utterance"), help=text)
     parser.add_argument("--seed", type=int, default=0, help="another number gives another split (default: 0)")
 
 
 def _split(args: argparse.Namespace) -> int:
     from asr.data.subsets import choose_unit, parse_share, split_manifest
 
-    shares = {name: parse_share(share) for name, share in _read_pairs("--output", args.output).items()}
+    shares = {name: parse_share(share) for name, share in _read_pairs("--parts", args.parts).items()}
     by = args.by or choose_unit(args.manifest)
     logger.info("%s: split by %s", args.manifest, by)
     for name, count in split_manifest(args.manifest, shares, args.output_dir, by=by, seed=args.seed).items():
@@ -167,9 +156,8 @@ def _add_filter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-seconds", type=float, metavar="S", help="longest utterance to keep")
     parser.add_argument("--text", metavar="REGEX", help="regular expression that must occur in the text")
     parser.add_argument("--speakers", metavar="NAME", nargs="+", help="only these")
-    parser.add_argument(
-        "--extra", metavar="FIELD=VALUE", action="append", default=[], help="only this value; may be repeated"
-    )
+    text = "only this value; may be repeated"
+    parser.add_argument("--extra", metavar="FIELD=VALUE", action="append", default=[], help=text)
 
 
 def _filter(args: argparse.Namespace) -> int:
@@ -197,9 +185,8 @@ def _filter(args: argparse.Namespace) -> int:
     refuse_to_overwrite(args.manifest, args.output)
     utterances = _with_progress(read_manifest(args.manifest), args.manifest)
     left, dropped = filter_utterances(utterances, conditions)
-    print(
-        f"{args.output}: {write_manifest(args.output, left):,} utterances kept, {dropped.total():,} dropped"
-    )
+    count = write_manifest(args.output, left)
+    print(f"{args.output}: {count:,} utterances kept, {dropped.total():,} dropped")
     for reason, count in dropped.most_common():
         print(f"  {count:8,} {reason}")
     return 0
@@ -247,7 +234,8 @@ def _add_pack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="the shards go here; a second run continues")
     text = "flac: 16 bits; copy: whole files as they are, parts as flac (default: flac)"
     parser.add_argument("--encoding", choices=("flac", "copy"), default="flac", help=text)
-    parser.add_argument("--hours", metavar="H", type=float, default=8.0, help="of a shard (default: 8)")
+    text = "hours of audio in a shard (default: 8)"
+    parser.add_argument("--shard-hours", metavar="H", type=float, default=8.0, help=text)
     parser.add_argument("--seed", type=int, default=0, help="of the order, which is random (default: 0)")
 
 
@@ -257,9 +245,12 @@ def _pack(args: argparse.Namespace) -> int:
     from asr.data.manifest import Manifest
     from asr.shards.packing import PackSettings, pack
 
-    if not 0 < args.hours < 10_000:
-        raise UserError(f"--hours {args.hours:g}: expected hours of audio in a shard, more than 0; try 8")
-    manifest, settings = Manifest.open(args.manifest), PackSettings(args.encoding, args.hours, args.seed)
+    if not 0 < args.shard_hours < 10_000:
+        raise UserError(f"--shard-hours {args.shard_hours:g}: expected more than 0; try 8")
+    manifest, settings = (
+        Manifest.open(args.manifest),
+        PackSettings(args.encoding, args.shard_hours, args.seed),
+    )
     with AudioProgress(float(manifest.durations.sum())) as progress:
         shards, kept = pack(manifest, Path(args.folder), settings, progress.advance)
     count = sum(shard.utterances for shard in shards)

@@ -1,4 +1,4 @@
-"""`asr ngram CONF`: estimate n-grams of tokens or words from the training texts, as an ARPA file."""
+"""`asr ngram CONFIG`: estimate n-grams of tokens or words from the training texts, as an ARPA file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from asr.cli import add_config, read_overrides, whole_number
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser, "YAML file of a run: its data, text and tokenizer")
     add = parser.add_argument
-    text = "tokens or words in the longest n-gram (%(default)s)"
+    text = "tokens or words in the longest n-gram (default: 3)"
     add("--order", metavar="N", type=whole_number(1, 20), default=3, help=text)
-    text = "of tokens, for any speech model, or of words, for one of characters or phones (%(default)s)"
-    add("--units", choices=("tokens", "words"), default="tokens", help=text)
-    add("--output", metavar="FILE", help="where to write it (default: UNITS-Ngram.arpa in output_dir)")
+    text = "of tokens, for any speech model, or of words, for one of characters or phones (default: tokens)"
+    add("--unit", choices=("tokens", "words"), default="tokens", help=text)
+    add("--output", metavar="FILE", help="where to write it (default: UNIT-Ngram.arpa in output_dir)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     config = RunConfig.load(args.config, read_overrides(args))
     dev = list(read_sentences(config.data.dev, config.text))
     tokens: list[str] = []
-    if args.units == "tokens":
+    if args.unit == "tokens":
         tokenizer = load_or_train_tokenizer(config)
         tokens = token_vocabulary(tokenizer.tokens)
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
     texts = map(split, read_training_texts(config))
     arpa = estimate_ngrams(texts, args.order, tokens[len(SPECIAL_TOKENS) :])
-    output = Path(args.output or Path(config.output_dir) / f"{args.units}-{args.order}gram.arpa")
+    output = Path(args.output or Path(config.output_dir) / f"{args.unit}-{args.order}gram.arpa")
     write_arpa(output, arpa)
 
     lines = [split(text) for text in dev]
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{output}: {', '.join(counts)}")
     print(
         f"{config.data.dev}: perplexity {math.exp(-log_probability / max(num_units, 1)):.3f} a "
-        f"{args.units[:-1]}, {math.exp(-log_probability / max(num_words, 1)):.2f} a word; {unknown} unknown "
-        f"{args.units}"
+        f"{args.unit[:-1]}, {math.exp(-log_probability / max(num_words, 1)):.2f} a word; {unknown} unknown "
+        f"{args.unit}"
     )
     return 0

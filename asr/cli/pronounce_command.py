@@ -1,4 +1,4 @@
-"""`asr pronounce CONF`: a pronunciation dictionary of the words of a run's texts, by espeak-ng."""
+"""`asr pronounce CONFIG`: a pronunciation dictionary of the words of a run's texts, by espeak-ng."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from asr.cli import add_config, read_overrides
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser, "YAML file of a run: its data and text, and a tokenizer of phones")
     add = parser.add_argument
-    add("--voice", default="en-us", help="of espeak-ng: en-us, en, de, fr, cmn and so on (%(default)s)")
+    add("--voice", default="en-us", help="of espeak-ng: en-us, en, de, fr, cmn and so on (default: en-us)")
     text = "words of this manifest or .txt file, too; may be repeated"
     add("--texts", metavar="FILE", action="append", default=[], help=text)
     add("--output", metavar="FILE", help="where to write it (default: tokenizer.pronunciations)")
@@ -30,9 +30,7 @@ def run(args: argparse.Namespace) -> int:
     config = RunConfig.load(args.config, read_overrides(args))
     output = args.output or config.tokenizer.pronunciations
     if output is None:
-        raise UserError(
-            "no file to write to: set tokenizer={type: phones, pronunciations: FILE}, or give --output"
-        )
+        raise UserError("no file to write: set tokenizer={type: phones, pronunciations: FILE}, or --output")
     if Path(output).exists():
         raise UserError(f"{output} exists already; remove it, or give another --output")
     others = (read_sentences(path, config.text) for path in (config.data.dev, *args.texts))

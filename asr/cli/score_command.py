@@ -27,7 +27,7 @@ ALIGNMENTS: dict[str, dict[str, Any]] = {
     "sclite-D": {"align": "sclite", "has_optional_words": True},
     "sclite-F": {"align": "sclite", "has_fragments": True},
     "sclite-FD": {"align": "sclite", "has_fragments": True, "has_optional_words": True},
-    "speakers": {"align": "jiwer", "speakers_at_once": True},
+    "cpwer": {"align": "jiwer", "speakers_at_once": True},
 }
 
 
@@ -48,10 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = """normalize texts first: basic removes case, punctuation and [tags]; english also unifies numbers,
     contractions and spelling (default: none)"""
     add("--normalize", choices=("none", "basic", "english"), default="none", help=text)
-    add("--unit", choices=("words", "characters", "mixed"), default="words", help="default: words")
+    text = "what is counted (default: words)"
+    add("--unit", choices=("words", "characters", "mixed"), default="words", help=text)
     text = """jiwer: fewest errors (default); sclite: as NIST sclite counts, without options or with -D (words
-    in brackets may be missing), -F (ab- is any word that begins so) or both; speakers: several at once,
-    assigned with the fewest errors (cpWER)"""
+    in brackets may be missing), -F (ab- is any word that begins so) or both; cpwer: several speakers at
+    once, assigned with the fewest errors"""
     add("--align", choices=ALIGNMENTS, default="jiwer", help=text)
     text = "a global mapping file, whose rules rewrite both sides first, as NIST hubscr.pl does"
     add("--glm", metavar="FILE", help=text)

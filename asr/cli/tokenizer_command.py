@@ -1,4 +1,4 @@
-"""`asr tokenizer CONF`: train the tokenizer of a run on the transcripts of its training data."""
+"""`asr tokenizer CONFIG`: train the tokenizer of a run on the transcripts of its training data."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ logger = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument(
-        "--output", metavar="FILE", help="where to write it (default: tokenizer.json in output_dir)"
-    )
+    parser.add_argument("--output", metavar="FILE", help="default: tokenizer.json in output_dir")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,8 +25,7 @@ def run(args: argparse.Namespace) -> int:
     tokenizer = train_tokenizer(config, read_tokenizer_texts(config))
     output = Path(args.output or Path(config.output_dir) / "tokenizer.json")
     tokenizer.save(output)
-    logger.info(
-        "%s: %d tokens (%s) from %s", output, len(tokenizer), config.tokenizer.type, config.data.train_name
-    )
+    kind, source = config.tokenizer.type, config.data.train_name
+    logger.info("%s: %d tokens (%s) from %s", output, len(tokenizer), kind, source)
     print(output)
     return 0

@@ -1,4 +1,4 @@
-"""`asr train CONF`: train a system, or resume an interrupted training."""
+"""`asr train CONFIG`: train a system, or resume an interrupted training."""
 
 from __future__ import annotations
 

@@ -45,10 +45,7 @@ FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "tsv", "ctm", "stm", "trn")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = (
-        "asr transcribe AUDIO... [--model MODEL] [--language CODE] [--format FORMAT] [--output-dir DIR] "
-        "[OPTIONS]"
-    )
+    parser.usage = "asr transcribe AUDIO... [--model MODEL] [--format FORMAT] [--output-dir DIR] [OPTIONS]"
     add, formats = parser.add_argument, (*FORMATS, "all")
     text = """audio or video files in any format, manifests (.jsonl, .csv ...) with or without texts,
     shards, folders and addresses such as s3://bucket/talks with -r, or - for standard input"""
@@ -186,8 +183,7 @@ def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
     is_of_files = args.audio not in ([], ["-"]) or args.recursive or has_folder or plot or args.clip
     if args.stream and (is_of_files or args.channels == "separate" or formats not in (["txt"], ["jsonl"])):
         raise UserError(
-            "--stream reads standard input alone, as it comes, and writes txt or jsonl; leave out all about "
-            "files, and --channels separate"
+            "--stream reads standard input, writes txt or jsonl; no files, no --channels separate"
         )
     if plot and (has_folder or "-" in args.audio or args.channels == "separate"):
         raise UserError("--plot-attention does not go with --output-dir, --channels separate and -")
@@ -257,10 +253,7 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     settings = load_settings(TranscriptionSettings, own, args.set, resources)
     options = find_options(settings, family)
     if family is not None and resources.files:
-        raise UserError(
-            "--language-model and --lexicon are for native models; tell a Whisper model words that are "
-            "likely by --prompt or --hotwords"
-        )
+        raise UserError("--language-model and --lexicon are for native models; give --hotwords to Whisper")
     return TranscriptionJob(model, args.device, args.batch_size, settings, options, resources)
 
 
@@ -314,7 +307,7 @@ def _transcribe(
                 progress.advance(end - done)
                 done = end
                 if stream is not None:
-                    _print(stream.add_segment(recording.name, str(recording.path), result))
+                    print(stream.add_segment(recording.name, str(recording.path), result), end="", flush=True)
                 continue
             length = seconds[recording.name] if isinstance(result, UserError) else result.duration
             progress.advance(max(0.0, length - done))
@@ -327,12 +320,12 @@ def _transcribe(
                     contents = {name: format_transcript(name, result, subtitles) for name in formats}
                     folder.write(recording, contents, result.duration, "; ".join(result.warnings))
                 elif stream is not None:
-                    _print(stream.add(result))
+                    print(stream.add(result), end="", flush=True)
                 tally.take(recording, result)
             except UserError as error:
                 tally.fail(recording, str(error))
     if stream is not None:
-        _print(stream.end())
+        print(stream.end(), end="", flush=True)
     return tally.finish(progress.elapsed)
 
 
@@ -398,9 +391,7 @@ def _transcribe_on_ray(
         return
     logger.info("%s of %s to do", plural(len(left), "unit"), f"{len(units):,}")
     with RayPool(pool, job.device.startswith("cuda")) as workers:
-        logger.info(
-            "%s with %s each", plural(workers.num_workers, "worker"), plural(workers.threads, "thread")
-        )
+        logger.info("%s, %s each", plural(workers.num_workers, "worker"), plural(workers.threads, "thread"))
         for number, rows in workers.run(left, make_work):
             for recording, row in zip(left[number], rows, strict=True):
                 if recording.name in names:
@@ -472,11 +463,6 @@ class Tally:
             summary += f"; {self._seconds:.1f} s of audio in {elapsed:.1f} s, {speed:.1f} x real time"
         logger.info("%s", summary)
         return 1 if self._counts["incomplete"] or self._counts["failed"] else 0
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def _escape_what_cannot_be_shown() -> None:

@@ -64,9 +64,7 @@ def choose_unit(path: str | Path) -> Unit:
     """The speaker if all are known, the utterance if none is; an error in between."""
     known = Counter(utterance.speaker is not None for utterance in read_manifest(path))
     if known[True] and known[False]:
-        raise UserError(
-            f"{path}: {known[False]:,} utterances have no speaker; add them, or split by utterance"
-        )
+        raise UserError(f"{path}: {known[False]:,} utterances have no speaker; add it, or split by utterance")
     return "speaker" if known[True] else "utterance"
 
 

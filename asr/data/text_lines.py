@@ -23,9 +23,7 @@ from asr.files import unpack
 
 BLANKS = " \t\r\n\v\f"  # white space that no text needs; all else, such as U+00A0, belongs to it
 MAX_TEXT_LINE_BYTES = 50_000_000  # a transcript of some days, with the times of all words, as one JSON record
-MAX_LINE_BYTES = (
-    1_000_000  # of `read_lines`: some 15 hours of transcript; a longer line is another kind of file
-)
+MAX_LINE_BYTES = 1_000_000  # of `read_lines`: some 15 hours of transcript; a longer line is no text
 
 
 def parse_json(line: bytes | str) -> Any:
@@ -186,9 +184,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, int, bytes]]:
                     rest = file.readline(MAX_LINE_BYTES + 1)
                     offset += len(rest)
                 if number == 1 and b"\0" in line:
-                    raise UserError(
-                        f"{path}: NUL at byte {line.index(0) + 1}, as in recordings; expected UTF-8 text"
-                    )
+                    raise UserError(f"{path}: NUL at byte {line.index(0) + 1}; expected UTF-8 text")
                 if number == 1 and line.startswith(codecs.BOM_UTF8):
                     line, begin = line[3:], begin + 3
                 if line and not line.isspace():

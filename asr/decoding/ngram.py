@@ -392,7 +392,7 @@ class WordNgramModel(RowModel):
     """An n-gram of words for tokenizers with a token between words: of characters or phones. On the CPU."""
 
     def __init__(self, arpa: Arpa, tokenizer: Tokenizer) -> None:
-        self.space_id = _require_space(tokenizer, "an n-gram of words (asr ngram --units words)")
+        self.space_id = _require_space(tokenizer, "an n-gram of words (asr ngram --unit words)")
         words = [*arpa.vocabulary, *(w for w in (UNKNOWN, END, START) if (w,) not in arpa.orders[0])]
         self.word_ids = {word: id for id, word in enumerate(words)}
         self.ngrams = NgramTables(arpa, self.word_ids)
@@ -523,9 +523,7 @@ class Lexicon(RowModel):
 
 def _require_space(tokenizer: Tokenizer, what: str) -> int:
     if tokenizer.space_id is None:
-        raise UserError(
-            f"{what} goes with a tokenizer of characters or phones and a space, not with {tokenizer.type}"
-        )
+        raise UserError(f"{what} needs a tokenizer of characters or phones and a space, not {tokenizer.type}")
     return tokenizer.space_id
 
 

@@ -16,6 +16,7 @@ LABEL_SIZE = 8  # points
 def draw_learning_curve(path: Path, panels: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]) -> None:
     """Write a PNG: side by side each measure over updates, with a line for each set of data."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
 
     figure = Figure(figsize=(5 * len(panels), 3.6), layout="constrained")
     for axes, (measure, curves) in zip(
@@ -26,6 +27,8 @@ def draw_learning_curve(path: Path, panels: Mapping[str, Mapping[str, Sequence[t
             steps, values = [step for step, _ in points], [value for _, value in points]
             axes.plot(steps, values, label=name, markersize=3, **style)
         axes.set(title=measure, xlabel="updates")
+        if measure in ("wer", "cer"):  # fractions in log.jsonl
+            axes.yaxis.set_major_formatter(PercentFormatter(1))
         axes.grid(alpha=0.3)
         axes.legend(fontsize=LABEL_SIZE)
     with replace_file(path) as file:

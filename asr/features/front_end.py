@@ -96,9 +96,7 @@ class FeaturesConfig(Config):
             for name in ("type", "sample_rate", "window_ms", "shift_ms"):
                 needed = type(self).model_fields[name].default
                 if getattr(self, name) != needed:
-                    raise ValueError(
-                        f"{name} is {getattr(self, name)}, but convention whisper needs {needed}"
-                    )
+                    raise ValueError(f"{name} is {getattr(self, name)}, convention whisper needs {needed}")
         if not 32 <= self.window_samples <= 16_384 or not 1 <= self.shift_samples <= self.window_samples:
             raise ValueError(
                 f"window_ms {self.window_ms:g} and shift_ms {self.shift_ms:g} are {self.window_samples} and "

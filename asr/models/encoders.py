@@ -164,9 +164,7 @@ class AttentionConfig(Config):
             raise ValueError(f"dim = {self.dim} is no multiple of num_heads = {self.num_heads}")
         paired = self.dim // self.num_heads if self.positions == "rotary" else self.dim
         if paired % 2 and self.positions != "none":
-            raise ValueError(
-                f"{self.positions} positions come in pairs: dim = {self.dim} (of each head) must be even"
-            )
+            raise ValueError(f"{self.positions} positions: dim = {self.dim} (of each head) must be even")
         return self
 
     @property

@@ -319,9 +319,7 @@ class SpeechModelConfig(ModelConfig):
 
     def check_run(self, run: Any) -> None:
         if run.train.select_by == "token_accuracy" and self.decoder is None:
-            raise ValueError(
-                "train.select_by = token_accuracy is about a decoder, and there is none; set it to wer"
-            )
+            raise ValueError("train.select_by = token_accuracy needs a decoder; set it to wer")
         guided = self.guided_attention
         if guided is not None and (guided.loss or guided.prior) and run.features.type != "log_mel":
             raise ValueError(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 
@@ -74,6 +75,8 @@ class Recipe(Config):
     """Addresses that `download` tries in this order."""
     download: Callable[[Path], Path] | None = None
     """download(target_dir) returns the folder of the corpus; None: it is made, or comes by --corpus-dir."""
+    download_mb: pydantic.PositiveFloat | None = None
+    """Size of the download; None: unknown, or there is none."""
     source: str = ""
     """How to obtain a corpus that the recipe does not download."""
     synthetic: bool = False
@@ -101,6 +104,19 @@ class Recipe(Config):
     @property
     def summary(self) -> str:
         return self.description.partition("\n")[0]
+
+    @property
+    def download_size(self) -> str:
+        """The size of the download, or that there is none."""
+        if self.download is None:
+            return "none" if self.synthetic else "by hand"
+        size = self.download_mb
+        return "unknown" if size is None else f"{size / 1000:.1f} GB" if size >= 1000 else f"{size:g} MB"
+
+    def read_results(self) -> dict[str, Any]:
+        """Read the published results; empty if there are none."""
+        path = self.path.with_name("results") / "results.json"
+        return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
 
     @property
     def shipped_model(self) -> Path:
@@ -226,7 +242,8 @@ def describe_recipe(recipe: Recipe) -> list[str]:
     """Describe a recipe in lines, as `asr recipe show` prints them."""
     origin = "made by the recipe" if recipe.synthetic else f"--corpus-dir; {recipe.source}".rstrip("; ")
     lines = [f"{recipe.name}: {recipe.description}\n", f"license   {recipe.license}"]
-    lines += [f"hours     {recipe.hours}", *(f"from      {url}" for url in recipe.urls or (origin,))]
+    lines += [f"hours     {recipe.hours}", f"download  {recipe.download_size}"]
+    lines += [*(f"from      {url}" for url in recipe.urls or (origin,))]
     for name, conf in recipe.find_systems().items():
         lines.append(f"system    {name}: {' '.join([str(conf.path), *conf.overrides])}")
     lines += [f"study     {name}: asr recipe study {recipe.name}/{name}" for name in recipe.find_studies()]

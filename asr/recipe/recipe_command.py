@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from asr.recipe.experiment import Experiment
 
 HELP = {
-    "list": "name every recipe",
+    "list": "list every recipe with its hours, its download, and whether a report is published",
     "show": "explain one recipe: what it is, its license, its size, its stages, its systems",
     "run": "download, prepare, train and compare; what is done already is skipped",
     "study": "train variants of one system with the same budget, and compare them",
@@ -35,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             add("name", metavar=metavar, help=text)
         if action == "run":
             add("--stage", choices=STAGES, help="run this one only")
+            text = "do again what is done already; a download stays, older runs are kept as NAME.old-1 ..."
+            add("--force", action="store_true", help=text)
             text = "a setting of the systems, such as train.steps=100; may be repeated"
             add("--set", metavar="KEY=VALUE", action="append", default=[], help=text)
         if action in ("run", "study"):
@@ -51,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             add("--output-dir", type=Path, metavar="DIR", help=text)
             text = "little of everything: shows in about half a minute whether all works"
             add("--smoke", action="store_true", help=text)
+            text = "do not ask before a download of more than 1 GB; without a terminal nobody is asked"
+            add("--yes", action="store_true", help=text)
         text = "a folder of recipes, NAME/recipe.py each, with systems in NAME/conf or in conf/NAME beside it"
         add("--recipes-dir", type=Path, metavar="DIR", help=text)
 
@@ -87,10 +92,12 @@ def run(args: argparse.Namespace) -> int:
         study=load_study(recipe, study) if study else None,
         **{name: getattr(args, name) for name in names},
     )
+    if not args.yes and (study or args.stage in (None, "download")):
+        _ask(experiment)
     if study:
         run_study(experiment)
     else:
-        run_recipe(experiment, args.stage)
+        run_recipe(experiment, args.stage, force=args.force)
     _print_results(experiment, "report" if study else args.stage)
     return 0
 
@@ -99,13 +106,33 @@ def _list(recipes_dir: Path | None) -> int:
     from asr.recipe.definition import find_recipes, load_recipe
 
     names = list(find_recipes(recipes_dir))
+    width = max(map(len, names))
+    print(f"{'recipe':<{width}}  {'hours':>6}  {'download':>8}  report  corpus")
     for name in names:
         try:
-            summary = load_recipe(name, recipes_dir).summary
+            recipe = load_recipe(name, recipes_dir)
         except UserError as error:
-            summary = f"broken: {error}"
-        print(f"{name:<{max(map(len, names))}}  {summary}")
+            print(f"{name:<{width}}  broken: {error}")
+            continue
+        has_report = "yes" if recipe.read_results() else "no"
+        columns = f"{recipe.hours:6.1f}  {recipe.download_size:>8}  {has_report:6}  {recipe.summary}"
+        print(f"{name:<{width}}  {columns}")
     return 0
+
+
+def _ask(experiment: Experiment) -> None:
+    """Ask on a terminal before a large download."""
+    from asr.recipe.stages import build_tasks
+
+    recipe = experiment.recipe
+    is_large = (recipe.download_mb or 115 * recipe.hours) > 1000  # an hour of 16 kHz has 115 MB
+    is_asked = is_large and sys.stdin.isatty() and sys.stderr.isatty()
+    if not is_asked or not any(task.reason for task in build_tasks(experiment, "download")):
+        return
+    sys.stderr.write(f"{recipe.name}: size of the download: {recipe.download_size}. Start it? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UserError("nothing was downloaded; --corpus-dir DIR takes a copy of the corpus")
 
 
 def _print_results(experiment: Experiment, stage: str | None) -> None:

@@ -55,25 +55,41 @@ class Task:
     run: Callable[[], None]
 
 
-def run_recipe(experiment: Experiment, stage: str | None = None) -> None:
+def run_recipe(experiment: Experiment, stage: str | None = None, *, force: bool = False) -> None:
     """Run one stage, or all in their order; what is done already is skipped."""
     find_commit()  # of now, whatever becomes of the checkout
     _require_corpus(experiment, stage)
     check_only(experiment, experiment.recipe.find_systems())
-    for line in find_runs(experiment)[1]:
+    runs, left_out = find_runs(experiment)
+    for line in [*left_out, *([] if stage else [describe_work(experiment, runs)])]:
         logger.info("%s", line)
     for name in [stage] if stage else STAGES:
         if name == "train":
             check_data(experiment)
         for task in build_tasks(experiment, name):
-            _run_task(task)
+            _run_task(task, force and name != "download")  # trained runs are put aside
 
 
-def _run_task(task: Task) -> None:
-    if task.reason is None:
+def describe_work(experiment: Experiment, runs: Sequence[PlannedRun]) -> str:
+    """Describe what is to be downloaded and trained, and how long the published trainings took."""
+    recipe, known, machines = experiment.recipe, dict[str, float](), set[str]()
+    for run in () if experiment.study or experiment.smoke else recipe.read_results().get("runs", ()):
+        known[run["system"]] = run["training"]["seconds"]
+        machines.add(run["training"]["machine"])
+    todo = [run.system for run in runs if not run.model_path.exists()]
+    text = f"{recipe.name}: {recipe.hours:g} hours of speech; download: {recipe.download_size}; "
+    text += f"to train: {', '.join(todo) or 'nothing'}"
+    if times := [known[name] for name in todo if name in known]:
+        text += f"; published training time of {len(times)} of {len(todo)}: {sum(times) / 60:.0f} minutes "
+        text += f"({'; '.join(sorted(machines))})"
+    return text
+
+
+def _run_task(task: Task, force: bool) -> None:
+    if task.reason is None and not force:
         logger.info("%s: skipped, it has been done, and nothing that it reads has changed", task.name)
         return
-    logger.info("%s: %s", task.name, task.reason)
+    logger.info("%s: %s", task.name, task.reason or "done again, by --force")
     try:
         task.run()
     except OSError as error:
@@ -198,11 +214,12 @@ def _train(experiment: Experiment, run: PlannedRun, runs: Sequence[PlannedRun]) 
         reason = "more updates are wanted"
 
     def run_it() -> None:
-        if other:
+        is_new = other is not None or reason is None  # the latter by --force
+        if is_new and run.folder.exists():
             _put_aside(run)
         if not find_checkpoints(run.folder):  # then what is there is of unknown origin
             run.tokenizer_path.unlink(missing_ok=True)
-        earlier = [] if other else before.get("machines", [])
+        earlier = [] if is_new else before.get("machines", [])
         machines = list(dict.fromkeys([*earlier, describe_machine()]))
         record = {
             "settings": json.loads(run.config.model_dump_json()),
@@ -258,7 +275,7 @@ def _put_aside(run: PlannedRun) -> None:
     while (aside := run.folder.with_name(f"{run.name}.old-{number}")).exists():
         number += 1
     run.folder.rename(aside)
-    logger.info("%s: made of other data or settings; what there was is now in %s", run.name, aside)
+    logger.info("%s: trained from the start; what there was is now in %s", run.name, aside)
 
 
 # --- evaluate and report ------------------------------------------------------------------------

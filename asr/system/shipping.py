@@ -170,9 +170,7 @@ def read_pickled(path: Path, stand_ins: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _damaged(path: Path, reason: str) -> UserError:
-    return UserError(
-        f"{path}: no file of weights by torch.save, or a damaged one ({reason}); download it again"
-    )
+    return UserError(f"{path}: no file of weights by torch.save, or damaged ({reason}); download it again")
 
 
 def _check_archive(path: Path, allowed: set[str]) -> None:

@@ -219,9 +219,7 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
                     save(output_dir, system, learner, state, writer)
                 if is_stopped:
                     wait_for_checkpoint(writer, process)
-                    logger.info(
-                        "stopped and saved at update %d; the same command continues from there", state.step
-                    )
+                    logger.info("stopped and saved at update %d; the same command resumes", state.step)
                     raise KeyboardInterrupt if stop.number == signal.SIGINT else SystemExit(143)
                 if is_last:
                     break

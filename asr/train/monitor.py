@@ -71,7 +71,7 @@ class Monitor:
         line = {"step": step, "kind": kind, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")} | dict(values)
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        shown = ", ".join(f"{name} {_format(name, value)}" for name, value in values.items())
+        shown = ", ".join(f"{name} {show_value(name, value)}" for name, value in values.items())
         logger.info("%s %d/%d%s: %s", kind, step, self._num_steps, self._describe_time_left(step), shown)
         numbers = {f"{kind}/{k}": float(v) for k, v in values.items() if isinstance(v, (int, float))}
         for callback in list(self._callbacks):
@@ -79,9 +79,7 @@ class Monitor:
                 callback(step, numbers)
             except Exception as error:  # of another's server, perhaps
                 self._callbacks.remove(callback)
-                message = (
-                    "the callback failed (%s: %s); training continues without it, log.jsonl has everything"
-                )
+                message = "the callback failed (%s: %s); training continues; log.jsonl has everything"
                 logger.warning(message, type(error).__name__, error)
 
     def _describe_time_left(self, step: int) -> str:
@@ -154,7 +152,7 @@ def draw_log(output_dir: Path, select_by: str) -> None:
         logger.info("learning curve: %s", path)
 
 
-def _format(name: str, value: Any) -> str:
+def show_value(name: str, value: Any) -> str:
     if name.startswith(("wer", "cer")):
         return f"{100 * value:.4g} %"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

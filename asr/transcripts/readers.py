@@ -113,9 +113,7 @@ def read_transcripts(
             fields = ", ".join(known) or "none"
             raise UserError(f"{lines.name}: no field {shorten(field)}; its fields are {fields}")
     if not entries:
-        raise UserError(
-            f"{lines.name}: no utterance in it; expected one a line, in one of {', '.join(READERS)}"
-        )
+        raise UserError(f"{lines.name}: no utterance in it; expected one a line, as {', '.join(READERS)}")
     is_guess = format == "plain" and not chosen
     if is_guess:
         notes.append("no ids were recognized: line N is compared with line N")
@@ -183,9 +181,7 @@ def recognize(lines: list[str], known_ids: Container[str] = ()) -> Format:
     if not lines:
         return "plain"
     if any(re.match(r"[\d:,.]+ --> [\d:,.]+", line) for line in lines[:9]):
-        raise UserError(
-            "subtitles are not read, as they have no ids; give a transcript, such as jsonl or trn"
-        )
+        raise UserError("subtitles are not read, as they have no ids; give a transcript such as jsonl or trn")
     if re.match(r"\s*(\{\s*(\"|\}|$)|\[\s*(\{|\]|$))", lines[0]):
         return "jsonl"
     if _is_header(lines[0], "\t"):

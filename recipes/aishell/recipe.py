@@ -62,6 +62,7 @@ RECIPE = Recipe(
     prepare=prepare,
     urls=URLS,
     download=download,
+    download_mb=15_583,
     chosen_by="cer",
     systems=share_systems(__file__, "train.select_by=cer"),
 )

@@ -148,6 +148,7 @@ RECIPE = Recipe(
     prepare=prepare,
     urls=URLS,
     download=download,
+    download_mb=64,
     text_fusion=True,
     speeds=(0.8, 0.87, 0.93, 1.0, 1.08),
 )

@@ -153,6 +153,7 @@ RECIPE = Recipe(
     prepare=prepare,
     urls=URLS,
     download=download,
+    download_mb=60_000,
     systems=share_systems(
         __file__,
         "tokenizer.type=bpe",

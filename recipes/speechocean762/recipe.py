@@ -127,5 +127,6 @@ RECIPE = Recipe(
     prepare=prepare,
     urls=URLS,
     download=download,
+    download_mb=520,
     text_fusion=True,
 )

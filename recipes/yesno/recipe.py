@@ -72,4 +72,5 @@ RECIPE = Recipe(
     prepare=prepare,
     urls=URLS,
     download=download,
+    download_mb=5,
 )

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -98,7 +99,7 @@ def test_a_misspelled_setting_names_the_nearest(
         ("transcrib a.wav", "'transcrib'"),
         ("transcribe a.wav --format jsn", "'jsn'"),
         ("transcribe a.wav --lang en", "unrecognized arguments: --lang en; `asr transcribe --help`"),
-        ("train", "the following arguments are required: CONF\n"),
+        ("train", "the following arguments are required: CONFIG\n"),
     ],
 )
 def test_wrong_options_are_named(words: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,6 +162,42 @@ def test_quiet_stands_anywhere(tmp_path: Path) -> None:
         assert ("is read as csv" in found.stderr) == (words == convert) and "has no utterance" in found.stderr
 
 
+SHOW = {  # what each shell shows for a line that ends where the cursor is
+    "bash": "source <(asr completion bash); COMP_WORDS=({line}); COMP_CWORD={count}; _asr; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+    "fish": "asr completion fish | source; complete -C '{line}'",
+}
+
+
+@pytest.mark.parametrize("shell", SHOW)
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("asr tr", {"train", "transcribe"}),
+        ("asr transcribe --format s", {"srt", "stm"}),
+        ("asr transcribe a.wav --model x --out", {"--output-dir", "--output-format"}),
+        ("asr recipe run --stage repo", {"report"}),
+        ("asr -q manifest convert --from pa", {"parquet"}),
+    ],
+)
+def test_completion(shell: str, line: str, shown: set[str], tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (tmp_path / "asr").write_text(f'#!/bin/sh\nexec {sys.executable} -m asr "$@"\n')
+    (tmp_path / "asr").chmod(0o755)
+    paths = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    script = SHOW[shell].format(line=line, count=len(line.split()) - 1)
+    done = subprocess.run([shell, "-c", script], env=os.environ | paths, capture_output=True, text=True)
+    found = {word.partition("\t")[0] for word in done.stdout.splitlines()}
+    assert {word for word in found if word.startswith(line.split()[-1])} == shown, done.stderr
+
+
+def test_completion_knows_no_values_of_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    """Then the shell shows files."""
+    for words in (["score", ""], ["score", "--html", ""], ["align", "MODEL", "--device", "c"]):
+        assert main(["completion", "zsh", "--", *words]) == 0
+        assert capsys.readouterr().out == "\n"
+
+
 LONG = "a" * 300  # no file system has such a name
 
 
@@ -213,7 +250,9 @@ def test_info_of_a_trained_model(
     assert model["updates"] == 2 and model["scores on dev"]["wer"] >= 0
     assert described["settings"]["train.steps"]["value"] == 2
     assert main(["info", str(tmp_path / "run")]) == 0
-    assert f"parameters        {count}\n" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"parameters        {count}\n" in shown
+    assert f'"wer": "{100 * model["scores on dev"]["wer"]:.4g} %"' in shown
 
 
 @pytest.mark.parametrize(

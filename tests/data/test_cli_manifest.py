@@ -122,7 +122,7 @@ def test_stats(run: Run, corpus: Path) -> None:
 
 
 def test_split(run: Run, corpus: Path) -> None:
-    shares = ("--output", "train=0.8", "dev=0.1", "test=0.1")
+    shares = ("--parts", "train=0.8", "dev=0.1", "test=0.1")
     status, out, err = run("split", "all.jsonl", *shares, "--output-dir", "out")
     assert (status, out.splitlines()) == (
         0,
@@ -212,10 +212,10 @@ def test_convert_with_a_column_of_texts(run: Run, corpus: Path) -> None:
         ("validate all.jsonl --tokenizer all.jsonl --text-rules x", "'x'"),
         ("validate all.jsonl --tokenizer all.jsonl", "all.jsonl"),
         ("validate audio", "audio: no index.jsonl there"),
-        ("split all.jsonl --output-dir . --output train", "--output train"),
-        ("split all.jsonl --output-dir . --output a=0.5 a=0.5", "--output a=0.5: expected NAME=VALUE, each name once"),
-        ("split all.jsonl --output-dir . --output a=2.0", "share '2.0'"),
-        ("split all.jsonl --output-dir . --output all=0.5 b=rest", "would overwrite the input"),
+        ("split all.jsonl --output-dir . --parts train", "--parts train"),
+        ("split all.jsonl --output-dir . --parts a=0.5 a=0.5", "--parts a=0.5: expected NAME=VALUE, each name once"),
+        ("split all.jsonl --output-dir . --parts a=2.0", "share '2.0'"),
+        ("split all.jsonl --output-dir . --parts all=0.5 b=rest", "would overwrite the input"),
         ("filter all.jsonl ./all.jsonl", "is the input as well"),
         ("filter all.jsonl b.jsonl --extra n", "--extra n"),
         ("filter all.jsonl b.jsonl --text (", "--text ("),

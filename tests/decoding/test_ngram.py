@@ -189,9 +189,7 @@ def test_words_as_characters_need_characters(tmp_path: Path) -> None:
     write_arpa(tmp_path / "letters.arpa", estimate_ngrams([["A", "B"], ["B"]], 2))
     assert isinstance(load_language_model(tmp_path / "letters.arpa", characters), WordNgramModel), "no space"
     pieces = Tokenizer.train(TokenizerConfig(type="words"), ["X Y"])
-    with pytest.raises(
-        UserError, match="with a tokenizer of characters or phones and a space, not with words"
-    ):
+    with pytest.raises(UserError, match="a tokenizer of characters or phones and a space, not words"):
         load_language_model(tmp_path / "words.arpa", pieces)
 
 
@@ -263,7 +261,7 @@ def test_command(
     config, output = tiny_run(), tmp_path / "new" / "lm.arpa"
 
     def run(*arguments: str) -> list[float]:
-        assert main(["ngram", str(tmp_path / "run.yaml"), "--units", units, *arguments]) == 0
+        assert main(["ngram", str(tmp_path / "run.yaml"), "--unit", units, *arguments]) == 0
         shown = capsys.readouterr().out
         found = re.search(r"perplexity ([\d.]+) a .*, ([\d.]+) a word; (\d+) unknown", shown)
         assert found
@@ -358,5 +356,5 @@ def test_words_without_a_spelling_are_left_out_and_named(caplog: pytest.LogCaptu
     assert "2 words of the lexicon have no spelling in tokens, 'ÄB' for one" in caplog.text
     with pytest.raises(UserError, match="words that the tokenizer can encode, and there are none"):
         Lexicon(CHARACTERS, ["C"])
-    with pytest.raises(UserError, match=r"a lexicon goes with .* a space, not with words"):
+    with pytest.raises(UserError, match=r"a lexicon needs .* a space, not words"):
         Lexicon(Tokenizer.train(TokenizerConfig(type="words"), ["A"]), ["A"])

@@ -145,5 +145,5 @@ def test_wrong_use(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     arguments = [corpus / "dev.jsonl", "--output", tmp_path / "out.jsonl"]
     assert align(listener, *arguments) == 2
     assert "needs a CTC head" in capsys.readouterr().err
-    assert align(talker, *arguments, "--by", "attention") == 2
+    assert align(talker, *arguments, "--method", "attention") == 2
     assert "needs a decoder that attends" in capsys.readouterr().err

@@ -193,8 +193,8 @@ def test_weights_of_the_named_layers_and_heads_only() -> None:
     ("options", "message"),
     [
         ({"dim": 30}, "dim = 30 is no multiple of num_heads = 4"),
-        ({"dim": 12, "positions": "rotary"}, "rotary positions come in pairs"),
-        ({"dim": 9, "num_heads": 3, "positions": "sinusoid"}, "sinusoid positions come in pairs"),
+        ({"dim": 12, "positions": "rotary"}, "rotary positions: dim"),
+        ({"dim": 9, "num_heads": 3, "positions": "sinusoid"}, "sinusoid positions: dim"),
     ],
 )
 def test_config_names_what_does_not_fit(config_class: Any, options: dict[str, Any], message: str) -> None:

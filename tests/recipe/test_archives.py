@@ -301,6 +301,6 @@ def test_a_bomb_inside_a_tar_header(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_damaged_archives(tmp_path: Path, kept: int) -> None:
     archive = make_tar(tmp_path / "x.tar.gz", lambda tar: add_file(tar, "noise", CONTENT))
     archive.write_bytes(archive.read_bytes()[:kept])
-    with pytest.raises(UserError, match=r"x\.tar\.gz: (damaged, or neither|gzip file that is damaged)"):
+    with pytest.raises(UserError, match=r"x\.tar\.gz: (damaged, or neither|damaged gzip file)"):
         extract(archive, tmp_path / "corpus", max_bytes=MEBIBYTE)
     assert os.listdir(tmp_path) == ["x.tar.gz"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -13,6 +14,10 @@ import pytest
 from asr.cli import main
 from asr.errors import UserError
 from asr.recipe import Experiment, load_recipe, run_recipe
+from asr.recipe.experiment import build_runs
+from asr.recipe.stages import describe_work
+
+ROOT = Path(__file__).resolve().parents[2]
 
 RECIPE = '''"""A corpus of one utterance.
 
@@ -240,11 +245,56 @@ def test_list(recipes_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_recipe(recipes_dir, "ending", f"{RECIPE}\nraise SystemExit")
     assert main(["recipe", "list", "--recipes-dir", str(recipes_dir)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(
+    assert lines[0].split() == ["recipe", "hours", "download", "report", "corpus"]
+    assert lines[1].startswith(
         f"broken  broken: {recipes_dir}/broken/recipe.py: cannot be loaded (SyntaxError"
     )
-    assert "ending/recipe.py: cannot be loaded (SystemExit" in lines[1]
-    assert lines[2] == "tiny    A corpus of one utterance."
+    assert "ending/recipe.py: cannot be loaded (SystemExit" in lines[2]
+    assert lines[3] == "tiny       0.5   unknown  no      A corpus of one utterance."
+    assert main(["recipe", "list", "--recipes-dir", str(ROOT / "recipes")]) == 0
+    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    assert rows["librispeech"][:4] == ["982.0", "60.0", "GB", "no"]
+    assert rows["digits"][:3] == ["1.0", "none", "yes"] and rows["wsj"][:3] == ["82.5", "by", "hand"]
+
+
+def test_the_published_training_time_is_told_before_the_work(tmp_path: Path) -> None:
+    """The minutes are those of the table in recipes/digits/README.md, 1.4 and 4.0."""
+    recipe = load_recipe("digits", ROOT / "recipes")
+    told = []
+    for wanted in ({}, {"only": ("transformer",)}, {"smoke": True}):
+        experiment = Experiment(recipe, tmp_path, **wanted)
+        told.append(describe_work(experiment, build_runs(experiment)))
+    start, end = "digits: 0.98 hours of speech; download: none; to train: ", " minutes (AMD EPYC, 2 cores)"
+    assert told[0] == f"{start}ctc_lstm, transformer; published training time of 2 of 2: 5{end}"
+    assert told[1] == f"{start}transformer; published training time of 1 of 1: 4{end}"
+    assert told[2] == f"{start}ctc_lstm, transformer"
+
+
+@pytest.mark.parametrize("answer", ["y", "n", ""])
+def test_a_large_download_is_asked_for_on_a_terminal(
+    recipes_dir: Path, answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["recipe", "run", "tiny", "--stage", "download", "--recipes-dir", str(recipes_dir)]
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main(command) == 0 and "[y/N]" not in capsys.readouterr().err, "it is small"
+    Path("data/tiny/.download.done").unlink()
+    Path("data/tiny/corpus/inner").rmdir()
+    Path("data/tiny/corpus").rmdir()
+    write_recipe(recipes_dir, "tiny", RECIPE.replace("hours=0.5", "hours=0.5, download_mb=18_757"))
+    assert main(command) == (0 if answer == "y" else 2)
+    shown = capsys.readouterr().err
+    assert shown.startswith("tiny: size of the download: 18.8 GB. Start it? [y/N] ")
+    assert ("nothing was downloaded" in shown) == (answer != "y") == (not Path("data/tiny/corpus").exists())
+    assert main([*command, "--yes"]) == 0 and "[y/N]" not in capsys.readouterr().err
+
+
+def test_force_does_again_what_is_done(recipes_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["recipe", "run", "tiny", "--recipes-dir", str(recipes_dir)]
+    for options, calls in (([], 1), ([], 1), (["--force"], 2), (["--stage", "prepare", "--force"], 3)):
+        assert main([*command, *options]) == 0
+        assert len(read_calls()) == calls
 
 
 def test_run(recipes_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -291,5 +341,5 @@ assert not {"torch", "numpy", "pydantic", "soundfile"} & set(sys.modules)
     options = set(re.findall(r"--[a-z-]+", shown)) - {"--help"}
     assert options == {
         *("--stage", "--only", "--seeds", "--corpus-dir", "--output-dir", "--recipes-dir"),
-        *("--smoke", "--set", "--partial"),
+        *("--smoke", "--set", "--partial", "--force", "--yes", "--quiet", "--verbose"),
     }

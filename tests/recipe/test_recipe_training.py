@@ -88,6 +88,15 @@ def test_another_training_keeps_the_old(
     assert len(messages(said, "skipped")) == 2
 
 
+def test_force_trains_again_and_keeps_the_old(recipes_dir: Path) -> None:
+    experiment = make_experiment(recipes_dir, only=("ctc_lstm",))
+    train_all(experiment)
+    old = Path("runs/tones/ctc_lstm/model/model.safetensors").read_bytes()
+    run_recipe(experiment, "train", force=True)
+    for name in ("ctc_lstm.old-1", "ctc_lstm"):  # the same settings give the same bits
+        assert Path(f"runs/tones/{name}/model/model.safetensors").read_bytes() == old
+
+
 def test_more_updates_go_on(recipes_dir: Path, said: pytest.LogCaptureFixture) -> None:
     experiment = make_experiment(recipes_dir, only=("ctc_lstm",))
     train_all(experiment)

@@ -131,7 +131,7 @@ def test_references_that_cannot_be_used(folder: Path, capsys: pytest.CaptureFixt
         (("ref.trn,other.trn", "hyp.trn"), "other.trn has no utterance of ref.trn"),
         (("ref.trn,none.trn", "hyp.trn"), "none.trn: cannot read the file"),
         (
-            ("all.stm,all.stm", "all.stm", "--align", "speakers"),
+            ("all.stm,all.stm", "all.stm", "--align", "cpwer"),
             "several speakers at once",
         ),
     ):

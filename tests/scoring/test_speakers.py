@@ -72,12 +72,12 @@ def test_files_are_scored_by_recording_and_speaker(folder: Path) -> None:
 
 
 def test_from_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--align", "speakers", "--normalize", "basic", "--by", "speaker")
+    options = ("--align", "cpwer", "--normalize", "basic", "--by", "speaker")
     assert main(["score", "ref.stm", "hyp.stm", *options]) == 0
     output = capsys.readouterr().out
     assert "speakers_at_once: True, intervals by recording" in output and "(nobody)" in output
     Path("ref.trn").write_text("a b (m1)\n")
-    assert main(["score", "ref.trn", "ref.trn", "--align", "speakers"]) == 2
+    assert main(["score", "ref.trn", "ref.trn", "--align", "cpwer"]) == 2
     assert "ref.trn: utterance m1 has no recording or no speaker" in capsys.readouterr().err
     with pytest.raises(UserError, match="several speakers at once: expected align jiwer"):
         score_systems("ref.stm", ["hyp.stm"], align="sclite", speakers_at_once=True)

@@ -51,7 +51,7 @@ def test_the_voice_decides(tmp_path: Path) -> None:
     [
         ("open", ["--output", "WORDS", "--voice", "xx-yy"], "unknown voice 'xx-yy'"),
         ("open", ["--output", "TAKEN"], "taken.dict exists already"),
-        ("open", [], "no file to write to: set tokenizer"),
+        ("open", [], "no file to write: set tokenizer"),
         ("open - the ... door", ["--output", "WORDS"], "voice en-us does not speak 2 of 5 words, '-'"),
         ("", ["--output", "WORDS"], "train.jsonl: no words"),
     ],

@@ -74,7 +74,7 @@ def test_the_latest(tiny_run: TinyRun, tmp_path: Path) -> None:
     ("overrides", "message"),
     [
         (("train.select_by=accuracy",), "a model of type speech has wer, cer, token_accuracy, loss"),
-        (("train.select_by=token_accuracy", *CTC_ALONE), "token_accuracy is about a decoder"),
+        (("train.select_by=token_accuracy", *CTC_ALONE), "token_accuracy needs a decoder"),
     ],
 )
 def test_what_a_model_does_not_offer(tiny_run: TinyRun, overrides: tuple[str, ...], message: str) -> None:

@@ -140,7 +140,7 @@ def test_termination_saves_and_resumes(
         send_signals(patch, [number])
         train(tiny_run("train.steps=6"))
     assert number == signal.SIGINT or caught.value.code == 143
-    assert "stopped and saved at update 5; the same command continues from there" in caplog.text
+    assert "stopped and saved at update 5; the same command resumes" in caplog.text
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert find_checkpoints(tmp_path / "run")[-1].name == "step-00000005", "the update in progress is kept"
     assert_equal_bits(whole, train(tiny_run("train.steps=6")))
@@ -221,7 +221,7 @@ def test_termination_of_the_whole_group(tiny_run: TinyRun, tmp_path: Path, numbe
     process.join(60)
     said = messages.read_text()
     assert process.exitcode == status, said
-    assert "Traceback" not in said and "the same command continues from there" in said
+    assert "Traceback" not in said and "the same command resumes" in said
     assert len(find_checkpoints(tmp_path / "run")) == 1
 
 

@@ -216,7 +216,7 @@ FAULTS = {
     "latin1": ("u_1 one\nu_2 caf\u00e9\n".encode("latin-1"), r"file.txt:2: byte 8 is not UTF-8 .*iconv -f latin1"),
     "mixed": (b"u_1 caf\xc3\xa9\nu_2 caf\xe9\n", r"file.txt:2: byte 8 is not UTF-8"),
     "half_utf16": (b"\xff\xfea\0b", r"file.txt:1: not UTF-16-LE, as its first bytes say"),
-    "gzip": (b"\x1f\x8b\x08\0abc", "gzip file that is damaged"),
+    "gzip": (b"\x1f\x8b\x08\0abc", "damaged gzip file"),
     "empty": (b"", "no utterance in it"),
     "only_mark": (b"\xef\xbb\xbf", "no utterance in it"),
     "twice": (b"u_1 one\nu_2 two\nu_1 three\n", r"file.txt:3: the id 'u_1' comes twice, with another text"),

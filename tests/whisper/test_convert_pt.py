@@ -115,8 +115,8 @@ def test_archives_that_ask_for_memory(tmp_path: Path) -> None:
 def test_sizes_that_are_no_sizes(tmp_path: Path) -> None:
     for change, message in (
         ({"n_audio_state": 64}, "'n_audio_state': 64"),
-        ({"n_text_ctx": 10**5000}, "a damaged one"),
+        ({"n_text_ctx": 10**5000}, "or damaged"),
     ):
         refuse(write_openai(tmp_path / "tiny.pt", WEIGHTS, SIZES | change), message)
     (tmp_path / "page.pt").write_text("<html>")
-    refuse(tmp_path / "page.pt", "a damaged one")
+    refuse(tmp_path / "page.pt", "or damaged")
