@@ -1,4 +1,4 @@
-"""Spoken commands: recordings of our own, listed in texts.csv, as docs/own-corpus.md describes.
+"""Spoken commands: recordings of our own, listed in texts.csv, as docs/extend.md describes.
 
 There is nothing to download: the folder comes by --corpus-dir.
 """
