@@ -77,10 +77,12 @@ def describe_work(experiment: Experiment, runs: Sequence[PlannedRun]) -> str:
         known[run["system"]] = run["training"]["seconds"]
         machines.add(run["training"]["machine"])
     todo = [run.system for run in runs if not run.model_path.exists()]
-    text = f"{recipe.name}: {recipe.hours:g} hours of speech; download: {recipe.download_size}; "
+    corpus_dir = find_corpus_dir(experiment)
+    origin = f"corpus: {corpus_dir}" if corpus_dir else f"download: {recipe.download_size}"
+    text = f"{recipe.name}: {recipe.hours:g} hours of speech; {origin}; "
     text += f"to train: {', '.join(todo) or 'nothing'}"
     if times := [known[name] for name in todo if name in known]:
-        text += f"; published training time of {len(times)} of {len(todo)}: {sum(times) / 60:.0f} minutes "
+        text += f"; published training time of {len(times)} of {len(todo)}: {sum(times) / 60:.1f} minutes "
         text += f"({'; '.join(sorted(machines))})"
     return text
 

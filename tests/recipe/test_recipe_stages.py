@@ -265,9 +265,11 @@ def test_the_published_training_time_is_told_before_the_work(tmp_path: Path) -> 
         experiment = Experiment(recipe, tmp_path, **wanted)
         told.append(describe_work(experiment, build_runs(experiment)))
     start, end = "digits: 0.98 hours of speech; download: none; to train: ", " minutes (AMD EPYC, 2 cores)"
-    assert told[0] == f"{start}ctc_lstm, transformer; published training time of 2 of 2: 5{end}"
-    assert told[1] == f"{start}transformer; published training time of 1 of 1: 4{end}"
+    assert told[0] == f"{start}ctc_lstm, transformer; published training time of 2 of 2: 5.4{end}"
+    assert told[1] == f"{start}transformer; published training time of 1 of 1: 4.0{end}"
     assert told[2] == f"{start}ctc_lstm, transformer"
+    given = Experiment(load_recipe("yesno", ROOT / "recipes"), tmp_path, Path("/corpora/yesno"))
+    assert "; corpus: /corpora/yesno; to train: " in describe_work(given, build_runs(given))
 
 
 @pytest.mark.parametrize("answer", ["y", "n", ""])
