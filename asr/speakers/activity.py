@@ -107,4 +107,4 @@ class _SincFilters(nn.Module):
         middle = torch.ones_like(low)
         even = torch.cat([even, middle, even.flip(1)], dim=1)
         odd = torch.cat([odd, 0 * middle, -odd.flip(1)], dim=1)
-        return F.conv1d(audio_B1S, torch.cat([even, odd])[:, None], stride=FILTER_STRIDE).abs()
+        return F.conv1d(audio_B1S, torch.cat([even, odd])[:, None], stride=FILTER_STRIDE).abs_()

@@ -232,15 +232,14 @@ def _read_facts(path: Path, kind: str) -> dict[str, Any]:
 
 def convert_speaker_models(source: str, folder: Path, dtype: torch.dtype | None) -> None:
     """Write both models as safetensors, with a config that names their licenses and origins."""
-    models = load_speaker_models(source)
-    make_folder(folder)
-    if any(folder.iterdir()):
-        raise UserError(f"{folder}: is not empty; give a new folder")
-    write_speaker_models(models, folder, dtype or torch.float32)
+    write_speaker_models(load_speaker_models(source), folder, dtype or torch.float32)
 
 
 def write_speaker_models(models: SpeakerModels, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write the files of a folder that `load_speaker_models` reads."""
+    """Write a new folder that `load_speaker_models` reads."""
+    make_folder(folder)
+    if any(folder.iterdir()):
+        raise UserError(f"{folder}: is not empty; give a new folder")
     facts = {kind: {**own, "check": "converted"} for kind, own in models.facts.items()}
     facts.setdefault("embedding", {})["sizes"] = models.embedding.sizes.model_dump()
     try:
