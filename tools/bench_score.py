@@ -122,7 +122,7 @@ def build_contenders(folder: Path) -> tuple[dict[str, Contender], list[str]]:
         "asr": count_here,
         "asr --align sclite": lambda references, hypotheses: count_here(references, hypotheses, "sclite"),
     }
-    lacking = []
+    missing = []
     for name, function in (
         ("jiwer", count_by_jiwer),
         ("meeteval", count_by_meeteval),
@@ -131,14 +131,14 @@ def build_contenders(folder: Path) -> tuple[dict[str, Contender], list[str]]:
         try:
             importlib.import_module(name)
         except ImportError:
-            lacking.append(name)
+            missing.append(name)
         else:
             contenders[name] = function
     if shutil.which("sctk"):
         contenders["sclite"] = lambda references, hypotheses: count_by_sclite(folder)
     else:
-        lacking.append("sclite")
-    return contenders, lacking
+        missing.append("sclite")
+    return contenders, missing
 
 
 def main() -> None:
@@ -156,7 +156,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_trn(Path(folder, "ref.trn"), references)
         write_trn(Path(folder, "hyp.trn"), hypotheses)
-        contenders, lacking = build_contenders(Path(folder))
+        contenders, missing = build_contenders(Path(folder))
         for _ in range(args.rounds):
             for name, contender in contenders.items():
                 start = time.perf_counter()
@@ -177,8 +177,8 @@ def main() -> None:
         ratio = f"{median / fastest:.2f}" if name in contenders else ""
         counts = "".join(f"{count:9,}" for count in counted.get(name, ()))
         print(f"{name:24}{median:9.3f}{ratio:>18}{counts}")
-    if lacking:
-        print(f"not installed: {', '.join(lacking)}")
+    if missing:
+        print(f"not installed: {', '.join(missing)}")
 
 
 if __name__ == "__main__":

@@ -95,9 +95,9 @@ class Part:
     references: list[list[str]]
     audio_seconds: float
     outcomes: dict[str, list[Outcome]] = field(default_factory=dict)
-    """By engine."""
+    """Outcomes by engine."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """That the last run took in all."""
+    """Seconds that the last run took in all, by engine."""
 
 
 # --- engines --------------------------------------------------------------------------------------

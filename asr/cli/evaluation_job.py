@@ -83,7 +83,7 @@ class Speech:
             }
             for name, setup in split.setups.items()
         }
-        return about | {"normalization": self.rules, "ways": ways}
+        return about | {"normalization": self.rules, "methods": ways}
 
     def format(self, split: EvaluatedSplit, scores: dict[str, Score]) -> str:
         any_score, any_setup = next(iter(scores.values())), next(iter(split.setups.values()))

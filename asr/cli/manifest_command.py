@@ -180,8 +180,8 @@ def _filter(args: argparse.Namespace) -> int:
         conditions[f"text without {args.text}"] = lambda item: bool(pattern.search(item.text or ""))
     if args.speakers is not None:
         conditions["other speaker"] = lambda item: item.speaker in args.speakers
-    for name, wanted in _read_pairs("--extra", args.extra).items():
-        conditions[f"{name} is not {wanted}"] = partial(has_extra, name=name, wanted=wanted)
+    for name, expected in _read_pairs("--extra", args.extra).items():
+        conditions[f"{name} is not {expected}"] = partial(has_extra, name=name, expected=expected)
     refuse_to_overwrite(args.manifest, args.output)
     utterances = _with_progress(read_manifest(args.manifest), args.manifest)
     left, dropped = filter_utterances(utterances, conditions)

@@ -51,7 +51,7 @@ class Utterance(Config):
     channel: int | None = Field(default=None, ge=1, le=MAX_CHANNEL)
     """Channel of the file, counted from 1: on the telephone, a side; null: the mean of all."""
     text: Text | None = None
-    """The words; null where nobody has written it down, "" where nothing is said."""
+    """The words; null: no transcript, "": no speech."""
     speaker: Name | None = None
     """Name of the speaker; null if unknown."""
     language: Name | None = None

@@ -95,33 +95,33 @@ def read_start(address: str, max_bytes: int) -> bytes:
     return content
 
 
-def read_range(wanted: ByteRange) -> bytes:
+def read_range(request: ByteRange) -> bytes:
     """Read one range."""
-    address, offset, size, _ = wanted
+    address, offset, size, _ = request
     content = _read(address, offset, size, least=size)
     if len(content) != size:
         raise UserError(
-            f"{address}: {size:,} bytes are wanted from byte {offset:,} on, but {len(content):,} came; the "
-            "file is cut short, not the one of its index, or its server does not know the header Range"
+            f"{address}: {size:,} bytes were requested from byte {offset:,} on, but {len(content):,} came; "
+            "the file is cut short, not the one of its index, or its server does not know the header Range"
         )
     return content
 
 
-def read_ranges(wanted: Sequence[ByteRange]) -> list[bytes | UserError]:
+def read_ranges(requests: Sequence[ByteRange]) -> list[bytes | UserError]:
     """Read ranges, those at addresses at the same time. A fault costs its range alone."""
-    if sum(is_address(one.address) for one in wanted) <= 1:
-        return [_read_or_error(one) for one in wanted]
-    for one in wanted:  # here, so that all threads share the connections of one file system
+    if sum(is_address(one.address) for one in requests) <= 1:
+        return [_read_or_error(one) for one in requests]
+    for one in requests:  # here, so that all threads share the connections of one file system
         if is_address(one.address):
             with contextlib.suppress(UserError):
                 _find_filesystem(one.address)
     with ThreadPoolExecutor(CONCURRENT_RANGES, thread_name_prefix="asr-storage") as pool:
-        return list(pool.map(_read_or_error, wanted))
+        return list(pool.map(_read_or_error, requests))
 
 
-def _read_or_error(wanted: ByteRange) -> bytes | UserError:
+def _read_or_error(request: ByteRange) -> bytes | UserError:
     try:
-        return read_range(wanted)
+        return read_range(request)
     except UserError as error:
         return error
 

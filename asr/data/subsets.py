@@ -82,20 +82,20 @@ def assign_units(
                 raise UserError(f"part {name}: {share} speakers or utterances are asked for of {len(ranked)}")
             chosen.update(dict.fromkeys(ranked[:share], name))
             ranked = ranked[share:]
-    # What each part still lacks of its duration. The next unit goes where most is lacking.
+    # Remaining duration of each part. The next unit goes where most remains.
     total = sum(durations.values())
-    lacking = {name: share * total for name, share in shares.items() if isinstance(share, float)}
+    remaining = {name: share * total for name, share in shares.items() if isinstance(share, float)}
     if REST in shares.values():
         name = next(name for name, share in shares.items() if share == REST)
-        lacking[name] = sum(durations[unit] for unit in ranked) - sum(lacking.values())
-        if lacking[name] <= 0:
+        remaining[name] = sum(durations[unit] for unit in ranked) - sum(remaining.values())
+        if remaining[name] <= 0:
             raise UserError(f"nothing is left for {name}; ask for less in the other parts")
-    empty = list(lacking)
+    empty = list(remaining)
     for left, unit in zip(range(len(ranked), 0, -1), ranked, strict=True):
-        candidates = empty if left <= len(empty) else lacking  # the last units are for those that got none
-        name = max(candidates, key=lacking.__getitem__)
+        candidates = empty if left <= len(empty) else remaining  # the last units are for those that got none
+        name = max(candidates, key=remaining.__getitem__)
         chosen[unit] = name
-        lacking[name] -= durations[unit]
+        remaining[name] -= durations[unit]
         if name in empty:
             empty.remove(name)
     if empty:
@@ -142,7 +142,7 @@ def filter_utterances(
     return keep(), dropped
 
 
-def has_extra(utterance: Utterance, name: str, wanted: str) -> bool:
+def has_extra(utterance: Utterance, name: str, expected: str) -> bool:
     """Compare an extra as text: true, 3, north."""
     value = utterance.extras.get(name)
-    return name in utterance.extras and (value if isinstance(value, str) else json.dumps(value)) == wanted
+    return name in utterance.extras and (value if isinstance(value, str) else json.dumps(value)) == expected

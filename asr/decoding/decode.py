@@ -251,7 +251,7 @@ class SpeechDecoder:
         self.tokenizer = tokenizer
         self.checks = checks or ChecksConfig()
         self.sample_rate = front_end.config.sample_rate
-        self.clock = make_frame_times(front_end.config, model.encoder)
+        self.frame_times = make_frame_times(front_end.config, model.encoder)
 
     def decode_batch(
         self, audio: Sequence[np.ndarray], setups: Mapping[Name, DecodingSetup]
@@ -326,7 +326,7 @@ class SpeechDecoder:
         ]
 
     def _check(self, best: Hypothesis, method: str, ctc: CtcText | None, num_steps: int) -> DecodedUtterance:
-        step = self.clock.seconds_per_step
+        step = self.frame_times.seconds_per_step
         evidence = Evidence(best, self.tokenizer.decode(best.tokens), num_steps * step, step, ctc)
         faults = tuple(f"{method}: {fault}" for fault in find_faults(evidence, self.checks))
         if not is_agreed(evidence):

@@ -264,7 +264,7 @@ def find_ends(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
 def time_words(
     spans: Sequence[TokenSpan],
     token_times: Sequence[TokenTime],
-    clock: FrameTimes,
+    frame_times: FrameTimes,
     audio_S: np.ndarray,
     sample_rate: int,
 ) -> list[Word]:
@@ -273,8 +273,8 @@ def time_words(
         return []
     duration = len(audio_S) / sample_rate
     energies_T = measure_energies(audio_S, sample_rate)
-    begins = [min(clock.time(token_times[span.first].first), duration) for span in spans]
-    ends = [min(clock.time(token_times[span.past - 1].last), duration) for span in spans]
+    begins = [min(frame_times.time(token_times[span.first].first), duration) for span in spans]
+    ends = [min(frame_times.time(token_times[span.past - 1].last), duration) for span in spans]
     ends = [max(begin, end) for begin, end in zip(begins, ends, strict=True)]
     starts = [find_boundary(energies_T, max(0.0, begins[0] - _REACH_SECONDS), begins[0])[1]]
     stops = []

@@ -25,13 +25,13 @@ from asr.transcription.transcribe import End, Recognizer, Request, Transcriber, 
 # Beside the fonts that Matplotlib brings, for scripts that these lack; those not installed are left out.
 FONTS = {f"Noto Sans {name}" for name in ("CJK SC", "CJK JP", "CJK KR", "Devanagari", "Arabic")}
 POINTS = 72  # to an inch
-END = "(end)"  # name of the row that says the end
+END = "(end)"  # name of the row of the end
 RANGE_DB = 60.0  # of the spectrogram below its loudest point
 WINDOW_SECONDS, SHIFT_SECONDS = 0.025, 0.01  # of the spectrogram
 
 
 def check_drawing(transcriber: Transcriber, path: Path) -> Recognizer:
-    """Refuse, before anything is decoded, models that have nothing to draw and files that are no PNG."""
+    """Reject, before anything is decoded, models without attention and files that are no PNG."""
     if not isinstance(transcriber, Recognizer):
         raise UserError("attention can be drawn of models that were trained here, and this one was not")
     if path.suffix.lower() != ".png":
@@ -52,16 +52,16 @@ def draw_recording(transcriber: Transcriber, audio: AudioFile, path: Path, reque
         encoded = recognizer.decoder.encode([piece.audio_S])
         (decoded,) = recognizer.decoder.decode(encoded, make_setup(request))
         if decoded.tokens:
-            own = path.with_stem(f"{path.stem}-{len(written) + 1:03d}") if written else path
-            _draw_segment(own, recognizer, piece, encoded, decoded.tokens)
-            written.append(own)
+            target = path.with_stem(f"{path.stem}-{len(written) + 1:03d}") if written else path
+            _draw_segment(target, recognizer, piece, encoded, decoded.tokens)
+            written.append(target)
     if not written:
         raise UserError(f"{recording.path}: no text is decoded in it, so there is nothing to draw")
     return written
 
 
 def draw_text(recognizer: Recognizer, audio: AudioFile, path: Path, text: str) -> None:
-    """Draw the whole recording, uncut, with a given text in place of what would be decoded."""
+    """Draw the whole recording, uncut, with a given text instead of the decoded one."""
     recording, rate = make_recording(audio), recognizer.sample_rate
     tokens = recognizer.system.tokenizer.encode(normalize(text, recognizer.system.config.text.training))
     audio_S = np.concatenate([np.zeros(0, np.float32), *read_recording(recording, rate)])
@@ -73,14 +73,15 @@ def _draw_segment(
     path: Path, recognizer: Recognizer, segment: AudioSegment, encoded: EncodedAudio, tokens: Sequence[int]
 ) -> None:
     tokenizer = recognizer.system.tokenizer
-    values_NT = _attention(recognizer.model, encoded, tokens)
+    values_NT = _mean_attention(recognizer.model, encoded, tokens)
     names = [*(tokenizer.tokens[id] for id in tokens), END][: len(values_NT)]  # some have no row for the end
-    clock = FrameTimes(segment.start + recognizer.clock.first, recognizer.clock.seconds_per_step)
-    draw(path, segment, values_NT, clock, names, tokenizer.decode(tokens))
+    relative = recognizer.frame_times
+    frame_times = FrameTimes(segment.start + relative.first, relative.seconds_per_step)
+    draw(path, segment, values_NT, frame_times, names, tokenizer.decode(tokens))
 
 
 @torch.inference_mode()
-def _attention(model: SpeechModel, encoded: EncodedAudio, tokens: Sequence[int]) -> np.ndarray:
+def _mean_attention(model: SpeechModel, encoded: EncodedAudio, tokens: Sequence[int]) -> np.ndarray:
     """The mean over the heads of the last layer, (N, T)."""
     assert model.decoder is not None
     device = encoded.encoded_BTD.device
@@ -99,7 +100,7 @@ def draw(
     path: Path,
     audio: AudioSegment,
     values_NT: np.ndarray,
-    clock: FrameTimes,
+    frame_times: FrameTimes,
     names: Sequence[str],
     title: str,
 ) -> None:
@@ -108,8 +109,8 @@ def draw(
     from matplotlib.figure import Figure
     from matplotlib.font_manager import get_font_names
 
-    begin, end = clock.time(-0.5), clock.time(values_NT.shape[1] - 0.5)
-    width = float(np.clip(5 + 0.8 * (end - begin), 8, 14))
+    start, end = frame_times.time(-0.5), frame_times.time(values_NT.shape[1] - 0.5)
+    width = float(np.clip(5 + 0.8 * (end - start), 8, 14))
     height = float(np.clip(0.17 * len(names), 1.2, 9))
     lines = textwrap.wrap(title, round(11 * width), max_lines=3, placeholder=" …")
     families = ["DejaVu Sans", *sorted(FONTS & set(get_font_names()))]
@@ -120,7 +121,7 @@ def draw(
         )
         upper.set_title("\n".join(lines), fontsize=11, loc="left")
         style = {"aspect": "auto", "interpolation": "nearest", "cmap": "magma"}
-        extent = (begin, end, len(names) - 0.5, -0.5)
+        extent = (start, end, len(names) - 0.5, -0.5)
         image = upper.imshow(values_NT, **style, extent=extent, vmin=0)
         shown = range(0, len(names), -(-len(names) // max(1, int(POINTS * height / (LABEL_SIZE + 1)))))
         upper.set_yticks(shown, [names[row].replace(" ", "␣") for row in shown])
@@ -130,7 +131,7 @@ def draw(
         lower.imshow(levels_FT, **style, origin="lower", extent=(*edges, 0, audio.sample_rate / 2000))
         lower.set_ylabel("kHz")
         lower.set_xlabel("seconds")
-        lower.set_xlim(min(begin, edges[0]), max(end, edges[1]))
+        lower.set_xlim(min(start, edges[0]), max(end, edges[1]))
         with replace_file(path) as file:
             figure.savefig(file, format="png", dpi=DPI)
 

@@ -1,4 +1,4 @@
-"""Decode a split by one or several setups, and measure how good and how fast each of them is."""
+"""Decode a split by one or several setups, and measure error rates and speed of each."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ComputingTime:
 
 @dataclass
 class DecodedSplit(ComputingTime):
-    """Texts of the utterances by one setup, and how long they took."""
+    """Texts of the utterances by one setup, and their compute time."""
 
     request: Request
     texts: dict[str, str] = field(default_factory=dict)
@@ -89,8 +89,8 @@ def decode_utterances(
                 _decode_long(transcriber, item, split)
         else:
             segments = [AudioSegment(0.0, audio, rate) for _, audio in batch]
-            found = transcriber.read(segments, {name: own.request for name, own in split.setups.items()})
-            for name, texts in found.items():
+            results = transcriber.read(segments, {name: own.request for name, own in split.setups.items()})
+            for name, texts in results.items():
                 split.setups[name].seconds += texts.seconds
                 for (item, _), segment in zip(batch, texts.segments, strict=True):
                     split.setups[name].add(item, segment)
@@ -126,7 +126,7 @@ def decode_split(
     report: Callable[[float], None] = lambda seconds: None,
     group: Callable[[int], int] = lambda num_samples: 0,
 ) -> None:
-    """Read utterances and decode them in batches, the longest first: too little memory is noticed at once.
+    """Read utterances and decode them in batches, the longest first: too little memory shows at once.
 
     A batch has utterances of one `group`, by number of samples. What cannot be read is a fault, and so is
     what `decode` refuses alone, such as audio too long for the model; the rest continues. `report` is told
@@ -185,7 +185,7 @@ def read_utterances(path: str | Path) -> list[Utterance]:
     ids: set[str] = set()
     for utterance in utterances:
         if utterance.id in ids:
-            raise UserError(f"{path}: the id {utterance.id} stands there twice; each needs its own")
+            raise UserError(f"{path}: duplicate id {utterance.id}; each utterance needs its own")
         ids.add(utterance.id)
     return utterances
 

@@ -40,7 +40,7 @@ def align_utterances(
         raise UserError("alignment needs a CTC head, and this model has none; align by attention")
     if by == "attention" and (model.decoder is None or model.decoder.num_heads == 0):
         raise UserError("alignment by attention needs a decoder that attends, and this model has none")
-    clock, rate = make_frame_times(system.config.features, model.encoder), front_end.config.sample_rate
+    frame_times, rate = make_frame_times(system.config.features, model.encoder), front_end.config.sample_rate
     times: dict[str, str] = {}
     faults: dict[str, str] = {}
 
@@ -52,7 +52,7 @@ def align_utterances(
         else:
             aligned = align_by_attention(model, *encoded, texts)
         for (item, audio), tokens, token_times in zip(batch, texts, aligned, strict=True):
-            words = time_words(split_words(system.tokenizer, tokens), token_times, clock, audio, rate)
+            words = time_words(split_words(system.tokenizer, tokens), token_times, frame_times, audio, rate)
             times[item.id] = " ".join(f"{word.text}:{word.start:.4f}-{word.end:.4f}" for word in words)
 
     decode_split(utterances, rate, batch_size, align, faults, report)

@@ -57,17 +57,17 @@ def _build_fields(folder: str, cut: Mapping[str, Any], source: Source) -> Iterat
 
 def _find_audio(recording: Mapping[str, Any], channels: object) -> tuple[str, int | None]:
     """The file with the channels, and which of its own that is, counted from 1; None: all of them."""
-    wanted = channels if isinstance(channels, list) else [channels or 0]
+    requested = channels if isinstance(channels, list) else [channels or 0]
     sources = recording.get("sources")
     for item in sources if isinstance(sources, list) else []:
         there = item.get("channels") if isinstance(item, dict) else None
-        if not isinstance(there, list) or any(channel not in there for channel in wanted):
+        if not isinstance(there, list) or any(channel not in there for channel in requested):
             continue
         if item.get("type") != "file" or not isinstance(item.get("source"), str):
             raise UserError(
                 f"audio of type {shorten(item.get('type'))} is not opened; store it by lhotse's save_audios"
             )
-        if 1 < len(wanted) < len(there):
-            raise UserError(f"{len(wanted)} of its channels are meant; expected one, or all")
-        return item["source"], there.index(wanted[0]) + 1 if len(wanted) < len(there) else None
-    raise UserError(f"recording {shorten(recording.get('id'))} has no file with channel {wanted}")
+        if 1 < len(requested) < len(there):
+            raise UserError(f"{len(requested)} of its channels are meant; expected one, or all")
+        return item["source"], there.index(requested[0]) + 1 if len(requested) < len(there) else None
+    raise UserError(f"recording {shorten(recording.get('id'))} has no file with channel {requested}")

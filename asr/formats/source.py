@@ -49,7 +49,7 @@ class Source:
     ) -> None:
         self.leave_out = leave_out
         self.losses: Counter[str] = Counter()
-        """How many utterances lose what, by reason."""
+        """Number of utterances by the reason why they lose information."""
         self.ids = UniqueNames()
         self._path, self._text_column = path, text_column
         self.columns = COLUMNS if text_column is None else {**COLUMNS, "text": (text_column.lower(),)}

@@ -72,8 +72,8 @@ class AttentionWindowConfig(Config):
     width: float = pydantic.Field(default=2.0, gt=0)
     """Standard deviation of the window, in encoded steps."""
     ctc_threshold: float = pydantic.Field(default=1.0, gt=0)
-    """With `follows: ctc`, the CTC loss per token below which an utterance has the window in training. Until
-    then its attention is free, or has the prior."""
+    """Limit of the CTC loss per token, for `follows: ctc`. Below it, an utterance has the window in training;
+    until then its attention is free, or has the prior."""
 
 
 class GuidedAttentionConfig(Config):

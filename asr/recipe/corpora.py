@@ -39,24 +39,24 @@ def find_corpus(corpus_dir: Path | None, landmark: str) -> Path:
         raise UserError(f"{corpus_dir}: cannot read this folder of a corpus ({error.strerror})") from None
     if (given / landmark).exists():
         return corpus_dir
-    found = [path for path in inner if (path / landmark).exists()]
-    if not found and (given.parent / landmark).exists():
+    holders = [path for path in inner if (path / landmark).exists()]
+    if not holders and (given.parent / landmark).exists():
         return given.parent
-    if len(found) != 1:
-        several = ", ".join(path.name for path in found)
+    if len(holders) != 1:
+        several = ", ".join(path.name for path in holders)
         raise UserError(
             f"{corpus_dir}: --corpus-dir must be the folder that holds {landmark}; "
-            + (f"{several} do" if found else "neither this one nor one inside does")
+            + (f"{several} do" if holders else "neither this one nor one inside does")
         )
-    return corpus_dir / found[0].name
+    return corpus_dir / holders[0].name
 
 
 _SHORTFALLS: ContextVar[tuple[bool, list[str]] | None] = ContextVar("shortfalls", default=None)
 
 
 @contextlib.contextmanager
-def note_shortfalls(is_partial: bool) -> Iterator[list[str]]:
-    """Note in the list what a corpus lacks; of dev and test that is an error unless `is_partial`.
+def collect_shortfalls(is_partial: bool) -> Iterator[list[str]]:
+    """Collect the missing parts of a corpus; of dev and test they are an error unless `is_partial`.
 
     A recipe that prepares another one within has its list.
     """
@@ -69,22 +69,22 @@ def note_shortfalls(is_partial: bool) -> Iterator[list[str]]:
 
 
 def require_count(folder: Path, what: str, found: int, expected: int) -> None:
-    _note_shortfall(folder, what, found, expected, may_be_partial=False)
+    _check_count(folder, what, found, expected, may_be_partial=False)
 
 
 def check_counts(
     folder: Path, found: Mapping[str, int], published: Mapping[str, int], what: str = "utterances"
 ) -> None:
-    """Hold the utterances of each set against the published ones.
+    """Compare the number of utterances of each set with the published one.
 
-    Of train... a part will do, with a warning; the others must be whole, since results are compared by them.
+    A part of train... is accepted, with a warning; other sets must be complete, since results depend on them.
     """
     for name, expected in published.items():
         is_train = name.startswith("train")
-        _note_shortfall(folder, f"{what} of {name}", found.get(name, 0), expected, may_be_partial=is_train)
+        _check_count(folder, f"{what} of {name}", found.get(name, 0), expected, may_be_partial=is_train)
 
 
-def _note_shortfall(folder: Path, what: str, found: int, expected: int, *, may_be_partial: bool) -> None:
+def _check_count(folder: Path, what: str, found: int, expected: int, *, may_be_partial: bool) -> None:
     if found == expected:
         return
     is_partial = (_SHORTFALLS.get() or (False,))[0]
@@ -94,14 +94,14 @@ def _note_shortfall(folder: Path, what: str, found: int, expected: int, *, may_b
             f"{folder}: found {found:,} {what}, expected {expected:,}; get a complete copy of the published "
             f"version and pass its folder as --corpus-dir{hint}"
         )
-    note_shortfall(folder, f"{found:,} of {expected:,} {what}")
+    warn_of_shortfall(folder, f"{found:,} of {expected:,} {what}")
 
 
-def note_shortfall(folder: Path, what: str) -> None:
-    """Warn that the corpus is a part; manifests, results and pages of it will say so."""
+def warn_of_shortfall(folder: Path, what: str) -> None:
+    """Warn that the corpus is incomplete; its manifests, results and pages are marked."""
     if (noted := _SHORTFALLS.get()) is not None:
         noted[1].append(what)
-    logger.warning("%s: %s: results do not compare with those on the whole corpus", folder, what)
+    logger.warning("%s: %s: results do not compare with those on the complete corpus", folder, what)
 
 
 def require_fingerprint(folder: Path, names: Iterable[str], sample_rate: int, expected: str) -> None:
@@ -109,11 +109,11 @@ def require_fingerprint(folder: Path, names: Iterable[str], sample_rate: int, ex
     if (noted := _SHORTFALLS.get()) is not None and noted[1]:
         return
     names = sorted(names)
-    found = compute_fingerprint(folder, names, sample_rate)
-    if found != expected:
+    fingerprint = compute_fingerprint(folder, names, sample_rate)
+    if fingerprint != expected:
         raise UserError(
             f"{folder}: the content of its {len(names):,} audio files differs from the published corpus "
-            f"(fingerprint {found[:16]}, expected {expected[:16]}); get an unaltered copy"
+            f"(fingerprint {fingerprint[:16]}, expected {expected[:16]}); get an unaltered copy"
         )
 
 
@@ -151,12 +151,12 @@ def find_files(folder: Path, *suffixes: str) -> Iterator[Path]:
 def find_folder(root: Path, *paths: str) -> Path | None:
     """The first of the relative paths that is a folder below `root`, in any case; None if there is none."""
     for path in paths:
-        found = [root]
+        matches = [root]
         for part in Path(path).parts:
-            below = (inner for folder in found for inner in sorted(folder.iterdir()))
-            found = [inner for inner in below if inner.name.lower() == part.lower() and inner.is_dir()]
-        if found:
-            return found[0]
+            below = (inner for folder in matches for inner in sorted(folder.iterdir()))
+            matches = [inner for inner in below if inner.name.lower() == part.lower() and inner.is_dir()]
+        if matches:
+            return matches[0]
     return None
 
 
@@ -233,11 +233,11 @@ def widen(
     spans: Iterable[tuple[float, float]], before: float, after: float, seconds: float
 ) -> list[tuple[float, float]]:
     """Widen the spans of one speaker, within the recording; two that would overlap meet in the middle."""
-    found = [[max(0.0, start - before), min(seconds, end + after)] for start, end in spans]
-    for one, other in itertools.pairwise(sorted(found, key=sum)):
+    widened = [[max(0.0, start - before), min(seconds, end + after)] for start, end in spans]
+    for one, other in itertools.pairwise(sorted(widened, key=sum)):
         if one[1] > other[0]:
             one[1] = other[0] = (one[1] + other[0]) / 2
-    return [(round(start, 6), round(end, 6)) for start, end in found]
+    return [(round(start, 6), round(end, 6)) for start, end in widened]
 
 
 # --- WSJ --------------------------------------------------------------------------------------------
@@ -248,28 +248,28 @@ _INSIDE = re.compile(r"(?:^|/)(wsj[01]/(?!.*\d\d[-_]\d+[._]\d/).*)$")
 
 def index_wsj(root: Path, *suffixes: str) -> dict[str, Path]:
     """Each file by its path from wsj0 or wsj1 on, in lower case, whatever folders of discs are above."""
-    found: dict[str, Path] = {}
+    index: dict[str, Path] = {}
     for path in find_files(root, ".dot", ".ndx", *suffixes):
         if match := _INSIDE.search(path.relative_to(root).as_posix().lower()):
-            found.setdefault(match[1], path)
-    if not found:
+            index.setdefault(match[1], path)
+    if not index:
         raise UserError(f"{root}: no file in a folder wsj0 or wsj1; expected the folder above them")
-    return found
+    return index
 
 
 def read_prompts(root: Path, index: Mapping[str, Path], ids: Iterable[str]) -> dict[str, str]:
     """The transcript of each id as it stands in the .dot files: 01ic0201 is in 01ic0200.dot."""
     files = {path.name.lower()[:6]: path for key, path in index.items() if re.search(r"/\w{6}00\.dot$", key)}
-    wanted = sorted(set(ids))
+    needed = sorted(set(ids))
     texts = {}
-    for prefix in sorted({id[:6] for id in wanted}):
+    for prefix in sorted({id[:6] for id in needed}):
         if prefix not in files:
             raise UserError(
                 f"{root}: {prefix}00.dot is missing, the transcripts of {prefix}..; is a disc missing?"
             )
         texts.update(read_dots(files[prefix]))
-    if lacking := [id for id in wanted if id not in texts]:
-        raise UserError(f"{files[lacking[0][:6]]}: no transcript of {lacking[0]}; get a complete copy")
+    if missing := [id for id in needed if id not in texts]:
+        raise UserError(f"{files[missing[0][:6]]}: no transcript of {missing[0]}; get a complete copy")
     return texts
 
 

@@ -15,7 +15,7 @@ import pydantic
 from asr.config import Config, describe_fault, load_config
 from asr.errors import UserError, suggest
 from asr.files import CHECKOUT, SHIPPED
-from asr.recipe.corpora import note_shortfalls
+from asr.recipe.corpora import collect_shortfalls
 
 Prepare = Callable[[Path | None, Path], None]
 
@@ -78,9 +78,9 @@ class Recipe(Config):
     download_mb: pydantic.PositiveFloat | None = None
     """Size of the download; None: unknown, or there is none."""
     source: str = ""
-    """How to obtain a corpus that the recipe does not download."""
+    """Instructions to obtain a corpus that the recipe does not download."""
     synthetic: bool = False
-    """Whether `prepare` makes the corpus itself, from nothing."""
+    """True if `prepare` makes the corpus itself, from nothing."""
     systems: dict[str, SystemConf] | None = None
     """The systems by name; None: each YAML file in `conf` beside recipe.py, else in ../../conf/NAME."""
     speeds: tuple[pydantic.PositiveFloat, ...] = ()
@@ -88,9 +88,9 @@ class Recipe(Config):
     chosen_by: Literal["wer", "cer"] = "wer"
     """The error rate of dev by which setups of decoding are chosen: cer for texts without blanks."""
     checks: bool = True
-    """Whether decoded texts are checked, and decoded again where they have faults, as by `asr transcribe`."""
+    """True: hallucination checks with fallback, as in `asr transcribe`."""
     text_fusion: bool = False
-    """Whether systems are also decoded with a lexicon and language models of their training texts."""
+    """True: systems are also decoded with a lexicon and language models of their training texts."""
 
     path: Path = Path()
     """File that defines the recipe, set by `load_recipe`."""
@@ -144,11 +144,11 @@ class Recipe(Config):
     def write_manifests(
         self, corpus_dir: Path | None, output_dir: Path, *, smoke: bool = False, partial: bool = False
     ) -> list[str]:
-        """Call `prepare`; return what the corpus lacks. Wrong values of a record are an error of its file."""
+        """Call `prepare`; return the missing parts of the corpus. Wrong values are an error of the recipe."""
         prepare = (self.prepare_smoke if smoke else None) or self.prepare
         output_dir.mkdir(parents=True, exist_ok=True)
         try:
-            with note_shortfalls(partial) as shortfalls:
+            with collect_shortfalls(partial) as shortfalls:
                 prepare(corpus_dir, output_dir)
             return shortfalls
         except pydantic.ValidationError as error:
@@ -177,7 +177,7 @@ class Study(Config):
     """speaker: each variant is trained as often as there are speakers, each time without one of them, whom
     neither train nor dev has then, and tested on that one; null: trained once, tested on all."""
     methods: tuple[str, ...] = ()
-    """How all that the study reports is decoded: each run by the first of these that it offers; empty: as dev
+    """Decoding methods of the report: each run uses the first of these that it offers; empty: as dev
     chooses among all. Then a CTC head beside a decoder may hide what the decoder cannot do."""
 
     @pydantic.model_validator(mode="after")
@@ -199,11 +199,11 @@ class Studies(Config):
 
 def find_recipes(recipes_dir: Path | None = None) -> dict[str, Path]:
     """Name and file of each recipe: by default of ./recipes, else of the checkout, else those installed."""
-    places = (Path(), CHECKOUT, SHIPPED)
-    candidates = [recipes_dir] if recipes_dir else [place / "recipes" for place in places]
+    roots = (Path(), CHECKOUT, SHIPPED)
+    candidates = [recipes_dir] if recipes_dir else [root / "recipes" for root in roots]
     for folder in candidates:
-        if found := sorted(folder.glob("*/recipe.py")):
-            return {path.parent.name: path for path in found}
+        if paths := sorted(folder.glob("*/recipe.py")):
+            return {path.parent.name: path for path in paths}
     looked_at = " and in ".join(map(str, candidates))
     raise UserError(f"no recipes in {looked_at}; expected NAME/recipe.py there. Pass --recipes-dir FOLDER")
 
@@ -223,10 +223,10 @@ def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
         raise UserError(f"{path}: cannot be loaded ({type(error).__name__}: {error})") from error
     if not names["__doc__"]:
         raise UserError(f"{path}: begin it with a docstring; its first line is what `asr recipe list` shows")
-    found = [value for value in names.values() if isinstance(value, Recipe)]
-    if len(found) != 1:
-        raise UserError(f"{path}: builds {len(found)} recipes; expected one, such as RECIPE = Recipe(...)")
-    return found[0].model_copy(update={"path": path, "description": inspect.cleandoc(names["__doc__"])})
+    built = [value for value in names.values() if isinstance(value, Recipe)]
+    if len(built) != 1:
+        raise UserError(f"{path}: builds {len(built)} recipes; expected one, such as RECIPE = Recipe(...)")
+    return built[0].model_copy(update={"path": path, "description": inspect.cleandoc(names["__doc__"])})
 
 
 def load_study(recipe: Recipe, name: str) -> Study:

@@ -61,7 +61,7 @@ def collect_texts(runs: Sequence[PlannedRun], summaries: Sequence[Record]) -> Ta
                 f"{runs[0].conf.path} and {run.conf.path}: their references differ after text.scoring, so "
                 "their error rates cannot be compared; give both the same rules"
             )
-        for setup in summary["ways"]["test"]:
+        for setup in summary["methods"]["test"]:
             texts = read_texts(run.evaluation_dir / f"{setup_name('test', setup)}.jsonl")
             hypotheses[setup_name(run.name, setup)] = texts
     for summary in summaries:
@@ -123,15 +123,16 @@ def _score_alone(run: Record, references: Texts, columns: Mapping[str, Texts]) -
     """Score a run by itself: as it was decoded, by its other setups, and on the speakers that it knows."""
     tested = choose_tested(run, references)
     setups = {}
-    for setup, known in run["ways"]["test"].items():
+    for setup, known in run["methods"]["test"].items():
         own = columns.get(setup_name(run["name"], setup))
         if own is not None:
             fresh = score_texts(tested, {id: own[id] for id in tested}, resamples=0)
             known = {**known, "wer": fresh.error_rate, "cer": fresh.cer}
         setups[setup] = known
     texts = columns[setup_name(run["name"], run["decoding"])]
-    found = pool([run], references, {run["name"]: texts})
-    figures = describe_score(found) | _describe_characters(found) | {"ways": {**run["ways"], "test": setups}}
+    pooled = pool([run], references, {run["name"]: texts})
+    figures = describe_score(pooled) | _describe_characters(pooled)
+    figures["methods"] = {**run["methods"], "test": setups}
     if run["left_out"] is not None:
         known_ids = references.keys() - tested.keys()
         known = {id: fields for id, fields in references.items() if id in known_ids}
@@ -143,12 +144,12 @@ def _score_alone(run: Record, references: Texts, columns: Mapping[str, Texts]) -
 
 
 def setup_name(run: str, setup: str) -> str:
-    """Name the texts of a run, or of a split, that were decoded in one way."""
+    """Name the texts of a run, or of a split, that were decoded by one setup."""
     return f"{run}.{setup}"
 
 
 def find_language_model(setup: str) -> str | None:
-    """Name what a setup such as joint+ngrams+speeds weighs in: ngrams, or the run of a language model."""
+    """Name the language model of a setup such as joint+ngrams+speeds: ngrams, or a run."""
     _, _, source = setup.removesuffix(AT_SPEEDS).partition("+")
     return source or None
 
@@ -173,20 +174,20 @@ def score_texts(references: Texts, hypotheses: Texts, **options: Any) -> Score:
     )
 
 
-def describe_score(found: Score) -> dict[str, Any]:
+def describe_score(score: Score) -> dict[str, Any]:
     """WER with its interval, as numbers."""
     return {
-        "wer": found.error_rate,
-        "interval": _describe_interval(found.interval),
-        "errors": found.counts.errors,
-        "words": found.counts.reference_length,
+        "wer": score.error_rate,
+        "interval": _describe_interval(score.interval),
+        "errors": score.counts.errors,
+        "words": score.counts.reference_length,
     }
 
 
-def _describe_characters(found: Score) -> dict[str, Any]:
+def _describe_characters(score: Score) -> dict[str, Any]:
     return {
-        "cer": found.cer,
-        "cer_interval": _describe_interval(found.character_interval),
+        "cer": score.cer,
+        "cer_interval": _describe_interval(score.character_interval),
     }
 
 
@@ -196,14 +197,14 @@ def _describe_interval(interval: Interval | None) -> list[float] | None:
 
 def _compare(name: str, baseline: str, first: Score, second: Score) -> dict[str, Any]:
     """Compare two systems; the difference is the first less the second, as is its interval."""
-    found = compare(first, second, (name, baseline))
+    result = compare(first, second, (name, baseline))
     return {
         "system": name,
         "baseline": baseline,
-        "difference": found.difference,
-        "interval": _describe_interval(None if found.bootstrap is None else found.bootstrap.interval),
-        "p": found.p,
-        "verdict": found.verdict,
+        "difference": result.difference,
+        "interval": _describe_interval(None if result.bootstrap is None else result.bootstrap.interval),
+        "p": result.p,
+        "verdict": result.verdict,
     }
 
 
@@ -298,7 +299,7 @@ def evaluate_run(
         "language_model": find_language_model(chosen),
         "parameters": sum(parameter.numel() for parameter in system.model.parameters()),
         "real_time_factor": test[chosen]["real_time_factor"],
-        "ways": {"dev": dev, "test": test},
+        "methods": {"dev": dev, "test": test},
         "training": {
             "updates": state["step"],
             "seconds": state["seconds"],
@@ -337,8 +338,8 @@ def _choose_weights(
     )
     chosen = {}
     for name, own in candidates.items():
-        found = [decoded[f"{name} {index}"] for index in range(len(own))]
-        chosen[name] = found[find_best([split.score(one) for one in found], chosen_by)]
+        options = [decoded[f"{name} {index}"] for index in range(len(own))]
+        chosen[name] = options[find_best([split.score(one) for one in options], chosen_by)]
     return chosen
 
 
@@ -392,14 +393,14 @@ class Split:
     def decode(self, requests: Mapping[str, Request]) -> dict[str, DecodedSplit]:
         """Decode by all setups; utterances are encoded once. A file that cannot be read is an error."""
         logger.info("%s: %d utterances of %s", self.folder.parent.name, len(self.utterances), self.manifest)
-        found = decode_utterances(self.recognizer, self.utterances, requests)
-        if found.faults:
-            name, fault = next(iter(found.faults.items()))
+        evaluated = decode_utterances(self.recognizer, self.utterances, requests)
+        if evaluated.faults:
+            name, fault = next(iter(evaluated.faults.items()))
             raise UserError(
-                f"{self.manifest}: {len(found.faults)} utterances cannot be read, so nothing is scored; "
+                f"{self.manifest}: {len(evaluated.faults)} utterances cannot be read, so nothing is scored; "
                 f"{name}: {fault}"
             )
-        return found.setups
+        return evaluated.setups
 
     def score(self, decoded: DecodedSplit) -> Score:
         return score_texts(self.references, self.describe(decoded))
@@ -407,10 +408,10 @@ class Split:
     def keep(self, setup: str, decoded: DecodedSplit) -> dict[str, float]:
         """Write the texts; return WER, CER, speed, and how many texts the checks rejected."""
         write_texts(self.folder / f"{setup_name(self.name, setup)}.jsonl", self.describe(decoded))
-        found = self.score(decoded)
+        scored = self.score(decoded)
         return {
-            "wer": found.error_rate,
-            "cer": found.cer,
+            "wer": scored.error_rate,
+            "cer": scored.cer,
             "real_time_factor": decoded.real_time_factor,
             "language_model_weight": decoded.request.decoding.language_model_weight,
             "rejected": len(decoded.warnings),
@@ -422,7 +423,7 @@ class Split:
         return {id: {"text": normalize(text, rules.scoring)} for id, text in decoded.texts.items()}
 
 
-# --- how a result came about --------------------------------------------------------------------
+# --- provenance of a result ----------------------------------------------------------------------
 
 
 def describe_origin(experiment: Experiment) -> dict[str, str]:
@@ -439,7 +440,7 @@ def describe_machine() -> str:
     """Name the GPU, if there is one, and the processor with the cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     info = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*: (.*)", info.read_text() if info.exists() else "", re.MULTILINE)
-    processor = found[1] if found else platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*: (.*)", info.read_text() if info.exists() else "", re.MULTILINE)
+    processor = match[1] if match else platform.processor() or platform.machine()
     gpu = f"{torch.cuda.get_device_name()}, " if torch.cuda.is_available() else ""
     return f"{gpu}{processor}, {cores} cores"

@@ -38,13 +38,13 @@ class Experiment:
     overrides: tuple[str, ...] = ()
     """Settings as key=value that replace those of the systems' confs."""
     partial: bool = False
-    """Whether a part of the corpus will do; results and reports say so."""
+    """True if a part of the corpus is accepted; results and reports are marked."""
     smoke: bool = False
     """Few utterances and updates, small models: half a minute shows that all runs. Results mean nothing."""
     study: Study | None = None
     """The study whose variants are the systems; None: no study."""
 
-    def wants(self, system: str, conf: SystemConf) -> bool:
+    def includes(self, system: str, conf: SystemConf) -> bool:
         """Return whether it trains the system."""
         return not self.only or system in self.only or conf.variant in self.only
 
@@ -80,11 +80,11 @@ class Experiment:
         return " ".join(words)
 
 
-# --- records of what has been done --------------------------------------------------------------
+# --- records of steps --------------------------------------------------------------------------
 
 
 def find_change(record: Mapping[str, Any], inputs: Mapping[str, str], outputs: Sequence[Path]) -> str | None:
-    """Find why a step is to be done: for the first time, or for what it reads; None if it is not."""
+    """Find why a step is out of date: not done yet, or its inputs changed; None if it is not."""
     done = record.get("inputs")
     if not isinstance(done, dict):
         return "it has not been done"
@@ -169,7 +169,7 @@ class PlannedRun:
 
     @property
     def record_path(self) -> Path:
-        """Notes what its training, once begun, reads, on which machines it was, and whether it ended."""
+        """Record of what its training, once started, reads, of its machines, and of its end."""
         return self.folder / ".train.json"
 
     @property
@@ -187,7 +187,7 @@ class PlannedRun:
 
 
 def build_runs(experiment: Experiment) -> list[PlannedRun]:
-    """Build a run for each wanted system and seed; what others start from comes first."""
+    """Build a run for each selected system and seed; those that others start from come first."""
     return find_runs(experiment)[0]
 
 
@@ -195,10 +195,10 @@ def find_runs(experiment: Experiment) -> tuple[list[PlannedRun], list[str]]:
     """Find the runs as `build_runs` does, and the systems that are left out, each with the reason."""
     runs, left_out = [], []
     for system, conf in experiment.recipe.find_systems().items():
-        if not experiment.wants(system, conf):
+        if not experiment.includes(system, conf):
             continue
         own = load_conf(conf, experiment.overrides)
-        if reason := _find_reason_to_wait(experiment, own):
+        if reason := _find_obstacle(experiment, own):
             if experiment.only:
                 raise UserError(f"--only {system}: {reason}")
             left_out.append(f"{system}: left out, since {reason}")
@@ -212,15 +212,15 @@ def find_all_runs(experiment: Experiment) -> list[PlannedRun]:
     """Find the runs of all systems, also of other seeds that have been trained before."""
     runs = []
     for system, conf in experiment.recipe.find_systems().items():
-        own = load_conf(conf, experiment.overrides if experiment.wants(system, conf) else ())
+        own = load_conf(conf, experiment.overrides if experiment.includes(system, conf) else ())
         folders = experiment.runs_dir.glob(f"{system}-seed-*")
-        found = (re.fullmatch(r"-seed-(\d{1,9})", folder.name.removeprefix(system)) for folder in folders)
-        seeds = {own.seed, *experiment.seeds, *(int(match[1]) for match in found if match)}
+        matches = (re.fullmatch(r"-seed-(\d{1,9})", folder.name.removeprefix(system)) for folder in folders)
+        seeds = {own.seed, *experiment.seeds, *(int(match[1]) for match in matches if match)}
         runs += [_build_run(experiment, system, conf, own, seed) for seed in sorted(seeds)]
     return runs
 
 
-def _find_reason_to_wait(experiment: Experiment, own: RunConfig) -> str | None:
+def _find_obstacle(experiment: Experiment, own: RunConfig) -> str | None:
     """Find why a system cannot be trained now: it starts from a model of elsewhere that is not there."""
     start = own.start_from
     if start is None or start.startswith(f"runs/{experiment.recipe.name}/"):
@@ -242,11 +242,11 @@ def _build_run(
 ) -> PlannedRun:
     """Build one run of `own`, the conf as it stands. Its seed has the plain name, as by `asr train CONF`."""
     folder = experiment.runs_dir / (system if seed == own.seed else f"{system}-seed-{seed}")
-    place = [*_move_paths(experiment, own), f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
-    given = experiment.overrides if experiment.wants(system, conf) else ()
-    config = load_conf(conf, [*given, *place])
+    moved = [*_move_paths(experiment, own), f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
+    given = experiment.overrides if experiment.includes(system, conf) else ()
+    config = load_conf(conf, [*given, *moved])
     if experiment.smoke:
-        config = load_conf(conf, [*given, *_shrink(config), *given, *place])
+        config = load_conf(conf, [*given, *_shrink(config), *given, *moved])
     return PlannedRun(system, conf, folder, seed, config)
 
 
@@ -276,7 +276,7 @@ def _move_paths(experiment: Experiment, config: RunConfig) -> Iterator[str]:
 
 
 def _sort_by_need(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Put each run behind the one that it starts from."""
+    """Put each run after the one that it starts from."""
     named = {run.name: run for run in runs}
     sources = {run.name: find_source(run, runs) for run in runs}
     needs = {name: [source.name] if source else [] for name, source in sources.items()}
@@ -311,7 +311,7 @@ def _shrink(config: RunConfig) -> Iterator[str]:
 
 
 def cut_manifests(data_dir: Path) -> None:
-    """Keep a few utterances of each manifest, from its whole length: so most speakers are there."""
+    """Keep a few utterances of each manifest, evenly spaced: so most speakers are there."""
     for path in data_dir.glob("*.jsonl"):
         utterances = Manifest.open(path)
         count = min(len(utterances), 32 if path.stem == "train" else 8)
@@ -325,7 +325,7 @@ SPLITS = ("train", "dev", "test")
 
 
 def check_test_split(runs: Sequence[PlannedRun], test: Path) -> None:
-    """Refuse to train on what is tested, and to train where nothing could be scored."""
+    """Reject training on test utterances, and a test set that cannot be scored."""
     tested = list(read_manifest(test))
     if any(one.text is None for one in tested) or not any((one.text or "").split() for one in tested):
         raise UserError(f"{test}: expected a text of each utterance, and a word; otherwise nothing is scored")

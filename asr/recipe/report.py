@@ -28,7 +28,7 @@ from asr.scoring.result import Rows, markdown_table, percent, show_interval
 
 def choose_method(run: dict[str, Any], methods: Sequence[str]) -> dict[str, Any]:
     """Describe the run by the first of the methods that it offers, if any are asked for."""
-    test = run["ways"]["test"]
+    test = run["methods"]["test"]
     method = next((name for name in methods or [run["decoding"]] if name in test), None)
     if method is None:
         raise UserError(f"{run['name']} was decoded by {', '.join(test)}, not by {' or '.join(methods)}")
@@ -112,8 +112,8 @@ def format_page(results: Record) -> str:
 
 def list_warnings(results: Record) -> list[str]:
     """Say what keeps the figures from being compared with others."""
-    lacking = "; ".join(results.get("partial", ()))
-    return [SMOKE_WARNING] * results["smoke"] + [f"A PART OF THE CORPUS: {lacking}."] * bool(lacking)
+    missing = "; ".join(results.get("partial", ()))
+    return [SMOKE_WARNING] * results["smoke"] + [f"A PART OF THE CORPUS: {missing}."] * bool(missing)
 
 
 def describe_test(results: Record) -> str:
@@ -133,7 +133,7 @@ def tabulate_systems(results: Record) -> Rows:
     for system in results["systems"]:
         runs = _runs_of(results, system["name"])
         row = [system["name"], f"{runs[0]['parameters']:,}"]
-        dev = [run["ways"]["dev"][run["decoding"]]["wer"] for run in runs if run["ways"]["dev"]]
+        dev = [run["methods"]["dev"][run["decoding"]]["wer"] for run in runs if run["methods"]["dev"]]
         row += [percent(statistics.median(dev)) if dev else "-"]
         row += [percent(system["wer"]), show_interval(system["interval"], unknown="-")]
         row += [", ".join(percent(run["wer"]) for run in runs)] * shows_runs
@@ -181,8 +181,8 @@ def tabulate_setups(results: Record) -> Rows:
     """Tabulate each decoding setup of each run: dev, by which one is chosen, and test."""
     rows = [("run", "decoding", "dev WER %", "test WER %", "RTF", "")]
     for run in results["runs"]:
-        for setup, test in run["ways"]["test"].items():
-            dev = run["ways"]["dev"].get(setup)
+        for setup, test in run["methods"]["test"].items():
+            dev = run["methods"]["dev"].get(setup)
             mark = "chosen" if setup == run["decoding"] else ""
             rates = "" if dev is None else percent(dev["wer"]), percent(test["wer"])
             rows.append((run["name"], setup, *rates, f"{test['real_time_factor']:.3f}", mark))

@@ -200,10 +200,10 @@ def speak_split(
     num_utterances: int,
     folder: Path,
     prefix: str,
-    say: Callable[[np.random.Generator], tuple[list[str], str]],
+    compose: Callable[[np.random.Generator], tuple[list[str], str]],
     voices: Any,
 ) -> Iterator[Utterance]:
-    """Speak into PREFIX-SPLIT-NUMBER.wav; `say` gives the words of an utterance, and how to speak them.
+    """Speak into PREFIX-SPLIT-NUMBER.wav; `compose` gives the words of an utterance, and how to speak them.
 
     `voices` are EspeakVoices, or others with the methods of these.
     """
@@ -212,7 +212,7 @@ def speak_split(
         # A generator for each utterance: its samples depend on nothing before it.
         generator = np.random.default_rng([index, *split.encode()])
         voice = voices.choose(split, generator)
-        words, spoken = say(generator)
+        words, spoken = compose(generator)
         audio = _record(voices.speak(spoken, voice, generator), generator)
         path = folder / f"{prefix}-{split}-{index:04d}.wav"
         write(path, audio, SAMPLE_RATE)

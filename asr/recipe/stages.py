@@ -51,13 +51,13 @@ class Task:
     name: str
     """The stage, and the run if it is that of one: "train conformer"."""
     reason: str | None
-    """Why it is to be done; None if it is not."""
+    """Reason to run it, for the log; None: it is up to date."""
     run: Callable[[], None]
 
 
 def run_recipe(experiment: Experiment, stage: str | None = None, *, force: bool = False) -> None:
     """Run one stage, or all in their order; what is done already is skipped."""
-    find_commit()  # of now, whatever becomes of the checkout
+    find_commit()  # before anything changes in the checkout
     _require_corpus(experiment, stage)
     check_only(experiment, experiment.recipe.find_systems())
     runs, left_out = find_runs(experiment)
@@ -111,7 +111,7 @@ def _require_corpus(experiment: Experiment, stage: str | None) -> None:
 
 
 def check_only(experiment: Experiment, systems: Mapping[str, SystemConf]) -> None:
-    """Refuse names of systems or variants that there are not."""
+    """Reject unknown names of systems or variants."""
     known = {system: conf.variant or system for system, conf in systems.items()}
     for name in experiment.only:
         if name not in known and name not in known.values():
@@ -172,7 +172,7 @@ def _prepare(experiment: Experiment) -> Task:
 
     def run() -> None:
         written_before = [data_dir / Path(name).name for name in read_record(path).get("manifests", [])]
-        for old in (path, *written_before, *splits):  # what is not written again must not be taken for new
+        for old in (path, *written_before, *splits):  # an old file must not be taken for a new one
             old.unlink(missing_ok=True)
         others = set(data_dir.glob("*.jsonl"))
         shortfalls = recipe.write_manifests(
@@ -184,7 +184,7 @@ def _prepare(experiment: Experiment) -> Task:
         if experiment.smoke:
             cut_manifests(data_dir)
         written = [manifest.name for manifest in set(data_dir.glob("*.jsonl")) - others]
-        for name in written if shortfalls else ():  # each utterance says that its corpus was not whole
+        for name in written if shortfalls else ():  # each utterance records that its corpus was incomplete
             mark = {"partial": "; ".join(shortfalls)}
             utterances = list(read_manifest(data_dir / name))
             marked = (u.model_copy(update={"extras": {**u.extras, **mark}}) for u in utterances)
@@ -206,14 +206,14 @@ def check_data(experiment: Experiment) -> None:
 
 
 def _train(experiment: Experiment, run: PlannedRun, runs: Sequence[PlannedRun]) -> Task:
-    """Training resumes by itself, and knows its settings and data; the record says that it has ended."""
+    """Training resumes by itself, and checks its settings and data; the record notes that it has ended."""
     before = read_record(run.record_path)
     other = _explain_other_training(run, before, runs)
     reason = other
     if not other and not (before.get("done") and run.model_path.exists()):
         reason = "it has not been done"
     elif not other and run.config.train.steps > before["settings"]["train"]["steps"]:
-        reason = "more updates are wanted"
+        reason = "more updates are requested"
 
     def run_it() -> None:
         is_new = other is not None or reason is None  # the latter by --force
@@ -313,8 +313,8 @@ def find_evaluated_runs(experiment: Experiment) -> tuple[list[PlannedRun], list[
     for run in runs:
         if run.folder.exists() and run.makes_text:
             tasks = (_train(experiment, run, runs), _evaluate(experiment, run))
-            if lacking := [f"{task.name}: {task.reason}" for task in tasks if task.reason]:
-                reasons.append(lacking[0])
+            if outdated := [f"{task.name}: {task.reason}" for task in tasks if task.reason]:
+                reasons.append(outdated[0])
             else:
                 evaluated.append(run)
     return evaluated, reasons
@@ -394,9 +394,9 @@ def leave_out(conf: SystemConf, speaker: str, data_dir: Path) -> SystemConf:
 
     def write_others(path: Path, *sources: str) -> str:
         name = f"{path.stem}_without_{speaker}.jsonl"
-        found = (data_dir / p.name if p.parent == path.parent else p for p in map(Path, sources))
-        whole = read_manifest(*found)  # those of another recipe stay in its folder
-        write_unless_equal(data_dir / name, [u for u in whole if u.speaker != speaker])
+        manifests = (data_dir / p.name if p.parent == path.parent else p for p in map(Path, sources))
+        utterances = read_manifest(*manifests)  # those of another recipe stay in its folder
+        write_unless_equal(data_dir / name, [u for u in utterances if u.speaker != speaker])
         return path.with_name(name).as_posix()
 
     paths = {"train": write_others(train, *data.train_paths), "dev": write_others(dev, data.dev)}
@@ -407,6 +407,6 @@ def leave_out(conf: SystemConf, speaker: str, data_dir: Path) -> SystemConf:
 
 
 def write_unless_equal(path: Path, utterances: list[Utterance]) -> None:
-    """Write a manifest; leave one alone that says the same, as another process may be training on it."""
+    """Write a manifest; leave an equal one alone, as another process may be training on it."""
     if not path.exists() or list(read_manifest(path)) != utterances:
         write_manifest(path, utterances)

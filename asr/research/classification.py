@@ -93,10 +93,11 @@ class Classification:
 
     def find_expected(self, split: ReadSplit) -> dict[str, list[str]]:
         """The labels that the manifest has where the model gave its own."""
-        clock = make_frame_times(self._system.config.features, self._system.model.encoder)
+        frame_times = make_frame_times(self._system.config.features, self._system.model.encoder)
         items = {item.id: item for item in self.utterances}
         return {
-            name: self._labels.at(items[name], clock.times(len(said))) for name, said in split.results.items()
+            name: self._labels.at(items[name], frame_times.times(len(labels)))
+            for name, labels in split.results.items()
         }
 
     def score(self, split: ReadSplit) -> LabelScore:
@@ -111,7 +112,7 @@ class Classification:
         """Write labels.jsonl: the labels of each utterance, expected and predicted."""
         with replace_file(Path(folder) / "labels.jsonl") as file:
             for name, expected in self.find_expected(split).items():
-                record = {"id": name, "expected": expected, "said": split.results[name]}
+                record = {"id": name, "expected": expected, "predicted": split.results[name]}
                 file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
 
     def describe(self, split: ReadSplit, score: LabelScore) -> dict[str, Any]:
@@ -135,9 +136,9 @@ class LabelScore:
     """Expected and predicted labels, counted."""
 
     labels: tuple[str, ...]
-    """All that were expected or said, in alphabetical order."""
+    """All expected or predicted labels, in alphabetical order."""
     confusions_LL: np.ndarray
-    """How often the label of the row was expected, and that of the column said."""
+    """Confusion matrix: a row for each expected label, a column for each predicted one."""
     interval: Interval | None
     """95 % confidence interval of the accuracy; None with a single group of utterances."""
 
@@ -150,15 +151,15 @@ class LabelScore:
         return _divide(np.trace(self.confusions_LL), self.count)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain types that JSON has, but for nan: where a label never occurs, or is never said."""
+        """Convert to JSON types, but for nan, where a label never occurs or is never predicted."""
         hits_L, counts_L = self.confusions_LL.diagonal(), self.confusions_LL.sum(1)
         return {
             "accuracy": self.accuracy,
             "interval": None if self.interval is None else [self.interval.low, self.interval.high],
             "count": self.count,
             "labels": {
-                label: {"count": int(count), "precision": _divide(hit, said), "recall": _divide(hit, count)}
-                for label, hit, count, said in zip(
+                label: {"count": int(count), "precision": _divide(hit, total), "recall": _divide(hit, count)}
+                for label, hit, count, total in zip(
                     self.labels, hits_L, counts_L, self.confusions_LL.sum(0), strict=True
                 )
             },
@@ -168,7 +169,7 @@ class LabelScore:
 
 def score_labels(
     expected: Mapping[str, Sequence[str]],
-    said: Mapping[str, Sequence[str]],
+    predicted: Mapping[str, Sequence[str]],
     speakers: Sequence[Hashable] | None = None,
 ) -> LabelScore:
     """Compare the labels of utterances, by id: as many of each as are expected.
@@ -176,12 +177,12 @@ def score_labels(
     For the interval, utterances are drawn as wholes, or speakers where these are given: the labels within
     one are alike.
     """
-    labels = sorted({label for side in (expected, said) for names in side.values() for label in names})
+    labels = sorted({label for side in (expected, predicted) for names in side.values() for label in names})
     index = {label: number for number, label in enumerate(labels)}
     confusions_LL = np.zeros((len(labels), len(labels)), dtype=np.int64)
     columns_P2 = np.zeros((len(expected), 2))  # errors, labels
     for row, (name, names) in enumerate(expected.items()):
-        for left, right in zip(names, said[name], strict=True):
+        for left, right in zip(names, predicted[name], strict=True):
             confusions_LL[index[left], index[right]] += 1
             columns_P2[row] += left != right, 1
     sums_G2 = sum_groups(columns_P2, number_groups(speakers, len(expected)))
@@ -191,16 +192,18 @@ def score_labels(
 
 
 def format_label_table(score: LabelScore) -> str:
-    """Precision and recall of each label, then what was said in its place."""
+    """Precision and recall of each label, then the confusion matrix."""
     rows = [["label", "count", "precision %", "recall %"]]
-    for label, found in score.to_dict()["labels"].items():
-        rows.append([label, str(found["count"]), percent(found["precision"], 1), percent(found["recall"], 1)])
+    for label, scores in score.to_dict()["labels"].items():
+        rows.append(
+            [label, str(scores["count"]), percent(scores["precision"], 1), percent(scores["recall"], 1)]
+        )
     if len(score.labels) > MAX_TABLE_LABELS:
-        return "\n".join([*text_table(rows), "", "--json has what was said in place of each"])
+        return "\n".join([*text_table(rows), "", "--json has the confusion matrix"])
     confusions = [["", *score.labels]]
     for label, counts_L in zip(score.labels, score.confusions_LL.tolist(), strict=True):
         confusions.append([label, *(str(count or ".") for count in counts_L)])
-    title = "expected below each other, said side by side:"
+    title = "rows: expected labels, columns: predicted labels"
     return "\n".join([*text_table(rows), "", title, *text_table(confusions)])
 
 

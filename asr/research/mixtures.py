@@ -57,11 +57,11 @@ class SpeakersAtOnce:
         references: dict[str, str] = {}
         hypotheses: dict[str, str] = {}
         recordings: dict[str, str] = {}
-        for item, said, heard in self._pair_texts(split):
-            ids = [f"{item.id}:{number}" for number in range(1, len(said) + 1)]
-            references |= dict(zip(ids, said, strict=True))
-            rows = assign_texts(said, heard, str.split)
-            hypotheses |= {ids[row]: text for row, text in zip(rows, heard, strict=True)}
+        for item, refs, hyps in self._pair_texts(split):
+            ids = [f"{item.id}:{number}" for number in range(1, len(refs) + 1)]
+            references |= dict(zip(ids, refs, strict=True))
+            rows = assign_texts(refs, hyps, str.split)
+            hypotheses |= {ids[row]: text for row, text in zip(rows, hyps, strict=True)}
             recordings |= dict.fromkeys(ids, item.id)
         return score(references, hypotheses, recordings=recordings)
 
@@ -71,10 +71,10 @@ class SpeakersAtOnce:
         count = self._system.config.model.num_texts
         for item in self.utterances:
             texts = split.results.get(item.id) or [""] * count
-            said, heard = (
+            refs, hyps = (
                 [self._normalize(text, None) for text in side] for side in (item.find_texts(count), texts)
             )
-            yield item, said, heard
+            yield item, refs, hyps
 
     def write(self, folder: str | Path, split: ReadSplit) -> None:
         """Write reference.stm and hypothesis.stm, each text in a channel of its own.

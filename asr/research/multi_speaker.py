@@ -23,7 +23,7 @@ class MultiSpeakerConfig(ModelConfig):
 
     type: Literal["multi_speaker"]
     num_speakers: int = pydantic.Field(default=2, ge=2, le=4)
-    """How many speak at once. Their texts are `text`, `extras.text_2` and so on, in any order: of all
+    """Number of speakers at once. Their texts are `text`, `extras.text_2` and so on, in any order: of all
     assignments of texts to heads, training takes the one of least loss (permutation-invariant training)."""
     encoder: AnyEncoderConfig
     """Features to encoded steps, as in a model of speech."""

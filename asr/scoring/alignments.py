@@ -58,14 +58,14 @@ class Edits:
     reference_E: np.ndarray
     """Index of the unit that was substituted or deleted, or before which one was inserted."""
     hypothesis_E: np.ndarray
-    """Index of the unit that stands instead or inserted, or before which one is missing."""
+    """Index of the unit that was substituted or inserted, or before which one is missing."""
 
     def __len__(self) -> int:
         return len(self.pair_E)
 
 
 def load_nist() -> ModuleType:
-    """Import what is done as NIST's tools do it: the one place where the core needs a folder of its own."""
+    """Import the scoring by NIST's tools, a folder that can be deleted, here alone."""
     try:
         from asr.scoring import nist
     except ImportError:
@@ -100,9 +100,9 @@ def align(reference: Sequence[str], hypothesis: Sequence[str], method: Method = 
         ]
         i, j = stop, j + stop - i
         if kind:
-            said = None if kind == INSERTION else reference[i]
-            heard = None if kind == DELETION else hypothesis[j]
-            operations.append(Operation(KINDS[kind], said, heard))
+            ref = None if kind == INSERTION else reference[i]
+            hyp = None if kind == DELETION else hypothesis[j]
+            operations.append(Operation(KINDS[kind], ref, hyp))
             i += kind != INSERTION
             j += kind != DELETION
     return operations
@@ -115,8 +115,8 @@ def find_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]], method: Met
     rows: list[Any] = []
     for number, (reference, hypothesis) in enumerate(pairs):
         if reference != hypothesis:
-            found: Any = Levenshtein.editops(reference, hypothesis).as_list()
-            rows += [(number, _CODES[kind], i, j) for kind, i, j in found]
+            edits: Any = Levenshtein.editops(reference, hypothesis).as_list()
+            rows += [(number, _CODES[kind], i, j) for kind, i, j in edits]
     return Edits(*np.array(rows, np.int64).reshape(-1, 4).T)
 
 

@@ -70,7 +70,7 @@ def score(
 ) -> Score:
     """Compare reference texts with recognized texts; `score_files` reads them from files.
 
-    Lists belong together by place, dicts by ID. A hypothesis that is None, or whose ID is lacking, is
+    Lists are matched by position, dicts by ID. A hypothesis that is None, or whose ID is absent, is
     missing: its words count as deleted, and `Score.missing` names it. Intervals go by speakers, where they
     are known, or by `recordings`, the recording of each ID.
 
@@ -93,52 +93,52 @@ def score(
     marks = {"has_optional_words": has_optional_words, "has_fragments": has_fragments}
     if any(marks.values()) and (normalize != "none" or unit != "words"):
         raise UserError("optional words or fragments: expected unit words and no normalization")
-    said, heard, others = _by_id(references), _by_id(hypotheses), dict(alternatives or {})
-    who = None if speakers is None else _by_id(speakers)
-    if unknown := [id for id in (*heard, *others) if id not in said]:
+    refs, hyps, others = _by_id(references), _by_id(hypotheses), dict(alternatives or {})
+    speaker_of = None if speakers is None else _by_id(speakers)
+    if unknown := [id for id in (*hyps, *others) if id not in refs]:
         raise UserError(f"text of {unknown[0]} (and {len(unknown) - 1:,} others), which no reference has")
     if len(hypotheses) < len(references) and not isinstance(hypotheses, Mapping):
         raise UserError(f"{len(hypotheses):,} hypotheses for {len(references):,} references")
-    if not said:
+    if not refs:
         raise UserError("no references; expected one text or more")
     change = choose_normalization(normalize)
     # Candidates: each reference of each utterance, with its hypothesis; C of them.
-    candidates = [(id, text) for id, first in said.items() for text in (first, *others.get(id, ()))]
-    given_C = [change(text) for _, text in candidates]
+    candidates = [(id, text) for id, first in refs.items() for text in (first, *others.get(id, ()))]
+    texts_C = [change(text) for _, text in candidates]
     pairs_C = []
-    for (id, raw), text in zip(candidates, given_C, strict=True):
-        hypothesis = heard.get(id)
-        found = None if hypothesis is None else change(hypothesis)
+    for (id, raw), text in zip(candidates, texts_C, strict=True):
+        hypothesis = hyps.get(id)
+        hyp = None if hypothesis is None else change(hypothesis)
         if align == "sclite":
             if "{" in f"{raw} {hypothesis}" and (normalize != "none" or unit != "words"):
                 raise UserError(
                     f"utterance {id}: alternatives in braces need unit words, and no normalization"
                 )
-            text, found = _read_as_sclite(id, text, found, marks)
-        pairs_C.append((text, found))
-    split = ((split_units(text, unit), split_units(found or "", unit)) for text, found in pairs_C)
+            text, hyp = _read_as_sclite(id, text, hyp, marks)
+        pairs_C.append((text, hyp))
+    split = ((split_units(text, unit), split_units(hyp or "", unit)) for text, hyp in pairs_C)
     counts_C4 = count_pairs(split, align)
     errors_C = counts_C4[:, 1:].sum(axis=1)
     starts, start = [], 0
-    for id in said:
+    for id in refs:
         starts.append(start)
         start += 1 + len(others.get(id, ()))
     spans = list(zip(starts, [*starts[1:], start], strict=True))
     chosen = [first + int(errors_C[first:end].argmin()) for first, end in spans]
     return Score(
-        ids=tuple(said),
+        ids=tuple(refs),
         references=tuple(pairs_C[number][0] for number in chosen),
-        all_references=tuple(tuple(given_C[first:end]) for first, end in spans),
+        all_references=tuple(tuple(texts_C[first:end]) for first, end in spans),
         hypotheses=tuple(pairs_C[number][1] for number in chosen),
-        speakers=None if who is None else tuple(str(who[id]) for id in said),
-        recordings=None if recordings is None else tuple(recordings[id] for id in said),
+        speakers=None if speaker_of is None else tuple(str(speaker_of[id]) for id in refs),
+        recordings=None if recordings is None else tuple(recordings[id] for id in refs),
         counts_P4=counts_C4[chosen],
         **settings,
     )
 
 
 def describe_choice(num_references: int) -> str:
-    """Say how one of several references is chosen."""
+    """Describe how one of several references is chosen."""
     return f"up to {num_references} of an utterance, compared with the one that gives the fewest errors"
 
 
@@ -157,12 +157,12 @@ def _read_as_sclite(
     id: str, reference: str, hypothesis: str | None, marks: Mapping[str, bool]
 ) -> tuple[str, str | None]:
     try:
-        said, heard = load_nist().read_as_sclite(reference, hypothesis or "", **marks)
+        ref, hyp = load_nist().read_as_sclite(reference, hypothesis or "", **marks)
     except UserError as error:
         raise UserError(f"utterance {id}: {error}") from None
-    return said, None if hypothesis is None else heard
+    return ref, None if hypothesis is None else hyp
 
 
 def _by_id(values: Sequence[Any] | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of a list are numbered from 1."""
+    """Values by id; those of a list are numbered from 1."""
     return values if isinstance(values, Mapping) else {str(n): value for n, value in enumerate(values, 1)}

@@ -1,4 +1,4 @@
-"""Bootstrap: how far a rate could have come out otherwise, had other speakers or utterances been drawn."""
+"""Bootstrap confidence intervals of rates, by resampling speakers or utterances."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ RESAMPLES, CONFIDENCE, SEED = 1000, 0.95, 0
 MIN_GROUPS = 8
 """Minimum number of groups to resample; with fewer, Student's t is narrower and holds as often."""
 MIN_WITH_ERRORS = 5
-"""If fewer groups have errors, a resample may contain none of them, and says nothing about the tails."""
+"""Minimum number of groups with errors; with fewer, resamples do not show the tails."""
 MAX_MULTINOMIAL = 1000
 """Limit of different groups; drawing more of them one by one is faster and takes less memory."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An interval that holds the true rate with the asked confidence."""
+    """An interval that contains the true rate with the requested confidence."""
 
     low: float
     high: float

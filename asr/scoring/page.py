@@ -51,8 +51,8 @@ def build_page(report: Report, folder: str) -> Iterator[str]:
     errors = np.sum([system.score.errors_P for system in report.systems], axis=0)
     order = sorted(range(total), key=lambda number: (-int(errors[number]), number))[:MAX_UTTERANCES]
     yield head + _to_script(_describe(report)) + between + "["
-    for place, number in enumerate(order):
-        yield (",\n" if place else "\n") + _to_script(_build_record(report, number, folder))
+    for position, number in enumerate(order):
+        yield (",\n" if position else "\n") + _to_script(_build_record(report, number, folder))
     yield "\n]" + end
 
 

@@ -147,7 +147,7 @@ class Score:
     all_references: tuple[tuple[str, ...], ...]
     """All references of each utterance, before alternatives in braces were chosen."""
     hypotheses: tuple[str | None, ...]
-    """None where the hypothesis is missing: all of its reference is deleted then."""
+    """Hypotheses; None if missing: then the complete reference counts as deleted."""
     speakers: tuple[str, ...] | None
     recordings: tuple[str, ...] | None
     """Recording of each text with overlapping speakers: texts of a recording are resampled together."""
@@ -254,7 +254,7 @@ class Score:
         return [self.utterances[number] for number in order if self.errors_P[number]]
 
     def select(self, numbers: Sequence[int]) -> Score:
-        """The score of some of the utterances, by their places."""
+        """The score of some of the utterances, by their positions."""
         picked: dict[str, Any] = {"counts_P4": self.counts_P4[list(numbers)]}
         for name in ("ids", "references", "all_references", "hypotheses", "speakers", "recordings"):
             if (column := getattr(self, name)) is not None:
@@ -270,20 +270,20 @@ class Score:
 
     @cached_property
     def edits(self) -> Edits:
-        """Every error with its place; pairs are numbered in the order of ids."""
+        """Every error with its position; pairs are numbered in the order of ids."""
         return find_edits(self._pairs(self.unit), self.align)
 
     @cached_property
     def error_counts(self) -> dict[str, Counter[Any]]:
         """Counts of confused pairs (reference unit, hypothesis unit), and of deleted and inserted units."""
-        found = {"confusions": Counter[Any](), "deletions": Counter[Any](), "insertions": Counter[Any]()}
+        counts = {"confusions": Counter[Any](), "deletions": Counter[Any](), "insertions": Counter[Any]()}
         for number in np.flatnonzero(self.errors_P):
             for kind, reference, hypothesis in self.utterances[number].operations:
                 if kind == "substitution":
-                    found["confusions"][reference, hypothesis] += 1
+                    counts["confusions"][reference, hypothesis] += 1
                 elif kind != "correct":
-                    found[f"{kind}s"][reference or hypothesis] += 1
-        return found
+                    counts[f"{kind}s"][reference or hypothesis] += 1
+        return counts
 
     def _pairs(self, unit: Unit) -> Iterator[tuple[list[str], list[str]]]:
         for reference, hypothesis in zip(self.references, self.hypotheses, strict=True):
@@ -385,12 +385,12 @@ def count_pairs(pairs: Iterable[tuple[list[str], list[str]]], method: Method) ->
     """A row for each pair: correct, substituted, deleted and inserted units."""
     lengths: list[int] = []
 
-    def note_lengths() -> Iterator[tuple[list[str], list[str]]]:  # lists of all words would take long
+    def record_lengths() -> Iterator[tuple[list[str], list[str]]]:  # lists of all words would take long
         for reference, hypothesis in pairs:
             lengths.append(len(reference))
             yield reference, hypothesis
 
-    return count_operations(find_edits(note_lengths(), method), lengths)
+    return count_operations(find_edits(record_lengths(), method), lengths)
 
 
 def divide(errors: float, length: float) -> float:
@@ -420,8 +420,8 @@ def count_bleu(pairs: Sequence[tuple[str | Sequence[str], str]]) -> list[int]:
         return [0] * NUM_COUNTS
     references, hypotheses = zip(*pairs, strict=True)
     texts = ([text] if isinstance(text, str) else text for text in references)
-    found = load_sacrebleu().corpus_bleu(list(hypotheses), list(itertools.zip_longest(*texts)))
-    return [*found.counts, *found.totals, found.sys_len, found.ref_len]
+    bleu = load_sacrebleu().corpus_bleu(list(hypotheses), list(itertools.zip_longest(*texts)))
+    return [*bleu.counts, *bleu.totals, bleu.sys_len, bleu.ref_len]
 
 
 def compute_bleu(counts: Sequence[float]) -> float:

@@ -35,7 +35,7 @@ Splitter = Callable[[str], Sequence[str]]
 
 @dataclass(frozen=True)
 class ScoredFile:
-    """One file of hypotheses, and how well they did."""
+    """One file of hypotheses, and their score."""
 
     name: str
     path: str
@@ -83,13 +83,13 @@ def score_systems(
     speakers_at_once: bool = False,
     **options: Any,
 ) -> tuple[TranscriptFile, list[ScoredFile], list[str]]:
-    """The references, each file of hypotheses with its score, and what a person should know about them.
+    """The references, each file of hypotheses with its score, and notes for the user.
 
     A hypothesis path that is no file may name a field of the references: the column of a system in a table.
     `more_references` are files of other references, which are right too, as are the fields reference_2,
     reference_3 and so on of the first; of each utterance the one with the fewest errors counts.
-    `glm` is a global mapping file, whose rules rewrite both sides first. With `speakers_at_once`, all that a
-    speaker says in a recording is one utterance, and hypotheses are assigned to speakers by `pair_speakers`.
+    `glm` is a global mapping file, whose rules rewrite both sides first. By `speakers_at_once`, texts of a
+    speaker in a recording are one utterance, and hypotheses are assigned to speakers by `pair_speakers`.
     Options are those of `score`.
     """
     change = choose_normalization(normalize)
@@ -124,31 +124,31 @@ def score_systems(
         options["recordings"] = {id: reference.entries[id].recording for id in ids}
     alternatives: dict[str, list[str]] = defaultdict(list)
     for file in others:
-        matched, told = match_transcripts(reference, file, "have no text; their other references count")
+        matched, more = match_transcripts(reference, file, "have no text; their other references count")
         for id, entry in matched.items():
             alternatives[id].append(entry.text or "")
-        notes += [f"{file.path}: {note}" for note in (*file.notes, *told)]
+        notes += [f"{file.path}: {note}" for note in (*file.notes, *more)]
     systems = []
     for name, file in zip(names, files, strict=True):
-        matched, told = match_transcripts(reference, file)
+        matched, more = match_transcripts(reference, file)
         hypotheses = {id: entry.text or "" for id, entry in matched.items()}
-        found = score(
+        scored = score(
             texts, hypotheses, speakers=speakers, alternatives=alternatives, normalize=normalize, **options
         )
-        systems.append(ScoredFile(name, file.path, file.format, found, matched))
-        notes += [f"{file.path}: {note}" for note in (*file.notes, *told)]
+        systems.append(ScoredFile(name, file.path, file.format, scored, matched))
+        notes += [f"{file.path}: {note}" for note in (*file.notes, *more)]
     return reference, systems, notes
 
 
 def _split_fields(reference: TranscriptFile) -> list[TranscriptFile]:
     """The fields reference_2, reference_3 and so on as files of their own."""
-    found: dict[str, dict[str, Entry]] = {}
+    fields: dict[str, dict[str, Entry]] = {}
     for id, entry in reference.entries.items():
         for name, text in find_more_references(entry.fields).items():
-            found.setdefault(name, {})[id] = Entry(text)
+            fields.setdefault(name, {})[id] = Entry(text)
     return [
         TranscriptFile(f"{reference.path}: {name}", reference.format, own)
-        for name, own in find_more_references(found).items()
+        for name, own in find_more_references(fields).items()
     ]
 
 
@@ -163,12 +163,12 @@ def name_systems(paths: Sequence[str]) -> list[str]:
 
 
 def _find_speakers(reference: TranscriptFile, ids: Sequence[str], notes: list[str]) -> dict[str, str] | None:
-    """Find the speakers of all utterances or of none: intervals by speaker need to know every one."""
-    found = {id: speaker for id in ids if (speaker := reference.entries[id].speaker) is not None}
-    if found and len(found) < len(ids):
-        unknown = f"{len(ids) - len(found):,} of {len(ids):,} utterances have no speaker"
+    """Find the speakers of all utterances or of none: intervals by speaker need all of them."""
+    speakers = {id: speaker for id in ids if (speaker := reference.entries[id].speaker) is not None}
+    if speakers and len(speakers) < len(ids):
+        unknown = f"{len(ids) - len(speakers):,} of {len(ids):,} utterances have no speaker"
         notes.append(f"{reference.path}: {unknown}, so the interval goes by utterance")
-    return found if len(found) == len(ids) else None
+    return speakers if len(speakers) == len(ids) else None
 
 
 # --- ids in plain text --------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def find_ids(
     files = [reference, *hypotheses]
     known = {id for file in files if file.format != "plain" for id in file.entries}
     ours = _find_first_words(reference)
-    # What is said to be plain text has no ids, so that nothing else needs any.
+    # A file read as plain text has no ids, so that nothing else needs any.
     needs_none = any(file.format == "plain" and not file.is_guess for file in files)
     for number, file in enumerate(files):
         words = _find_first_words(file)
@@ -195,9 +195,9 @@ def find_ids(
             continue
         # Numbers where the other side has ids, or the same numbers; or its first words in another order.
         are_numbers = len(words) > 1 and all(re.fullmatch(r"[\d.,:]+", word) for word in words)
-        is_alike = file is not reference and len(words.keys() & ours.keys()) > len(words) / 2
+        is_similar = file is not reference and len(words.keys() & ours.keys()) > len(words) / 2
         is_shuffled = len(words) > 2 and words.keys() == ours.keys() and list(words) != list(ours)
-        if not needs_none and ((are_numbers and (known or is_alike)) or (is_shuffled and not known)):
+        if not needs_none and ((are_numbers and (known or is_similar)) or (is_shuffled and not known)):
             raise UserError(
                 f"{file.path}: each line begins with another word, as {list_examples(list(words))}; if these "
                 "are ids, put kaldi: before the path, and if they belong to the texts, plain:"
@@ -209,8 +209,8 @@ def _find_first_words(file: TranscriptFile) -> dict[str, None]:
     """List the first words of a guess in their order; none if a word is there twice, which no id is."""
     texts = [entry.text for entry in file.entries.values()] if file.is_guess else []
     words = [text.split(maxsplit=1)[0] for text in texts if text]
-    found = dict.fromkeys(words)
-    return found if len(found) == len(words) else {}
+    unique = dict.fromkeys(words)
+    return unique if len(unique) == len(words) else {}
 
 
 # --- matching -----------------------------------------------------------------------------------
@@ -224,25 +224,25 @@ def match_transcripts(
     """The hypotheses of the utterances that have a reference, by their ids and in their order; and notes,
     such as which ids are missing or unknown. An error if they are of another corpus.
 
-    They may be other references or systems too; `if_missing` says in the notes what becomes of those that
+    They may be other references or systems too; `if_missing` is the note on those that
     are missing.
     """
     notes: list[str] = []
-    found = hypothesis.entries
+    hypotheses = hypothesis.entries
     if "plain" in (reference.format, hypothesis.format):
-        if len(reference.entries) != len(found):
+        if len(reference.entries) != len(hypotheses):
             raise UserError(
-                f"{hypothesis.path} has {len(found):,} utterances, {reference.path} "
+                f"{hypothesis.path} has {len(hypotheses):,} utterances, {reference.path} "
                 f"{len(reference.entries):,}; without ids on both sides, line N is compared with line N: add "
                 "ids, or the missing lines"
             )
         if reference.format != hypothesis.format:
             notes.append("only one of the two files has ids: utterance N is compared with utterance N")
-        found = dict(zip(reference.entries, found.values(), strict=True))
-    elif not found.keys() & reference.entries.keys():
-        found = _match_by_time(reference, hypothesis, notes)
+        hypotheses = dict(zip(reference.entries, hypotheses.values(), strict=True))
+    elif not hypotheses.keys() & reference.entries.keys():
+        hypotheses = _match_by_time(reference, hypothesis, notes)
     scored = scored_ids(reference)
-    entries = {id: found[id] for id in scored if id in found and found[id].text is not None}
+    entries = {id: hypotheses[id] for id in scored if id in hypotheses and hypotheses[id].text is not None}
     if not entries:
         ours, theirs = (list_examples(list(file.entries)) for file in (reference, hypothesis))
         raise UserError(
@@ -252,14 +252,14 @@ def match_transcripts(
         )
     if missing := [id for id in scored if id not in entries]:
         notes.append(f"{len(missing):,} of {len(scored):,} utterances {if_missing}: {list_examples(missing)}")
-    if unknown := [id for id in found if id not in reference.entries]:
+    if unknown := [id for id in hypotheses if id not in reference.entries]:
         left_out = f"{len(unknown):,} ids are not in {reference.path} and are left out"
         notes.append(f"{left_out}: {list_examples(unknown)}")
     return entries, notes
 
 
 def scored_ids(reference: TranscriptFile) -> list[str]:
-    """The utterances that somebody has written down."""
+    """The utterances that have a transcript."""
     return [id for id, entry in reference.entries.items() if entry.text is not None]
 
 
@@ -269,9 +269,9 @@ def describe_reference(reference: TranscriptFile) -> list[str]:
     unwritten = [id for id, text in texts.items() if text is None]
     empty = [id for id, text in texts.items() if text is not None and not text.split()]
     if len(unwritten) == len(texts):
-        raise UserError(f"{reference.path}: no utterance has a text; expected what is said, to compare with")
+        raise UserError(f"{reference.path}: no utterance has a text; expected transcripts, to compare with")
     notes = [f"{len(unwritten):,} utterances have no text and are not scored: {list_examples(unwritten)}"]
-    insertions = "references are empty; whatever was recognized there counts as insertions"
+    insertions = "references are empty; all words of their hypotheses count as insertions"
     return notes * bool(unwritten) + [f"{len(empty):,} {insertions}: {list_examples(empty)}"] * bool(empty)
 
 
@@ -307,15 +307,15 @@ def _match_by_time(
     covered: set[str] = set()
     unmatched: dict[str, Entry] = {}
     for id, entry in hypothesis.entries.items():
-        found = _find_recording(by_recording, id, entry)
-        if found is None or not (entry.words or entry.text == ""):
+        matched_key = _find_recording(by_recording, id, entry)
+        if matched_key is None or not (entry.words or entry.text == ""):
             unmatched[id] = entry
             continue
-        parts = segments[found]
+        parts = segments[matched_key]
         covered.update(id for _, _, id in parts)
         for word in entry.words:
-            place = bisect.bisect_right(parts, word.middle, key=lambda part: part[0])
-            words[parts[min(place, len(parts) - 1)][2]].append(word)
+            position = bisect.bisect_right(parts, word.middle, key=lambda part: part[0])
+            words[parts[min(position, len(parts) - 1)][2]].append(word)
     if covered:
         notes.append("words are given to the segments of the reference by the middle of their time")
     matched = {id: words[id] for id in reference.entries if id in covered}
@@ -344,11 +344,11 @@ def pair_speakers(
     In each recording the speakers of a hypothesis are assigned to those of the reference so that the errors,
     counted in the units that `split` makes, are fewest in all.
     """
-    said, found = _join_texts(reference), [_join_texts(file) for file in hypotheses]
+    ref_texts, hyp_texts = _join_texts(reference), [_join_texts(file) for file in hypotheses]
     references: dict[str, Entry] = {}
     paired: list[dict[str, Entry]] = [{} for _ in hypotheses]
-    for recording, texts in said.items():
-        own = [by_recording.pop(recording, {}) for by_recording in found]
+    for recording, texts in ref_texts.items():
+        own = [by_recording.pop(recording, {}) for by_recording in hyp_texts]
         too_many = max(0, *(len(one) - len(texts) for one in own))
         names = [*texts, *(f"{NOBODY}-{number + 1}" for number in range(too_many))]
         ids = [f"{recording}:{name}" for name in names]
@@ -359,7 +359,7 @@ def pair_speakers(
             rows = assign_texts([references[id].text or "" for id in ids], list(one.values()), split)
             for row, (name, text) in sorted(zip(rows, one.items(), strict=True)):
                 entries[ids[row]] = Entry(text, speaker=name, recording=recording)
-    for entries, rest in zip(paired, found, strict=True):  # recordings that the reference does not know
+    for entries, rest in zip(paired, hyp_texts, strict=True):  # recordings that the reference lacks
         entries |= {f"{name}:{who}": Entry(text) for name, own in rest.items() for who, text in own.items()}
     files = [replace(file, entries=own) for file, own in zip(hypotheses, paired, strict=True)]
     return replace(reference, entries=references), files
@@ -372,15 +372,15 @@ def assign_texts(references: Sequence[str], hypotheses: Sequence[str], split: Sp
     """
     from scipy.optimize import linear_sum_assignment
 
-    said = [split(text) for text in references]
-    heard = [split(text) for text in (*hypotheses, *[""] * (len(references) - len(hypotheses)))]
-    errors_HR = np.array([[Levenshtein.distance(ours, theirs) for ours in said] for theirs in heard])
+    refs = [split(text) for text in references]
+    hyps = [split(text) for text in (*hypotheses, *[""] * (len(references) - len(hypotheses)))]
+    errors_HR = np.array([[Levenshtein.distance(ours, theirs) for ours in refs] for theirs in hyps])
     assigned: list[int] = linear_sum_assignment(errors_HR)[1].tolist()
     return assigned[: len(hypotheses)]
 
 
 def _join_texts(file: TranscriptFile) -> dict[str, dict[str, str]]:
-    """Recording to speaker to all that he says, in the order of time."""
+    """Recording to speaker to text, in the order of time."""
     texts: dict[str, dict[str, str]] = {}
     for id, entry in sorted(file.entries.items(), key=lambda item: item[1].start or 0.0):
         if entry.recording is None or entry.speaker is None:

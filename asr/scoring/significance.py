@@ -1,4 +1,4 @@
-"""Paired tests of two systems on the same utterances, and the verdict in plain words."""
+"""Paired significance tests of two systems on the same utterances, and the verdict."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PairedBootstrap:
     interval: Interval | None
     """Interval of the difference in error rate, first minus second; None for a single group."""
     probability_of_improvement: float
-    """Share of the resamples in which the first has fewer errors; a draw counts half."""
+    """Fraction of the resamples in which the first has fewer errors; a draw counts half."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Comparison:
     """Wilcoxon test of the rates of speakers: speakers with a difference, first_better, second_better and p.
     None where fewer than two speakers are known."""
     bootstrap: PairedBootstrap | None
-    """None with resamples=0; then no system with known speakers is called better."""
+    """Paired bootstrap; None with resamples=0: no system with known speakers is called better then."""
 
     @property
     def difference(self) -> float:
@@ -88,9 +88,9 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain types that JSON has."""
-        found = {"difference": self.difference, "p": self.p, "verdict": self.verdict, "summary": str(self)}
-        found["confidence"] = CONFIDENCE
-        record: dict[str, Any] = without_infinity(dataclasses.asdict(self) | found)
+        derived = {"difference": self.difference, "p": self.p, "verdict": self.verdict, "summary": str(self)}
+        derived["confidence"] = CONFIDENCE
+        record: dict[str, Any] = without_infinity(dataclasses.asdict(self) | derived)
         return record
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class Comparison:
         numbers += ", p < 0.0001" if self.p < 0.0001 else f", p = {self.p:.{digits}f}"
         if self.verdict == "undecided":
             why = ", as it depends on the speakers" if self.p < 1 - CONFIDENCE else ""
-            return f"no sure difference between {first} and {second}{why}: {numbers}"
+            return f"no significant difference between {first} and {second}{why}: {numbers}"
         return f"{first} is better than {second}: {numbers}"
 
 
@@ -146,17 +146,17 @@ def _match(first: Score, second: Score, names: tuple[str, str]) -> Score:
         )
     if first.ids == second.ids:  # then what was computed of the second is kept
         return second
-    places = {id: number for number, id in enumerate(second.ids)}
-    return second.select([places[id] for id in first.ids])
+    positions = {id: number for number, id in enumerate(second.ids)}
+    return second.select([positions[id] for id in first.ids])
 
 
 def count_segment_errors(
-    first: Edits, second: Edits, whole: Sequence[int] = ()
+    first: Edits, second: Edits, unsplit: Sequence[int] = ()
 ) -> tuple[np.ndarray, np.ndarray]:
     """Errors of either system in each segment of an utterance between GOOD_UNITS_BETWEEN correct units.
 
     Errors of both are sorted along each reference, an insertion before the unit that follows it. Two
-    neighbors belong together unless enough correct units lie between. Each of the pairs `whole` is one
+    neighbors belong together unless enough correct units lie between. Each of the pairs `unsplit` is one
     segment.
     """
     system_E = np.repeat([0, 1], [len(first), len(second)])
@@ -170,7 +170,7 @@ def count_segment_errors(
     # After an insertion, the unit that follows may be correct already.
     good_between = unit_E[1:] - (unit_E + ~is_insertion_E)[:-1]
     starts_E = np.ones(len(order), bool)
-    is_parted = (good_between >= GOOD_UNITS_BETWEEN) & ~np.isin(pair_E[1:], whole)
+    is_parted = (good_between >= GOOD_UNITS_BETWEEN) & ~np.isin(pair_E[1:], unsplit)
     starts_E[1:] = (pair_E[1:] != pair_E[:-1]) | is_parted
     segment_E = np.cumsum(starts_E) - 1
     num_segments = int(starts_E.sum())
@@ -181,7 +181,7 @@ def count_segment_errors(
 def compute_matched_pairs(first_M: np.ndarray, second_M: np.ndarray) -> dict[str, float]:
     """Test the errors of both systems in each segment, two-sided.
 
-    By the normal distribution, as NIST sc_stats; below MIN_NORMAL segments, where it promises too much, or
+    By the normal distribution, as NIST sc_stats; below MIN_NORMAL segments, where it is too optimistic, or
     if all differences are the same, exactly: how often would chance, giving each to either, come as far?
     """
     difference_M = first_M - second_M
@@ -202,18 +202,18 @@ def compute_sign_flip_p(values: np.ndarray) -> float:
     weights = np.abs(values)
     total = int(weights.sum())
     below = int(weights[values < 0].sum())
-    # The chance of each sum of those that come up negative.
-    chances = np.zeros(total + 1)
-    chances[0] = 1
+    # The probability of each sum of those that come up negative.
+    probabilities = np.zeros(total + 1)
+    probabilities[0] = 1
     for weight in weights[weights > 0].tolist():
-        shifted = np.zeros_like(chances)
-        shifted[weight:] = chances[:-weight]
-        chances = (chances + shifted) / 2
-    return min(1.0, 2 * float(chances[: min(below, total - below) + 1].sum()))
+        shifted = np.zeros_like(probabilities)
+        shifted[weight:] = probabilities[:-weight]
+        probabilities = (probabilities + shifted) / 2
+    return min(1.0, 2 * float(probabilities[: min(below, total - below) + 1].sum()))
 
 
 def compute_mcnemar(first_right_P: np.ndarray, second_right_P: np.ndarray) -> dict[str, float]:
-    """Test which sentences each system has wholly right; binomial, two-sided."""
+    """Test which sentences each system has without errors; binomial, two-sided."""
     only_first = int(np.count_nonzero(first_right_P & ~second_right_P))
     only_second = int(np.count_nonzero(second_right_P & ~first_right_P))
     from scipy.special import bdtr

@@ -56,7 +56,7 @@ class AudioFormat(Config):
 
     type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] = "audio/pcm"
     rate: int = pydantic.Field(default=24_000, ge=8_000, le=48_000)
-    """Of samples in 16 bits."""
+    """Samples in a second, of 16 bits each."""
 
     @property
     def hertz(self) -> int:
@@ -262,12 +262,14 @@ class Session:
             raise _ClearedError
 
     def _listen(self, model: ServedModel, options: SessionOptions) -> LiveTranscriber:
-        wanted, vad, pause = options.audio.input.transcription, options.audio.input.turn_detection, None
+        audio, pause = options.audio.input, None
+        vad = audio.turn_detection
         transcriber = model.scheduler.transcriber_for(self._client)
         if vad is not None:
             transcriber.segmentation = vad.apply(transcriber.segmentation)
             pause = vad.silence_duration_ms and vad.silence_duration_ms / 1000
-        request = model.make_request(language=wanted.language, prompt=wanted.prompt)
+        fields = audio.transcription
+        request = model.make_request(language=fields.language, prompt=fields.prompt)
         return LiveTranscriber(transcriber, request, pause or MAX_PAUSE_SECONDS)
 
     def _take_text(self, turn: _Turn, text: LiveText) -> None:

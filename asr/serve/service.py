@@ -162,7 +162,7 @@ class Service:
         """Files and live sessions that are served or wait."""
         self.num_requests = 0
         self.answers: Counter[tuple[str, int]] = Counter()
-        """By route and status."""
+        """Number of responses by route and status."""
         self.created = int(time.time())
         self.models = {name: self._serve(name, *loaded) for name, loaded in models.items()}
 
@@ -249,7 +249,7 @@ def open_upload(file: Any, name: str) -> tuple[Recording, float]:
     file.rollover()
     file.flush()
     content, seconds = os.fdopen(os.dup(file.fileno()), "rb", buffering=0), None
-    with contextlib.suppress(UserError):  # what is wrong is said when it is read
+    with contextlib.suppress(UserError):  # the error is reported when it is read
         seconds = read_info(name, content).seconds
     return Recording(name, Path(name).stem, content=content), seconds or 0.0
 

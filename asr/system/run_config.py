@@ -206,7 +206,7 @@ class TrainConfig(Config):
     that the decoder predicts rightly after the true ones; accuracy is the share of right labels. updates: the
     latest checkpoints are the best, for a dev set that is part of the training."""
     keep_best: int = pydantic.Field(default=5, gt=0)
-    """How many of the best checkpoints are kept, and averaged at the end."""
+    """Number of the best checkpoints that are kept, and averaged at the end."""
 
 
 class RunConfig(Config):
@@ -227,21 +227,21 @@ class RunConfig(Config):
     data: DataConfig
     """Files of utterances."""
     text: TextConfig = TextConfig()
-    """How transcripts are normalized, for training and for scoring."""
+    """Normalization of transcripts, for training and for scoring."""
     tokenizer: TokenizerConfig = TokenizerConfig()
-    """How text becomes tokens."""
+    """Tokenizer: text to tokens."""
     features: FeaturesConfig = FeaturesConfig()
-    """How audio becomes feature vectors."""
+    """Front end: audio to feature vectors."""
     augment: AugmentConfig = AugmentConfig()
-    """How the training audio is varied."""
+    """Augmentation of the training audio."""
     batches: BatchConfig = BatchConfig()
-    """How utterances are grouped."""
+    """Grouping of utterances into batches."""
     model: AnyModelConfig
     """The model to train: of speech, or of language alone."""
     optim: OptimConfig = OptimConfig()
-    """How the weights are changed."""
+    """Optimizer and learning rate."""
     train: TrainConfig = TrainConfig()
-    """How long, how precisely, and what is kept."""
+    """Training loop: length, precision, checkpoints."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> RunConfig:
@@ -252,10 +252,10 @@ class RunConfig(Config):
             )
         makes_labels = self.model.find_labels(self.text) is not None
         if makes_labels != (self.tokenizer.type == "labels"):
-            wanted = "labels" if makes_labels else "characters"
+            required = "labels" if makes_labels else "characters"
             raise ValueError(
                 f"tokenizer.type = {self.tokenizer.type} does not go with a model of type {self.model.type}; "
-                f"set tokenizer.type: {wanted}"
+                f"set tokenizer.type: {required}"
             )
         self.model.check_run(self)
         parts = (self.tokenizer, *(getattr(self.model, name, None) for name in ("encoder", "decoder")))
@@ -406,7 +406,7 @@ class DecodingResources(Config):
     """
 
     decoding: DecodingConfig | None = None
-    """How the text is found; null: the default, with a weight of the language model."""
+    """Search for the text; null: the default, with a weight of the language model."""
     language_model: str | None = None
     """Added by shallow fusion: an ARPA file, or the folder of a language model."""
     lexicon: str | None = None

@@ -467,7 +467,8 @@ class Recognizer(Transcriber):
         self.decoder = SpeechDecoder(
             system.model, system.front_end, system.tokenizer, checks, self.device, self.dtype
         )
-        self.checks, self.model, self.clock = self.decoder.checks, self.decoder.model, self.decoder.clock
+        self.checks, self.model = self.decoder.checks, self.decoder.model
+        self.frame_times = self.decoder.frame_times
         self.sample_rate = system.config.features.sample_rate
         self._resources = resources or DecodingResources()
         self.separator = " " if has_spaces(system.tokenizer) else ""
@@ -552,7 +553,7 @@ class Recognizer(Transcriber):
         """Words with times of the recording, of tokens of the segment played at a speed."""
         played_S = change_speed(segment.audio_S, speed, self.sample_rate)
         spans = split_words(self.system.tokenizer, tokens)
-        words = time_words(spans, times, self.clock, played_S, self.sample_rate)
+        words = time_words(spans, times, self.frame_times, played_S, self.sample_rate)
         words = [
             replace(word, start=segment.start + speed * word.start, end=segment.start + speed * word.end)
             for word in words

@@ -291,7 +291,7 @@ class WhisperSystem:
     front_end: FrontEnd
     model: Whisper
     is_fine_tuned: bool = False
-    """Whether a run trained it: on audio of its real length, so that padding is not attended to."""
+    """True if a run trained it, on audio of its real length: padding is not attended to then."""
     language: str | None = None
     """Language of the texts that a run trained it on."""
 
@@ -306,25 +306,25 @@ class WhisperSystem:
         return FRAMES_PER_STEP * self.front_end.config.shift_samples
 
     @property
-    def whole_samples(self) -> int:
+    def uncut_samples(self) -> int:
         """Samples of 30 seconds."""
         return self.sizes.max_steps * self.samples_per_step
 
     def count_window_samples(self, num_samples: int) -> int:
         """Count the samples of a window with so many of audio, and with its silence."""
-        sample_rate, whole = self.front_end.config.sample_rate, self.whole_samples
+        sample_rate, whole = self.front_end.config.sample_rate, self.uncut_samples
         if num_samples > whole:
             raise UserError(
                 f"{num_samples / sample_rate:.2f} seconds of audio; one window has at most "
                 f"{whole / sample_rate:g}, cut longer recordings"
             )
         unit = round(ROUND_SECONDS * sample_rate)
-        wanted = min(whole, num_samples + self.silence.seconds * sample_rate)
-        return min(whole, max(1, math.ceil(wanted / unit)) * unit)
+        padded = min(whole, num_samples + self.silence.seconds * sample_rate)
+        return min(whole, max(1, math.ceil(padded / unit)) * unit)
 
     def count_padded_samples(self, num_samples: int) -> int:
         """Count the samples that a window is padded to where it is decoded with others."""
-        window, whole = self.count_window_samples(num_samples), self.whole_samples
+        window, whole = self.count_window_samples(num_samples), self.uncut_samples
         if self.silence.stride is None:
             return window
         sizes = [round(seconds * self.front_end.config.sample_rate) for seconds in PADDED_SECONDS]

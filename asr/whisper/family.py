@@ -66,12 +66,12 @@ languages: dict[str, str] = dict(re.findall("([a-z]+) ([a-z ]+)", _TABLE))
 
 def find_language(language: str) -> str:
     """The code of a language given by code or name, in any case."""
-    wanted = language.strip().lower()
+    requested = language.strip().lower()
     codes = {name: code for code, name in languages.items()} | {code: code for code in languages}
-    if wanted not in codes:
-        others = "give a code such as en, de or zh, or its English name"
-        raise UserError(f"language {language!r}: not a language of Whisper; {suggest(wanted, codes, others)}")
-    return codes[wanted]
+    if requested not in codes:
+        hint = suggest(requested, codes, "give a code such as en, de or zh, or its English name")
+        raise UserError(f"language {language!r}: not a language of Whisper; {hint}")
+    return codes[requested]
 
 
 Task = Literal["transcribe", "translate"]

@@ -79,7 +79,7 @@ class WhisperRecognizer(Transcriber):
             self.checks = self.checks.model_copy(update={"max_skipped_seconds": MAX_SKIPPED_SECONDS})
         self.sample_rate = system.front_end.config.sample_rate
         self.separator = " "
-        self.uncut_seconds = system.whole_samples / self.sample_rate
+        self.uncut_seconds = system.uncut_samples / self.sample_rate
         segmentation = segmentation or SegmentationConfig()
         lengths = {} if LENGTHS.keys() & segmentation.model_fields_set else LENGTHS
         segmentation = segmentation.with_rules(max_pause_seconds=MAX_PAUSE_SECONDS, **lengths)
@@ -201,9 +201,9 @@ class WhisperRecognizer(Transcriber):
         steps = [int(len(segments[row].audio_S) / step_samples) for row in rows]
         with compute_type(self.device, self.dtype):
             aligned = align_tokens(self.model, self.tokenizer, part.audio, steps, prompts, known)
-        for row, (language, _), firsts, chances in zip(rows, part.languages, *aligned, strict=True):
+        for row, (language, _), firsts, probabilities in zip(rows, part.languages, *aligned, strict=True):
             spans = split_words(self.tokenizer, texts[row], language)
-            timed[row] = time_words(spans, firsts, chances, segments[row].start)
+            timed[row] = time_words(spans, firsts, probabilities, segments[row].start)
         return timed
 
     def read(
@@ -235,7 +235,7 @@ class WhisperRecognizer(Transcriber):
             if opening is None and held and (is_end or seconds >= OPENING_SECONDS):
                 opening, known = held[0], []
                 if len(held) > 1:
-                    audio_S = np.concatenate([one.audio_S for one in held])[: self.system.whole_samples]
+                    audio_S = np.concatenate([one.audio_S for one in held])[: self.system.uncut_samples]
                     opening = replace(opening, audio_S=audio_S)
             if opening is not None:
                 yield from (OpenedSegment(**vars(one), opening=opening, known=known) for one in held)

@@ -22,9 +22,9 @@ class TDNNEncoderConfig(EncoderConfig):
     num_layers: int = pydantic.Field(default=6, gt=0, le=10)
     """Layer n sees three steps with gaps of 2^n; all together see 2^(num_layers + 1) - 1 steps."""
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Of the output of each layer."""
+    """Dropout of the output of each layer."""
     subsampling: SubsamplingConfig = SubsamplingConfig()
-    """How frames become steps."""
+    """Convolutions from frames to steps."""
 
 
 class TDNNEncoder(Encoder):

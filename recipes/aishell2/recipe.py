@@ -17,9 +17,9 @@ from asr.recipe import (
     build_whole,
     check_counts,
     find_folder,
-    note_shortfall,
     require_unpacked,
     share_systems,
+    warn_of_shortfall,
 )
 
 COUNTS = {"train_all": 1_008_702, "dev": 2_500, "test_ios": 5_000, "test_android": 5_000, "test_mic": 5_000}
@@ -49,7 +49,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
         if channel == "ios" or find_folder(corpus_dir, *folders):
             sets[f"test_{channel}"] = _read(corpus_dir, *folders)
         else:
-            note_shortfall(corpus_dir, f"test without {folders[0]}")
+            warn_of_shortfall(corpus_dir, f"test without {folders[0]}")
     counts = {name: len(lines) for name, lines in sets.items()}
     check_counts(corpus_dir, counts, {name: count for name, count in COUNTS.items() if name in counts})
     sets["train"] = [line for line in sets["train_all"] if not re.search("[A-Z]", line[2])]

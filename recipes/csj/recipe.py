@@ -55,8 +55,8 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
         )
     names = {name: text.split() for name, text in EVALUATION.items()}
     ready = {name: talks[name] for name in talks if name in audio}
-    if lacking := [name for name in talks if name not in audio and not name.startswith("D")]:
-        logger.warning("%s: %s talks have no .wav, such as %s", corpus_dir, len(lacking), lacking[0])
+    if missing := [name for name in talks if name not in audio and not name.startswith("D")]:
+        logger.warning("%s: %s talks have no .wav, such as %s", corpus_dir, len(missing), missing[0])
     counts = {name: sum(talk in ready for talk in wanted) for name, wanted in names.items()}
     check_counts(corpus_dir, counts, NUM_TALKS, "talks")
     tested = {talk for wanted in names.values() for talk in wanted}

@@ -20,8 +20,8 @@ from asr.recipe import (
     download as download_archive,
     extract,
     find_files,
-    note_shortfall,
     share_systems,
+    warn_of_shortfall,
 )
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     for role, names in roles.items():
         logger.info("%s: %s", role, ", ".join(f"{n} ({counts[n]:,} utterances)" for n in names) or "nothing")
     if missing := [name for name in COUNTS if name not in parts]:
-        note_shortfall(corpus_dir, f"without {', '.join(missing)}")
+        warn_of_shortfall(corpus_dir, f"without {', '.join(missing)}")
     largest, role_of = _share_readers(
         {role: sum((readers[name] for name in names), Counter()) for role, names in roles.items()}
     )

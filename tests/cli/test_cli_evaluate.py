@@ -63,7 +63,7 @@ def run(
 
 
 def read_ways(run: Run, *arguments: str) -> Any:
-    return json.loads(run(*arguments, "--json").out)["ways"]
+    return json.loads(run(*arguments, "--json").out)["methods"]
 
 
 def replace_text(manifest: Path, text: str, before: str = "nine four two") -> None:
@@ -149,8 +149,8 @@ def test_a_bad_file_is_said(run: Run, manifest: Path) -> None:
     done = run("--json")
     record = json.loads(done.out)
     assert done.status == 1 and list(record["failed"]) == ["u2"]
-    assert record["ways"]["joint"]["score"]["utterances"] == 4
-    assert record["ways"]["joint"]["score"]["missing_hypotheses"] == 1
+    assert record["methods"]["joint"]["score"]["utterances"] == 4
+    assert record["methods"]["joint"]["score"]["missing_hypotheses"] == 1
     assert "2.wav" in done.said
     assert "1 of 4 utterances could not be decoded; their words count as deleted" in done.said
     for path in manifest.parent.glob("*.wav"):
@@ -173,7 +173,7 @@ def test_files_have_the_errors_that_are_reported(
     hypotheses = ["joint.jsonl", "joint.raw.jsonl", "joint.trn"]
     assert sorted(path.name for path in folder.iterdir()) == [*hypotheses, "reference.jsonl", "reference.trn"]
     assert (folder / "reference.trn").read_text().splitlines()[0] == "nine four two (u0)"
-    expected = json.loads(done.out)["ways"]["joint"]["score"]
+    expected = json.loads(done.out)["methods"]["joint"]["score"]
     for kind in ("jsonl", "trn"):
         files = [str(folder / f"{name}.{kind}") for name in ("reference", "joint")]
         assert cli.main(["score", *files, "--json"]) == 0

@@ -1,4 +1,4 @@
-"""asr/decoding/timestamps: the clock fits the layers, paths are the best ones, words begin and end where they sound."""
+"""asr/decoding/timestamps: times fit the layers, paths are the best ones, words begin and end where they sound."""
 
 from __future__ import annotations
 

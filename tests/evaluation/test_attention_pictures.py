@@ -49,7 +49,7 @@ def make_recognizer(folder: Path) -> Recognizer:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, SimpleNamespace]]:
     """What would be drawn."""
     pictures: list[tuple[Path, SimpleNamespace]] = []
-    names = ("audio", "values_NT", "clock", "names", "title")
+    names = ("audio", "values_NT", "frame_times", "names", "title")
 
     def keep(path: Path, *values: Any) -> None:
         pictures.append((path, SimpleNamespace(**dict(zip(names, values, strict=True)))))
@@ -83,7 +83,7 @@ def test_weights_of_a_given_text(talker: Path, tmp_path: Path, drawn: list[Any])
     np.testing.assert_allclose(picture.values_NT, weights[1][0].mean(0).numpy(), atol=1e-5)
     assert (list(picture.names), picture.title) == (["six", "one", END], "six one")
     # Frames of 25 ms every 10 ms, four to a step whose middle is the first of them.
-    assert picture.clock.times(2) == pytest.approx([0.0125, 0.0525])
+    assert picture.frame_times.times(2) == pytest.approx([0.0125, 0.0525])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_each_segment_has_its_picture_at_its_time(talker: Path, tmp_path: Path, 
     for number, (_, picture) in enumerate(drawn):
         _, (begin, end) = compute_spectrogram(picture.audio)
         assert begin == pytest.approx(4 * number, abs=0.5) and end == pytest.approx(4 * number + 2, abs=0.5)
-        steps = picture.clock.times(picture.values_NT.shape[1])
+        steps = picture.frame_times.times(picture.values_NT.shape[1])
         assert (steps[0], steps[-1]) == pytest.approx((begin, end), abs=0.06)
 
 
@@ -121,7 +121,12 @@ def read_pixels(path: Path, audio_S: np.ndarray | None = None, **changes: Any) -
     from matplotlib.image import imread
 
     audio = AudioSegment(5.0, np.zeros(2 * RATE, np.float32) if audio_S is None else audio_S, RATE)
-    shown = {"values_NT": np.eye(6, 50), "clock": FrameTimes(5.02, 0.04), "names": "abcdef", "title": "abc"}
+    shown = {
+        "values_NT": np.eye(6, 50),
+        "frame_times": FrameTimes(5.02, 0.04),
+        "names": "abcdef",
+        "title": "abc",
+    }
     draw(path, audio, **{**shown, **changes})
     return np.asarray(imread(path))[..., :3]
 

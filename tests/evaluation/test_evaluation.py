@@ -212,7 +212,7 @@ def test_files_give_the_same_scores(system: System, manifest: Path, tmp_path: Pa
     [
         ("", "no utterance in it"),
         ('{"id": "a", "audio": "a.wav", "duration": 1.0}\n', "utterance a has no text"),
-        ('{"id": "a", "audio": "a.wav", "duration": 1.0, "text": "x"}\n' * 2, "the id a stands there twice"),
+        ('{"id": "a", "audio": "a.wav", "duration": 1.0, "text": "x"}\n' * 2, "duplicate id a"),
     ],
 )
 def test_manifests_that_cannot_be_scored(lines: str, message: str, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_knowing(system: System, utterance: Utterance, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CTC head that says each word of this utterance in the middle of its sound, and else blank."""
-    clock, times = (
+    frame_times, times = (
         make_frame_times(system.config.features, system.model.encoder),
         read_spans(utterance, FIELD),
     )
@@ -56,7 +56,7 @@ def make_knowing(system: System, utterance: Utterance, monkeypatch: pytest.Monke
         scores_1TV = torch.full((1, encoded_BTD.size(1), len(system.tokenizer)), -10.0)
         scores_1TV[..., BLANK_ID] = 0.0
         for label, begin, end in zip(times.labels, times.begins_K, times.ends_K, strict=True):
-            step = round(((begin + end) / 2 - clock.first) / clock.seconds_per_step)
+            step = round(((begin + end) / 2 - frame_times.first) / frame_times.seconds_per_step)
             scores_1TV[0, step, system.tokenizer.encode(label)[0]] = 10.0
         return scores_1TV.log_softmax(-1)
 
@@ -73,7 +73,7 @@ def test_words_are_where_they_sound(
 ) -> None:
     """By a CTC head, or by a decoder without CTC, whose last layer attends in the middle of each word."""
     system = load_system(talker if by == "ctc" else save_words(tmp_path / "m", "model.ctc_weight=0.0"))
-    clock = make_frame_times(system.config.features, system.model.encoder)
+    frame_times = make_frame_times(system.config.features, system.model.encoder)
     for utterance in read_manifest(corpus / "dev.jsonl"):
         true = read_spans(utterance, FIELD)
         if by == "ctc":
@@ -86,7 +86,7 @@ def test_words_are_where_they_sound(
                 (last,) = weights
                 attention_BHNT = torch.full_like(weights[last], 1e-6)
                 for row, (begin, end) in enumerate(zip(true.begins_K, true.ends_K, strict=True)):
-                    step = round(((begin + end) / 2 - clock.first) / clock.seconds_per_step)
+                    step = round(((begin + end) / 2 - frame_times.first) / frame_times.seconds_per_step)
                     attention_BHNT[:, :, row, step] = 1.0
                 return scores_BNV, {last: attention_BHNT}
 

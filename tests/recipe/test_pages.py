@@ -37,7 +37,7 @@ def find(source: str) -> Shown:
     """Score TABLE#COLUMN, of one speaker by TABLE#COLUMN@SPEAKER; or read dev by STUDY:METHOD of the first run."""
     if "#" not in source:
         study, _, method = source.partition(":")
-        return Shown(100 * read_json(study)["runs"][0]["ways"]["dev"][method]["wer"])
+        return Shown(100 * read_json(study)["runs"][0]["methods"]["dev"][method]["wer"])
     table, column, speaker = [*re.split("[#@]", source), ""][:3]
     references, hypotheses = read_cached(table)
     own = {id: f for id, f in references.items() if speaker in (f.get("speaker"), "")}
@@ -308,7 +308,7 @@ def test_the_page_of_attention_says_how_wer_grows_with_length(
             found.append(sum(one["errors"] for one in short) / sum(one["words"] for one in short))
             found += [lengths[name][count]["wer"] for count in ("10", "15", "30")]
         assert figures.replace("*", "") == " | ".join(f"{100 * rate:.2f}" for rate in found)
-    rates = {run["name"]: f"{100 * run['ways']['dev']['attention']['wer']:.2f}" for run in published["runs"]} if dev else {}  # fmt: skip
+    rates = {run["name"]: f"{100 * run['methods']['dev']['attention']['wer']:.2f}" for run in published["runs"]} if dev else {}  # fmt: skip
     for name in dev:
         assert (
             "{}, {} and {}".format(*(rates[f"{name}{seed}"] for seed in ("", "-seed-1", "-seed-2"))) in part

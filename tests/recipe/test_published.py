@@ -129,7 +129,7 @@ def make_run(name: str, variant: str, seed: int = 0, left_out: str | None = None
         "left_out": left_out,
         "decoding": "joint",
         "decoding_config": {"beam": 10},
-        "ways": {"test": {"joint": {}}},
+        "methods": {"test": {"joint": {}}},
     }
 
 
@@ -157,7 +157,7 @@ def test_figures_of_systems(tmp_path: Path) -> None:
         hypotheses[f"{name}.attention"] = {f"u{n}": {"text": "YES"} for n in range(10)}
     write_table(tmp_path / TABLE, {f"u{n}": {"text": "YES NO"} for n in range(10)}, hypotheses)
     for run in runs:
-        run["ways"]["test"]["attention"] = {"wer": 0.1}
+        run["methods"]["test"]["attention"] = {"wer": 0.1}
     results = score_runs(tmp_path / TABLE, "ctc_lstm", runs)
     figures = [(run["errors"], run["words"], run["wer"], run["cer"]) for run in results["runs"]]
     assert figures == [(5, 20, 0.25, 15 / 60), (1, 20, 0.05, 3 / 60)]
@@ -165,7 +165,7 @@ def test_figures_of_systems(tmp_path: Path) -> None:
         for rate, ends in (("wer", "interval"), ("cer", "cer_interval")):
             assert 0 <= run[ends][0] < run[rate] < run[ends][1] <= 1
             assert (system[rate], system[ends]) == (run[rate], run[ends])
-        assert run["ways"]["test"]["attention"] == {"wer": 0.5, "cer": 0.5}
+        assert run["methods"]["test"]["attention"] == {"wer": 0.5, "cer": 0.5}
     assert results["test"] == {"utterances": 10, "words": 20, "resampled_by": "utterance"}
     (comparison,) = results["comparisons"]
     assert (comparison["system"], comparison["baseline"]) == ("transformer", "ctc_lstm")

@@ -47,7 +47,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
 
 def test_ways_with_and_without_texts(done: Path) -> None:
     results = json.loads((done / "all" / "runs" / "report" / "results.json").read_text())
-    ways = {run["name"]: list(run["ways"]["test"]) for run in results["runs"]}
+    ways = {run["name"]: list(run["methods"]["test"]) for run in results["runs"]}
     weighed = ["ctc_beam+ngrams", "ctc_beam+talk"]
     own = ["ctc_greedy", "ctc_beam", *weighed]
     assert ways["ctc_lstm"] == [*own, *(f"{way}+speeds" for way in own)]
@@ -56,7 +56,7 @@ def test_ways_with_and_without_texts(done: Path) -> None:
     for run in results["runs"]:
         assert all(
             rates["language_model_weight"] == 0
-            for name, rates in run["ways"]["dev"].items()
+            for name, rates in run["methods"]["dev"].items()
             if name.removesuffix("+speeds") in METHODS
         )
 
@@ -75,7 +75,7 @@ def test_the_weight_is_the_one_that_dev_likes_best(done: Path) -> None:
         split = decode_utterances(recognizer, utterances, {"own": Request(config, language_model)})
         decoded = {name: {"text": text} for name, text in split.setups["own"].texts.items()}
         found[weight] = score_texts(references, decoded).error_rate
-    ways = read_record(run.evaluation_dir / "summary.json")["ways"]
+    ways = read_record(run.evaluation_dir / "summary.json")["methods"]
     for split_name in ("dev", "test"):
         assert ways[split_name]["ctc_beam+ngrams"]["language_model_weight"] == min(
             found, key=lambda w: found[w]
@@ -108,5 +108,5 @@ def test_a_language_model_of_other_tokens_is_left_out(done: Path, tmp_path: Path
     path.write_text(json.dumps(record | {"tokens": [*record["tokens"], "X"]}))
     experiment = make_experiment(recipes_dir, output_dir=output_dir, only=("ctc_lstm",))
     run_recipe(experiment, "evaluate")
-    ways = read_record(output_dir / "runs" / "ctc_lstm" / "evaluation" / "summary.json")["ways"]["test"]
+    ways = read_record(output_dir / "runs" / "ctc_lstm" / "evaluation" / "summary.json")["methods"]["test"]
     assert "ctc_beam+ngrams" in ways and "ctc_beam+talk" not in ways

@@ -58,7 +58,7 @@ def test_results_say_all_that_is_needed_to_repeat_them(done: Path) -> None:
         assert {"command", "commit", "machine", "torch", "python"} <= run["training"].keys() & run[
             "evaluation"
         ].keys()
-    ways = [set(run["ways"]["test"]) for run in results["runs"]]
+    ways = [set(run["methods"]["test"]) for run in results["runs"]]
     assert ways[0] == {"ctc_greedy", "ctc_beam"} and ways[1] == ways[0] | {"attention", "rescoring", "joint"}
     names = {path.name for path in (done / "all" / "runs" / "report").iterdir()}
     assert names == {"results.json", TABLE, "report.md", ".report.done"}
@@ -67,9 +67,9 @@ def test_results_say_all_that_is_needed_to_repeat_them(done: Path) -> None:
 
 def test_dev_chooses_the_way_of_decoding(done: Path) -> None:
     for run in read_results(done)["runs"]:
-        dev = {way: rates["wer"] for way, rates in run["ways"]["dev"].items()}
+        dev = {way: rates["wer"] for way, rates in run["methods"]["dev"].items()}
         assert dev[run["decoding"]] == min(dev.values())
-        assert run["wer"] == run["ways"]["test"][run["decoding"]]["wer"]
+        assert run["wer"] == run["methods"]["test"][run["decoding"]]["wer"]
 
 
 def test_further_references_count(copy: Path) -> None:

@@ -102,7 +102,7 @@ def test_more_updates_go_on(recipes_dir: Path, said: pytest.LogCaptureFixture) -
     train_all(experiment)
     change_conf(recipes_dir, "steps: 4", "steps: 6")
     train_all(experiment)
-    assert messages(said, "more updates are wanted") and not Path("runs/tones/ctc_lstm.old-1").exists()
+    assert messages(said, "more updates are requested") and not Path("runs/tones/ctc_lstm.old-1").exists()
     assert json.loads(Path("runs/tones/ctc_lstm/model/state.json").read_text())["step"] == 6
 
 

@@ -65,7 +65,7 @@ def test_labels_are_those_of_the_model(kind: str, corpus: Path) -> None:
     split = task.decode(CPU, 2)
     expected_labels = task.find_expected(split)
     assert split.faults == {} and set(split.results) == {item.id for item in utterances}
-    clock = make_frame_times(system.config.features, system.model.encoder)
+    frame_times = make_frame_times(system.config.features, system.model.encoder)
     for item in utterances:
         samples = torch.from_numpy(audio.read(item.audio, RATE))
         features, lengths = system.front_end(samples[None], torch.tensor([len(samples)]))
@@ -77,7 +77,7 @@ def test_labels_are_those_of_the_model(kind: str, corpus: Path) -> None:
         else:
             words = [word.split(":") for word in str(item.extras["word_times"]).split()]
             spans = [(word, *map(float, times.split("-"))) for word, times in words]
-            times = [clock.first + 0.04 * step for step in range(int(counts[0]))]
+            times = [frame_times.first + 0.04 * step for step in range(int(counts[0]))]
             expected = [
                 next((word for word, begin, end in spans if begin <= time < end), SILENCE) for time in times
             ]
@@ -116,7 +116,7 @@ def test_evaluate(kind: str, corpus: Path, tmp_path: Path, capsys: pytest.Captur
     arguments = [corpus / kind, corpus / "dev.jsonl", "--output-dir", tmp_path]
     record = evaluate_as_json(capsys, *arguments)
     rows = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()]
-    pairs = [pair for row in rows for pair in zip(row["expected"], row["said"], strict=True)]
+    pairs = [pair for row in rows for pair in zip(row["expected"], row["predicted"], strict=True)]
     accuracy = sum(left == right for left, right in pairs) / len(pairs)
     assert len(rows) == 6 and record["score"]["count"] == len(pairs) and record["failed"] == {}
     assert record["score"]["accuracy"] == pytest.approx(accuracy)

@@ -69,7 +69,7 @@ def test_table() -> None:
         "three      1        100.0     100.0",
         "two        0          0.0         -",
         "",
-        "expected below each other, said side by side:",
+        "rows: expected labels, columns: predicted labels",
         "       one  three  two",
         "one      1      .    1",
         "three    .      1    .",

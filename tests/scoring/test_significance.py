@@ -178,7 +178,7 @@ def test_equal_rates_stay_undecided() -> None:
     )
     comparison = compare(one, other, ("a", "b"))
     assert comparison.verdict == "undecided"
-    assert str(comparison).startswith("no sure difference between a and b: ")
+    assert str(comparison).startswith("no significant difference between a and b: ")
     assert 0.05 < comparison.bootstrap.probability_of_improvement < 0.95
     assert comparison.bootstrap.interval.low < 0 < comparison.bootstrap.interval.high
 
@@ -274,7 +274,7 @@ def test_a_difference_that_depends_on_the_speakers_is_said_to() -> None:
     interval = comparison.bootstrap.interval
     assert interval.low < 0 < interval.high
     assert str(comparison).startswith(
-        "no sure difference between new and old, as it depends on the speakers: "
+        "no significant difference between new and old, as it depends on the speakers: "
     )
     # Without speakers there are only the errors to go by.
     one, other = simulate(10, 0.3, np.random.default_rng(0))

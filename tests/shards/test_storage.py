@@ -72,7 +72,7 @@ def test_a_fault_costs_its_range_alone(tmp_path: Path, address: str) -> None:
     )
     assert good == CONTENT[:4]
     assert isinstance(missing, UserError) and "memory://bucket/b.tar: cannot be read" in str(missing)
-    assert isinstance(short, UserError) and "9 bytes are wanted from byte 1,020 on, but 4" in str(short)
+    assert isinstance(short, UserError) and "9 bytes were requested from byte 1,020 on, but 4" in str(short)
 
 
 @pytest.mark.parametrize(

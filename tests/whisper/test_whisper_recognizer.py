@@ -384,10 +384,10 @@ def test_evaluate_command(models: dict[str, str], call: Call) -> None:
 
     record, reference = evaluate([english])
     assert record["normalization"] == "the rules for English", "an English-only model"
-    assert list(record["ways"]) == ["greedy"] and record["precision"] in ("float32", "int8", "int8_bf16")
-    assert record["ways"]["greedy"]["decoding"]["beam"] == 1 and "c z 8" in reference
+    assert list(record["methods"]) == ["greedy"] and record["precision"] in ("float32", "int8", "int8_bf16")
+    assert record["methods"]["greedy"]["decoding"]["beam"] == 1 and "c z 8" in reference
     record, reference = evaluate([english], "--beam", "2")
-    assert list(record["ways"]) == ["beam"] and "c z 8" in reference
+    assert list(record["methods"]) == ["beam"] and "c z 8" in reference
     record, reference = evaluate([hindi, english | {"language": "en_US"}])
     assert record["normalization"].startswith("the rules for English in 1 of 2 utterances, else strip_inv")
     assert reference == "it's twenty प्रेम (u2)\nc z 8 (u1)\n", "vowel signs stay"

@@ -326,7 +326,7 @@ def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     experiment = make_experiment(recipes_dir, only=("tuned",))
     run_recipe(experiment)
     (results,) = read_record(Path("runs/tones/report/results.json"))["runs"]
-    assert list(results["ways"]["test"]) == ["attention", "attention+speeds"]
+    assert list(results["methods"]["test"]) == ["attention", "attention+speeds"]
     assert next(build_tasks(experiment, "train")).reason is None
     shutil.rmtree("openai")
     write_source(1)

@@ -29,9 +29,9 @@ _HYPHEN = re.compile(r"([^( ])-(?=[^) ])")
 
 
 class Rule(NamedTuple):
-    """`found` becomes `replacement` between `left` and `right`, which stay."""
+    """`pattern` becomes `replacement` between `left` and `right`, which stay."""
 
-    found: str
+    pattern: str
     replacement: str
     left: str
     right: str
@@ -44,14 +44,14 @@ class GlobalMapping:
         self._is_case_sensitive, self._copies_the_rest = is_case_sensitive, copies_the_rest
         self._rules: dict[str, list[Rule]] = {}
         for rule in rules:
-            found, left, right = map(self._fold, (rule.found, rule.left, rule.right))
-            if found:
-                self._rules.setdefault(found[0], []).append(Rule(found, rule.replacement, left, right))
+            pattern, left, right = map(self._fold, (rule.pattern, rule.left, rule.right))
+            if pattern:
+                self._rules.setdefault(pattern[0], []).append(Rule(pattern, rule.replacement, left, right))
 
     def rewrite(self, text: str) -> str:
-        """The text in upper case (A to Z), after the first rule that fits at each place, from left to right.
+        """The text in upper case (A to Z), after the first rule that fits at each character, in order.
 
-        A rule sees what was there before, not what others made of it; blanks stand before and behind the
+        A rule applies to the original text, not to the output of others; blanks are before and after the
         text, and around each bracket of optional words. Then words are split at their hyphens.
         """
         text = f"  {' '.join(text.split())}  ".translate(_TO_UPPER).replace("(", "( ").replace(")", " )")
@@ -62,7 +62,7 @@ class GlobalMapping:
                 parts.append(rule.replacement)
             elif self._copies_the_rest:
                 parts.append(text[position])
-            position += 1 if rule is None else len(rule.found)
+            position += 1 if rule is None else len(rule.pattern)
         text = "".join(parts)
         text = _HYPHEN.sub(r"\1 ", text)
         while (spread := _FIRST_OPTIONAL.sub(r"\1) ( \2", text)) != text:  # (A B) is (A) (B)
@@ -73,10 +73,10 @@ class GlobalMapping:
         for rule in self._rules.get(text[position], ()):
             left = position - len(rule.left)
             if (
-                text.startswith(rule.found, position)
+                text.startswith(rule.pattern, position)
                 and left >= 0
                 and text.startswith(rule.left, left)
-                and text.startswith(rule.right, position + len(rule.found))
+                and text.startswith(rule.right, position + len(rule.pattern))
             ):
                 return rule
         return None
@@ -153,15 +153,15 @@ def parse_rule(line: str) -> Rule:
             slash = -1
         else:
             slot = line.find("_", slash)
-    found = _strip_bounds(line[:arrow].strip(BLANKS))
+    pattern = _strip_bounds(line[:arrow].strip(BLANKS))
     replacement = _read_part(line, arrow, slash)
     if slot < 0:
-        return Rule(found, replacement, "", "")
-    return Rule(found, replacement, _read_part(line, slash, slot), _read_part(line, slot, -1))
+        return Rule(pattern, replacement, "", "")
+    return Rule(pattern, replacement, _read_part(line, slash, slot), _read_part(line, slot, -1))
 
 
 def _read_part(line: str, start: int, stop: int) -> str:
-    """Read what stands behind the word at `start`, up to `stop`, or to the end."""
+    """Read the text after the word at `start`, up to `stop`, or to the end."""
     part = (line[start:] if stop < 0 else line[start:stop]).rstrip(BLANKS)
     words = re.split(f"[{BLANKS}]+", part, maxsplit=1)
     return _strip_bounds(words[1]) if len(words) > 1 else ""

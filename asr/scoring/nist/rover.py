@@ -34,17 +34,17 @@ class _Row(NamedTuple):
 
 
 def combine_files(paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Combine files of hypotheses: texts by the ids of the first, and what a person should know."""
+    """Combine files of hypotheses: texts by the ids of the first, and notes for the user."""
     if len(paths) < 3:
         raise UserError(f"{len(paths)} files; expected 3: of two, the first wins every vote")
-    name_systems(paths)  # refuses what is given twice
+    name_systems(paths)  # rejects duplicates
     files = [read_transcripts(path, "hypothesis") for path in paths]
     first, others = find_ids(files[0], files[1:])
     votes = {id: [entry.text] for id, entry in first.entries.items() if entry.text is not None}
     notes = [f"{first.path}: {note}" for note in first.notes]
     for file in others:
-        matched, told = match_transcripts(first, file, "are missing and have a vote less")
-        notes += [f"{file.path}: {note}" for note in (*file.notes, *told)]
+        matched, more = match_transcripts(first, file, "are missing and have a vote less")
+        notes += [f"{file.path}: {note}" for note in (*file.notes, *more)]
         for id, entry in matched.items():
             votes[id].append(entry.text or "")
     return {id: combine(texts) for id, texts in votes.items()}, notes

@@ -61,15 +61,15 @@ def read_as_sclite(
             texts = reference.split(), hypothesis.split()
             reference, hypothesis = (" ".join(map(_strip_marks, words)) for words in texts)
         return reference, hypothesis
-    said, heard = (_build_network(text, has_optional_words) for text in (reference, hypothesis))
-    first, second = _choose_words(said, heard, _is_same_by_fragments if has_fragments else operator.eq)
+    ref, hyp = (_build_network(text, has_optional_words) for text in (reference, hypothesis))
+    first, second = _choose_words(ref, hyp, _is_same_by_fragments if has_fragments else operator.eq)
     return " ".join(first), " ".join(second)
 
 
 def _build_network(text: str, has_optional_words: bool) -> _Network:
     network = _Network([""], [[]], [0], set())
-    ends = network.last  # of all that stands before the next word
-    # What stands before each open brace, and the ends of its alternatives.
+    ends = network.last  # of all that precedes the next word
+    # What precedes each open brace, and the ends of its alternatives.
     open_braces: list[tuple[list[int], list[int]]] = []
     position, text = 0, text.rstrip()
     while position < len(text):
@@ -81,13 +81,13 @@ def _build_network(text: str, has_optional_words: bool) -> _Network:
         elif token in "{}" and not open_braces:
             raise _bad_braces(text)
         elif token not in "{}/" or not open_braces:
-            word, place = _strip_marks(token), len(network.words)
+            word, index = _strip_marks(token), len(network.words)
             if has_optional_words and _OPTIONAL.fullmatch(word):
-                network.optional.add(place)
+                network.optional.add(index)
                 word = word[1:-1] or word  # brackets around nothing count as a word
             network.words.append(word)
             network.previous.append(ends)
-            ends = [place]
+            ends = [index]
         else:
             start, alternatives = open_braces[-1]
             if ends is not start:  # sclite passes over an alternative of nothing at all
@@ -129,20 +129,20 @@ def _choose_words(
         )
     costs: list[list[int]] = []
     steps: list[list[tuple[int, int]]] = []  # the cell that each one is reached from
-    for i, said in enumerate(reference.words):
+    for i, ref in enumerate(reference.words):
         costs.append([])
         steps.append([])
-        deletion_cost = _gap_cost(said, i in reference.optional)
-        for j, heard in enumerate(hypothesis.words):
+        deletion_cost = _gap_cost(ref, i in reference.optional)
+        for j, hyp in enumerate(hypothesis.words):
             # min takes the first of equal ones.
             options = []
             if i and j:
-                pair_cost = SUBSTITUTION_COST * (not is_same(said, heard))
-                pair_cost = 2 * GAP_COST if NULL in (said, heard) else pair_cost
+                pair_cost = SUBSTITUTION_COST * (not is_same(ref, hyp))
+                pair_cost = 2 * GAP_COST if NULL in (ref, hyp) else pair_cost
                 cells = [(a, b) for a in reference.previous[i] for b in hypothesis.previous[j]]
                 options.append(min((costs[a][b] + pair_cost, (a, b)) for a, b in cells))
             if j:
-                gap = _gap_cost(heard, j in hypothesis.optional)
+                gap = _gap_cost(hyp, j in hypothesis.optional)
                 options.append(min((costs[i][b] + gap, (i, b)) for b in hypothesis.previous[j]))
             if i:
                 options.append(min((costs[a][j] + deletion_cost, (a, j)) for a in reference.previous[i]))
@@ -150,31 +150,31 @@ def _choose_words(
             costs[i].append(cost)
             steps[i].append(step)
     _, (i, j) = min((costs[a][b], (a, b)) for a in reference.last for b in hypothesis.last)
-    said_words, heard_words = [], []
+    ref_words, hyp_words = [], []
     while i or j:
         a, b = steps[i][j]
         if (b == j and i in reference.optional) or (a == i and j in hypothesis.optional):
             word = f"({reference.words[i] if b == j else hypothesis.words[j]})"
-            said_words.append(word)
-            heard_words.append(word)
+            ref_words.append(word)
+            hyp_words.append(word)
         else:
-            said = reference.words[i] if a != i else NULL
-            heard = hypothesis.words[j] if b != j else NULL
-            said_words += [said] * (said != NULL)
-            is_pair = NULL not in (said, heard) and is_same(said, heard)
-            heard_words += [said if is_pair else heard] * (heard != NULL)
+            ref = reference.words[i] if a != i else NULL
+            hyp = hypothesis.words[j] if b != j else NULL
+            ref_words += [ref] * (ref != NULL)
+            is_pair = NULL not in (ref, hyp) and is_same(ref, hyp)
+            hyp_words += [ref if is_pair else hyp] * (hyp != NULL)
         i, j = a, b
-    return said_words[::-1], heard_words[::-1]
+    return ref_words[::-1], hyp_words[::-1]
 
 
-def _is_same_by_fragments(said: str, heard: str) -> bool:
+def _is_same_by_fragments(ref: str, hyp: str) -> bool:
     """Compare as sclite -F does, which looks at the hypothesis only where the reference is no fragment."""
-    for fragment, word in ((said, heard), (heard, said)):
+    for fragment, word in ((ref, hyp), (hyp, ref)):
         if len(fragment) > 1 and fragment.startswith("-"):
             return word.endswith(fragment[1:])
         if len(fragment) > 1 and fragment.endswith("-"):
             return word.startswith(fragment[:-1])
-    return said == heard
+    return ref == hyp
 
 
 def _gap_cost(word: str, is_optional: bool) -> int:
@@ -200,8 +200,8 @@ def find_cheapest_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) ->
         if reference != hypothesis:
             # From the end, an equal pair costs nothing, so that sclite always takes it.
             same = 0
-            for said, heard in zip(reversed(reference), reversed(hypothesis), strict=False):
-                if said != heard:
+            for ref, hyp in zip(reversed(reference), reversed(hypothesis), strict=False):
+                if ref != hyp:
                     break
                 same += 1
             reference_R, hypothesis_H = (
@@ -211,8 +211,8 @@ def find_cheapest_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) ->
                 for units in (reference, hypothesis)
             )
             kept.append((pair, reference_R, hypothesis_H))
-    found = [_align_batch(batch) for batch in _make_batches(kept)]
-    columns = np.concatenate(found, axis=1) if found else np.empty((4, 0), np.int64)
+    parts = [_align_batch(batch) for batch in _make_batches(kept)]
+    columns = np.concatenate(parts, axis=1) if parts else np.empty((4, 0), np.int64)
     # The batches mix the pairs; within a pair the order is right already.
     return Edits(*columns[:, np.argsort(columns[0], kind="stable")])
 
