@@ -158,8 +158,8 @@ def measure_live(
         shown_until = 0.0
         for line in process.stdout:
             now, record = time.monotonic(), json.loads(line)
-            measured.most_behind = max(measured.most_behind, record["behind"])
-            for word in [*record["final"], *record["agreed"], *record["tentative"]]:
+            measured.most_behind = max(measured.most_behind, record["delay"])
+            for word in [*record["final"], *record["stable"], *record["partial"]]:
                 if (word["start"] + word["end"]) / 2 > shown_until:
                     measured.shown.append(now - begin[0] - pace * word["end"])
                     shown_until = word["end"]

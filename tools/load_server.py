@@ -124,7 +124,7 @@ class Load:
         url = f"{self.url.replace('http', 'ws', 1)}/v1/realtime?intent=transcription&model={self.model}"
         size = round(PIECE_SECONDS * LIVE_RATE)
         audio = {"input": {"format": {"type": "audio/pcm", "rate": LIVE_RATE}}}
-        session = {"type": "transcription", "audio": audio, "include": ["asr.tentative", "asr.words"]}
+        session = {"type": "transcription", "audio": audio, "include": ["asr.partial", "asr.words"]}
         try:
             with connect(url, open_timeout=30) as link:
                 link.send(json.dumps({"type": "session.update", "session": session}))
@@ -149,8 +149,8 @@ class Load:
         with contextlib.suppress(WebSocketException):
             for text in link:  # type: ignore[attr-defined]
                 event, now = json.loads(text), time.monotonic() - begun
-                if event["type"] == "asr.tentative":
-                    count = len(f"{event['agreed']} {event['text']}".split())
+                if event["type"] == "asr.partial":
+                    count = len(f"{event['stable']} {event['text']}".split())
                     shown += [now] * (count - longest)
                     longest = max(longest, count)
                 if event["type"] == "asr.words":

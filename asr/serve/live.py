@@ -1,8 +1,8 @@
 """Live transcription: chunks of samples in, text out while someone speaks.
 
 The segment that is being spoken is decoded again, from its start, each time that STEP_SECONDS more of it
-have come. Words on which two decodings in a row agree are shown as such (local agreement); the last of them
-is still held back, as it may go on. A pause, or the longest segment, ends a segment: it is decoded as a
+have come. Words on which two decodings in a row agree are stable (local agreement); the last of them
+is still held back, as it may continue. A pause, or the longest segment, ends a segment: it is decoded as a
 whole, and that text is final, as good as that of a file. In a pause this is done as soon as the segment is
 the one that a longer pause would end, so that its text is there by then. When decoding falls behind the
 audio, only whole segments are decoded.
@@ -48,9 +48,9 @@ CLEAR_LINE = "\r\x1b[K"
 class LiveText:
     """Text known after some audio."""
 
-    agreed: tuple[Word, ...]
+    stable: tuple[Word, ...]
     """Words of the segment that is being spoken, on which two decodings agree: these stay until it ends."""
-    tentative: tuple[Word, ...]
+    partial: tuple[Word, ...]
     """Partial words after the stable ones; the next decoding may change them."""
     seconds: float
     """Seconds of audio that had come."""
@@ -85,7 +85,7 @@ class LiveTranscriber:
         )
         self._segmenter = Segmenter(self.sample_rate, rules, is_live=True)
         self._last: list[Word] = []  # the newest decoding of the segment that is being spoken
-        self._agreed: list[Word] = []
+        self._stable: list[Word] = []
         self._final_until = 0.0  # end of the last word of the segment before
         self._decoded_until = 0.0
         self._paused_at = 0.0  # end of the newest segment that was decoded in a pause
@@ -105,7 +105,7 @@ class LiveTranscriber:
         elif seconds - self._decoded_until >= STEP_SECONDS:
             self._decoded_until = seconds
             if (current := self._segmenter.current()) is not None:
-                texts.append(self._update(self._recognize(current, self._usual_language, is_tentative=True)))
+                texts.append(self._update(self._recognize(current, self._main_language, is_partial=True)))
         return texts
 
     def finish(self) -> list[LiveText]:
@@ -114,65 +114,65 @@ class LiveTranscriber:
 
     def _prepare(self, ending: AudioSegment) -> LiveText:
         """Decode a segment that will end unless someone continues to speak."""
-        found = self._recognize(ending, self._language_of_whole, is_tentative=True)
+        decoded = self._recognize(ending, self._segment_language, is_partial=True)
         # Without warnings there would have been no second attempts either.
-        self._prepared = None if found.warnings else (ending, found)
-        return self._update(found)
+        self._prepared = None if decoded.warnings else (ending, decoded)
+        return self._update(decoded)
 
-    def _update(self, found: Segment) -> LiveText:
+    def _update(self, decoded: Segment) -> LiveText:
         """Text to show after a segment has been decoded before its end."""
-        words = self._new_words(found.words)
-        num_agreed = _count_common(self._last, words)
+        words = self._new_words(decoded.words)
+        num_stable = _count_common(self._last, words)
         self._last = words
-        if _count_common(self._agreed, words) == len(self._agreed):
-            num_agreed = max(len(self._agreed), min(num_agreed, len(words) - 1))
-            self._agreed, tentative = words[:num_agreed], words[num_agreed:]
-        else:  # what was shown as agreed stays, until the whole segment is decoded
-            tentative = [word for word in words if word.middle > self._agreed[-1].end]
-        separator = self.recognizer.separator_in(found.language)
-        return LiveText(tuple(self._agreed), tuple(tentative), self._segmenter.seconds, separator=separator)
+        if _count_common(self._stable, words) == len(self._stable):
+            num_stable = max(len(self._stable), min(num_stable, len(words) - 1))
+            self._stable, partial = words[:num_stable], words[num_stable:]
+        else:  # what was stable stays, until the complete segment is decoded
+            partial = [word for word in words if word.middle > self._stable[-1].end]
+        separator = self.recognizer.separator_in(decoded.language)
+        return LiveText(tuple(self._stable), tuple(partial), self._segmenter.seconds, separator=separator)
 
     def _end(self, segment: AudioSegment) -> LiveText:
-        """Decode a whole segment, if that is not done yet."""
-        whole = self._take_prepared(segment)
-        if whole is None:
-            whole = self._recognize(segment, self._language_of_whole)
-        if whole.language is not None:
+        """Decode a complete segment, if that is not done yet."""
+        decoded = self._take_prepared(segment)
+        if decoded is None:
+            decoded = self._recognize(segment, self._segment_language)
+        if decoded.language is not None:
             seconds = segment.end - segment.start
-            self._seconds_in[whole.language] = self._seconds_in.get(whole.language, 0.0) + seconds
+            self._seconds_in[decoded.language] = self._seconds_in.get(decoded.language, 0.0) + seconds
         cut = segment.cut_after
         # What begins at a cut is whole in the next segment, which overlaps this one.
-        words = [w for w in self._new_words(whole.words) if cut is None or w.middle < cut]
+        words = [w for w in self._new_words(decoded.words) if cut is None or w.middle < cut]
         if words:
             self._final_until = words[-1].end
-        self._last, self._agreed = [], []
-        separator = self.recognizer.separator_in(whole.language)
-        ended = keep_words(whole, words, separator)
+        self._last, self._stable = [], []
+        separator = self.recognizer.separator_in(decoded.language)
+        ended = keep_words(decoded, words, separator)
         return LiveText((), (), self._segmenter.seconds, ended, separator)
 
     def _take_prepared(self, segment: AudioSegment) -> Segment | None:
         prepared, self._prepared = self._prepared, None
         if prepared is None or segment.cut_after is not None:
             return None
-        ending, found = prepared
+        ending, decoded = prepared
         is_same = ending.start == segment.start and len(ending.audio_S) == len(segment.audio_S)
-        return found if is_same else None
+        return decoded if is_same else None
 
-    def _recognize(self, segment: AudioSegment, language: str | None, is_tentative: bool = False) -> Segment:
-        """Recognize a segment; a language that is not given is told by the segment itself."""
-        request = self.recognizer.for_partials(self.request) if is_tentative else self.request
+    def _recognize(self, segment: AudioSegment, language: str | None, is_partial: bool = False) -> Segment:
+        """Recognize a segment; without a language, it is detected in the segment."""
+        request = self.recognizer.for_partials(self.request) if is_partial else self.request
         if language is not None:
             request = self.recognizer.with_language(request, language)
-        (found,) = self.recognizer.recognize([segment], request)
-        return found
+        (recognized,) = self.recognizer.recognize([segment], request)
+        return recognized
 
     @property
-    def _language_of_whole(self) -> str | None:
+    def _segment_language(self) -> str | None:
         is_known = sum(self._seconds_in.values()) >= OPENING_SECONDS
-        return self._usual_language if is_known else None
+        return self._main_language if is_known else None
 
     @property
-    def _usual_language(self) -> str | None:
+    def _main_language(self) -> str | None:
         """Language of most of the speech so far, as a short segment may sound like any."""
         return max(self._seconds_in, key=self._seconds_in.__getitem__, default=None)
 
@@ -195,7 +195,7 @@ def transcribe_live(
 ) -> Iterator[LiveText]:
     """Transcribe chunks that come at `sample_rate`, resampled on the way where the model has another.
 
-    `is_late` tells whether more audio waits. What came before an error is decoded to its end.
+    `is_late` returns True if more audio waits. What came before an error is decoded to its end.
     """
     try:
         for piece in resample_pieces(chunks, sample_rate, transcriber.sample_rate):
@@ -215,24 +215,24 @@ def write_live(
     """Write each text: a line for each segment that is final.
 
     A terminal shows below it what may still change. As JSON there is a line for each text in which anything
-    is new or has changed. `delay` tells how long the newest audio had to wait.
+    is new or has changed. `delay` returns how long the newest audio had to wait.
     """
     is_terminal = out.isatty()
     shown = ["", ""]
     for text in texts:
         ended = text.segment
-        line = text.join((*text.agreed, *text.tentative)) if ended is None else ended.text
-        newest = [text.join(text.agreed), text.join(text.tentative)]
+        line = text.join((*text.stable, *text.partial)) if ended is None else ended.text
+        newest = [text.join(text.stable), text.join(text.partial)]
         if as_json and (ended is not None or newest != shown):
             record = {
                 "seconds": round(text.seconds, 3),
                 "text": line,
                 "final": [] if ended is None else [word.to_dict() for word in ended.words],
-                "agreed": [word.to_dict() for word in text.agreed],
-                "tentative": [word.to_dict() for word in text.tentative],
+                "stable": [word.to_dict() for word in text.stable],
+                "partial": [word.to_dict() for word in text.partial],
                 "segment_ends": ended is not None,
                 "warnings": [] if ended is None else list(ended.warnings),
-                "behind": round(delay(), 2),
+                "delay": round(delay(), 2),
             }
             out.write(json.dumps(record, ensure_ascii=False) + "\n")
         elif ended is not None and not as_json:

@@ -92,7 +92,7 @@ class SessionOptions(Config):
 
     type: Literal["transcription"] = "transcription"
     audio: AudioOptions = AudioOptions()
-    include: tuple[Literal["asr.tentative", "asr.words"], ...] = ()
+    include: tuple[Literal["asr.partial", "asr.words"], ...] = ()
 
 
 # --- the session ----------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class Session:
 
     def _take_text(self, turn: _Turn, text: LiveText) -> None:
         turn.separator = text.separator
-        segment, words = text.segment, text.agreed + text.tentative
+        segment, words = text.segment, text.stable + text.partial
         if turn.input.turn_detection is None:
             turn.segments += [segment] if segment is not None else []
             return
@@ -284,9 +284,9 @@ class Session:
             milliseconds = round(1000 * (turn.offset + start))
             self._send("input_audio_buffer.speech_started", audio_start_ms=milliseconds, item_id=turn.item)
         if segment is None:
-            if words and "asr.tentative" in turn.settings[1].include:
-                agreed, tentative = text.join(text.agreed), text.join(text.tentative)
-                self._send("asr.tentative", item_id=turn.item, agreed=agreed, text=tentative)
+            if words and "asr.partial" in turn.settings[1].include:
+                stable, partial = text.join(text.stable), text.join(text.partial)
+                self._send("asr.partial", item_id=turn.item, stable=stable, text=partial)
         elif turn.item:
             milliseconds = round(1000 * (turn.offset + segment.end))
             self._send("input_audio_buffer.speech_stopped", audio_end_ms=milliseconds, item_id=turn.item)
@@ -301,17 +301,17 @@ class Session:
         message = described | {"role": "user", "content": content}
         for kind in ("added", "done"):
             self._send(f"conversation.item.{kind}", item=message, previous_item_id=self._last_item)
-        place: dict[str, Any] = {"item_id": item, "content_index": 0}
+        location: dict[str, Any] = {"item_id": item, "content_index": 0}
         text = ""
         for segment in segments:
             if segment.text:
                 delta = (turn.separator if text else "") + segment.text
-                self._send(f"{TRANSCRIPTION}.delta", **place, delta=delta)
+                self._send(f"{TRANSCRIPTION}.delta", **location, delta=delta)
                 text += delta
         if "asr.words" in turn.settings[1].include:
             words = [name_as_openai(turn.shift(word)) for segment in segments for word in segment.words]
             self._send("asr.words", item_id=item, words=words)
-        self._send(f"{TRANSCRIPTION}.completed", **place, transcript=text, usage=describe_usage(seconds))
+        self._send(f"{TRANSCRIPTION}.completed", **location, transcript=text, usage=describe_usage(seconds))
         self._last_item, turn.item = item, ""
 
     # --- events of the server -----------------------------------------------------------------------

@@ -598,7 +598,7 @@ def test_stream(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     final = [word["text"] for record in records for word in record["final"]]
     assert final == " ".join(lines).split()
     assert len([record for record in records if record["segment_ends"] and record["text"]]) == len(lines)
-    assert any(record["tentative"] for record in records)
+    assert any(record["partial"] for record in records)
 
 
 def test_a_segment_is_written_while_the_pipe_is_open(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

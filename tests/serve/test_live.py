@@ -122,14 +122,14 @@ def test_a_word_that_begins_behind_a_cut_is_that_of_the_next_segment() -> None:
 def test_words_are_shown_before_the_segment_ends_and_agreed_on_by_two_decodings() -> None:
     texts = listen(speak([-6, -9, -12, -6, -9], [0.2] * 4 + [1.0]), LIVE_RATE // 10)
     running = [text for text in texts if text.segment is None]
-    assert max(len(text.agreed) for text in running) >= 3
+    assert max(len(text.stable) for text in running) >= 3
     for before, text in itertools.pairwise(running):
-        assert [word.text for word in text.agreed][: len(before.agreed)] == [
-            word.text for word in before.agreed
+        assert [word.text for word in text.stable][: len(before.stable)] == [
+            word.text for word in before.stable
         ]
-        both = {word.text for word in (*before.agreed, *before.tentative)}
-        assert {word.text for word in text.agreed} <= both, "in the decoding before as well"
-    visible = [(text.seconds, word) for text in running for word in (*text.agreed, *text.tentative)]
+        both = {word.text for word in (*before.stable, *before.partial)}
+        assert {word.text for word in text.stable} <= both, "in the decoding before as well"
+    visible = [(text.seconds, word) for text in running for word in (*text.stable, *text.partial)]
     first = {word.text: seconds - word.end for seconds, word in reversed(visible)}
     assert len(first) >= 3 and max(first.values()) < 0.7
 
@@ -141,7 +141,7 @@ def test_the_text_of_a_whole_segment_is_final_whatever_was_agreed_on_before() ->
         return words if len(words) == 5 else wrong + words[1:]
 
     texts = listen(speak([-6, -9, -12, -6, -9], [0.2] * 4 + [1.0]), LIVE_RATE // 10, Listener(mishear))
-    assert texts[-2].agreed[0].text == "wrong", "it stays until the end of the segment"
+    assert texts[-2].stable[0].text == "wrong", "it stays until the end of the segment"
     (ended,) = [text.segment for text in texts if text.segment is not None]
     assert len(ended.words) == 5 and "wrong" not in ended.text
 
@@ -175,7 +175,7 @@ def test_a_prepared_text_with_warnings_is_decoded_again_at_the_end() -> None:
     class Doubtful(Listener):
         def recognize(self, segments: list[AudioSegment], request: Any) -> list[Segment]:
             (found,) = super().recognize(segments, request)
-            asked.append(request.batch_size)  # 1: tentatively
+            asked.append(request.batch_size)  # 1: partial
             return [replace(found, warnings=("a loop",))]
 
     texts = listen(speak([-6, -9], [0.2, 1.3]), LIVE_RATE // 10, Doubtful())
@@ -230,7 +230,7 @@ def test_memory_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- writing ----------------------------------------------------------------------------------------
 
 ONE, TWO, SIX = Word("one", 0.0, 0.4, 0.9), Word("two", 0.5, 0.8, 0.8), Word("six", 2.0, 2.5, 0.7)
-KINDS = ("final", "agreed", "tentative")
+KINDS = ("final", "stable", "partial")
 TEXTS = [
     LiveText((), (ONE,), 0.5),
     LiveText((ONE,), (TWO,), 1.0),
@@ -267,11 +267,11 @@ def test_json_has_what_is_new() -> None:
     assert [record["seconds"] for record in records] == [0.5, 1.0, 2.0, 2.2, 3.0, 3.5]  # nothing new at 1.5
     assert [record["text"] for record in records] == ["one", "one two", "one two", "", "six", "six"]
     kinds = {kind: [[word["text"] for word in record[kind]] for record in records] for kind in KINDS}
-    assert kinds["agreed"] == [[], ["one"], [], [], [], []]
-    assert kinds["tentative"] == [["one"], ["two"], [], [], ["six"], []]
+    assert kinds["stable"] == [[], ["one"], [], [], [], []]
+    assert kinds["partial"] == [["one"], ["two"], [], [], ["six"], []]
     assert kinds["final"] == [[], [], ["one", "two"], [], [], ["six"]]
     assert [record["segment_ends"] for record in records] == [False, False, True, True, False, True]
-    assert records[2]["warnings"] == ["odd"] and records[0]["behind"] == 1.23
+    assert records[2]["warnings"] == ["odd"] and records[0]["delay"] == 1.23
     assert records[2]["final"][0] == {"text": "one", "start": 0.0, "end": 0.4, "confidence": 0.9}
 
 

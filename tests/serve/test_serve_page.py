@@ -140,7 +140,7 @@ def download(page: Page, name: str) -> str:
 def test_the_microphone_becomes_text_while_it_listens(page: Page) -> None:
     page.get_by_role("button", name="Talk").click()
     expect(page.locator("#status")).to_have_text("Listening")
-    expect(page.locator("#tentative")).not_to_be_empty(timeout=20_000)
+    expect(page.locator("#partial")).not_to_be_empty(timeout=20_000)
     assert page.locator("#level").evaluate("meter => meter.value") > 0
     expect(page.locator(".segment")).not_to_have_count(0, timeout=20_000)
     page.get_by_role("button", name="Stop").click()

@@ -127,15 +127,15 @@ def test_words_that_may_change_come_as_an_event_of_our_own(
     recognizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asr.serve.live.STEP_SECONDS", 0.05)
-    options = {"turn_detection": {"silence_duration_ms": 500}, "include": ["asr.tentative"]}
+    options = {"turn_detection": {"silence_duration_ms": 500}, "include": ["asr.partial"]}
     with TestClient(make_app(recognizer=recognizer)) as client, session(client, **options) as socket:
         begun = RATE + RATE // 4  # in the midst of the first words, where no segment ends
         append(socket, to_pcm(AUDIO[:begun]))
-        seen = receive_until(socket, "asr.tentative")  # as nothing waits behind the last piece
+        seen = receive_until(socket, "asr.partial")  # as nothing waits behind the last piece
         append(socket, to_pcm(AUDIO[begun:]))
         seen += receive_until(socket, f"{KIND}.completed")
-    tentative = [event for event in seen if event["type"] == "asr.tentative"]
-    assert tentative and all({"item_id", "agreed", "text"} <= event.keys() for event in tentative)
+    partial = [event for event in seen if event["type"] == "asr.partial"]
+    assert partial and all({"item_id", "stable", "text"} <= event.keys() for event in partial)
 
 
 def test_other_rates_are_resampled(client: TestClient, recognizer: Any) -> None:

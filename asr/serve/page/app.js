@@ -58,7 +58,7 @@ function begin(name) {
   stopEditing();
   segments = [];
   show();
-  $("tentative").replaceChildren();
+  $("partial").replaceChildren();
   $("result").hidden = false;
   $("cancel").hidden = false;
 }
@@ -67,7 +67,7 @@ function finish(message) {
   stopWork = null;
   $("cancel").hidden = $("progress").hidden = true;
   $("status").textContent = message;
-  $("tentative").replaceChildren();
+  $("partial").replaceChildren();
 }
 
 function setSound(blob) {
@@ -185,7 +185,7 @@ async function talk() {
   socket.onopen = () => {
     send("session.update", { session: {
       type: "transcription",
-      include: ["asr.tentative", "asr.words"],
+      include: ["asr.partial", "asr.words"],
       audio: { input: {
         format: { type: "audio/pcm", rate: context.sampleRate },
         transcription: $("language").value ? { language: $("language").value } : {},
@@ -209,10 +209,10 @@ async function talk() {
     const event = JSON.parse(data);
     if (event.type === "error" && event.error.code !== "input_audio_buffer_commit_empty") fail(event.error.message);
     if (event.type.endsWith("transcription.failed")) fail(event.error.message);
-    if (event.type === "asr.tentative") showTentative(event.agreed, event.text);
+    if (event.type === "asr.partial") showPartial(event.stable, event.text);
     if (event.type === "asr.words") words = event.words;
     if (event.type.endsWith("transcription.completed")) {
-      showTentative("", "");
+      showPartial("", "");
       if (words.length) add({ start: words[0].start, end: words.at(-1).end, text: event.transcript, words });
       words = [];
     }
@@ -241,11 +241,11 @@ function setTalking(isOn) {
   $("level").value = 0;
 }
 
-function showTentative(agreed, text) {
+function showPartial(stable, text) {
   const span = document.createElement("span");
-  span.className = "agreed";
-  span.textContent = agreed;
-  $("tentative").replaceChildren(span, agreed && text ? " " : "", text);
+  span.className = "stable";
+  span.textContent = stable;
+  $("partial").replaceChildren(span, stable && text ? " " : "", text);
 }
 
 function toBase64(bytes) {
