@@ -78,7 +78,7 @@ def claim_guide() -> Iterator[Claim]:
     dev = "an4/studies/dev#guide"
     yield page, "{} and {} % (32 and 31 errors)", [f"{dev}.free", f"{dev}.guided"]
     clock = "speechocean762/studies/attention_clock/test"
-    text = "has {} % on test in place of {} with the prior alone"
+    text = "has {} % on test instead of {} with the prior alone"
     yield page, text, [f"{clock}#clock.attention", f"{clock}#prior.attention"]
     table = "fsdd/studies/attention_guide/test"
     runs = [f"{table}#guide_windows{seed}" for seed in ("", "-seed-1", "-seed-2")]
