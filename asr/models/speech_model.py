@@ -191,6 +191,7 @@ def limit_kernel_cache() -> None:
 # M rows, N outputs, K inputs
 
 INT8_MAX = 127
+OUTPUTS_AT_ONCE = 2048  # a large layer in float32 would take more memory than all else
 ZERO_POINT = 128  # of the inputs, which the processor requires to be unsigned
 
 
@@ -249,10 +250,16 @@ def quantize_layers(model: nn.Module) -> None:
 
 
 def _round(weight_NK: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights in 8 bits and their scales."""
-    weight_NK = weight_NK.float()
-    scales_N = weight_NK.abs().amax(1).clamp_(min=1e-30).div_(INT8_MAX)
-    return (weight_NK / scales_N[:, None]).round_().to(torch.int8), scales_N
+    """Integers of 8 bits and their scales."""
+    int8_NK = torch.empty_like(weight_NK, dtype=torch.int8)
+    scales = []
+    for part_MK, int8_MK in zip(
+        weight_NK.split(OUTPUTS_AT_ONCE), int8_NK.split(OUTPUTS_AT_ONCE), strict=True
+    ):
+        part_MK = part_MK.float()
+        scales.append(part_MK.abs().amax(1).clamp_(min=1e-30).div_(INT8_MAX))
+        int8_MK.copy_((part_MK / scales[-1][:, None]).round_())
+    return int8_NK, torch.cat(scales)
 
 
 @torch.inference_mode()

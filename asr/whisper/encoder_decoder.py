@@ -162,15 +162,13 @@ class WhisperDecoder(TransformerDecoder):
         """`bias_BT`, of windows with few silent steps, is added to the scores of all attention to them."""
         state = super().start(encoded_BTD, encoded_lengths_B)
         is_full = _mask_unless_full(encoded_lengths_B, encoded_BTD.size(1)) is None
-        state.memories = [
-            EncoderKV(
+        for layer, memory in enumerate(state.memories):  # one by one: copies of all would double the memory
+            state.memories[layer] = EncoderKV(
                 # Each step of decoding reads them again, head by head.
                 memory.keys_BHSK.contiguous(),
                 memory.values_BHSK.contiguous(),
                 bias_BT if bias_BT is not None or is_full else memory.bias_BS,
             )
-            for memory in state.memories
-        ]
         return state
 
     def attend(
