@@ -393,7 +393,7 @@ def test_evaluate_command(models: dict[str, str], call: Call) -> None:
     assert reference == "it's twenty प्रेम (u2)\nc z 8 (u1)\n", "vowel signs stay"
     for options, message in (
         (["--set", "whisper.language=de"], "English only"),
-        (["--decoding", "joint"], "--decoding is for models trained here"),
+        (["--decoding", "joint"], "--decoding is for native models"),
     ):
         status, _, errors = call(*command, *options)
         assert status == 2 and message in errors
