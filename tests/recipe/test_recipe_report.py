@@ -112,8 +112,12 @@ def test_nothing_is_done_twice(done: Path, caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.INFO)
     run_recipe(make_experiment(done / "recipes", output_dir=done / "all"))
     assert {path: path.stat().st_mtime_ns for path in (done / "all").rglob("*") if path.is_file()} == before
-    said = [record.getMessage() for record in caplog.records if record.name == "asr.recipe.stages"]
-    assert len(said) == 6 and all(": skipped, " in line for line in said)
+    plan, *lines = [record.getMessage() for record in caplog.records if record.name == "asr.recipe.stages"]
+    assert (
+        plan.endswith("to train: nothing")
+        and len(lines) == 6
+        and all(": skipped, " in line for line in lines)
+    )
 
 
 @pytest.mark.slow

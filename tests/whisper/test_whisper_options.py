@@ -76,4 +76,4 @@ def test_help_is_short_before_more(capsys: pytest.CaptureFixture[str]) -> None:
         main(["transcribe", "--help"])
     first, more = capsys.readouterr().out.split("\nmore:\n")
     options = [line for line in first.splitlines() if line.startswith("  -")]
-    assert 5 < len(options) <= 10 and "--beam" in more
+    assert 5 < len(options) <= 11 and "--beam" in more
