@@ -44,6 +44,7 @@ TORCH_FREE_PACKAGES = ("", "text", "data", "formats", "scale", "transcripts", "s
 # Where the core imports a capability that can be taken away, when it is asked for.
 CAPABILITIES = {"research"}  # folders that can be deleted: from below they are imported inside functions only
 BORDERS = {("scoring/alignments", "scoring/nist"), ("data/packed", "shards"), ("data/packed", "formats")}
+BORDERS |= {("scoring/scored_files", "speakers")}
 MAX_SINGLE_FILES = 8
 REFERENCES = {"jiwer", "librosa", "torchaudio"}  # tests compare with them; the package does without
 PUBLIC_FACE = {"__init__", "__main__"}  # the package itself may offer anything

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from asr.cli import whole_number
+from asr.data.records import read_seconds
+from asr.data.text_lines import open_lines
 from asr.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,7 +29,9 @@ ALIGNMENTS: dict[str, dict[str, Any]] = {
     "sclite-D": {"align": "sclite", "has_optional_words": True},
     "sclite-F": {"align": "sclite", "has_fragments": True},
     "sclite-FD": {"align": "sclite", "has_fragments": True, "has_optional_words": True},
-    "cpwer": {"align": "jiwer", "speakers_at_once": True},
+    "cpwer": {"align": "jiwer", "meeting": "cpwer"},
+    "tcpwer": {"align": "jiwer", "meeting": "tcpwer"},
+    "orcwer": {"align": "jiwer", "meeting": "orcwer"},
 }
 
 
@@ -36,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Files are trn, stm, ctm, JSON Lines, TSV or CSV with a header, Kaldi text "
         "(or its folder), or plain text with an utterance a line; which one is found by content, "
         "or named as in kaldi:hyp.txt. "
+        "RTTM files of speaker turns are scored by diarization error rate. "
         "What is missing or odd is reported on standard error."
     )
     add = parser.add_argument
@@ -51,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "what is counted (default: words)"
     add("--unit", choices=("words", "characters", "mixed"), default="words", help=text)
     text = """jiwer: fewest errors (default); sclite: as NIST sclite counts, without options or with -D (words
-    in brackets may be missing), -F (ab- is any word that begins so) or both; cpwer: several speakers at
-    once, assigned with the fewest errors"""
+    in brackets may be missing), -F (ab- is any word that begins so) or both; meetings: cpwer, tcpwer
+    (words match only near in time), orcwer (any speaker may say an utterance)"""
     add("--align", choices=ALIGNMENTS, default="jiwer", help=text)
     text = "a global mapping file, whose rules rewrite both sides first, as NIST hubscr.pl does"
     add("--glm", metavar="FILE", help=text)
@@ -62,6 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one JSON object instead of tables")
     add("--html", metavar="FILE", help="also write a report with all alignments, in one file")
     add("--pra", metavar="FILE", help="also write all alignments as sclite does, of a single system")
+    group = parser.add_argument_group("Speaker turns: REF and HYP are RTTM files")
+    group.add_argument(
+        "--uem", metavar="FILE", help="the parts of recordings to score (default: all of REF's)"
+    )
+    text = "seconds around each start and end of a reference turn that are not scored (default: 0)"
+    group.add_argument("--collar", metavar="SECONDS", help=text)
+    text = "do not score where several reference speakers talk"
+    group.add_argument("--skip-overlap", action="store_true", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,9 +85,17 @@ def run(args: argparse.Namespace) -> int:
     from asr.scoring.scored_files import score_systems
     from asr.scoring.significance import compare
 
+    if _is_rttm(args.reference):
+        return _score_turns(args)
+    if args.uem or args.skip_overlap:
+        raise UserError(f"{args.reference}: not RTTM. Expected speaker turns for --uem and --skip-overlap.")
     if args.pra and len(args.hypotheses) > 1:
         raise UserError(f"--pra {args.pra}: holds a single system; call it once for each")
     settings = {"unit": args.unit, "normalize": args.normalize, **ALIGNMENTS[args.align]}
+    if args.align == "tcpwer":
+        settings["collar"] = read_seconds("--collar", 5 if args.collar is None else args.collar)
+    elif args.collar is not None:
+        raise UserError("--collar: expected RTTM files, or --align tcpwer")
     if args.glm is not None:
         settings["glm"] = args.glm
     parts = args.reference.split(",")
@@ -101,6 +122,30 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(record, ensure_ascii=False, indent=2, allow_nan=False))
     else:
         _print_tables(report, args.show, args.bleu)
+    return 0
+
+
+def _is_rttm(path: str) -> bool:
+    """Look at the first line of a file, but not of a pipe, which cannot be read twice."""
+    if not os.path.isfile(path):
+        return False
+    with open_lines(path) as lines:
+        line = next((line for _, line in lines.numbered if line.strip() and not line.startswith(";")), "")
+    return line.startswith(("SPEAKER ", "SPKR-INFO ")) and "<NA>" in line
+
+
+def _score_turns(args: argparse.Namespace) -> int:
+    from asr.speakers import report_turns
+
+    if args.by or args.bleu or args.html or args.pra or args.glm or args.align != "jiwer":
+        raise UserError(
+            f"{args.reference}: RTTM has no words. Expected --uem, --collar, --skip-overlap or --json."
+        )
+    collar = read_seconds("--collar", 0 if args.collar is None else args.collar)
+    text, record = report_turns(args.reference, args.hypotheses, args.uem, collar, args.skip_overlap)
+    for note in record["notes"]:
+        logger.warning("%s", note)
+    print(json.dumps(record, ensure_ascii=False, indent=2, allow_nan=False) if args.json else text)
     return 0
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from asr.data.manifest import Utterance
@@ -18,7 +20,6 @@ from asr.research.classification import ReadSplit, read_split
 from asr.research.multi_speaker import MultiSpeakerModel
 from asr.scoring.counting import score
 from asr.scoring.result import Score
-from asr.scoring.scored_files import assign_texts
 from asr.system.run_config import System
 from asr.transcripts.transcript import Segment, Transcript, format_transcript
 
@@ -60,7 +61,7 @@ class SpeakersAtOnce:
         for item, refs, hyps in self._pair_texts(split):
             ids = [f"{item.id}:{number}" for number in range(1, len(refs) + 1)]
             references |= dict(zip(ids, refs, strict=True))
-            rows = assign_texts(refs, hyps, str.split)
+            rows = assign_texts(refs, hyps)
             hypotheses |= {ids[row]: text for row, text in zip(rows, hyps, strict=True)}
             recordings |= dict.fromkeys(ids, item.id)
         return score(references, hypotheses, recordings=recordings)
@@ -101,3 +102,17 @@ class SpeakersAtOnce:
             f"real-time factor {split.real_time_factor:.4f}\n"
             f"speakers are assigned with the fewest errors\n\n{score}"
         )
+
+
+def assign_texts(references: Sequence[str], hypotheses: Sequence[str]) -> list[int]:
+    """Assign each hypothesis to the index of a reference, with the fewest errors in total.
+
+    There are at least as many references. What is left of them counts as deleted.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    refs = [text.split() for text in references]
+    hyps = [text.split() for text in (*hypotheses, *[""] * (len(references) - len(hypotheses)))]
+    errors_HR = np.array([[Levenshtein.distance(ours, theirs) for ours in refs] for theirs in hyps])
+    assigned: list[int] = linear_sum_assignment(errors_HR)[1].tolist()
+    return assigned[: len(hypotheses)]

@@ -36,7 +36,6 @@ from .result import (
 )
 from .scored_files import (
     ScoredFile as ScoredFile,
-    assign_texts as assign_texts,
     describe_reference as describe_reference,
     find_ids as find_ids,
     match_transcripts as match_transcripts,

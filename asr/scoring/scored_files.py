@@ -8,12 +8,9 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from rapidfuzz.distance import Levenshtein
+from typing import Any, Literal
 
 from asr.data.manifest import find_more_references
 from asr.errors import UserError, shorten
@@ -27,10 +24,8 @@ from asr.transcripts.transcript import Word
 logger = logging.getLogger(__name__)
 
 MAX_EXAMPLES = 3
-NOBODY = "(nobody)"
-"""Speaker of an empty reference, to which an additional speaker of a hypothesis is assigned."""
 
-Splitter = Callable[[str], Sequence[str]]
+Meeting = Literal["cpwer", "tcpwer", "orcwer"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,8 @@ def score_files(
     align: Method = "jiwer",
     unit: Unit = "words",
     glm: str | None = None,
-    speakers_at_once: bool = False,
+    meeting: Meeting | None = None,
+    collar: float = 5.0,
     has_optional_words: bool = False,
     has_fragments: bool = False,
     resamples: int = RESAMPLES,
@@ -61,11 +57,11 @@ def score_files(
     """Score a file of hypotheses, such as hyp.trn or kaldi:data/text, against one of references.
 
     Files are read and matched as `asr score` does it; the notes that it prints are logged as warnings.
-    `score` explains the options, and `score_systems` these two: `glm`, `speakers_at_once`.
+    `score` explains the options, and `score_systems` these: `glm`, `meeting`, `collar`.
     """
     _, (system,), notes = score_systems(
         str(reference), [str(hypothesis)], normalize=normalize, align=align, unit=unit,
-        glm=glm, speakers_at_once=speakers_at_once, has_optional_words=has_optional_words,
+        glm=glm, meeting=meeting, collar=collar, has_optional_words=has_optional_words,
         has_fragments=has_fragments, resamples=resamples,
     )  # fmt: skip
     for note in notes:
@@ -80,7 +76,8 @@ def score_systems(
     more_references: Sequence[str] = (),
     normalize: Normalization | Callable[[str], str] = "none",
     glm: str | None = None,
-    speakers_at_once: bool = False,
+    meeting: Meeting | None = None,
+    collar: float = 5.0,
     **options: Any,
 ) -> tuple[TranscriptFile, list[ScoredFile], list[str]]:
     """The references, each file of hypotheses with its score, and notes for the user.
@@ -88,13 +85,20 @@ def score_systems(
     A hypothesis path that is no file may name a field of the references: the column of a system in a table.
     `more_references` are files of other references, which are right too, as are the fields reference_2,
     reference_3 and so on of the first; of each utterance the one with the fewest errors counts.
-    `glm` is a global mapping file, whose rules rewrite both sides first. By `speakers_at_once`, texts of a
-    speaker in a recording are one utterance, and hypotheses are assigned to speakers by `pair_speakers`.
+    `glm` is a global mapping file, whose rules rewrite both sides first. With `meeting`, several speakers
+    talk in a recording, and `asr.speakers.pair_speakers` finds the words of each utterance.
     Options are those of `score`.
     """
     change = choose_normalization(normalize)
     align, unit = options.get("align", "jiwer"), options.get("unit", "words")
-    reference = read_transcripts(reference_path)
+    read: Callable[..., TranscriptFile] = read_transcripts
+    if meeting is not None:
+        from asr.speakers import pair_speakers, read_meeting
+
+        read = read_meeting
+        if align != "jiwer" or unit == "characters" or more_references:
+            raise UserError(f"{meeting}: expected words or mixed units, align jiwer, and a single reference")
+    reference = read(reference_path)
     columns = {field for entry in reference.entries.values() for field in entry.fields}
     hypothesis_paths = [
         f"{reference_path}#{path}" if path in columns and not os.path.exists(path) else path
@@ -103,7 +107,7 @@ def score_systems(
     names = name_systems(hypothesis_paths)
     known_ids = () if reference.format == "plain" else reference.entries
     others = [read_transcripts(path, "reference", known_ids) for path in more_references]
-    files = [read_transcripts(path, "hypothesis", known_ids) for path in hypothesis_paths]
+    files = [read(path, "hypothesis", known_ids) for path in hypothesis_paths]
     reference, files = find_ids(reference, [*others, *files])
     others, files = [*_split_fields(reference), *files[: len(others)]], files[len(others) :]
     if glm is not None:
@@ -113,14 +117,14 @@ def score_systems(
         reference, *others = [apply(glm, file, "reference") for file in (reference, *others)]
         files = [apply(glm, file, "hypothesis") for file in files]
     notes = [f"{reference.path}: {note}" for note in (*reference.notes, *describe_reference(reference))]
-    if speakers_at_once:
-        if align != "jiwer" or others:
-            raise UserError("several speakers at once: expected align jiwer, and a single reference")
-        reference, files = pair_speakers(reference, files, lambda text: split_units(change(text), unit))
+    if meeting is not None:
+        reference, files = pair_speakers(
+            meeting, reference, files, lambda text: split_units(change(text), unit), collar
+        )
     ids = scored_ids(reference)
     texts = {id: reference.entries[id].text or "" for id in ids}
     speakers = _find_speakers(reference, ids, notes)
-    if speakers_at_once:
+    if meeting is not None:
         options["recordings"] = {id: reference.entries[id].recording for id in ids}
     alternatives: dict[str, list[str]] = defaultdict(list)
     for file in others:
@@ -331,64 +335,3 @@ def _find_recording(by_recording: Mapping[str, list[_Key]], id: str, entry: Entr
         if len(keys) == 1:  # a file with one channel may call it 1 or A, or not at all
             return keys[0]
     return None
-
-
-# --- several speakers at once (cpWER) -----------------------------------------------------------
-
-
-def pair_speakers(
-    reference: TranscriptFile, hypotheses: Sequence[TranscriptFile], split: Splitter
-) -> tuple[TranscriptFile, list[TranscriptFile]]:
-    """The same files with one entry for each speaker of a recording, paired by their ids.
-
-    In each recording the speakers of a hypothesis are assigned to those of the reference so that the errors,
-    counted in the units that `split` makes, are fewest in all.
-    """
-    ref_texts, hyp_texts = _join_texts(reference), [_join_texts(file) for file in hypotheses]
-    references: dict[str, Entry] = {}
-    paired: list[dict[str, Entry]] = [{} for _ in hypotheses]
-    for recording, texts in ref_texts.items():
-        own = [by_recording.pop(recording, {}) for by_recording in hyp_texts]
-        too_many = max(0, *(len(one) - len(texts) for one in own))
-        names = [*texts, *(f"{NOBODY}-{number + 1}" for number in range(too_many))]
-        ids = [f"{recording}:{name}" for name in names]
-        for id, name in zip(ids, names, strict=True):
-            speaker = name if name in texts else NOBODY
-            references[id] = Entry(texts.get(name, ""), speaker=speaker, recording=recording)
-        for entries, one in zip(paired, own, strict=True):
-            rows = assign_texts([references[id].text or "" for id in ids], list(one.values()), split)
-            for row, (name, text) in sorted(zip(rows, one.items(), strict=True)):
-                entries[ids[row]] = Entry(text, speaker=name, recording=recording)
-    for entries, rest in zip(paired, hyp_texts, strict=True):  # recordings that the reference lacks
-        entries |= {f"{name}:{who}": Entry(text) for name, own in rest.items() for who, text in own.items()}
-    files = [replace(file, entries=own) for file, own in zip(hypotheses, paired, strict=True)]
-    return replace(reference, entries=references), files
-
-
-def assign_texts(references: Sequence[str], hypotheses: Sequence[str], split: Splitter) -> list[int]:
-    """Assign each hypothesis to the index of a reference, with the fewest errors in total.
-
-    There are at least as many references. What is left of them counts as deleted.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    refs = [split(text) for text in references]
-    hyps = [split(text) for text in (*hypotheses, *[""] * (len(references) - len(hypotheses)))]
-    errors_HR = np.array([[Levenshtein.distance(ours, theirs) for ours in refs] for theirs in hyps])
-    assigned: list[int] = linear_sum_assignment(errors_HR)[1].tolist()
-    return assigned[: len(hypotheses)]
-
-
-def _join_texts(file: TranscriptFile) -> dict[str, dict[str, str]]:
-    """Recording to speaker to text, in the order of time."""
-    texts: dict[str, dict[str, str]] = {}
-    for id, entry in sorted(file.entries.items(), key=lambda item: item[1].start or 0.0):
-        if entry.recording is None or entry.speaker is None:
-            raise UserError(
-                f"{file.path}: utterance {id} has no recording or no speaker; to score several speakers at "
-                "once, give stm, or JSON Lines with audio and speaker"
-            )
-        if entry.text is not None:
-            own = texts.setdefault(entry.recording, {})
-            own[entry.speaker] = f"{own.get(entry.speaker, '')} {entry.text}".strip()
-    return texts

@@ -103,7 +103,8 @@ class Comparison:
         digits = 4 if self.p < 0.001 else 3
         numbers += ", p < 0.0001" if self.p < 0.0001 else f", p = {self.p:.{digits}f}"
         if self.verdict == "undecided":
-            why = ", as it depends on the speakers" if self.p < 1 - CONFIDENCE else ""
+            kind = "speaker" if self.bootstrap is None else self.bootstrap.resampled_by
+            why = f", as it depends on the {kind}s" if self.p < 1 - CONFIDENCE else ""
             return f"no significant difference between {first} and {second}{why}: {numbers}"
         return f"{first} is better than {second}: {numbers}"
 
@@ -130,7 +131,9 @@ def compare(first: Score, second: Score, names: tuple[str, str] = ("first", "sec
         matched_pairs=compute_matched_pairs(*count_segment_errors(first.edits, second.edits, unlike)),
         mcnemar=compute_mcnemar(first.errors_P == 0, second.errors_P == 0),
         signed_ranks=None if rates_G is None else compute_signed_ranks(rates_G),
-        bootstrap=_bootstrap(first, differences_P) if first.resamples else None,
+        bootstrap=resample_pairs(
+            differences_P, first.lengths_P, first.groups_P, first.resamples, first.resampled_by
+        ),
     )
 
 
@@ -242,17 +245,22 @@ def compute_signed_ranks(difference_G: np.ndarray) -> dict[str, float]:
     return {"speakers": number, **better, "p": p}
 
 
-def _bootstrap(first: Score, differences_P: np.ndarray) -> PairedBootstrap:
-    sums_G2 = sum_groups(np.stack([differences_P, first.lengths_P], axis=1), first.groups_P)
+def resample_pairs(
+    differences_P: np.ndarray, lengths_P: np.ndarray, groups_P: np.ndarray, resamples: int, resampled_by: str
+) -> PairedBootstrap | None:
+    """Resample the differences in errors of both systems; None without resamples."""
+    if not resamples:
+        return None
+    sums_G2 = sum_groups(np.stack([differences_P, lengths_P], axis=1), groups_P)
     # Resampling draws by the numbers in their order: with the better system always first, both orders of two
     # systems have the same interval.
     total = sums_G2[:, 0].sum()
     is_first = total < 0 if total else sorted(sums_G2.tolist()) <= sorted((sums_G2 * (-1, 1)).tolist())
     sign = 1 if is_first else -1
     sums_G2[:, 0] *= sign
-    difference_S = resample(sums_G2, first.resamples, SEED)[:, 0]
+    difference_S = resample(sums_G2, resamples, SEED)[:, 0]
     better = float(np.mean(difference_S < 0) + np.mean(difference_S == 0) / 2)
-    interval = find_ratio_interval(sums_G2, first.resamples)
+    interval = find_ratio_interval(sums_G2, resamples)
     if sign < 0:
         better, interval = 1 - better, interval and Interval(-interval.high, -interval.low)
-    return PairedBootstrap(first.resamples, first.resampled_by, interval, better)
+    return PairedBootstrap(resamples, resampled_by, interval, better)

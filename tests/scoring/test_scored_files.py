@@ -132,7 +132,7 @@ def test_references_that_cannot_be_used(folder: Path, capsys: pytest.CaptureFixt
         (("ref.trn,none.trn", "hyp.trn"), "none.trn: cannot read the file"),
         (
             ("all.stm,all.stm", "all.stm", "--align", "cpwer"),
-            "several speakers at once",
+            "cpwer: expected words or mixed units, align jiwer, and a single reference",
         ),
     ):
         assert main(["score", *arguments]) == 2

@@ -1,0 +1,127 @@
+"""Scores of speaker turns and meetings; tools/compare_speaker_scores.py compares many more with other tools."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asr.cli import main
+from asr.errors import UserError
+from asr.scoring import score_systems
+from asr.speakers import (
+    Turn,
+    compare_turns,
+    format_rttm,
+    format_seglst,
+    format_uem,
+    meeting_scores,
+    score_turns,
+)
+
+
+def make(lines: str) -> list[Turn]:
+    rows = [line.split(maxsplit=4) for line in lines.split("|")]
+    return [Turn(row[0], float(row[1]), float(row[2]), row[3], *row[4:]) for row in rows]
+
+
+REFERENCE = make("m1 0 4 ann|m1 3 7.5 bob|m1 8 10 ann|m1 10 12 cyd|m2 1 5 ann|m3 2 3 dan")
+HYPOTHESIS = make("m1 .2 3.4 x|m1 3.1 8.3 y|m1 8.3 12.5 x|m2 .5 2 x|m2 2 5.5 y|m2 2.5 3.5 z")
+UEM = {"m1": [(0.0, 11.0)], "m2": [(0.0, 20.0)], "m3": [(0.0, 20.0)]}
+# Speech, missed, false alarm and confusion as of md-eval -c 0, and md-eval -c 0.25 -1.
+ALL = [[11.5, 0.9, 0.5, 1.3], [4.0, 0.0, 2.0, 1.0], [1.0, 1.0, 0.0, 0.0]]
+FORGIVING = [[7.75, 0.0, 0.0, 0.8], [3.5, 0.0, 1.5, 0.75], [0.5, 0.5, 0.0, 0.0]]
+JACCARD = [1.4698113207547172, 0.3333333333333333, 1.0]  # as of pyannote.metrics, sums over speakers
+MEETING = make(
+    "m 0 3 ann good morning to all of you|m 2.5 5 bob morning|m 6 8 ann let us begin|m 7.5 9 bob yes|"
+    "m 20 24 cyd i am late|m 30 32 ann yes"
+)
+RECOGNIZED = make(
+    "m .2 3.1 x good morning to all you|m 2.5 4.5 y good morning|m 6 9 x let us begin yes|"
+    "m 19 24 y i am late|m 44 46 x yes|m 50 51 z hm|n 1 2 x oh"
+)
+
+
+def test_turns_as_by_md_eval_and_pyannote() -> None:
+    score = score_turns(REFERENCE, HYPOTHESIS, uem=UEM)
+    np.testing.assert_allclose(score.sums_MK[:, :4], ALL, atol=1e-9)
+    np.testing.assert_allclose(score.sums_MK[:, 4], JACCARD, atol=1e-9)
+    assert score.sums_MK[:, 5:].tolist() == [[3, 2], [1, 3], [1, 0]]
+    assert score.error_rate == pytest.approx(6.7 / 16.5)
+    assert score.jaccard_error_rate == pytest.approx(sum(JACCARD) / 5)
+    forgiving = score_turns(REFERENCE, HYPOTHESIS, uem=UEM, collar=0.25, skip_overlap=True)
+    np.testing.assert_allclose(forgiving.sums_MK[:, :4], FORGIVING, atol=1e-9)
+    with pytest.raises(UserError, match="m: 6,000 speakers in 6,000 turns"):
+        score_turns(
+            [],
+            make("|".join(f"m {number} {number}.5 {number}" for number in range(6000))),
+            uem={"m": [(0, 1)]},
+        )
+
+
+def test_systems_are_compared_by_recording() -> None:
+    refs = make("|".join(f"m{number} 0 10 a" for number in range(12)))
+    good, bad = ([Turn(turn.recording, 0.0, end, "x") for turn in refs] for end in (9.5, 7.0))
+    comparison = compare_turns(score_turns(refs, good), score_turns(refs, bad), ("good", "bad"))
+    assert comparison.p == pytest.approx(2 / 2**12) and comparison.verdict == "better"
+    assert comparison.bootstrap and comparison.bootstrap.resampled_by == "recording"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_asr_score_of_rttm(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, turns in (("ref", REFERENCE), ("a", HYPOTHESIS), ("b", [*REFERENCE, *make("m9 0 1 x")])):
+        Path(f"{name}.rttm").write_text(format_rttm(turns))
+    Path("ref.uem").write_text(format_uem(UEM))
+    options = ["score", "ref.rttm", "a.rttm", "b.rttm", "--uem", "ref.uem"]
+    assert main([*options, "--collar", "0.25", "--skip-overlap"]) == 0
+    output = capsys.readouterr().out
+    assert "uem: ref.uem, collar: 0.25, overlap: skipped" in output and "points DER" in output
+    assert output.splitlines()[4].split()[:6] == ["a", "11.8", "4.26", "12.77", "13.19", "30.21"]
+    assert main([*options, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["systems"][0]["recordings"]["m1"]["missed_seconds"] == pytest.approx(0.9)
+    assert record["notes"][0] == "a.rttm: no turns in 1 recordings: m3"
+    assert record["notes"][1] == "b.rttm: 1 other recordings are skipped: m9"
+    Path("a.trn").write_text("a b (m1)\n")
+    Path("a.stm").write_text("m1 1 a 0 1 a b\n")
+    for words, message in [
+        ("ref.rttm a.rttm --collar -1", "--collar = '-1': expected seconds"),
+        ("ref.rttm a.rttm --by speaker", "ref.rttm: RTTM has no words. Expected --uem"),
+        ("a.trn a.trn --skip-overlap", "a.trn: not RTTM. Expected speaker turns for --uem"),
+        ("a.trn a.trn --align tcpwer", "a.trn: utterances without times"),
+        ("a.trn a.trn --align orcwer", "a.trn: utterance m1 has no recording or no speaker"),
+        ("a.stm a.stm --align cpwer --unit characters", "cpwer: expected words or mixed units"),
+        ("a.stm a.stm --align cpwer --collar 1", "--collar: expected RTTM files, or --align"),
+    ]:
+        assert main(["score", *words.split()]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("meeting", "errors"), [("cpwer", 6), ("tcpwer", 9), ("orcwer", 3)])
+def test_as_meeteval(meeting: str, errors: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, turns in (("ref", MEETING), ("hyp", RECOGNIZED), ("b", MEETING[:4])):
+        Path(f"{name}.json").write_text(format_seglst(turns))
+    assert main(["score", "ref.json", "hyp.json", "b.json", "--align", meeting, "--by", "speaker"]) == 0
+    _, (system,), notes = score_systems("ref.json", ["hyp.json"], meeting=meeting)
+    assert (system.score.counts.errors, system.score.counts.reference_length) == (errors, 15)
+    assert any("1 ids are not in ref.json and are left out: n:x" in note for note in notes)
+    monkeypatch.setattr(meeting_scores, "MAX_TRACED", 1)
+    monkeypatch.setattr(meeting_scores, "MAX_ORC_STATES", 1)
+    _, (system,), notes = score_systems("ref.json", ["hyp.json"], meeting=meeting)
+    assert system.score.counts.errors == errors
+    assert any("ORC-WER is from a local search" in note for note in notes) == (meeting == "orcwer")
+
+
+def test_words_of_a_ctm_go_to_turns(folder: Path) -> None:
+    Path("ref.stm").write_text("m1 1 ann 0.0 2.0 a b\nm1 2 bob 1.0 3.0 c\nm1 1 ann 3.0 4.0 f\n")
+    Path("hyp.ctm").write_text("m1 1 0.5 0.5 A\nm1 1 1.0 0.4 b\nm1 1 1.5 0.4 c\nm1 1 9.0 0.5 f\nm2 1 0 1 g\n")
+    Path("hyp.rttm").write_text(format_rttm(make("m1 0 1.6 x|m1 1.2 3 y|m1 8 8.5 x")))
+    _, (system,), _ = score_systems("ref.stm", ["hyp.ctm,hyp.rttm"], meeting="cpwer", normalize="basic")
+    assert system.score.hypotheses == ("a b", "c", "f")
