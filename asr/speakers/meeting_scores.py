@@ -21,7 +21,7 @@ from asr.transcripts.readers import Entry, Role, TranscriptFile, read_transcript
 
 NOBODY = "(nobody)"
 """Speaker of an empty reference, to which words of additional hypothesis speakers are assigned."""
-MAX_ORC_STATES = 500_000_000  # times words; for more, not all assignments are tried
+MAX_ORC_STATES = 100_000_000  # times words; for more, not all assignments are tried
 BLOCK = 32  # words of the reference that are aligned in one part of the hypothesis
 MAX_TRACED = 500_000  # cells of an alignment that are kept at a time
 
@@ -72,11 +72,7 @@ def _give_words(file: TranscriptFile, turns: Iterable[Turn]) -> Iterator[Turn]:
 
 
 def pair_speakers(
-    meeting: str,
-    reference: TranscriptFile,
-    files: Sequence[TranscriptFile],
-    split: Split,
-    collar: float = 5.0,
+    meeting: str, reference: TranscriptFile, files: Sequence[TranscriptFile], split: Split, collar: float
 ) -> tuple[TranscriptFile, list[TranscriptFile]]:
     """The utterances of the reference, and for each the words of each hypothesis, by the same ids.
 
@@ -87,23 +83,23 @@ def pair_speakers(
     for file in (reference, *files):
         if meeting == "tcpwer" and any(entry.duration is None for entry in file.entries.values()):
             raise UserError(f"{file.path}: utterances without times. Expected them, or --align cpwer.")
-    vocabulary: dict[str, int] = {}
+    limit, vocabulary = collar if meeting == "tcpwer" else None, dict[str, int]()
     refs, paired = _group(reference, split, vocabulary), []
     for file in files:
         found, words = _group(file, split, vocabulary), list(vocabulary)
-        texts: dict[str, Entry] = {}
-        notes = list(file.notes)
+        texts, notes = dict[str, Entry](), list(file.notes)
         for recording, utterances in refs.items():
-            streams = _join(found.pop(recording, []))
-            places = _assign(utterances, streams, collar if meeting == "tcpwer" else None)
+            if recording in found:  # or else its utterances are missing
+                texts |= {id: Entry("", recording=recording) for id, _, _ in utterances}
+            spoken = _join(found.pop(recording, []))
+            streams = {name: hyp_M3 for name, hyp_M3 in spoken.items() if len(hyp_M3)}
+            places = _assign(utterances, streams, limit)
             if meeting == "orcwer" and streams and not _search(utterances, list(streams.values()), places):
                 notes.append(f"{recording} is long: its ORC-WER is from a local search, and may be too high")
             rest = []
             for place, (name, hyp_M3) in enumerate(streams.items()):
-                own = [
-                    utterance for utterance, chosen in zip(utterances, places, strict=True) if chosen == place
-                ]
-                for id, hyps in _cut(own, hyp_M3, words, collar if meeting == "tcpwer" else None):
+                own = [one for one, chosen in zip(utterances, places, strict=True) if chosen == place]
+                for id, hyps in _cut(own, hyp_M3, words, limit):
                     if id:
                         texts[id] = Entry(" ".join(hyps), name, recording=recording)
                     else:
@@ -147,18 +143,16 @@ def _join(utterances: Iterable[Utterance]) -> dict[str, np.ndarray]:
     return {speaker: np.concatenate(own) for speaker, own in parts.items()}
 
 
-def _assign(
-    utterances: Sequence[Utterance], streams: dict[str, np.ndarray], collar: float | None
-) -> list[int]:
+def _assign(own: Sequence[Utterance], streams: dict[str, np.ndarray], collar: float | None) -> list[int]:
     """Find the place of the hypothesis speaker of each utterance; -1 where there is none."""
     from scipy.optimize import linear_sum_assignment  # heavy to import
 
-    speakers = _join(utterances)
+    speakers = _join(own)
     gains = [[_gain(refs, hyps, collar) for hyps in streams.values()] for refs in speakers.values()]
     rows, columns = linear_sum_assignment(np.reshape(gains, (len(speakers), len(streams))), maximize=True)
     names = list(speakers)
     places = {names[row]: place for row, place in zip(rows, columns.tolist(), strict=True)}
-    return [places.get(speaker, -1) for _, speaker, _ in utterances]
+    return [places.get(speaker, -1) for _, speaker, _ in own]
 
 
 def _gain(ref_N3: np.ndarray, hyp_M3: np.ndarray, collar: float | None) -> int:
@@ -208,10 +202,11 @@ def _match(ref_N3: np.ndarray, hyp_M3: np.ndarray, collar: float | None) -> np.n
         before = _extend_near(ref_N3[:half], hyp_M3, collar)
         after = _extend_near(ref_N3[half:][::-1], hyp_M3[::-1], collar)[::-1]
         cut = int((before + after).argmax())
-        rest = _match(ref_N3[half:], hyp_M3[cut:], collar)
-        return np.concatenate(
-            [_match(ref_N3[:half], hyp_M3[:cut], collar), np.where(rest < 0, -1, rest + cut)]
+        first, rest = (
+            _match(ref_N3[:half], hyp_M3[:cut], collar),
+            _match(ref_N3[half:], hyp_M3[cut:], collar),
         )
+        return np.concatenate([first, np.where(rest < 0, -1, rest + cut)])
     rows = [np.zeros(len(hyp_M3) + 1, np.int32)]
     for weight in _weigh(ref_N3, hyp_M3, collar):
         rows.append(_extend(rows[-1], [weight]))
@@ -228,10 +223,7 @@ def _match(ref_N3: np.ndarray, hyp_M3: np.ndarray, collar: float | None) -> np.n
 
 
 def _cut(
-    utterances: Sequence[Utterance],
-    hyp_M3: np.ndarray,
-    words: Sequence[str],
-    collar: float | None,
+    utterances: Sequence[Utterance], hyp_M3: np.ndarray, words: Sequence[str], collar: float | None
 ) -> Iterator[tuple[str, list[str]]]:
     """The words of a hypothesis speaker for the id of each of his utterances, and for "" what is left.
 
@@ -282,9 +274,8 @@ def _search(utterances: Sequence[Utterance], streams: Sequence[np.ndarray], plac
             line: list[int | slice] = [*state]
             line[place] = slice(state[place] + 1)
             used_M3, zero = hyps[: state[place]], np.zeros(state[place] + 1, np.int32)
-            gains = (
-                tables[number][tuple(line)] + _extend(zero, _weigh(refs[number][::-1], used_M3[::-1]))[::-1]
-            )
+            after = _extend(zero, _weigh(refs[number][::-1], used_M3[::-1]))[::-1]
+            gains = tables[number][tuple(line)] + after
             if gains.max() == tables[number + 1][tuple(state)]:
                 places[number], state[place] = place, int(gains.argmax())
                 break
@@ -308,12 +299,9 @@ def _search_nearby(refs: Sequence[np.ndarray], streams: Sequence[np.ndarray], pl
     while is_better:
         is_better = False
         for number, place in itertools.product(range(len(texts)), range(len(hyps))):
-            if place == (old := places[number]):
-                continue
-            places[number] = place
-            new = {old: count(old), place: count(place)}
-            if sum(new.values()) < errors[old] + errors[place]:
-                errors |= new
-                is_better = True
+            old, places[number] = places[number], place
+            new = {old: count(old), place: count(place)} if place != old else {}
+            if new and sum(new.values()) < errors[old] + errors[place]:
+                errors, is_better = errors | new, True
             else:
                 places[number] = old

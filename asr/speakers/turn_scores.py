@@ -114,15 +114,14 @@ def _score_recording(
 
     def mark(places: Sequence[tuple[float, float]], names: Sequence[str]) -> np.ndarray:
         """A row for each name, in the order of the alphabet: whether any of its places covers a span."""
-        known, rows = np.unique(np.array(names, object).astype(str), return_inverse=True)
+        known = {name: row for row, name in enumerate(sorted(set(names)))}
         if len(known) * len(times) > MAX_CELLS:
             count = f"{len(known):,} speakers in {len(names):,} turns"
-            raise UserError(
-                f"{[*refs, *hyps][0].recording}: {count}. Expected the speakers of one recording."
-            )
+            recording = [*refs, *hyps][0].recording
+            raise UserError(f"{recording}: {count}. Expected the speakers of one recording.")
         changes = np.zeros((len(known), len(times)), np.int32)
         if places:
-            starts, ends = np.searchsorted(times, places).T
+            rows, (starts, ends) = [known[name] for name in names], np.searchsorted(times, places).T
             np.add.at(changes, (rows, starts), 1)
             np.add.at(changes, (rows, ends), -1)
         return changes.cumsum(axis=1)[:, :-1] > 0

@@ -112,6 +112,9 @@ def test_as_meeteval(meeting: str, errors: int, folder: Path, monkeypatch: pytes
     _, (system,), notes = score_systems("ref.json", ["hyp.json"], meeting=meeting)
     assert (system.score.counts.errors, system.score.counts.reference_length) == (errors, 15)
     assert any("1 ids are not in ref.json and are left out: n:x" in note for note in notes)
+    Path("empty.json").write_text(format_seglst(make("|".join(f"m 0 1 {speaker}" for speaker in range(70)))))
+    _, (system,), _ = score_systems("ref.json", ["empty.json"], meeting=meeting)
+    assert system.score.counts.deletions == 15 and not system.score.missing
     monkeypatch.setattr(meeting_scores, "MAX_TRACED", 1)
     monkeypatch.setattr(meeting_scores, "MAX_ORC_STATES", 1)
     _, (system,), notes = score_systems("ref.json", ["hyp.json"], meeting=meeting)
