@@ -68,10 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--html", metavar="FILE", help="also write a report with all alignments, in one file")
     add("--pra", metavar="FILE", help="also write all alignments as sclite does, of a single system")
     group = parser.add_argument_group("Speaker turns: REF and HYP are RTTM files")
-    group.add_argument(
-        "--uem", metavar="FILE", help="the parts of recordings to score (default: all of REF's)"
-    )
-    text = "seconds around each start and end of a reference turn that are not scored (default: 0)"
+    text = "the parts of recordings to score (default: all of REF's)"
+    group.add_argument("--uem", metavar="FILE", help=text)
+    text = """seconds around each start and end of a reference turn that are not scored (default: 0); with
+    --align tcpwer, by which the times of words may differ (default: 5)"""
     group.add_argument("--collar", metavar="SECONDS", help=text)
     text = "do not score where several reference speakers talk"
     group.add_argument("--skip-overlap", action="store_true", help=text)

@@ -223,8 +223,8 @@ class Score:
     def resampled_by(self) -> str:
         """Speaker, if two or more are known, whose errors are not independent; else utterance. For several
         speakers at once: recording."""
-        if len(set(self.recordings or ())) > 1:
-            return "recording"
+        if self.recordings is not None:
+            return "recording" if len(set(self.recordings)) > 1 else "utterance"
         return "speaker" if len(set(self.speakers or ())) > 1 else "utterance"
 
     @cached_property

@@ -91,6 +91,7 @@ def test_asr_score_of_rttm(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert record["notes"][1] == "b.rttm: 1 other recordings are skipped: m9"
     Path("a.trn").write_text("a b (m1)\n")
     Path("a.stm").write_text("m1 1 a 0 1 a b\n")
+    Path("a.json").write_text(format_seglst(MEETING))
     for words, message in [
         ("ref.rttm a.rttm --collar -1", "--collar = '-1': expected seconds"),
         ("ref.rttm a.rttm --by speaker", "ref.rttm: RTTM has no words. Expected --uem"),
@@ -99,6 +100,7 @@ def test_asr_score_of_rttm(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
         ("a.trn a.trn --align orcwer", "a.trn: utterance m1 has no recording or no speaker"),
         ("a.stm a.stm --align cpwer --unit characters", "cpwer: expected words or mixed units"),
         ("a.stm a.stm --align cpwer --collar 1", "--collar: expected RTTM files, or --align"),
+        ("a.json a.json", "expected `text`. Try --align cpwer, which reads SegLST"),
     ]:
         assert main(["score", *words.split()]) == 2
         assert message in capsys.readouterr().err
@@ -111,6 +113,7 @@ def test_as_meeteval(meeting: str, errors: int, folder: Path, monkeypatch: pytes
     assert main(["score", "ref.json", "hyp.json", "b.json", "--align", meeting, "--by", "speaker"]) == 0
     _, (system,), notes = score_systems("ref.json", ["hyp.json"], meeting=meeting)
     assert (system.score.counts.errors, system.score.counts.reference_length) == (errors, 15)
+    assert system.score.resampled_by == "utterance"  # of a single recording
     assert any("1 ids are not in ref.json and are left out: n:x" in note for note in notes)
     Path("empty.json").write_text(format_seglst(make("|".join(f"m 0 1 {speaker}" for speaker in range(70)))))
     _, (system,), _ = score_systems("ref.json", ["empty.json"], meeting=meeting)
