@@ -16,7 +16,6 @@ import uvicorn
 from hostile_audio import make_speechlike
 from whisper_systems import build_system
 
-from asr import whisper as family
 from asr.audio import SegmentationConfig
 from asr.decoding import ChecksConfig
 from asr.serve import Keys, ServeConfig, build_app
@@ -49,7 +48,7 @@ def encode(audio_S: np.ndarray, kind: str = "WAV") -> bytes:
 
 def make_app(keys: Keys | None = None, recognizer: Any = None, **settings: Any) -> Any:
     config = ServeConfig(**({"whisper": SURE, "hosts": ("testserver", "x")} | settings))
-    return build_app({"tiny": (recognizer or load_tiny(), family)}, config, keys)
+    return build_app({"tiny": recognizer or load_tiny()}, config, keys)
 
 
 @contextlib.contextmanager

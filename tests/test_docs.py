@@ -11,16 +11,18 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
+import asr
 from asr.cli import import_command, main
 from asr.config import _known_keys
 from asr.data import read_manifest
 from asr.system import RunConfig
-from asr.transcription import TranscriptionSettings
+from asr.transcription import Options, TranscriptionSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -306,6 +308,63 @@ def test_extras_that_are_named_exist() -> None:
             r"(?<![\w-])(asr|asr-toolkit)\[([a-z]+(?:,[a-z]+)*)\]", path.read_text()
         ):
             assert name == "asr-toolkit" and set(extras.split(",")) <= set(offered), path
+
+
+# --- from Python --------------------------------------------------------------------------------
+
+
+def python_blocks() -> str:
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", read(DOCS / "python.md"), flags=re.M | re.S))
+
+
+def test_the_python_page_names_all_that_there_is() -> None:
+    page = read(DOCS / "python.md")
+    assert [name for name in asr.__all__ if f"asr.{name}" not in page and f"`{name}`" not in page] == []
+    assert [name for name in Options.__annotations__ if f"\n| `{name}` |" not in page] == []
+    for kind in (asr.Transcript, asr.Segment, asr.Word, asr.Score, asr.Run):
+        (row,) = re.findall(rf"^\| `{kind.__name__}` \| (.*) \|$", page, flags=re.M)
+        named = set(re.findall(r"`(\w+)", row))
+        assert named <= {*dir(kind), *kind.__dataclass_fields__}, kind
+
+
+@pytest.mark.slow
+def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a tiny Whisper and a tiny run under the names of the page."""
+    from tone_examples import TINY_RUN, write_tones
+    from whisper_examples import make_weights, write_huggingface
+
+    monkeypatch.chdir(tmp_path)
+    write_huggingface(tmp_path / "base.en", make_weights())
+    write_tones(tmp_path)
+    for name in ("talk.m4a", "a.wav", "b.mp3"):
+        shutil.copy("dev-0.wav", name)
+    for name in ("ref.trn", "hyp.trn"):
+        Path(name).write_text("five (a-1)\n")
+    Path("conf/digits").mkdir(parents=True)
+    Path("conf/digits/transformer.yaml").write_text(TINY_RUN.format(folder=tmp_path, tones=tmp_path))
+    blocks = python_blocks().replace("start=3.0, duration=2.5", "start=0.1, duration=0.2")
+    found: dict[str, Any] = {}
+    exec(blocks, found)
+    assert found["transcript"].duration > 0.3 and found["features"].shape[-1] == 80
+    assert found["run"].metrics["wer"] >= 0 and asr.load_model(found["run"].model_dir)
+
+
+@pytest.mark.slow
+def test_type_checkers_see_the_types(tmp_path: Path) -> None:
+    """The page has no faults; what is wrong is found, as nothing is Any."""
+    wrong = ["asr.nonsense", "model.nonsense", "model.transcribe(1)", 'model.transcribe("a.wav", beam="five")',
+             'model.transcribe("a.wav", beem=5)', "asr.train_model(3)", "transcript.words[0].start.upper()",
+             "found.wer.upper()", "run.nonsense"]  # fmt: skip
+    page = python_blocks()
+    (tmp_path / "page.py").write_text(page + "\n".join(wrong) + "\n")
+    command = [sys.executable, "-m", "mypy", "--config-file", os.devnull, "--follow-imports", "silent"]
+    environment = {**os.environ, "MYPYPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    lines = [int(number) for number in re.findall(r"^page.py:(\d+): error", done.stdout, re.M)]
+    first = page.count("\n") + 1
+    assert sorted(set(lines)) == [*range(first, first + len(wrong))], done.stdout + done.stderr
 
 
 # --- tutorials, as typed ------------------------------------------------------------------------

@@ -82,9 +82,8 @@ def test_training_and_transcribing_work_without_families(bare: Path, tmp_path: P
     script = """
 import sys
 from asr.audio import SegmentationConfig
-from asr.train import train
 tones = SegmentationConfig(method="none")  # no voice detector takes them for speech
-model = asr.load_model(train(sys.argv[1], ["train.steps=6"]), device="cpu", segmentation=tones)
+model = asr.load_model(asr.train_model(sys.argv[1], ["train.steps=6"]).model_dir, device="cpu", segmentation=tones)
 print(model.transcribe(sys.argv[2]).duration)
 """
     printed = run_bare(bare, script, str(tmp_path / "run.yaml"), str(tmp_path / "dev-0.wav"))

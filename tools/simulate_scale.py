@@ -123,16 +123,19 @@ def prepare(kind: str, folder: Path) -> Callable[[], float]:
             return seconds
 
         return update
-    from asr import load_model
+    from asr.audio.segmentation import Recording
+    from asr.transcription import Request, load_transcriber
+    from asr.transcripts import Transcript
 
-    model, files = load_model(str(ROOT / "recipes/an4/pretrained"), "cpu"), sorted(folder.glob("*.flac"))
+    model = load_transcriber(str(ROOT / "recipes/an4/pretrained"), "cpu")
+    recordings = [Recording(path) for path in sorted(folder.glob("*.flac"))[:8]]
     # One speed, as most models are decoded; this model's own setting is five.
     usual, language_model = model.default_decoding()
     decoding = usual.model_copy(update={"speeds": (1.0,)})
 
     def transcribe() -> float:
-        results = model.transcribe_files(files[:8], decoding=decoding, language_model=language_model)
-        return sum(transcript.duration for _, transcript in results)  # type: ignore[union-attr]
+        events = model.transcribe_events(recordings, Request(decoding, language_model))
+        return sum(found.duration for _, found in events if isinstance(found, Transcript))
 
     return transcribe
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, Protocol, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import pydantic
@@ -27,6 +27,8 @@ from asr.config import Config
 from asr.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from asr.audio.silero import SileroDetector
 
 # S samples, T frames of 10 ms
@@ -75,12 +77,12 @@ class Recording:
 
 
 AudioFile = str | Path | Recording
-AudioInput = Any
+AudioInput: TypeAlias = "str | Path | Recording | bytes | IO[bytes] | np.ndarray | torch.Tensor"
 """A path or Recording; an array or tensor, with its sample rate; or a file as bytes or opened."""
 Channels = Literal["mix", "separate"] | Annotated[int, pydantic.Field(ge=1)]
 
 
-def make_recording(source: AudioInput, sample_rate: int | None = None) -> Recording:
+def make_recording(source: Any, sample_rate: int | None = None) -> Recording:
     """Turn anything that holds audio into a recording."""
     if callable(getattr(source, "numpy", None)):  # a tensor, wherever it is
         source = source.detach().cpu().float().numpy() if source.is_floating_point() else source.cpu().numpy()

@@ -19,6 +19,7 @@ from asr.files import find_shipped, require_local
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+    from asr.files import Family
     from asr.scale.ray_pool import PoolOptions
 
 # Each command is a module, NAME_command, which imports torch only when it runs: help stays quick.
@@ -244,6 +245,14 @@ def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None
     text = "threads of the CPU (default: one for each core)"
     add("--threads", type=whole_number(0), metavar="N", help=text)
     add_device(parser)
+
+
+def read_call_options(args: argparse.Namespace, family: Family | None, *more: str) -> dict[str, object]:
+    """Settings, by their keys, that these options set; those that the model does not support are refused."""
+    from asr.transcription.arguments import NATIVE_OPTIONS, read_options
+
+    given = {name: getattr(args, name) for name in (*more, *NATIVE_OPTIONS)}
+    return read_options(given, family, lambda name: f"--{name.replace('_', '-')}")
 
 
 def add_engine(parser: argparse._ActionsContainer) -> None:

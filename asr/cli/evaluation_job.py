@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from asr.cli import AudioProgress
+from asr.cli import AudioProgress, read_call_options
 from asr.data.manifest import Utterance
 from asr.decoding.decode import offered_methods, resolve_method
 from asr.errors import UserError
@@ -180,10 +180,7 @@ def _rules_of_run(text: TextConfig) -> tuple[Normalizer, str]:
 
 def prepare_family(args: argparse.Namespace, family: Family) -> Speech:
     """Prepare a model of a family such as Whisper, which has settings of its own."""
-    for name in ("decoding", "language_model", "lexicon"):
-        if getattr(args, name):
-            raise UserError(f"--{name.replace('_', '-')} is for native models; remove it for {args.model}")
-    settings = load_settings(ReadyEvaluationSettings, {f"{family.section}.beam": args.beam}, args.set)
+    settings = load_settings(ReadyEvaluationSettings, read_call_options(args, family), args.set)
     options = find_options(settings, family)
     utterances = read_references(args.manifest)
     model = family.load(args.model, args.device, settings.precision, settings.segmentation, settings.checks)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import json
 import logging
 import math
 import re
@@ -24,13 +23,13 @@ from asr.cli import (
     add_settings,
     find_pool,
     limit_threads,
+    read_call_options,
     require_any_input,
 )
-from asr.errors import UserError, plural
+from asr.errors import UserError
 
 if TYPE_CHECKING:
     from asr.audio.segmentation import Recording
-    from asr.config import Config
     from asr.scale.output_folder import OutputFolder
     from asr.scale.ray_pool import PoolOptions
     from asr.system.run_config import DecodingResources
@@ -206,27 +205,21 @@ class TranscriptionJob:
     device: str
     batch_size: int
     settings: TranscriptionSettings
-    options: Config | None
-    """Settings of the model's family, such as Whisper; None for a native model."""
     resources: DecodingResources
 
-    def load(self) -> tuple[Transcriber, Request]:
+    def load(self, threads: int | None = None) -> tuple[Transcriber, Request]:
         from asr.models.speech_model import describe_device
-        from asr.transcription.transcribe import Recognizer, Request, load_model
+        from asr.transcription.arguments import find_options
+        from asr.transcription.transcribe import Request, load_transcriber
 
-        settings, language_model = self.settings, None
-        model = load_model(
-            self.model,
-            self.device,
-            settings.precision,
-            segmentation=settings.segmentation,
-            checks=settings.checks,
-        )
+        if threads is not None:
+            limit_threads(threads)
+        settings = self.settings
+        checks, segmentation = settings.checks, settings.segmentation
+        model = load_transcriber(self.model, self.device, settings.precision, segmentation, checks)
         logger.debug("device: %s, %s", describe_device(model.device), model.precision)
-        if isinstance(model, Recognizer):
-            language_model = self.resources.load(model.system, model.device)
-        decoding = settings.decoding, language_model, self.batch_size, self.options
-        return model, Request(*decoding, channels=settings.channels)
+        options, language_model = find_options(settings, model.family), model.load_resources(self.resources)
+        return model, Request(settings.decoding, language_model, self.batch_size, options, settings.channels)
 
 
 def _read_job(args: argparse.Namespace) -> TranscriptionJob:
@@ -240,21 +233,11 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     logger.debug("model: %s", model)
     family = find_family(model)
     folder = None if family is not None else find_model(model)
+    own = read_call_options(args, family, "language", "task", "prompt", "hotwords")
     resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
-    given = {name: getattr(args, name) for name in ("language", "task", "prompt")}
-    if args.hotwords is not None:
-        given["hotwords"] = [word.strip() for word in args.hotwords.split(",") if word.strip()]
-    # Texts are quoted, or YAML would read : as the end of a key.
-    own: dict[str, object] = {
-        f"whisper.{key}": json.dumps(value) for key, value in given.items() if value is not None
-    }
-    own[f"{'decoding' if family is None else family.section}.beam"] = args.beam
-    own |= {"decoding.method": args.decoding, "channels": args.channels}
-    settings = load_settings(TranscriptionSettings, own, args.set, resources)
-    options = find_options(settings, family)
-    if family is not None and resources.files:
-        raise UserError("--language-model and --lexicon are for native models; give --hotwords to Whisper")
-    return TranscriptionJob(model, args.device, args.batch_size, settings, options, resources)
+    settings = load_settings(TranscriptionSettings, own | {"channels": args.channels}, args.set, resources)
+    find_options(settings, family)  # refuses those of other families
+    return TranscriptionJob(model, args.device, args.batch_size, settings, resources)
 
 
 # --- where it goes --------------------------------------------------------------------------------
@@ -278,8 +261,11 @@ def _transcribe(
         stream = TranscriptStream(formats[0], subtitles, several=len(recordings) > 1)
         _escape_what_cannot_be_shown()
     else:
-        folder, job = _open_folder(args.output_dir, formats, job, pool)
-        folder.check()
+        # The one place where transcribing imports asr.scale, which can be deleted.
+        from asr.scale.output_folder import open_folder
+
+        is_elsewhere = pool is not None and pool.address is not None
+        folder, job = open_folder(args.output_dir, formats, job, is_elsewhere)
         # On Ray, a whole unit would be done again for each fault of an earlier call.
         todo, faults = folder.find_work(recordings, repeats_faults=pool is None)
         num_done = len(recordings) - len(todo) - len(faults)
@@ -289,7 +275,9 @@ def _transcribe(
         events: Iterable[Event] = ()
         if folder is not None and pool is not None:
             opened.enter_context(claim_folder(folder.state))
-            on_ray = _transcribe_on_ray(job, recordings, todo, pool)
+            from asr.scale.ray_pool import transcribe_on_ray
+
+            on_ray = transcribe_on_ray(job.load, job.device, recordings, todo, pool)
             events = opened.enter_context(contextlib.closing(on_ray))
         elif todo:
             model, request = job.load()
@@ -361,66 +349,6 @@ def _transcribe_here(
                     yield opened[0], error
 
 
-def _transcribe_on_ray(
-    job: TranscriptionJob, recordings: Sequence[Recording], todo: Sequence[Recording], pool: PoolOptions
-) -> Generator[Event, None, None]:
-    """Transcribe `todo`, in the units that all `recordings` make.
-
-    A unit is done as a whole, so that its texts do not depend on what an earlier call has finished.
-    """
-    from asr.scale.ray_pool import RayPool
-    from asr.transcription.arguments import measure_recording, plan_units
-    from asr.transcripts.transcript import Segment
-
-    def make_work(threads: int) -> Any:
-        limit_threads(threads)
-        transcriber, request = job.load()
-
-        def work(unit: Sequence[Recording]) -> list[dict[str, Any]]:
-            results = [result for _, result in transcriber.transcribe_events(unit, request)]
-            return [{"result": result} for result in results if not isinstance(result, Segment)]
-
-        return work
-
-    names = {recording.name for recording in todo}
-    units = [
-        [recordings[index] for index in unit] for unit in plan_units([*map(measure_recording, recordings)])
-    ]
-    left = [unit for unit in units if any(recording.name in names for recording in unit)]
-    if not left:
-        return
-    logger.info("%s of %s to do", plural(len(left), "unit"), f"{len(units):,}")
-    with RayPool(pool, job.device.startswith("cuda")) as workers:
-        logger.info("%s, %s each", plural(workers.num_workers, "worker"), plural(workers.threads, "thread"))
-        for number, rows in workers.run(left, make_work):
-            for recording, row in zip(left[number], rows, strict=True):
-                if recording.name in names:
-                    yield recording, UserError(row["error"]) if "error" in row else row["result"]
-
-
-def _open_folder(
-    output_dir: str, formats: Sequence[str], job: TranscriptionJob, pool: PoolOptions | None
-) -> tuple[OutputFolder, TranscriptionJob]:
-    """Open the folder, whose outputs are redone where an earlier call had another device or precision."""
-    import torch
-
-    # The one place where transcribing imports asr.scale, which can be deleted.
-    from asr.files import find_family
-    from asr.models.speech_model import choose_device, resolve_precision
-    from asr.scale.output_folder import OutputFolder
-    from asr.transcription.arguments import describe_provenance
-
-    family = find_family(job.model)
-    # A cluster has devices that this machine may lack.
-    is_elsewhere = pool is not None and pool.address is not None and job.device in ("cpu", "cuda")
-    device = torch.device(job.device) if is_elsewhere else choose_device(job.device)
-    precision = resolve_precision(job.settings.precision, device, family is not None and family.prefers_int8)
-    compute_type = f"{precision} on {device.type}"
-    made_by = describe_provenance(job.model, job.resources, job.settings, compute_type)
-    settings = job.settings.model_copy(update={"precision": precision})
-    return OutputFolder(output_dir, formats, made_by), replace(job, settings=settings, device=str(device))
-
-
 class Tally:
     """Counts of the outcomes, and what is told of each recording."""
 
@@ -473,16 +401,8 @@ def _escape_what_cannot_be_shown() -> None:
 
 def _stream(job: TranscriptionJob, formats: Sequence[str]) -> int:
     """Transcribe standard input while it comes."""
-    from asr.serve.live import LiveTranscriber, PipeReader, read_live, transcribe_live, write_live
+    from asr.serve.live import transcribe_pipe
 
-    pipe = PipeReader(sys.stdin.buffer)  # before the model is loaded, for which no recorder should wait
-    recognizer, request = job.load()
-    recognizer.check(request)
-    transcriber = LiveTranscriber(recognizer, request)
     _escape_what_cannot_be_shown()
-    channels = job.settings.channels
-    channel = channels - 1 if isinstance(channels, int) else None
-    pieces, rate = read_live(pipe, channel)
-    texts = transcribe_live(pieces, transcriber, rate, is_late=lambda: pipe.is_late)
-    write_live(texts, sys.stdout, formats == ["jsonl"], pipe.delay)
+    transcribe_pipe(sys.stdin.buffer, sys.stdout, job.load, formats == ["jsonl"])
     return 0

@@ -18,7 +18,7 @@ from asr.models.encoders import FrameTimes
 from asr.models.losses import Targets
 from asr.models.speech_model import SpeechModel
 from asr.text.normalization import normalize
-from asr.transcription.transcribe import End, Recognizer, Request, Transcriber, make_setup
+from asr.transcription.transcribe import End, Recognizer, Request, Transcriber
 
 # N tokens and, maybe, the end, T steps or frames, V vocabulary, F frequencies, S samples
 
@@ -50,7 +50,7 @@ def draw_recording(transcriber: Transcriber, audio: AudioFile, path: Path, reque
         if isinstance(piece, End):
             continue
         encoded = recognizer.decoder.encode([piece.audio_S])
-        (decoded,) = recognizer.decoder.decode(encoded, make_setup(request))
+        (decoded,) = recognizer.decoder.decode(encoded, request.setup)
         if decoded.tokens:
             target = path.with_stem(f"{path.stem}-{len(written) + 1:03d}") if written else path
             _draw_segment(target, recognizer, piece, encoded, decoded.tokens)

@@ -21,7 +21,7 @@ from asr.models.layers import (
     FeedForward,
     Kernel,
     KeyValueCache,
-    Model,
+    Net,
     PositionKind,
     Positions,
     SelfAttention,
@@ -433,7 +433,7 @@ def build_encoder(config: EncoderConfig, num_features: int) -> Encoder:
     return build(config, num_features)
 
 
-class EncoderModel(Model):
+class EncoderModel(Net):
     """Model of audio: all its outputs are computed from the encoded features."""
 
     def __init__(self, config: EncoderConfig, num_features: int) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.models.encoders import AttentionConfig, EncoderLayer
-from asr.models.layers import Dropout, KeyValueCache, Model, ModelConfig, Positions, name_means
+from asr.models.layers import Dropout, KeyValueCache, ModelConfig, Net, Positions, name_means
 from asr.models.losses import IGNORED, Losses, Targets, cross_entropy
 
 # B batch, R rows of a search, U tokens, D model dimension, V vocabulary
@@ -28,7 +28,7 @@ class LanguageModelConfig(AttentionConfig, ModelConfig):
     num_layers: int = pydantic.Field(default=4, gt=0)
 
 
-class LanguageModel(Model):
+class LanguageModel(Net):
     """Language model: reads the tokens of a batch and leaves its features alone."""
 
     def __init__(self, config: LanguageModelConfig, num_features: int, vocab_size: int) -> None:

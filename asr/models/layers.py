@@ -53,7 +53,7 @@ class ModelConfig(Config):
         """Reject, by a ValueError, settings of a `RunConfig` that have no effect or conflict with it."""
 
 
-class Model(nn.Module):
+class Net(nn.Module):
     """Calling it with (features_BTF, feature_lengths_B, tokens_BU, token_lengths_B, step, speech_spans_B2)
     gives `Losses`.
 

@@ -52,9 +52,9 @@ class Losses:
     total: Tensor
     """Sum to differentiate."""
     num_tokens: int
-    """Number of targets; see `Model.count_targets`."""
+    """Number of targets; see `Net.count_targets`."""
     parts: dict[str, Tensor] = field(default_factory=dict)
-    """Detached; some of `Model.reported`."""
+    """Detached; some of `Net.reported`."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from asr.models.decoders import (
 from asr.models.encoders import AnyEncoderConfig, EncoderModel
 from asr.models.guided_attention import GuidedAttention, GuidedAttentionConfig, GuidedBatch, ctc_window_bias
 from asr.models.language_model import LanguageModel, LanguageModelConfig
-from asr.models.layers import Dropout, Model, ModelConfig, find_more_kinds, without_weights
+from asr.models.layers import Dropout, ModelConfig, Net, find_more_kinds, without_weights
 from asr.models.losses import Losses, Targets, ctc_loss
 
 # B batch, T steps, D dimension of the input, K dimension of the output, R rank
@@ -134,14 +134,14 @@ def is_fast(precision: Literal["int8", "bf16"], device: torch.device) -> bool:
     return any(capabilities.get(name, False) for name in FAST_INSTRUCTIONS[precision])
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str, is_elsewhere: bool = False) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
         raise UserError(f"device {name}: expected auto, cpu, cuda or cuda:1")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.empty(1, device="meta" if is_elsewhere else device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"device {name}: cannot be used here ({reason}); give auto or cpu") from None
@@ -440,7 +440,7 @@ class SpeechModel(EncoderModel):
 
 
 # From the section of a config to its class; nothing in the training loop names a kind.
-MODELS: dict[type[ModelConfig], Callable[[Any, int, int], Model]] = {
+MODELS: dict[type[ModelConfig], Callable[[Any, int, int], Net]] = {
     SpeechModelConfig: SpeechModel,
     LanguageModelConfig: LanguageModel,
 }
@@ -452,7 +452,7 @@ else:
     AnyModelConfig = choose_by_type(MODELS, "speech", lambda: find_more_kinds("MODELS"))
 
 
-def build_model(config: ModelConfig, num_features: int, vocab_size: int) -> Model:
+def build_model(config: ModelConfig, num_features: int, vocab_size: int) -> Net:
     """The model with fresh random weights; seed torch before for the same ones."""
     build = MODELS.get(type(config)) or find_more_kinds("MODELS")[type(config)]
     return build(config, num_features, vocab_size)

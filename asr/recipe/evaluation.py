@@ -187,7 +187,7 @@ def describe_score(score: Score) -> dict[str, Any]:
 def _describe_characters(score: Score) -> dict[str, Any]:
     return {
         "cer": score.cer,
-        "cer_interval": _describe_interval(score.character_interval),
+        "cer_interval": _describe_interval(score.characters.interval),
     }
 
 

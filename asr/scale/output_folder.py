@@ -16,13 +16,16 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from asr import __version__
 from asr.audio.segmentation import STANDARD_INPUT, AudioSegment, Recording
 from asr.data.storage import ByteRange
 from asr.errors import UserError
-from asr.files import replace_file, require_local
+from asr.files import find_family, replace_file, require_local
+from asr.system.run_config import find_model
 
 logger = logging.getLogger(__name__)
 
@@ -275,3 +278,27 @@ def stamp_file(path: str | Path) -> list[int | str] | None:
 def hash_json(value: Any) -> str:
     """Sixteen hexadecimal digits that are others when the value is."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def open_folder(to: str, formats: Sequence[str], job: Any, is_elsewhere: bool) -> tuple[OutputFolder, Any]:
+    """Open the folder for the outputs of a TranscriptionJob; also returns the job, with device and precision.
+
+    Outputs are redone where an earlier call had others. `is_elsewhere`: a cluster works, which has devices
+    that this machine may lack.
+    """
+    from asr.models.speech_model import choose_device, resolve_precision
+
+    model, family = job.model, find_family(job.model)
+    device = choose_device(job.device, is_elsewhere)
+    precision = resolve_precision(job.settings.precision, device, family is not None and family.prefers_int8)
+    weights = find_model(model) / "model.safetensors" if family is None else family.find_weights(model)
+    stamps = {
+        name: [os.path.realpath(path), path.stat().st_size, path.stat().st_mtime_ns]
+        for name, path in {"model": weights, **job.resources.files}.items()
+    }
+    values = job.settings.model_dump(mode="json", exclude={"precision"})
+    made_by = {"settings": values, "compute_type": f"{precision} on {device.type}"}
+    folder = OutputFolder(to, formats, {"version": __version__, **stamps, **made_by})
+    folder.check()
+    settings = job.settings.model_copy(update={"precision": precision})
+    return folder, replace(job, settings=settings, device=str(device))

@@ -15,9 +15,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from asr.errors import UserError
+from asr.audio.segmentation import Recording
+from asr.errors import UserError, plural
+from asr.transcripts.transcript import Segment
+
+if TYPE_CHECKING:
+    from asr.transcription.transcribe import Request, Transcriber
 
 logger = logging.getLogger(__name__)
 
@@ -228,3 +233,38 @@ def _import_ray(is_cluster: bool) -> Any:
     except ImportError:
         raise UserError("Ray is not installed; install it with: pip install 'asr-toolkit[ray]'") from None
     return ray
+
+
+def transcribe_on_ray(
+    load: Callable[[int], tuple[Transcriber, Request]],
+    device: str,
+    recordings: Sequence[Recording],
+    todo: Sequence[Recording],
+    pool: PoolOptions,
+) -> Generator[tuple[Recording, Any], None, None]:
+    """Transcribe `todo`, in the units that all `recordings` make: their texts depend on no earlier call."""
+    from asr.transcription.arguments import measure_recording, plan_units
+
+    def make_work(threads: int) -> Work:
+        transcriber, request = load(threads)
+
+        def work(unit: Sequence[Recording]) -> list[Row]:
+            results = [result for _, result in transcriber.transcribe_events(unit, request)]
+            return [{"result": result} for result in results if not isinstance(result, Segment)]
+
+        return work
+
+    names = {recording.name for recording in todo}
+    units = [
+        [recordings[index] for index in unit] for unit in plan_units([*map(measure_recording, recordings)])
+    ]
+    left = [unit for unit in units if any(recording.name in names for recording in unit)]
+    if not left:
+        return
+    logger.info("%s of %s to do", plural(len(left), "unit"), f"{len(units):,}")
+    with RayPool(pool, device.startswith("cuda")) as workers:
+        logger.info("%s, %s each", plural(workers.num_workers, "worker"), plural(workers.threads, "thread"))
+        for number, rows in workers.run(left, make_work):
+            for recording, row in zip(left[number], rows, strict=True):
+                if recording.name in names:
+                    yield recording, UserError(row["error"]) if "error" in row else row["result"]

@@ -104,10 +104,6 @@ class Counts:
         return self.correct + self.substitutions + self.deletions
 
     @property
-    def hypothesis_length(self) -> int:
-        return self.correct + self.substitutions + self.insertions
-
-    @property
     def errors(self) -> int:
         return self.substitutions + self.deletions + self.insertions
 
@@ -235,10 +231,6 @@ class Score:
         sums_G2 = sum_groups(np.stack([self.errors_P, self.lengths_P], axis=1), self.groups_P)
         return find_rate_interval(sums_G2, self.resamples)
 
-    @property
-    def character_interval(self) -> Interval | None:
-        return self.characters.interval
-
     @cached_property
     def utterances(self) -> tuple[UtteranceScore, ...]:
         speakers = self.speakers or [None] * len(self)
@@ -300,7 +292,7 @@ class Score:
 
         With `show` also so many of the most frequent errors of each kind, and of the worst utterances.
         """
-        characters = self.character_interval
+        characters = self.characters.interval
         record: dict[str, Any] = {
             "utterances": len(self),
             "speakers": None if self.speakers is None else len(set(self.speakers)),

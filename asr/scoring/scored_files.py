@@ -50,8 +50,6 @@ def score_files(
     glm: str | None = None,
     meeting: Meeting | None = None,
     collar: float = 5.0,
-    has_optional_words: bool = False,
-    has_fragments: bool = False,
     resamples: int = RESAMPLES,
 ) -> Score:
     """Score a file of hypotheses, such as hyp.trn or kaldi:data/text, against one of references.
@@ -61,8 +59,7 @@ def score_files(
     """
     _, (system,), notes = score_systems(
         str(reference), [str(hypothesis)], normalize=normalize, align=align, unit=unit,
-        glm=glm, meeting=meeting, collar=collar, has_optional_words=has_optional_words,
-        has_fragments=has_fragments, resamples=resamples,
+        glm=glm, meeting=meeting, collar=collar, resamples=resamples,
     )  # fmt: skip
     for note in notes:
         logger.warning("%s", note)

@@ -28,7 +28,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from asr.errors import UserError
-from asr.files import Family
 from asr.serve.api import (
     LAST_EVENT,
     MEDIA_TYPES,
@@ -267,9 +266,7 @@ ROUTES: list[Route | WebSocketRoute | Mount] = [
 ]
 
 
-def build_app(
-    models: dict[str, tuple[Transcriber, Family | None]], config: ServeConfig, keys: Keys | None = None
-) -> Starlette:
+def build_app(models: dict[str, Transcriber], config: ServeConfig, keys: Keys | None = None) -> Starlette:
     """The app for loaded models, each under its name; the first is the default one of live sessions."""
     service = Service(models, config, keys or Keys())
     gate = [Middleware(Gate, service=service)]

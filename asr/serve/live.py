@@ -160,9 +160,10 @@ class LiveTranscriber:
 
     def _recognize(self, segment: AudioSegment, language: str | None, is_partial: bool = False) -> Segment:
         """Recognize a segment; without a language, it is detected in the segment."""
-        request = self.recognizer.for_partials(self.request) if is_partial else self.request
-        if language is not None:
-            request = self.recognizer.with_language(request, language)
+        changes: dict[str, Any] = {} if language is None else {"language": language}
+        if is_partial:  # the next decoding may change the text, so it is not worth second attempts
+            changes["temperatures"] = ()
+        request = self.recognizer.with_options(self.request, **changes) if changes else self.request
         (recognized,) = self.recognizer.recognize([segment], request)
         return recognized
 
@@ -346,3 +347,17 @@ def read_live(pipe: PipeReader, channel: int | None = None) -> tuple[Iterator[np
             "a file that does not stream, such as an MP4 with its index at the end, is given by its path"
         ) from None
     return decode(), rate
+
+
+def transcribe_pipe(
+    source: BinaryIO, target: TextIO, load: Callable[[], tuple[Transcriber, Request]], as_json: bool
+) -> None:
+    """Transcribe a stream while it comes, by the model that `load` loads."""
+    pipe = PipeReader(source)  # before the model is loaded, for which no recorder should wait
+    recognizer, request = load()
+    recognizer.check(request)
+    channel = request.channels - 1 if isinstance(request.channels, int) else None
+    pieces, rate = read_live(pipe, channel)
+    transcriber = LiveTranscriber(recognizer, request)
+    texts = transcribe_live(pieces, transcriber, rate, is_late=lambda: pipe.is_late)
+    write_live(texts, target, as_json, pipe.delay)

@@ -12,7 +12,6 @@ from asr.cli import add_device, add_settings, limit_threads, whole_number
 from asr.errors import UserError
 
 if TYPE_CHECKING:
-    from asr.files import Family
     from asr.transcription.transcribe import Transcriber
 
 logger = logging.getLogger(__name__)
@@ -78,20 +77,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def load_models(args: argparse.Namespace, config: Any) -> dict[str, tuple[Transcriber, Family | None]]:
+def load_models(args: argparse.Namespace, config: Any) -> dict[str, Transcriber]:
     """Each model under its name."""
-    from asr.files import find_family
-    from asr.transcription.transcribe import find_default_model, load_model
+    from asr.transcription.transcribe import find_default_model, load_transcriber
 
-    found: dict[str, tuple[Transcriber, Family | None]] = {}
+    found: dict[str, Transcriber] = {}
     for given in args.model or [find_default_model()]:
         name, equals, source = given.partition("=")
         name, source = (name, source) if equals else (Path(given).name, given)
         if name in found:
             raise UserError(f"--model {given}: {name} is given already; give NAME=MODEL with another name")
-        transcriber = load_model(
-            source, args.device, config.precision, segmentation=config.segmentation, checks=config.checks
+        found[name] = load_transcriber(
+            source, args.device, config.precision, config.segmentation, config.checks
         )
-        logger.info("%s: %s", name, transcriber.compute_type)
-        found[name] = transcriber, find_family(source)
+        logger.info("%s: %s", name, found[name].compute_type)
     return found

@@ -27,7 +27,6 @@ from asr.config import Config
 from asr.data.text_lines import read_text_lines
 from asr.decoding.hypothesis import ChecksConfig
 from asr.errors import UserError
-from asr.files import Family
 from asr.models.speech_model import Precision
 from asr.serve.api import ApiError, ServerVad, too_long
 from asr.serve.scheduler import Client, Scheduler, WithdrawnError
@@ -117,8 +116,6 @@ class ServedModel:
 
     name: str
     scheduler: Scheduler
-    family: Family | None
-    """None: the model was trained here."""
     options: Config | None
     """Options of the family, for requests that say nothing about it."""
 
@@ -129,8 +126,8 @@ class ServedModel:
     @functools.cached_property
     def languages(self) -> dict[str, str]:
         """Code to name of those that can be asked for."""
-        known = {} if self.family is None else self.family.languages
-        only = self.transcriber.language
+        family, only = self.transcriber.family, self.transcriber.language
+        known = {} if family is None else family.languages
         return {code: name for code, name in known.items() if only in (None, code)}
 
     def make_request(self, **given: object) -> Request:
@@ -154,9 +151,7 @@ def describe_unknown(name: str, models: dict[str, ServedModel]) -> str:
 class Service:
     """State shared by all requests: models, keys, limits and counts."""
 
-    def __init__(
-        self, models: dict[str, tuple[Transcriber, Family | None]], config: ServeConfig, keys: Keys
-    ) -> None:
+    def __init__(self, models: dict[str, Transcriber], config: ServeConfig, keys: Keys) -> None:
         self.config, self.keys = config, keys
         self.clients: set[Client] = set()
         """Files and live sessions that are served or wait."""
@@ -164,12 +159,11 @@ class Service:
         self.answers: Counter[tuple[str, int]] = Counter()
         """Number of responses by route and status."""
         self.created = int(time.time())
-        self.models = {name: self._serve(name, *loaded) for name, loaded in models.items()}
+        self.models = {name: self._serve(name, loaded) for name, loaded in models.items()}
 
-    def _serve(self, name: str, transcriber: Transcriber, family: Family | None) -> ServedModel:
-        scheduler = Scheduler(transcriber, self.config.batch_size)
-        options = None if family is None else getattr(self.config, family.section)
-        model = ServedModel(name, scheduler, family, options)
+    def _serve(self, name: str, transcriber: Transcriber) -> ServedModel:
+        scheduler, family = Scheduler(transcriber, self.config.batch_size), transcriber.family
+        model = ServedModel(name, scheduler, family and getattr(self.config, family.section))
         model.make_request()  # refuses settings that do not fit, and loads what is decoded with
         return model
 

@@ -32,7 +32,7 @@ from asr import __version__
 from asr.config import dump_config
 from asr.errors import UserError
 from asr.files import CHECKOUT, require_local, usual_mode
-from asr.models import Model
+from asr.models import Net
 from asr.system.run_config import MODEL_PREFIX, System, read_tensors
 
 PUBLISHED = ("recipes/*/results/*", "recipes/*/studies/*")  # results of runs: not the code that made them
@@ -40,7 +40,7 @@ PUBLISHED = ("recipes/*/results/*", "recipes/*/studies/*")  # results of runs: n
 
 def save_checkpoint(
     folder: Path,
-    system: System[Model],
+    system: System[Net],
     state: Mapping[str, Any],
     weights: Mapping[str, Tensor] | None = None,
 ) -> None:
@@ -52,7 +52,7 @@ def save_checkpoint(
 
 
 def copy_tensors(
-    system: System[Model],
+    system: System[Net],
     weights: Mapping[str, Tensor] | None = None,
     training: Mapping[str, Tensor] | None = None,
 ) -> dict[str, dict[str, Tensor]]:
@@ -71,7 +71,7 @@ def copy_tensors(
 
 def write_checkpoint(
     folder: Path,
-    system: System[Model],
+    system: System[Net],
     state: Mapping[str, Any],
     files: Mapping[str, dict[str, Tensor]],
 ) -> None:

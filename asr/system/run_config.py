@@ -29,7 +29,7 @@ from asr.files import (
     find_shipped,
     read_limited,
 )
-from asr.models import AnyModelConfig, LanguageModel, Model, SpeechModel, build_model
+from asr.models import AnyModelConfig, LanguageModel, Net, SpeechModel, build_model
 from asr.models.layers import without_weights
 from asr.models.speech_model import merge_low_rank
 from asr.text.normalization import TextConfig
@@ -276,7 +276,7 @@ class RunConfig(Config):
 MODEL_PREFIX = "model."
 MAX_STATE_BYTES = 10_000_000
 
-ModelType = TypeVar("ModelType", bound=Model, default=SpeechModel, covariant=True)
+ModelType = TypeVar("ModelType", bound=Net, default=SpeechModel, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ def load_system(folder: str | Path) -> System:
     return require_speech(load_any_system(folder), folder)
 
 
-def require_speech(system: System[Model], folder: str | Path) -> System:
+def require_speech(system: System[Net], folder: str | Path) -> System:
     """Return the same system, if its model makes text of audio."""
     if not isinstance(system.model, SpeechModel):
         raise UserError(
@@ -305,7 +305,7 @@ def require_speech(system: System[Model], folder: str | Path) -> System:
     return cast(System, system)
 
 
-def load_any_system(folder: str | Path, *, to_train: bool = False) -> System[Model]:
+def load_any_system(folder: str | Path, *, to_train: bool = False) -> System[Net]:
     """The model of a checkpoint, of whatever kind.
 
     To train it further, as it was trained so far; else changes of low rank are merged into its weights.

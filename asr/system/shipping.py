@@ -26,7 +26,7 @@ from asr.decoding.ngram import (
     token_vocabulary,
 )
 from asr.errors import UserError
-from asr.models import Model
+from asr.models import Net
 from asr.system.checkpoint import save_checkpoint
 from asr.system.run_config import (
     BUNDLED_DECODING,
@@ -70,7 +70,7 @@ def build_resources(
     return {name: ShallowFusion([model, *lexicon]) for name, model in {**models, **loaded}.items()}
 
 
-def estimate_arpa(system: System[Model], texts: Sequence[str]) -> Arpa:
+def estimate_arpa(system: System[Net], texts: Sequence[str]) -> Arpa:
     """N-grams of words where a token stands between words, else of tokens."""
     tokenizer = system.tokenizer
     if tokenizer.space_id is not None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from asr.batches.builder import Batch
 from asr.decoding.decode import search_greedy
 from asr.decoding.hypothesis import EncodedAudio
-from asr.models import Model, SpeechModel
+from asr.models import Net, SpeechModel
 from asr.scoring.counting import count_character_errors, count_word_errors
 from asr.system.run_config import System
 from asr.text.normalization import normalize
@@ -24,7 +24,7 @@ MEASURES = {"wer": count_word_errors, "cer": count_character_errors}
 
 
 @torch.inference_mode()
-def compute_dev_scores(system: System[Model], batches: Iterable[Batch], process: Process) -> dict[str, float]:
+def compute_dev_scores(system: System[Net], batches: Iterable[Batch], process: Process) -> dict[str, float]:
     """Compute the scores that the model derives from its losses, and wer and cer of each of its heads.
 
     Heads decode greedily and without checks: quick, and the same for every checkpoint. All processes together
@@ -64,7 +64,7 @@ def compute_dev_scores(system: System[Model], batches: Iterable[Batch], process:
     return with_error_rates_of_the_system(scores)
 
 
-def decode_batch(system: System[Model], batch: Batch) -> dict[str, list[str]]:
+def decode_batch(system: System[Net], batch: Batch) -> dict[str, list[str]]:
     """Decode each utterance greedily by each head; normalized texts."""
     if not system.model.text_heads:
         return {}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from asr.batches.builder import Batch
 from asr.errors import UserError
-from asr.models import Model
+from asr.models import Net
 from asr.models.losses import Losses
 from asr.models.speech_model import is_fast
 from asr.system.run_config import OptimConfig, RunConfig
@@ -45,7 +45,7 @@ class Outcome:
 class Learner:
     """A model, its optimizer and how they compute."""
 
-    def __init__(self, model: Model, config: RunConfig, process: Process, precision: Precision) -> None:
+    def __init__(self, model: Net, config: RunConfig, process: Process, precision: Precision) -> None:
         self.model = model
         self.config = config
         self.process = process

@@ -24,7 +24,7 @@ from asr.batches.loader import translate_worker_errors
 from asr.config import find_differences
 from asr.errors import UserError
 from asr.files import claim_folder
-from asr.models import Model
+from asr.models import Net
 from asr.system.checkpoint import (
     BackgroundWriter,
     average_weights,
@@ -115,10 +115,8 @@ class TrainingState:
 class Run:
     """A finished training."""
 
-    run_dir: Path
-    """Checkpoints, log and learning curve."""
     model_dir: Path
-    """The final model, for `load_model`."""
+    """The final model, for `load_model`; its parent is the run directory."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -128,7 +126,7 @@ class Run:
     @property
     def log(self) -> list[dict[str, Any]]:
         """The lines of log.jsonl."""
-        return read_log(self.run_dir)
+        return read_log(self.model_dir.parent)
 
 
 def train_model(
@@ -144,7 +142,7 @@ def train_model(
     folder = train(config, callback)
     if is_main_process():
         draw_log(Path(config.output_dir), config.train.select_by)
-    return Run(Path(config.output_dir), folder)
+    return Run(folder)
 
 
 def train(config: RunConfig, callback: Callback | None = None) -> Path:
@@ -233,7 +231,7 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
 # --- start and end ------------------------------------------------------------------------------
 
 
-def start_or_resume(system: System[Model], process: Process) -> tuple[Learner, TrainingState]:
+def start_or_resume(system: System[Net], process: Process) -> tuple[Learner, TrainingState]:
     """Start afresh, or load the last checkpoint of the same config."""
     settings = system.config.train
     last = find_last_checkpoint(system.config, process)
@@ -296,7 +294,7 @@ def require_same_training(
 
 
 def save(
-    output_dir: Path, system: System[Model], learner: Learner, state: TrainingState, writer: BackgroundWriter
+    output_dir: Path, system: System[Net], learner: Learner, state: TrainingState, writer: BackgroundWriter
 ) -> None:
     """Write the checkpoint of this update beside the training, then drop those that are neither the last nor
     among the best."""
@@ -342,7 +340,7 @@ def step_name(step: int) -> str:
 
 def finish(
     output_dir: Path,
-    system: System[Model],
+    system: System[Net],
     learner: Learner,
     data: TrainingData,
     state: TrainingState,
@@ -439,7 +437,7 @@ def _without_nan(loss: float) -> float:
     return math.inf if math.isnan(loss) else loss
 
 
-def describe(system: System[Model], process: Process) -> str:
+def describe(system: System[Net], process: Process) -> str:
     count = sum(parameter.numel() for parameter in system.model.parameters())
     name = torch.cuda.get_device_name(process.device) if process.device.type == "cuda" else "CPU"
     return f"{count / 1e6:.1f}M parameters, {len(system.tokenizer)} tokens, on {process.world_size} x {name}"

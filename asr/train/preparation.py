@@ -31,7 +31,7 @@ from asr.data.packed import (
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.files import find_family
-from asr.models import Model, ModelConfig, build_model
+from asr.models import ModelConfig, Net, build_model
 from asr.models.encoders import EncoderModel, make_frame_times, subsampled_lengths
 from asr.models.speech_model import is_low_rank
 from asr.scoring.counting import count_word_errors
@@ -52,7 +52,7 @@ MAX_SAMPLED_TEXTS = 100_000
 class TrainingData:
     """The batches of a run, as the training loop requests them."""
 
-    def __init__(self, system: System[Model], process: Process, first_world_size: int | None = None) -> None:
+    def __init__(self, system: System[Net], process: Process, first_world_size: int | None = None) -> None:
         """`first_world_size`: number of processes that the training was started with. With any other number,
         each update has the same batches as with those."""
         config = system.config
@@ -86,7 +86,7 @@ class TrainingData:
             yield group
 
 
-def build_inputs(system: System[Model]) -> Inputs:
+def build_inputs(system: System[Net]) -> Inputs:
     """Build what makes batches of utterances for the model."""
     config, model = system.config, system.model
     inputs = Inputs(
@@ -104,7 +104,7 @@ def build_inputs(system: System[Model]) -> Inputs:
     return replace(inputs, labels=labels, step_times=make_frame_times(config.features, model.encoder).times)
 
 
-def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Any, Any]:
+def build_audio_loaders(system: System[Net], share: ProcessShare) -> tuple[Any, Any]:
     """Build the loaders of the training and of the dev set, each of manifests or of shards."""
     config, inputs = system.config, build_inputs(system)
     if inputs.labels is not None:
@@ -163,7 +163,7 @@ def check_dev(config: RunConfig, id_hashes_N: np.ndarray | None) -> None:
         )  # fmt: skip
 
 
-def build_text_loaders(system: System[Model], share: ProcessShare) -> tuple[TextLoader, TextLoader]:
+def build_text_loaders(system: System[Net], share: ProcessShare) -> tuple[TextLoader, TextLoader]:
     """Build the loaders of all training texts, and of the texts of the dev set."""
     config = system.config
     load = partial(
@@ -179,7 +179,7 @@ def find_last_checkpoint(config: RunConfig, process: Process) -> Path | None:
     return broadcast_from_main(lambda: checkpoints[-1] if checkpoints else None, process)
 
 
-def prepare_system(config: RunConfig, process: Process) -> System[Model]:
+def prepare_system(config: RunConfig, process: Process) -> System[Net]:
     """Build a new system with random weights, or load the one of the last checkpoint."""
     last = find_last_checkpoint(config, process)
     if last is not None:
@@ -190,7 +190,7 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
     tokenizer = broadcast_from_main(partial(load_or_train_tokenizer, config), process)
     if config.start_from is not None:
         if (family := find_family(config.start_from, as_run=True)) is not None:
-            taken: System[Model] = family.inherit_run(config, tokenizer)
+            taken: System[Net] = family.inherit_run(config, tokenizer)
             return taken
         return _inherit_run(config, tokenizer, find_model(config.start_from))
     front_end = FrontEnd(config.features)
@@ -334,7 +334,7 @@ def inherit_settings(config: RunConfig, source: ModelConfig) -> RunConfig:
     return RunConfig(**config.model_copy(update={"model": model}).model_dump())
 
 
-def _inherit_run(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> System[Model]:
+def _inherit_run(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> System[Net]:
     source = load_any_system(folder)
     differing = find_differences(source.config.features, config.features, "features.")
     if config.keep_tokenizer:
@@ -366,7 +366,7 @@ def find_token_weights(config: ModelConfig, num_features: int) -> set[str]:
 
 
 def load_weights(
-    config: RunConfig, model: Model, weights: Mapping[str, Tensor], is_new: Callable[[str], bool], hint: str
+    config: RunConfig, model: Net, weights: Mapping[str, Tensor], is_new: Callable[[str], bool], hint: str
 ) -> None:
     """Load weights. `is_new` is True for a name whose weight may be missing and stay random."""
     own = model.state_dict()

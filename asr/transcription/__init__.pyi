@@ -5,12 +5,14 @@ from .arguments import (
     TranscriptionSettings as TranscriptionSettings,
     find_recordings as find_recordings,
     plan_units as plan_units,
+    read_options as read_options,
 )
+from .model import Model as Model, Options as Options, load_model as load_model
 from .transcribe import (
     Decoded as Decoded,
     End as End,
     Recognizer as Recognizer,
     Request as Request,
     Transcriber as Transcriber,
-    load_model as load_model,
+    load_transcriber as load_transcriber,
 )

@@ -6,14 +6,13 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pydantic
 
-from asr import __version__
 from asr.audio.reading import AUDIO_SUFFIXES, read_info
 from asr.audio.segmentation import STANDARD_INPUT, Channels, Recording, SegmentationConfig
 from asr.config import Config, build_config, describe_config
@@ -22,9 +21,9 @@ from asr.data.packed import INDEX_NAME, open_shards, read_any
 from asr.data.storage import ByteRange, MissingFileError, find_file, list_files
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
-from asr.files import Family, find_families, find_family
+from asr.files import Family, find_families
 from asr.models.speech_model import Precision
-from asr.system.run_config import DecodingResources, find_model
+from asr.system.run_config import DecodingResources
 from asr.transcripts.subtitles import SubtitlesConfig
 
 UNIT_SECONDS = 1800.0
@@ -251,29 +250,40 @@ def load_settings(
     return build_config(kind, list(given.values()))
 
 
+NATIVE_OPTIONS = ("beam", "decoding", "language_model", "lexicon")
+
+
+def read_options(
+    given: Mapping[str, Any], family: Family | None, show: Callable[[str], str] = str
+) -> dict[str, object]:
+    """Settings, by their keys, that options of a call set; those that the model does not support are refused.
+
+    `show` writes their names. `decoding` may be a whole config, whose values the other options replace.
+    """
+    section, kind = ("decoding", DecodingConfig) if family is None else (family.section, family.config_class)
+    given, supported = dict(given), NATIVE_OPTIONS if family is None else family.OPTIONS
+    base = given.pop("decoding") if isinstance(given.get("decoding"), kind) else kind()
+    values = base.model_dump(mode="json", exclude_unset=True)
+    for name, value in given.items():
+        if value is not None and name not in supported:
+            raise UserError(
+                f"{show(name)}: {'native' if family is None else family.name} models do not support "
+                f"this option. They support {', '.join(map(show, supported))}"
+            )
+        if name == "hotwords" and isinstance(value, str):
+            value = [word.strip() for word in value.split(",") if word.strip()]
+        if value is not None and name not in ("language_model", "lexicon"):  # which are files
+            values["method" if name == "decoding" else name] = value
+    # As JSON: YAML reads a : in a text as the end of a key.
+    return {f"{section}.{name}": json.dumps(value, default=str) for name, value in values.items()}
+
+
 def find_options(settings: FamilySections, family: Family | None) -> Config | None:
     """The section of a model's family. Settings of other families are rejected."""
     for other in find_families():
         if other is not family and getattr(settings, other.section) != other.config_class():
-            raise UserError(
-                f"the settings of {other.section} (language, task, prompt ...) are for {other.name} models, "
-                "and this is none; leave them out"
-            )
+            raise UserError(f"settings of {other.section} are for {other.name} models; leave them out")
     return None if family is None else getattr(settings, family.section)
-
-
-def describe_provenance(
-    model: str, resources: DecodingResources, settings: TranscriptionSettings, compute_type: str
-) -> dict[str, object]:
-    """Describe all that a transcript depends on, but for the audio; for an OutputFolder."""
-    family = find_family(model)
-    weights = find_model(model) / "model.safetensors" if family is None else family.find_weights(model)
-    stamps = {
-        name: [os.path.realpath(path), path.stat().st_size, path.stat().st_mtime_ns]
-        for name, path in {"model": weights, **resources.files}.items()
-    }
-    values = settings.model_dump(mode="json", exclude={"precision"})
-    return {"version": __version__, **stamps, "settings": values, "compute_type": compute_type}
 
 
 def print_settings(settings: Config) -> None:

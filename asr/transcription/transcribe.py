@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import functools
 import itertools
 import math
 import os
@@ -26,14 +25,11 @@ import torch
 
 from asr.audio.reading import change_speed
 from asr.audio.segmentation import (
-    AudioFile,
-    AudioInput,
     AudioSegment,
     Channels,
     Recording,
     SegmentationConfig,
     Segmenter,
-    make_recording,
     read_ahead,
     read_recording,
     split_channels,
@@ -43,6 +39,7 @@ from asr.decoding.decode import DecodingSetup, SpeechDecoder, batch_by_length, c
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, FusionModel
 from asr.decoding.timestamps import TokenTime, has_spaces, split_words, time_words
 from asr.errors import UserError
+from asr.files import Family, find_family
 from asr.models.speech_model import (
     Precision,
     choose_device,
@@ -118,6 +115,10 @@ class Request:
     journal: Journal | None = None
     """Keeps finished segments, in case that the call is interrupted."""
 
+    @property
+    def setup(self) -> DecodingSetup:
+        return DecodingSetup(self.decoding, self.language_model)
+
 
 @dataclass
 class TimedTexts:
@@ -132,41 +133,37 @@ def find_default_model() -> str:
     return os.environ.get("ASR_MODEL") or "whisper-base"
 
 
-def load_model(
+def load_transcriber(
     source: str | Path | None = None,
     device: str = "auto",
     precision: Precision = "auto",
-    *,
     segmentation: SegmentationConfig | None = None,
     checks: ChecksConfig | None = None,
 ) -> Transcriber:
-    """Load the model of a run or checkpoint (folders), or a ready model (files, or a name on the hub).
-
-    Without `source`: what the environment names in ASR_MODEL, else whisper-base. auto: a GPU if there is one;
-    16 bits there, 8 bits for Whisper on a CPU with instructions for them, else float32.
-    """
-    from asr.files import find_family
-
+    """Load what `asr.load_model` wraps, with the same arguments."""
     source = find_default_model() if source is None else source
     device = str(choose_device(device))  # a wrong one is told before the model is fetched
-    transcriber: Transcriber
     if (family := find_family(source)) is not None:
-        transcriber = family.load(source, device, precision, segmentation, checks)
+        transcriber: Transcriber = family.load(source, device, precision, segmentation, checks)
     else:
         folder = find_model(source)
         longest = load_state(folder).get("longest_seconds")
-        resources = load_bundled_decoding(folder)
-        system = load_system(folder)
+        resources, system = load_bundled_decoding(folder), load_system(folder)
         transcriber = Recognizer(system, device, precision, segmentation, checks, longest, resources)
     transcriber.name = str(source)
     return transcriber
 
 
 class Transcriber(abc.ABC):
-    """A model that turns recordings into transcripts. Made by `load_model`."""
+    """A model that turns recordings into transcripts. Made by `load_transcriber`."""
 
     name = ""
     """Argument of `load_model`."""
+    family: Family | None = None
+    """The family that it is of, such as Whisper; None for a native model."""
+    num_parameters = 0
+    resources = DecodingResources()
+    """Decoding settings and language model used when a call names none."""
     sample_rate: int
     separator: str
     """Between two words, and two segments."""
@@ -187,47 +184,12 @@ class Transcriber(abc.ABC):
 
     # --- what one calls ---------------------------------------------------------------------------
 
-    def transcribe(self, source: AudioInput, sample_rate: int | None = None, **asked: Any) -> Transcript:
-        """One recording: a path or Recording; samples (float, mono, in [-1, 1]; an array or a tensor) with
-        their sample rate; a file as bytes or opened.
-
-        What else can be asked for, by its name, are the fields of a Request. Raises UserError where nothing
-        can be read. Of a damaged file it is what can be decoded; `warnings` says what is missing.
-        """
-        return self.transcribe_recording(make_recording(source, sample_rate), self.make_request(asked))
-
-    def segments(self, source: AudioInput, sample_rate: int | None = None, **asked: Any) -> Iterator[Segment]:
-        """The segments of one recording, each as soon as it is decoded; `transcribe` says what can be asked.
-
-        A `batch_size` above 1 is quicker in all, but the first segments come later.
-        """
-        request = self.make_request({"batch_size": 1, **asked})
-        for result in self._stream(make_recording(source, sample_rate), request):
-            if isinstance(result, Segment):
-                yield result
-            elif request.channels == "separate":  # no segment of a channel comes before the end of all
-                yield from result.segments
-
-    def transcribe_files(
-        self, files: Iterable[AudioFile], **asked: Any
-    ) -> Iterator[tuple[AudioFile, Transcript | UserError]]:
-        """Each file with its transcript, or with the error that says why there is none, in the given order.
-
-        `batch_size` segments, of several files where these are short, are decoded at once. The text of a
-        file does not depend on the others.
-        """
-        files = list(files)
-        given = iter(files)
-        for _, result in self.transcribe_events(map(make_recording, files), self.make_request(asked)):
-            if not isinstance(result, Segment):
-                yield next(given), result
-
     def transcribe_recording(self, recording: Recording, request: Request) -> Transcript:
-        *_, result = self._stream(recording, request)
+        *_, result = self.follow(recording, request)
         assert isinstance(result, Transcript)
         return result
 
-    def _stream(self, recording: Recording, request: Request) -> Iterator[Segment | Transcript]:
+    def follow(self, recording: Recording, request: Request) -> Iterator[Segment | Transcript]:
         for _, result in self.transcribe_events([recording], request):
             if isinstance(result, UserError):
                 raise result
@@ -240,14 +202,6 @@ class Transcriber(abc.ABC):
         """
         self.check(request)
         yield from self.join_recordings(self.decode_recordings(recordings, request), request)
-
-    def make_request(self, asked: Mapping[str, Any]) -> Request:
-        """Make a request; the model's folder supplies `decoding` and `language_model` by default."""
-        given = {name: value for name, value in asked.items() if value is not None}
-        if not {"decoding", "language_model"} & given.keys():
-            decoding, language_model = self.default_decoding()
-            given |= {"decoding": decoding, "language_model": language_model}
-        return Request(**given)
 
     # --- read and cut -----------------------------------------------------------------------------
 
@@ -407,12 +361,8 @@ class Transcriber(abc.ABC):
     ) -> dict[str, TimedTexts]:
         """Decode one batch for each request. The texts are those of `recognize`; words have no times."""
 
-    def with_language(self, request: Request, language: str) -> Request:
-        """The same request, of speech in this language."""
-        return request
-
-    def for_partials(self, request: Request) -> Request:
-        """The same request for partial results: without fallbacks."""
+    def with_options(self, request: Request, **changes: Any) -> Request:
+        """The same request with other settings of the model's family; a native model has none."""
         return request
 
     def separator_in(self, language: str | None) -> str:
@@ -425,7 +375,11 @@ class Transcriber(abc.ABC):
 
     def default_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
         """Decoding settings and language model used when a call names none."""
-        return DecodingConfig(), None
+        return self.resources.decoding or DecodingConfig(), self.load_resources(self.resources)
+
+    def load_resources(self, resources: DecodingResources) -> FusionModel | None:
+        """Load language model and lexicon, unless they are those of the call before."""
+        return None
 
 
 class Recognizer(Transcriber):
@@ -454,6 +408,7 @@ class Recognizer(Transcriber):
                 "with asr evaluate, or train one with model.ctc_weight above 0"
             )
         super().__init__(device, precision)
+        self.num_parameters = sum(parameter.numel() for parameter in system.model.parameters())
         if self.precision == "int8":
             quantize_layers(system.model)
         self.system = system
@@ -470,30 +425,27 @@ class Recognizer(Transcriber):
         self.checks, self.model = self.decoder.checks, self.decoder.model
         self.frame_times = self.decoder.frame_times
         self.sample_rate = system.config.features.sample_rate
-        self._resources = resources or DecodingResources()
+        self.resources = resources or DecodingResources()
+        self._loaded: tuple[DecodingResources, FusionModel | None] = DecodingResources(), None
         self.separator = " " if has_spaces(system.tokenizer) else ""
 
     def check(self, request: Request) -> None:
         check_decoding(self.model, request.decoding, request.language_model)
-        if request.options is not None:
-            raise UserError(f"{type(request.options).__name__} is for ready models, and this one is native")
 
-    def default_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
-        return self._resources.decoding or DecodingConfig(), self._language_model
-
-    @functools.cached_property
-    def _language_model(self) -> FusionModel | None:
-        return self._resources.load(self.system, self.device)
+    def load_resources(self, resources: DecodingResources) -> FusionModel | None:
+        if resources != self._loaded[0]:
+            self._loaded = resources, resources.load(self.system, self.device)
+        return self._loaded[1]
 
     def check_domain(self, log_probability: float, num_tokens: int) -> str:
         """Compare the mean log-probability of a token at all speeds with the model's limit, if it has one."""
-        limit = self._resources.min_log_probability
+        limit = self.resources.min_log_probability
         if limit is None or not num_tokens:
             return ""
         average = log_probability / num_tokens
         if average >= limit:
             return ""
-        trained_for = self._resources.trained_for and f" ({self._resources.trained_for})"
+        trained_for = self.resources.trained_for and f" ({self.resources.trained_for})"
         return (
             f"probably not what the model was trained for{trained_for}: its tokens have a mean "
             f"log-probability of {average:.2f}, expected {limit:g} or more; take another model"
@@ -508,7 +460,7 @@ class Recognizer(Transcriber):
         self, segments: Sequence[AudioSegment], requests: Mapping[str, Request]
     ) -> dict[str, TimedTexts]:
         audio = [segment.audio_S for segment in segments]
-        setups = {name: make_setup(request) for name, request in requests.items()}
+        setups = {name: request.setup for name, request in requests.items()}
         texts = {}
         for name, batch in self.decoder.decode_batch(audio, setups).items():
             segments_out = [
@@ -523,8 +475,8 @@ class Recognizer(Transcriber):
     @torch.inference_mode()
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
         audio = [segment.audio_S for segment in segments]
-        (batch,) = self.decoder.decode_batch(audio, {"": make_setup(request)}).values()
-        is_limited = self._resources.min_log_probability is not None
+        (batch,) = self.decoder.decode_batch(audio, {"": request.setup}).values()
+        is_limited = self.resources.min_log_probability is not None
         scores = self.decoder.score_tokens(batch) if is_limited else [(0.0, 0)] * len(segments)
         results: dict[int, Segment] = {}
         best = batch.best
@@ -559,7 +511,3 @@ class Recognizer(Transcriber):
             for word in words
         ]
         return clip_words(words, segment)
-
-
-def make_setup(request: Request) -> DecodingSetup:
-    return DecodingSetup(request.decoding, request.language_model)

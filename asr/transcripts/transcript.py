@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from asr.errors import UserError
+from asr.errors import UserError, plural, shorten
 from asr.transcripts.subtitles import Cue, SubtitlesConfig, build_cues, to_milliseconds
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ def measure_compression(text: str) -> float:
     return len(content) / len(zlib.compress(content))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Transcript:
-    """The transcript of one recording."""
+    """The transcript of one recording; as a string, its text."""
 
     id: str
     """Name of the recording: the stem of its file, or the id of its utterance."""
@@ -135,6 +135,13 @@ class Transcript:
     """Warning that the model was probably not trained for such audio; "" if it was, or unknown."""
     compute_type: str = ""
     """Precision of matrix products and device, such as "int8 on cpu": with another, texts may differ."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        parts = plural(len(self.segments), "segment")
+        return f"Transcript({self.id!r}, {self.duration:.1f} s, {parts}: {shorten(self.text)})"
 
     @property
     def text(self) -> str:

@@ -23,6 +23,7 @@ from .encoder_decoder import (
 from .family import (
     DECODERS as DECODERS,
     ENCODERS as ENCODERS,
+    OPTIONS as OPTIONS,
     WhisperDecodingConfig as WhisperDecodingConfig,
     WhisperEncoderConfig as WhisperEncoderConfig,
     WhisperSizes as WhisperSizes,

@@ -107,6 +107,7 @@ class WhisperDecodingConfig(Config):
 
 
 config_class = WhisperDecodingConfig
+OPTIONS = ("language", "task", "prompt", "hotwords", "beam")  # of a call, from Python and on the command line
 
 # --- parts of models that are trained ---------------------------------------------------------------
 

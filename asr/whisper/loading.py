@@ -45,7 +45,7 @@ from asr.whisper.whisper_tokenizer import (
 )
 
 if TYPE_CHECKING:
-    from asr.models import Model
+    from asr.models import Net
     from asr.system.run_config import RunConfig, System
     from asr.text.normalization import TextConfig
     from asr.text.tokenizer import Tokenizer
@@ -392,7 +392,7 @@ def inherit_tokenizer(config: RunConfig) -> Tokenizer | None:
     return Tokenizer("whisper", SPECIAL_TOKENS + name_tokens(load_whisper(str(config.start_from)).tokenizer))
 
 
-def inherit_run(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
+def inherit_run(config: RunConfig, tokenizer: Tokenizer) -> System[Net]:
     """A system with the weights of a Whisper model in those of its parts that are of type whisper."""
     from asr.models import SpeechModelConfig, build_model
     from asr.models.speech_model import is_low_rank

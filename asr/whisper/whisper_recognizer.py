@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+import asr.whisper
 from asr.audio.segmentation import AudioSegment, Recording, SegmentationConfig, split_at_pauses
 from asr.decoding.decode import batch_by_length, compute_type, pad_audio, read_clock
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
@@ -56,6 +58,8 @@ class OpenedSegment(AudioSegment):
 class WhisperRecognizer(Transcriber):
     """A Whisper model."""
 
+    family = asr.whisper
+
     def __init__(
         self,
         source: str | Path | WhisperSystem,
@@ -67,6 +71,7 @@ class WhisperRecognizer(Transcriber):
         super().__init__(device, precision, prefers_int8=True)
         system = source if isinstance(source, WhisperSystem) else load_whisper(source)
         self.system, self.tokenizer = system, system.tokenizer
+        self.num_parameters = sum(parameter.numel() for parameter in system.model.parameters())
         self.language = system.language if self.tokenizer.is_multilingual else "en"
         self.model = system.model.eval()
         if self.precision.startswith("int8"):
@@ -98,11 +103,8 @@ class WhisperRecognizer(Transcriber):
     def padded_length(self, num_samples: int, request: Request) -> int:
         return self.system.count_padded_samples(num_samples)
 
-    def with_language(self, request: Request, language: str) -> Request:
-        return replace(request, options=_options(request).model_copy(update={"language": language}))
-
-    def for_partials(self, request: Request) -> Request:
-        return replace(request, options=_options(request).model_copy(update={"temperatures": ()}))
+    def with_options(self, request: Request, **changes: Any) -> Request:
+        return replace(request, options=_options(request).model_copy(update=changes))
 
     def separator_in(self, language: str | None) -> str:
         return "" if language in WITHOUT_SPACES else self.separator

@@ -26,7 +26,7 @@ from asr.evaluation import (
 )
 from asr.models import FrameTimes
 from asr.system import load_system
-from asr.transcription import Recognizer, Request
+from asr.transcription import Model, Recognizer, Request
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
@@ -104,7 +104,7 @@ def test_each_segment_has_its_picture_at_its_time(talker: Path, tmp_path: Path, 
     recognizer, path = make_recognizer(talker), write_audio(tmp_path / "a.wav", 2.0, 2.0, 2.0, 2.0, 2.0)
     written = draw_recording(recognizer, path, tmp_path / "out.png", Request())
     assert written == [tmp_path / f"out{number}.png" for number in ("", "-002", "-003")]
-    segments = recognizer.transcribe(path).segments
+    segments = Model(recognizer).transcribe(path).segments
     assert [picture.title for _, picture in drawn] == [segment.text for segment in segments]
     for number, (_, picture) in enumerate(drawn):
         _, (begin, end) = compute_spectrogram(picture.audio)

@@ -8,11 +8,12 @@ import pytest
 from corpus_examples import write_text
 from system_examples import save_talker
 
+from asr.audio.segmentation import make_recording
 from asr.cli import main
 from asr.errors import UserError
 from asr.recipe import synthesize
 from asr.system import find_resources, load_any_system
-from asr.transcription import load_model
+from asr.transcription import Request, load_transcriber
 
 RECIPES_DIR = Path(__file__).resolve().parents[2] / "recipes"
 MAX_BYTES = 12_000_000
@@ -67,13 +68,13 @@ def test_a_fault_would_be_found(tmp_path: Path, name: str, content: bytes, fault
 
 def test_the_model_of_an4_knows_what_it_was_not_trained_for() -> None:
     """At one speed, to be quick."""
-    model = load_model(RECIPES_DIR / "an4" / "pretrained", "cpu")
+    model = load_transcriber(RECIPES_DIR / "an4" / "pretrained", "cpu")
     decoding, language_model = model.default_decoding()
     once = decoding.model_copy(update={"speeds": (1.0,)})
 
     def warn(text: str) -> str:
         speech, rate = synthesize(text, "en-us+m3", rate=140)
-        said = model.transcribe(speech, rate, decoding=once, language_model=language_model)
+        said = model.transcribe_recording(make_recording(speech, rate), Request(once, language_model))
         assert said.text
         return said.out_of_domain
 

@@ -51,11 +51,9 @@ class Listener:
     ) -> None:
         self.change, self.language = change, language
 
-    def with_language(self, request: Any, language: str) -> Any:
-        return replace(request, options=language)
-
-    def for_partials(self, request: Any) -> Any:
-        return replace(request, batch_size=1)
+    def with_options(self, request: Any, **changes: Any) -> Any:
+        batch_size = 1 if "temperatures" in changes else request.batch_size
+        return replace(request, batch_size=batch_size, options=changes.get("language", request.options))
 
     def separator_in(self, language: str | None) -> str:
         return "" if language == "ja" else " "

@@ -12,13 +12,15 @@ from hostile_audio import make_speechlike
 from serve_examples import RATE, SURE, encode, speak
 from starlette.testclient import TestClient
 
+from asr.transcription import Model
+
 URL = "/v1/audio/transcriptions"
 AUDIO = speak(8.0)
 
 
 @pytest.fixture(scope="module")
 def expected(recognizer: Any) -> Any:
-    return recognizer.transcribe(AUDIO, RATE, options=SURE)
+    return Model(recognizer).transcribe(AUDIO, RATE, decoding=SURE)
 
 
 def post(client: TestClient, content: bytes | None = None, url: str = URL, **fields: Any) -> Any:
@@ -95,7 +97,7 @@ def test_what_is_offered_is_taken(client: TestClient, fields: dict[str, Any]) ->
 
 def test_settings_of_a_request_reach_the_model(client: TestClient, recognizer: Any) -> None:
     german = SURE.model_copy(update={"language": "de", "prompt": "a", "hotwords": ("ab",)})
-    expected = recognizer.transcribe(AUDIO, RATE, options=german).text
+    expected = Model(recognizer).transcribe(AUDIO, RATE, decoding=german).text
     fields = {"language": "de", "prompt": "a", "keywords[]": "ab"}
     assert post(client, **fields).json()["text"] == expected != post(client).json()["text"]
 
@@ -110,7 +112,9 @@ def test_chunking_changes_the_segments(client: TestClient) -> None:
 
 
 def test_translation(client: TestClient, recognizer: Any) -> None:
-    translated = recognizer.transcribe(AUDIO, RATE, options=SURE.model_copy(update={"task": "translate"}))
+    translated = Model(recognizer).transcribe(
+        AUDIO, RATE, decoding=SURE.model_copy(update={"task": "translate"})
+    )
     answer = post(client, url="/v1/audio/translations", response_format="verbose_json").json()
     assert answer["task"] == "translate" and answer["text"] == translated.text
     refused = post(client, url="/v1/audio/translations", language="de")

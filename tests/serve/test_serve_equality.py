@@ -15,11 +15,12 @@ import soundfile
 from serve_examples import at_a_port, load_tiny
 from test_serve_hostile import make_body
 
-from asr import cli, whisper as family
+from asr import cli
 from asr.recipe.speech_synthesis import synthesize
 from asr.serve import Scheduler, ServeConfig
 from asr.serve.app import build_app
-from asr.transcription.transcribe import load_model
+from asr.transcription import Model
+from asr.transcription.transcribe import load_transcriber
 
 ROOT = Path(__file__).resolve().parents[2]
 UNLIMITED = functools.partial(Scheduler, max_batch_seconds=1000.0)  # on a slow machine too, batches are full
@@ -68,7 +69,7 @@ def test_texts_are_those_of_the_command_line(
     expected = {path.stem: json.loads(path.read_text())["text"] for path in out.rglob("*.json")}
     assert len(expected) == 100 and len(set(expected.values())) > 20
     monkeypatch.setattr("asr.serve.service.Scheduler", UNLIMITED)
-    app = build_app({"an4": (load_model(model, "cpu"), None)}, ServeConfig(), None)
+    app = build_app({"an4": load_transcriber(model, "cpu")}, ServeConfig(), None)
     transcriber, sizes = app.state.service.models["an4"].scheduler.transcriber, list[int]()
     recognize = transcriber.recognize
 
@@ -88,9 +89,9 @@ def test_texts_of_whisper_do_not_depend_on_who_else_asks(
     files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recognizer = load_tiny()
-    expected = {path.stem: recognizer.transcribe(path).text for path in files}
+    expected = {path.stem: Model(recognizer).transcribe(path).text for path in files}
     monkeypatch.setattr("asr.serve.service.Scheduler", UNLIMITED)
-    app = build_app({"tiny": (recognizer, family)}, ServeConfig(), None)
+    app = build_app({"tiny": recognizer}, ServeConfig(), None)
     with at_a_port(app) as address:
         for at_once in (1, 8, 32):
             assert ask_all(address, files, "tiny", at_once) == expected, f"{at_once} at once"

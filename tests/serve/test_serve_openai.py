@@ -17,6 +17,7 @@ import pytest
 from serve_examples import RATE, SURE, at_a_port, encode, load_tiny, make_app, speak
 
 from asr.serve import Keys
+from asr.transcription import Model
 from asr.transcripts.transcript import format_transcript
 
 KEYS = Keys({"ann": hashlib.sha256(b"sesame").hexdigest()})
@@ -37,7 +38,7 @@ def client(address: str) -> openai.OpenAI:
 
 @pytest.fixture(scope="module")
 def expected(recognizer: Any) -> Any:
-    return recognizer.transcribe(AUDIO, RATE, options=SURE)
+    return Model(recognizer).transcribe(AUDIO, RATE, decoding=SURE)
 
 
 def ask(client: openai.OpenAI, **options: Any) -> Any:

@@ -15,6 +15,7 @@ import pytest
 from serve_examples import RATE, SURE, at_a_port, encode, make_app, speak
 
 from asr.serve import Keys
+from asr.transcription import Model
 
 pytest.importorskip("playwright")
 from playwright.sync_api import Page, expect, sync_playwright
@@ -79,7 +80,7 @@ def transcribe(page: Page) -> None:
 
 
 def test_a_file_becomes_text_with_times(page: Page, recognizer: Any) -> None:
-    expected = recognizer.transcribe(AUDIO, RATE, options=SURE)
+    expected = Model(recognizer).transcribe(AUDIO, RATE, decoding=SURE)
     transcribe(page)
     assert page.locator(".segment p").all_inner_texts() == [one.text for one in expected.segments]
     assert page.locator(".word").count() == len(expected.words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,14 +30,14 @@ from asr.audio import (
 )
 from asr.cli import limit_threads
 from asr.data import read_manifest
-from asr.decoding import ChecksConfig, DecodingConfig
+from asr.decoding import ChecksConfig, DecodingConfig, Lexicon
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
 from asr.models import Decoder, SpeechModel, build_model, is_int8_exact
 from asr.system import DecodingResources, RunConfig, System, load_state, save_checkpoint
 from asr.text import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
 from asr.train import train
-from asr.transcription import Recognizer, Request, load_model
+from asr.transcription import Model, Recognizer, Request, load_model, load_transcriber
 from asr.transcripts import Segment, Transcript
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
@@ -88,7 +89,7 @@ def transcribe_all(
 ) -> dict[str, Transcript]:
     method, _, speeds = method.partition(" at ")
     decoding = DecodingConfig(method=method, beam=2, speeds=(0.83, 1.0, 1.2) if speeds else (1.0,))  # type: ignore[arg-type]
-    results = list(recognizer.transcribe_files(files, batch_size=batch_size, decoding=decoding))
+    results = list(Model(recognizer).transcribe_files(files, batch_size=batch_size, decoding=decoding))
     assert [path for path, _ in results] == files
     assert all(isinstance(result, Transcript) for _, result in results)
     return {result.id: result for _, result in results if isinstance(result, Transcript)}
@@ -115,7 +116,7 @@ def test_a_segment_has_the_scores_of_its_text(tiny_run: Callable[..., RunConfig]
         -float(loss) / (len(segment.tokens) + 1), abs=1e-4
     )
     assert segment.no_speech_probability is None and segment.temperature is None
-    transcript = recognizer.transcribe(files[4], decoding=decoding)
+    transcript = Model(recognizer).transcribe(files[4], decoding=decoding)
     assert (transcript.model, transcript.compute_type) == ("runs/tiny", "float32 on cpu")
     assert all((one.average_log_probability or 0.0) < 0 for one in transcript.segments)
 
@@ -126,12 +127,14 @@ def test_segments_come_one_by_one(
     """Before the audio is read to its end, and the same as of the whole."""
     recognizer = build_recognizer(tiny_run, "lstm-ctc")
     decoding = DecodingConfig(method="ctc_greedy")
-    whole = recognizer.transcribe(files[-1], decoding=decoding)
-    assert tuple(recognizer.segments(files[-1], decoding=decoding, batch_size=8)) == whole.segments
+    whole = Model(recognizer).transcribe(files[-1], decoding=decoding)
+    assert (
+        tuple(Model(recognizer).iter_segments(files[-1], decoding=decoding, batch_size=8)) == whole.segments
+    )
     soundfile.write(tmp_path / "two.wav", np.stack([make_audio(2.0), make_audio(2.0, 1)], 1), RATE)
     asked: dict[str, Any] = {"decoding": decoding, "channels": "separate", "batch_size": 1}
-    two = recognizer.transcribe(tmp_path / "two.wav", **asked)
-    assert tuple(recognizer.segments(tmp_path / "two.wav", **asked)) == two.segments != ()
+    two = Model(recognizer).transcribe(tmp_path / "two.wav", **asked)
+    assert tuple(Model(recognizer).iter_segments(tmp_path / "two.wav", **asked)) == two.segments != ()
 
     decoded: list[AudioSegment] = []
     original = recognizer.recognize
@@ -142,10 +145,12 @@ def test_segments_come_one_by_one(
 
     recognizer.recognize = recognize  # type: ignore[method-assign]
     long = np.tile(make_audio(9.0), 20).astype(np.float32)
-    found = list(itertools.islice(recognizer.segments(long, RATE, decoding=decoding), 3))
+    found = list(
+        itertools.islice(Model(recognizer).iter_segments(long, RATE, decoding=decoding, batch_size=1), 3)
+    )
     assert len(found) == 3 and 0 < len(decoded) < 30
     with pytest.raises(UserError, match="cannot"):
-        list(recognizer.segments("no/such/file.wav"))
+        list(Model(recognizer).iter_segments("no/such/file.wav"))
 
 
 @pytest.mark.parametrize("name", ["lstm-ctc", "transformer-hybrid"])
@@ -160,7 +165,7 @@ def test_what_the_model_was_not_trained_for_is_said(
         resources = DecodingResources(min_log_probability=limit, trained_for="digits")
         whole = SegmentationConfig(method="none")
         own = Recognizer(system, "cpu", segmentation=whole, checks=ChecksConfig.off(), resources=resources)
-        return own.transcribe(path, decoding=decoding.model_copy(update=changed))
+        return Model(own).transcribe(path, decoding=decoding.model_copy(update=changed))
 
     def mean(path: Path) -> float:
         total, count = 0.0, 0
@@ -236,12 +241,16 @@ def test_what_is_heard_at_another_speed_has_the_times_of_the_recording(
     )
     samples = make_audio(3.0).astype(np.float32)
     slowed = soxr.resample(samples, 0.8 * RATE, RATE)
-    expected = recognizer.transcribe(slowed, RATE, decoding=DecodingConfig(method="ctc_beam"))
-    found = recognizer.transcribe(samples, RATE, decoding=DecodingConfig(method="ctc_beam", speeds=(0.8,)))
+    expected = Model(recognizer).transcribe(slowed, RATE, decoding=DecodingConfig(method="ctc_beam"))
+    found = Model(recognizer).transcribe(
+        samples, RATE, decoding=DecodingConfig(method="ctc_beam", speeds=(0.8,))
+    )
     assert found.text == expected.text != "" and found.duration == 3.0
     assert [word.end for word in found.words] == pytest.approx([0.8 * w.end for w in expected.words])
-    own = recognizer.transcribe(samples, RATE, decoding=DecodingConfig(method="ctc_beam"))
-    both = recognizer.transcribe(samples, RATE, decoding=DecodingConfig(method="ctc_beam", speeds=(1.0, 0.8)))
+    own = Model(recognizer).transcribe(samples, RATE, decoding=DecodingConfig(method="ctc_beam"))
+    both = Model(recognizer).transcribe(
+        samples, RATE, decoding=DecodingConfig(method="ctc_beam", speeds=(1.0, 0.8))
+    )
     assert own.text != found.text and both.text in (own.text, found.text)
 
 
@@ -288,27 +297,72 @@ def test_loading_leaves_the_environment_alone(
 
 def test_python_interface(tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "model", build_system(tiny_run, "transformer-hybrid"), {"step": 0})
-    recognizer = load_model(tmp_path / "model", "cpu", segmentation=SHORT, checks=ChecksConfig.off())
-    from_file = recognizer.transcribe(files[-1])
+    model = load_model(tmp_path / "model", "cpu", segmentation=SHORT, checks=ChecksConfig.off())
+    from_file = model.transcribe(files[-1])
     samples_S = audio.read(files[-1], RATE)
-    from_array = recognizer.transcribe(samples_S, RATE)
+    from_array = model.transcribe(samples_S, RATE)
     assert from_file.segments == from_array.segments and len(from_file.segments) > 1
     assert (from_file.id, from_array.audio, from_file.separator) == ("10", "", " ")
     assert from_file.duration == from_array.duration == 7.0
     assert all(segment.decoding == "joint" for segment in from_file.segments)
     with pytest.raises(UserError, match="sample_rate"):
-        recognizer.transcribe(samples_S)
+        model.transcribe(samples_S)
     with pytest.raises(UserError, match="a file has its own"):
-        recognizer.transcribe(files[0], 16_000)
+        model.transcribe(files[0], 16_000)
     with pytest.raises(UserError, match=r"no\.wav"):
-        recognizer.transcribe(tmp_path / "no.wav")
+        model.transcribe(tmp_path / "no.wav")
+    names = [name for name in dir(model) if not name.startswith("_")]
+    assert names == ["device", "iter_segments", "name", "precision", "transcribe", "transcribe_files"]
+    assert repr(model) == f"Model({tmp_path}/model, 0.0 M parameters, float32 on cpu)"
+    assert str(from_file) == from_file.text and repr(from_file).startswith(
+        "Transcript('10', 7.0 s, 6 segments: '"
+    )
+
+
+def test_options_of_a_call_are_those_of_the_command_line(
+    tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path
+) -> None:
+    """They mean the same settings; what the model does not support is refused, with what it supports."""
+    recognizer = build_recognizer(tiny_run, "transformer-hybrid")
+    model, requests = Model(recognizer), list[Request]()
+    recognizer.follow = lambda _, request: requests.append(request) or iter(())  # type: ignore[method-assign,func-returns-value]
+
+    def ask(**options: Any) -> Request:
+        assert list(model.iter_segments(files[0], **options)) == []
+        return requests[-1]
+
+    assert ask() == ask(beam=None) == Request()
+    assert ask(beam=3, decoding="ctc_beam").decoding == DecodingConfig(beam=3, method="ctc_beam")
+    config = DecodingConfig(nbest=2, beam=5)
+    assert ask(decoding=config).decoding == config
+    assert ask(decoding=config, beam=3).decoding == DecodingConfig(nbest=2, beam=3)
+    assert (ask(batch_size=1).batch_size, ask(channels=2).channels) == (1, 2)
+    (tmp_path / "words.txt").write_text("TEN\n")
+    limited = ask(lexicon=tmp_path / "words.txt")
+    assert isinstance(limited.language_model, Lexicon) and limited.decoding.language_model_weight == 0.3
+    assert ask(lexicon=str(tmp_path / "words.txt")).language_model is limited.language_model, "loaded once"
+    assert ask().language_model is None
+    supported = (
+        "native models do not support this option. They support beam, decoding, language_model, lexicon"
+    )
+    for wrong, message in (
+        ({"language": "de"}, f"language: {supported}"),
+        ({"beem": 3}, f"beem: {supported}"),
+        ({"beam": 0}, "decoding.beam = 0: expected"),
+        ({"decoding": "best"}, "best"),
+        ({"batch_size": 0}, "batch_size = 0: expected a whole number"),
+        ({"channels": "left"}, "channels"),
+        ({"lexicon": "no.txt"}, "no.txt: no such file"),
+    ):
+        with pytest.raises(UserError, match=re.escape(message)):
+            recognizer.check(ask(**wrong))
 
 
 def test_parts_of_a_file_have_the_times_of_the_file(
     tiny_run: Callable[..., RunConfig], files: list[Path]
 ) -> None:
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
-    transcript = recognizer.transcribe(Recording(files[-1], "u1", start=2.0, duration=3.0))
+    transcript = Model(recognizer).transcribe(Recording(files[-1], "u1", start=2.0, duration=3.0))
     assert (transcript.id, transcript.duration) == ("u1", 3.0) and transcript.segments
     assert all(2.0 <= segment.start < segment.end <= 5.02 for segment in transcript.segments)
 
@@ -319,10 +373,10 @@ def test_a_bad_file_is_reported_in_its_place_and_the_rest_goes_on(
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
     (tmp_path / "text.wav").write_text("no audio")
     mixed = [files[3], tmp_path / "text.wav", files[-1], tmp_path / "missing.wav", files[5]]
-    results = [result for _, result in recognizer.transcribe_files(mixed, batch_size=2)]
+    results = [result for _, result in Model(recognizer).transcribe_files(mixed, batch_size=2)]
     assert [isinstance(result, UserError) for result in results] == [False, True, False, True, False]
     assert "text.wav" in str(results[1]) and "missing.wav" in str(results[3])
-    assert results[2] == recognizer.transcribe(files[-1])
+    assert results[2] == Model(recognizer).transcribe(files[-1])
 
 
 def test_what_came_before_a_break_is_kept_and_the_break_is_said(
@@ -333,11 +387,11 @@ def test_what_came_before_a_break_is_kept_and_the_break_is_said(
     audio.write(tmp_path / "whole.flac", np.tile(samples_S, 4), RATE)
     content = (tmp_path / "whole.flac").read_bytes()
     (tmp_path / "cut.flac").write_bytes(content[: len(content) // 2])
-    ((_, transcript),) = recognizer.transcribe_files([tmp_path / "cut.flac"])
+    ((_, transcript),) = Model(recognizer).transcribe_files([tmp_path / "cut.flac"])
     assert isinstance(transcript, Transcript)
     assert 6 < transcript.duration < 22 and transcript.text
     assert len(transcript.warnings) == 1 and "cut.flac" in transcript.warnings[0]
-    whole = recognizer.transcribe(tmp_path / "whole.flac")
+    whole = Model(recognizer).transcribe(tmp_path / "whole.flac")
     assert whole.warnings == () and whole.duration == 28.0
     assert whole.text.startswith(transcript.text[:20])
 
@@ -349,13 +403,13 @@ def test_silence_and_noise_say_nothing(
     recognizer = build_recognizer(tiny_run, "transformer-hybrid")
     noise_S = 0.1 * np.random.default_rng(0).standard_normal(30 * RATE)
     for samples_S in (np.zeros(30 * RATE), noise_S, np.zeros(0), np.zeros(100)):
-        assert recognizer.transcribe(samples_S, RATE).segments == ()
+        assert Model(recognizer).transcribe(samples_S, RATE).segments == ()
 
 
 def test_stopping_early_leaves_no_thread(tiny_run: Callable[..., RunConfig], files: list[Path]) -> None:
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
     before = threading.active_count()
-    results = recognizer.transcribe_files(files * 20, batch_size=1)
+    results = Model(recognizer).transcribe_files(files * 20, batch_size=1)
     next(results)
     results.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
@@ -364,7 +418,7 @@ def test_stopping_early_leaves_no_thread(tiny_run: Callable[..., RunConfig], fil
 def test_half_precision_runs(tiny_run: Callable[..., RunConfig], files: list[Path]) -> None:
     system = build_system(tiny_run, "transformer-hybrid")
     recognizer = Recognizer(system, "cpu", "bf16", segmentation=SHORT, checks=ChecksConfig.off())
-    assert recognizer.transcribe(files[-1]).segments
+    assert Model(recognizer).transcribe(files[-1]).segments
     with pytest.raises(UserError, match="int8_bf16 is for Whisper models"):
         Recognizer(system, "cpu", "int8_bf16")
 
@@ -379,7 +433,7 @@ def test_a_model_in_8_bits(tiny_run: Callable[..., RunConfig], files: list[Path]
     whole, rounded = (recognizer.decoder.encode([audio_S]).ctc_BTV.exp() for recognizer in found)
     assert not torch.equal(whole, rounded)
     torch.testing.assert_close(whole, rounded, rtol=0, atol=0.02)
-    assert found[1].transcribe(files[-1]).compute_type == "int8 on cpu"
+    assert Model(found[1]).transcribe(files[-1]).compute_type == "int8 on cpu"
 
 
 @pytest.mark.slow
@@ -392,7 +446,7 @@ def test_words_are_found_where_they_were_put(tiny_run: Callable[..., RunConfig])
         *("optim.learning_rate=2e-3", "optim.schedule=cosine"),
     )
     train(settings)
-    recognizer = load_model(settings.output_dir, "cpu")
+    model = load_model(settings.output_dir, "cpu")
     source = np.random.default_rng(7)
     errors, num_right = [], 0
     for _ in range(20):
@@ -403,7 +457,7 @@ def test_words_are_found_where_they_were_put(tiny_run: Callable[..., RunConfig])
             places.append((word, time / RATE, (time + sound) / RATE))
             pieces.append(tone + 0.003 * source.standard_normal(len(tone)))
             time += len(tone)
-        transcript = recognizer.transcribe(np.concatenate(pieces), RATE)
+        transcript = model.transcribe(np.concatenate(pieces), RATE)
         if transcript.text.split() == [word for word, _, _ in places]:
             num_right += 1
             for word, (_, start, end) in zip(transcript.words, places, strict=True):
@@ -421,4 +475,4 @@ def test_segments_are_no_longer_than_what_training_heard(
     train(tiny_run("train.steps=2"))
     longest = max(utterance.duration for utterance in read_manifest(tones / "train.jsonl"))
     assert load_state(tmp_path / "run" / "model")["longest_seconds"] == pytest.approx(longest)
-    assert load_model(tmp_path / "run", "cpu").segmentation.max_seconds == max(4.0, longest)
+    assert load_transcriber(tmp_path / "run", "cpu").segmentation.max_seconds == max(4.0, longest)

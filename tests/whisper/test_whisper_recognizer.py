@@ -25,7 +25,7 @@ from asr.decoding import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.models import Int8Linear, is_fast, is_int8_exact
 from asr.scale import STATE, OutputFolder
-from asr.transcription import Request, load_model
+from asr.transcription import Model, Request, load_transcriber
 from asr.transcripts import Segment, Transcript, Word
 from asr.whisper import (
     WhisperDecodingConfig,
@@ -57,7 +57,8 @@ def read(
     recognizer: WhisperRecognizer, files: list[Path], batch_size: int, config: WhisperDecodingConfig
 ) -> list[Transcript]:
     results = [
-        result for _, result in recognizer.transcribe_files(files, batch_size=batch_size, options=config)
+        result
+        for _, result in Model(recognizer).transcribe_files(files, batch_size=batch_size, decoding=config)
     ]
     assert all(isinstance(result, Transcript) for result in results)
     return results  # type: ignore[return-value]
@@ -89,7 +90,7 @@ def test_company_changes_nothing(
 def test_a_segment_has_the_scores_of_its_window(recognizer: WhisperRecognizer, files: list[Path]) -> None:
     """Equal to those of the window, which the decoder is asked for once more here."""
     config = ENGLISH.model_copy(update={"language": None})
-    transcript = recognizer.transcribe(files[1], options=config)
+    transcript = Model(recognizer).transcribe(files[1], decoding=config)
     (segment, *_), tokenizer = transcript.segments, recognizer.tokenizer
     place = AudioSegment(0.0, audio.read(files[1], RATE), RATE)
     asked = recognizer.encode([place], config)
@@ -104,7 +105,7 @@ def test_a_segment_has_the_scores_of_its_window(recognizer: WhisperRecognizer, f
     assert segment.average_log_probability < 0 and segment.temperature == 0.0
     shown = [token for one in transcript.segments for token in one.tokens]
     assert tokenizer.decode(shown).split() == transcript.text.split()
-    told = recognizer.transcribe(files[1], options=ENGLISH)
+    told = Model(recognizer).transcribe(files[1], decoding=ENGLISH)
     assert told.language_probability is None
 
 
@@ -118,7 +119,7 @@ def test_tokens_of_time_are_no_words(
     for tokens in (text, [time, *text, time + 20]):
         reading = Segment(0, 0, "a b", decoding="greedy", language="en", tokens=tuple(tokens))
         monkeypatch.setattr(recognizer, "decode", lambda *_, reading=reading: [reading])
-        found.append(recognizer.transcribe(files[1], options=ENGLISH))
+        found.append(Model(recognizer).transcribe(files[1], decoding=ENGLISH))
     assert [word.text for word in found[0].words] == ["a", "b"]
     assert found[1].words == found[0].words
 
@@ -204,17 +205,29 @@ def test_one_language_for_a_recording(
 
 def test_python_interface(recognizer: WhisperRecognizer, files: list[Path], tmp_path: Path) -> None:
     samples_S = audio.read(files[3], RATE)
-    from_array = recognizer.transcribe(samples_S, RATE, options=ENGLISH)
-    from_file = recognizer.transcribe(files[3], options=ENGLISH)
+    from_array = Model(recognizer).transcribe(samples_S, RATE, decoding=ENGLISH)
+    from_file = Model(recognizer).transcribe(files[3], decoding=ENGLISH)
     assert from_array == dataclasses.replace(from_file, id="", audio="")
+    model, like = Model(recognizer), ENGLISH.model_copy(update={"beam": 2})
+    assert model.transcribe(files[3], language="English", beam=2, decoding=ENGLISH) == model.transcribe(
+        files[3], decoding=like
+    )
+    assert repr(model).startswith("Model(whisper ") and repr(model).endswith(" on cpu)")
     wrong: Any
+    supported = (
+        "Whisper models do not support this option. They support language, task, prompt, hotwords, beam"
+    )
     for path, wrong, message in (
-        (files[0], {"decoding": DecodingConfig(beam=3)}, "are for models trained here"),
-        (files[0], {"options": WhisperDecodingConfig(language="yue")}, "language yue has no token"),
-        (tmp_path / "no.wav", {"options": ENGLISH}, r"no\.wav"),
+        (files[0], {"decoding": DecodingConfig(beam=3)}, f"decoding: {supported}"),
+        (files[0], {"decoding": "ctc"}, f"decoding: {supported}"),
+        (files[0], {"lexicon": "words.txt"}, f"lexicon: {supported}"),
+        (files[0], {"language": "yue"}, "language yue has no token"),
+        (files[0], {"language": "klingon"}, "not a language of Whisper"),
+        (files[0], {"hotwords": 3}, "whisper.hotwords = 3: expected"),
+        (tmp_path / "no.wav", {"decoding": ENGLISH}, r"no\.wav"),
     ):
         with pytest.raises(UserError, match=message):
-            recognizer.transcribe(path, **wrong)
+            Model(recognizer).transcribe(path, **wrong)
 
 
 def test_languages_without_spaces_join_without(recognizer: WhisperRecognizer, files: list[Path]) -> None:
@@ -302,7 +315,10 @@ def test_what_whisper_takes(models: dict[str, str], call: Call, monkeypatch: pyt
     Path("words.txt").write_text("the rain\n")
     for options, message in (
         (["--language", "de"], "English only"),
-        (["--decoding", "attention"], "are for models trained here"),
+        (
+            ["--decoding", "attention"],
+            "--decoding: Whisper models do not support this option. They support --l",
+        ),
         (["--set", "decoding.nbest=2"], "are for models trained here"),
         (["--lexicon", "words.txt"], "--lexicon"),
         (["--task", "translate"], "task translate"),
@@ -334,7 +350,7 @@ def test_eight_bits(files: list[Path], models: dict[str, str], monkeypatch: pyte
         assert transcript.text == read(quantized, [path], 1, ENGLISH)[0].text
 
     def has_int8(precision: Any) -> bool:
-        loaded: Any = load_model(models["first"], "cpu", precision)
+        loaded: Any = load_transcriber(models["first"], "cpu", precision)
         return isinstance(loaded.model.decoder.output, Int8Linear)
 
     assert has_int8("int8") and not has_int8("float32")
@@ -393,7 +409,7 @@ def test_evaluate_command(models: dict[str, str], call: Call) -> None:
     assert reference == "it's twenty प्रेम (u2)\nc z 8 (u1)\n", "vowel signs stay"
     for options, message in (
         (["--set", "whisper.language=de"], "English only"),
-        (["--decoding", "joint"], "--decoding is for native models"),
+        (["--decoding", "joint"], "--decoding: Whisper models do not support"),
     ):
         status, _, errors = call(*command, *options)
         assert status == 2 and message in errors

@@ -1,0 +1,112 @@
+"""`asr.load_model` and the model that it returns, whose options are named as those of `asr transcribe`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from asr.audio.segmentation import AudioFile, AudioInput, Channels, SegmentationConfig, make_recording
+from asr.config import Config
+from asr.decoding.hypothesis import ChecksConfig
+from asr.errors import UserError, shorten
+from asr.models.speech_model import Precision
+from asr.system.run_config import find_resources
+from asr.transcription.arguments import TranscriptionSettings, find_options, load_settings, read_options
+from asr.transcription.transcribe import Request, Transcriber, load_transcriber
+from asr.transcripts.transcript import Segment, Transcript
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Options(TypedDict, total=False):
+    """Options of a call; None is the default. docs/python.md explains them."""
+
+    language: str | None
+    task: Literal["transcribe", "translate"] | None
+    prompt: str | None
+    hotwords: Sequence[str] | None
+    beam: int | None
+    decoding: str | Config | None  # a method, or all settings: a DecodingConfig or WhisperDecodingConfig
+    language_model: str | Path | None
+    lexicon: str | Path | None
+    channels: Channels | None
+    batch_size: int | None
+
+
+class Model:
+    """A speech recognition model, made by `load_model`."""
+
+    def __init__(self, transcriber: Transcriber) -> None:
+        self._transcriber = transcriber
+        self.name, self.device = transcriber.name, str(transcriber.device)
+        self.precision: str = transcriber.precision
+
+    def __repr__(self) -> str:
+        own, label = self._transcriber, self.name
+        if own.family is not None and own.family.section not in label.lower():
+            label = f"{own.family.section} {label}"
+        return f"Model({label}, {own.num_parameters / 1e6:,.1f} M parameters, {own.compute_type})"
+
+    def transcribe(
+        self, audio: AudioInput, sample_rate: int | None = None, **options: Unpack[Options]
+    ) -> Transcript:
+        """Transcribe a path; an array or tensor of samples with their `sample_rate`; or a file as bytes or
+        opened. Raises AudioError if nothing can be read; a damaged file gives what is whole, and `warnings`.
+        """
+        request = self._make_request(options)
+        return self._transcriber.transcribe_recording(make_recording(audio, sample_rate), request)
+
+    def iter_segments(
+        self, audio: AudioInput, sample_rate: int | None = None, **options: Unpack[Options]
+    ) -> Iterator[Segment]:
+        """Transcribe one recording segment by segment; the first ones come soonest with `batch_size=1`."""
+        request = self._make_request(options)
+        for result in self._transcriber.follow(make_recording(audio, sample_rate), request):
+            if isinstance(result, Segment):
+                yield result
+            elif request.channels == "separate":  # no segment of a channel comes before the end of all
+                yield from result.segments
+
+    def transcribe_files(
+        self, files: Iterable[AudioFile], **options: Unpack[Options]
+    ) -> Iterator[tuple[AudioFile, Transcript | UserError]]:
+        """Transcribe files, in their order: each with its transcript, or the error that says why not."""
+        files = list(files)
+        given, request = iter(files), self._make_request(options)
+        for _, result in self._transcriber.transcribe_events(map(make_recording, files), request):
+            if not isinstance(result, Segment):
+                yield next(given), result
+
+    def _make_request(self, options: Options) -> Request:
+        own, given = self._transcriber, {name: value for name, value in options.items() if value is not None}
+        batch_size, channels = given.pop("batch_size", 8), given.pop("channels", "mix")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise UserError(
+                f"batch_size = {shorten(batch_size)}: expected a whole number of segments, 1 or more"
+            )
+        settings, resources = read_options(given, own.family), own.resources
+        files = {name: str(given[name]) for name in ("language_model", "lexicon") if name in given}
+        if files or "decoding" in given:
+            resources = find_resources(None, **files)
+        settings["channels"] = json.dumps(channels, default=str)
+        read = load_settings(TranscriptionSettings, settings, (), resources)
+        family, language_model = find_options(read, own.family), own.load_resources(resources)
+        return Request(read.decoding, language_model, batch_size, family, read.channels)
+
+
+def load_model(
+    source: str | Path | None = None,
+    device: str = "auto",
+    precision: Precision = "auto",
+    *,
+    segmentation: SegmentationConfig | None = None,
+    checks: ChecksConfig | None = None,
+) -> Model:
+    """Load the model of a run or checkpoint (folders), or a pretrained one (files, or a name on the hub).
+
+    Default: the model that the environment names in ASR_MODEL, else whisper-base, on a GPU if there is one.
+    """
+    return Model(load_transcriber(source, device, precision, segmentation, checks))
