@@ -42,11 +42,7 @@ class Config(pydantic.BaseModel, metaclass=_CheckedType):
     """Base of every section. The string below a field is its documentation: `asr info CONFIG` prints it."""
 
     model_config = pydantic.ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
     def refuse_idle(self, is_used: bool, needs: str, *names: str) -> None:
@@ -265,10 +261,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
 
 
 def _explain(
-    error: pydantic.ValidationError,
-    config_class: Any,
-    tree: Mapping[str, Any],
-    locate: Callable[[str], str],
+    error: pydantic.ValidationError, config_class: Any, tree: Mapping[str, Any], locate: Callable[[str], str]
 ) -> str:
     """Explain each fault. `locate`: begins the line about a key."""
     known = dict.fromkeys(key for key, _ in _known_keys(config_class))

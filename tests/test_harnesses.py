@@ -49,17 +49,11 @@ DAMAGED_AUDIO = {
         READ + "itertools.islice(read(*given, on_damage=on_damage, block_seconds=10, **rest), 1)",
         "WRONG",
     ),
-    "cuts: adds silence": (
-        READ + "[*read(*given, on_damage=on_damage, **rest), np.zeros(16_000)]",
-        "WRONG",
-    ),
+    "cuts: adds silence": (READ + "[*read(*given, on_damage=on_damage, **rest), np.zeros(16_000)]", "WRONG"),
     "mutations: none": ("", "damaged, told"),
     "mutations: ends the process": (READ + "read(*given, on_damage=lambda _: os.abort(), **rest)", "crash"),
     "mutations: hangs": (READ + "read(*given, on_damage=lambda _: all(itertools.count(1)), **rest)", "hang"),
-    "mutations: takes memory": (
-        READ + "read(*given, on_damage=lambda _: b'1' * 10**9, **rest)",
-        "took",
-    ),
+    "mutations: takes memory": (READ + "read(*given, on_damage=lambda _: b'1' * 10**9, **rest)", "took"),
 }
 TRANSCRIPTION = {
     "none": ("", "outputs equal"),

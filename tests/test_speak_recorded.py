@@ -56,8 +56,7 @@ def test_texts_of_a_manifest_are_spoken_the_same_on_each_run(
     runs = []
     for name in ("first", "second"):
         monkeypatch.setattr(
-            "sys.argv",
-            ["speak_recorded", "texts", str(tmp_path / name), "--texts", str(texts), "--num", "3"],
+            "sys.argv", ["speak_recorded", "texts", str(tmp_path / name), "--texts", str(texts), "--num", "3"]
         )
         assert tool.main() == 0
         assert capsys.readouterr().out == f"{tmp_path / name / 'train_recorded.jsonl'}\n"

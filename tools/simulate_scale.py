@@ -351,10 +351,7 @@ def show_sizes(f: Mapping[str, float]) -> None:
             "failures in an epoch",
             lambda hours: f"{hours * 3600 / rate / 3600 * f['gpus'] / f['gpu_mtbf']:,.2f}",
         ),
-        (
-            "transcription: on the GPUs, hours",
-            lambda hours: f"{hours / transcription['GPUs']:,.2f}",
-        ),
+        ("transcription: on the GPUs, hours", lambda hours: f"{hours / transcription['GPUs']:,.2f}"),
         (
             "  the driver reads the headers before, hours",
             lambda hours: f"{hours / transcription['the driver: headers, before it starts']:,.1f}",

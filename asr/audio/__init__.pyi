@@ -22,8 +22,4 @@ from .segmentation import (
     split_at_pauses as split_at_pauses,
     split_channels as split_channels,
 )
-from .silero import (
-    SileroDetector as SileroDetector,
-    SileroModel as SileroModel,
-    load_silero as load_silero,
-)
+from .silero import SileroDetector as SileroDetector, SileroModel as SileroModel, load_silero as load_silero

@@ -17,15 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from asr.batches.augment import Augmenter
-from asr.batches.builder import (
-    Batch,
-    BatchBuilder,
-    Inputs,
-    Skipped,
-    encode_text,
-    needed_frames,
-    pad_rows,
-)
+from asr.batches.builder import Batch, BatchBuilder, Inputs, Skipped, encode_text, needed_frames, pad_rows
 from asr.batches.order import ONE_PROCESS, ProcessShare, group_by_length, hash_names, plan_epoch
 from asr.data.manifest import Manifest, Utterance
 from asr.errors import UserError

@@ -78,11 +78,7 @@ ONE_PROCESS = ProcessShare()  # takes all batches
 
 
 def plan_epoch(
-    seconds_N: np.ndarray,
-    config: BatchConfig,
-    seed: int,
-    epoch: int,
-    world_size: int,
+    seconds_N: np.ndarray, config: BatchConfig, seed: int, epoch: int, world_size: int
 ) -> list[np.ndarray]:
     """The batches of all processes together, as positions. Only their number depends on `world_size`."""
     groups = order_batches(seconds_N, config, seed, epoch)
@@ -100,11 +96,7 @@ def too_few_batches(count: int, world_size: int) -> UserError:
 
 
 def order_batches(
-    seconds_N: np.ndarray,
-    config: BatchConfig,
-    seed: int,
-    epoch: int,
-    window: int = 0,
+    seconds_N: np.ndarray, config: BatchConfig, seed: int, epoch: int, window: int = 0
 ) -> list[np.ndarray]:
     """The batches of an epoch, or of one of its windows, in their order."""
     stream = random_stream(seed, epoch, "order", *([window] if window else []))
@@ -131,9 +123,7 @@ def order_shards(counts: Sequence[int], window_shards: int, seed: int, epoch: in
 
 
 def group_by_length(
-    seconds_N: np.ndarray,
-    config: BatchConfig,
-    stream: np.random.Generator | None,
+    seconds_N: np.ndarray, config: BatchConfig, stream: np.random.Generator | None
 ) -> list[np.ndarray]:
     """Group by similar length within the limits, from short to long.
 

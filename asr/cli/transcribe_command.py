@@ -148,11 +148,7 @@ def run(args: argparse.Namespace) -> int:
     if args.audio:
         require_any_input(*args.audio)
     from asr.files import find_families
-    from asr.transcription.arguments import (
-        TranscriptionSettings,
-        find_recordings,
-        print_settings,
-    )
+    from asr.transcription.arguments import TranscriptionSettings, find_recordings, print_settings
 
     if args.set == ["list"]:
         print_settings(TranscriptionSettings())

@@ -11,14 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.decoding.hypothesis import (
-    DecodingConfig,
-    EncodedAudio,
-    FusionModel,
-    FusionState,
-    Hypothesis,
-    NBest,
-)
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, FusionModel, FusionState, Hypothesis, NBest
 from asr.errors import UserError
 from asr.models import SpeechModel
 from asr.models.decoders import CTCPrefixes, Decoder, DecoderState, mask_padding
@@ -477,10 +470,7 @@ def _read_prefixes(
 
 
 def rescore(
-    encoded: EncodedAudio,
-    nbest: NBest,
-    config: DecodingConfig,
-    language_model: FusionModel | None = None,
+    encoded: EncodedAudio, nbest: NBest, config: DecodingConfig, language_model: FusionModel | None = None
 ) -> NBest:
     """Sort the texts again by decoder and CTC, and cut them to `config.nbest`; all are scored in one pass."""
     tokens_RU, counts_R = pad_texts(nbest, encoded.lengths_B.device)

@@ -460,7 +460,7 @@ def _sums_before(scores: Tensor) -> Tensor:
 
 # From the section of a config to its class.
 DECODERS: dict[type[DecoderConfig], Callable[[Any, int, int], AnyDecoder]] = {
-    TransformerDecoderConfig: TransformerDecoder,
+    TransformerDecoderConfig: TransformerDecoder
 }
 
 if TYPE_CHECKING:

@@ -293,12 +293,7 @@ class SelfAttention(nn.Module):
     """A sequence attends to itself."""
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        rotary: bool = False,
-        window: Window | None = None,
+        self, dim: int, num_heads: int, *, rotary: bool = False, window: Window | None = None
     ) -> None:
         super().__init__()
         assert dim % num_heads == 0

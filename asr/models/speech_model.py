@@ -118,10 +118,7 @@ Precision = Literal["auto", "float32", "bf16", "fp16", "int8", "int8_bf16"]
 
 # Instructions that multiply matrices at least 1.5 times as fast as those of float32, by the names of
 # torch.cpu.get_capabilities(). What is not in the table is left to the setting: on ARM nothing was measured.
-FAST_INSTRUCTIONS = {
-    "int8": ("amx_int8", "avx512_vnni", "avx_vnni"),
-    "bf16": ("amx_bf16", "avx512_bf16"),
-}
+FAST_INSTRUCTIONS = {"int8": ("amx_int8", "avx512_vnni", "avx_vnni"), "bf16": ("amx_bf16", "avx512_bf16")}
 BF16_COMPUTE_CAPABILITY = (8, 0)  # of GPUs, from Ampere on
 MAX_KERNELS = 128
 

@@ -185,10 +185,7 @@ def describe_score(score: Score) -> dict[str, Any]:
 
 
 def _describe_characters(score: Score) -> dict[str, Any]:
-    return {
-        "cer": score.cer,
-        "cer_interval": _describe_interval(score.characters.interval),
-    }
+    return {"cer": score.cer, "cer_interval": _describe_interval(score.characters.interval)}
 
 
 def _describe_interval(interval: Interval | None) -> list[float] | None:

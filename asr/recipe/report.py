@@ -8,20 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from asr.errors import UserError
-from asr.recipe.evaluation import (
-    RESULTS,
-    TABLE,
-    Record,
-    collect_texts,
-    score_runs,
-    write_table,
-)
-from asr.recipe.experiment import (
-    Experiment,
-    PlannedRun,
-    read_record,
-    write_record,
-)
+from asr.recipe.evaluation import RESULTS, TABLE, Record, collect_texts, score_runs, write_table
+from asr.recipe.experiment import Experiment, PlannedRun, read_record, write_record
 from asr.scoring.counting import describe_choice
 from asr.scoring.result import Rows, markdown_table, percent, show_interval
 

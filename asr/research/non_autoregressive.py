@@ -125,11 +125,7 @@ class LengthDecoder(NonAutoregressiveDecoder):
         self.length_predictor = LengthPredictor(memory_dim)
 
     def forward(
-        self,
-        counts_R: Tensor,
-        max_count: int,
-        kv: list[EncoderKV],
-        weights_of: WeightsOf | None = None,
+        self, counts_R: Tensor, max_count: int, kv: list[EncoderKV], weights_of: WeightsOf | None = None
     ) -> tuple[Tensor, Weights]:
         """(R, max_count, V) scores of texts of these lengths."""
         x_RUD = self.output.weight.new_zeros(len(counts_R), max_count, self.dim)

@@ -107,10 +107,7 @@ def _attended_steps(weights: Weights, queries_R: Tensor, lengths_R: Tensor) -> T
 
 
 def _list(
-    tokens_RU: Tensor,
-    counts_R: Tensor,
-    log_probabilities_R: Tensor,
-    attended_RN: Tensor,
+    tokens_RU: Tensor, counts_R: Tensor, log_probabilities_R: Tensor, attended_RN: Tensor
 ) -> list[Hypothesis]:
     """Each row as a hypothesis. Attention that is nan was not asked for."""
     columns = (tokens_RU, counts_R, log_probabilities_R, attended_RN)

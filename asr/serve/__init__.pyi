@@ -9,9 +9,5 @@ from .live import (
     write_live as write_live,
 )
 from .realtime import Session as Session
-from .scheduler import (
-    Client as Client,
-    Scheduler as Scheduler,
-    WithdrawnError as WithdrawnError,
-)
+from .scheduler import Client as Client, Scheduler as Scheduler, WithdrawnError as WithdrawnError
 from .service import Keys as Keys, ServeConfig as ServeConfig

@@ -45,14 +45,7 @@ from asr.serve.api import (
 )
 from asr.serve.realtime import run_session
 from asr.serve.scheduler import Client, WithdrawnError
-from asr.serve.service import (
-    Keys,
-    ServeConfig,
-    Service,
-    end_tasks,
-    open_upload,
-    transcribe_upload,
-)
+from asr.serve.service import Keys, ServeConfig, Service, end_tasks, open_upload, transcribe_upload
 from asr.transcription.transcribe import Transcriber
 from asr.transcripts.transcript import Segment, Transcript
 

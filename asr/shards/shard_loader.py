@@ -124,11 +124,7 @@ class ShardLoader(UtteranceLoader):
     """Loader of the batches of one or more folders of shards."""
 
     def __init__(
-        self,
-        folders: Sequence[ShardFolder],
-        inputs: Inputs,
-        config: BatchConfig,
-        **options: Any,
+        self, folders: Sequence[ShardFolder], inputs: Inputs, config: BatchConfig, **options: Any
     ) -> None:
         self._folders = folders
         name = " + ".join(folder.address for folder in folders)

@@ -39,10 +39,7 @@ PUBLISHED = ("recipes/*/results/*", "recipes/*/studies/*")  # results of runs: n
 
 
 def save_checkpoint(
-    folder: Path,
-    system: System[Net],
-    state: Mapping[str, Any],
-    weights: Mapping[str, Tensor] | None = None,
+    folder: Path, system: System[Net], state: Mapping[str, Any], weights: Mapping[str, Tensor] | None = None
 ) -> None:
     """Write the folder, whole or not at all. `weights` (an average, say) stand for those of the model.
 
@@ -70,10 +67,7 @@ def copy_tensors(
 
 
 def write_checkpoint(
-    folder: Path,
-    system: System[Net],
-    state: Mapping[str, Any],
-    files: Mapping[str, dict[str, Tensor]],
+    folder: Path, system: System[Net], state: Mapping[str, Any], files: Mapping[str, dict[str, Tensor]]
 ) -> None:
     """Write the folder, whole or not at all. `files`: from `copy_tensors`."""
     require_local(folder)

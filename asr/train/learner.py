@@ -228,8 +228,7 @@ def halve_largest(batches: list[Batch]) -> list[Batch]:
             "lower batches.max_utterance_seconds (max_tokens for text), or take a smaller model"
         )
     logger.warning(
-        "out of memory: a batch of %d utterances is halved; lower batches.max_seconds to avoid it",
-        len(batch),
+        "out of memory: a batch of %d utterances is halved; lower batches.max_seconds to avoid it", len(batch)
     )
     middle = len(batch) // 2
     halves = [batch.take(rows) for rows in (range(middle), range(middle, len(batch)))]

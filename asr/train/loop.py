@@ -54,13 +54,7 @@ from asr.train.distributed import (
     sum_over_processes,
     wait_for_all,
 )
-from asr.train.learner import (
-    Learner,
-    Outcome,
-    Precision,
-    choose_precision,
-    keep_freed_memory,
-)
+from asr.train.learner import Learner, Outcome, Precision, choose_precision, keep_freed_memory
 from asr.train.monitor import Callback, Monitor, compute_means, draw_log, read_log, show_progress
 from asr.train.preparation import TrainingData, find_last_checkpoint, hash_data, prepare_system
 

@@ -40,12 +40,7 @@ from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, FusionModel
 from asr.decoding.timestamps import TokenTime, has_spaces, split_words, time_words
 from asr.errors import UserError
 from asr.files import Family, find_family
-from asr.models.speech_model import (
-    Precision,
-    choose_device,
-    quantize_layers,
-    resolve_precision,
-)
+from asr.models.speech_model import Precision, choose_device, quantize_layers, resolve_precision
 from asr.system.run_config import (
     DecodingResources,
     System,

@@ -97,10 +97,5 @@ RECIPE = Recipe(
     prepare=prepare,
     source="license LDC2005S15 and LDC2005T32 at https://catalog.ldc.upenn.edu",
     chosen_by="cer",
-    systems=share_systems(
-        __file__,
-        "features.sample_rate=8000",
-        "train.select_by=cer",
-        WITHOUT_TAGS,
-    ),
+    systems=share_systems(__file__, "features.sample_rate=8000", "train.select_by=cer", WITHOUT_TAGS),
 )

@@ -203,9 +203,6 @@ RECIPE = Recipe(
     source="license LDC97S62, LDC2002S09 and LDC2002T43 at https://catalog.ldc.upenn.edu, and unpack "
     "https://www.openslr.org/resources/5/switchboard_word_alignments.tar.gz",
     systems=share_systems(
-        __file__,
-        "features.sample_rate=8000",
-        "tokenizer={type: bpe, vocab_size: 2000}",
-        WITHOUT_TAGS,
+        __file__, "features.sample_rate=8000", "tokenizer={type: bpe, vocab_size: 2000}", WITHOUT_TAGS
     ),
 )

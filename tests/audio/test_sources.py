@@ -14,13 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from asr.audio import (
-    Recording,
-    make_recording,
-    read_ahead,
-    read_recording,
-    reading as audio,
-)
+from asr.audio import Recording, make_recording, read_ahead, read_recording, reading as audio
 from asr.errors import UserError
 
 

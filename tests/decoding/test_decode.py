@@ -180,8 +180,7 @@ def test_rescoring_in_half_precision_rounds_no_more_than_the_model(monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    "name",
-    mark_relatives([HYBRID, "attention-location", "intra-attention-decoder", "single-summary-hybrid"]),
+    "name", mark_relatives([HYBRID, "attention-location", "intra-attention-decoder", "single-summary-hybrid"])
 )
 @every_method
 def test_the_batch_changes_nothing(method: str, name: str) -> None:

@@ -16,14 +16,7 @@ from system_examples import save_talker
 from asr import cli
 from asr.audio import AudioSegment, SegmentationConfig
 from asr.decoding import ChecksConfig
-from asr.evaluation import (
-    END,
-    attention_pictures,
-    compute_spectrogram,
-    draw,
-    draw_recording,
-    draw_text,
-)
+from asr.evaluation import END, attention_pictures, compute_spectrogram, draw, draw_recording, draw_text
 from asr.models import FrameTimes
 from asr.system import load_system
 from asr.transcription import Model, Recognizer, Request

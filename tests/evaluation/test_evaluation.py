@@ -17,11 +17,7 @@ from system_examples import WORDS, save_talker
 
 from asr.audio import reading as audio
 from asr.data import Utterance
-from asr.decoding import (
-    ChecksConfig,
-    DecodingConfig,
-    offered_methods,
-)
+from asr.decoding import ChecksConfig, DecodingConfig, offered_methods
 from asr.errors import UserError
 from asr.evaluation import (
     EvaluatedSplit,

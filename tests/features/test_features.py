@@ -19,12 +19,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 import asr.features.front_end
-from asr.features import (
-    FeaturesConfig,
-    FrontEnd,
-    compute_kaldi_filters,
-    compute_povey_window,
-)
+from asr.features import FeaturesConfig, FrontEnd, compute_kaldi_filters, compute_povey_window
 
 KALDI_TOLERANCE = 1e-3  # float32 rounding in Kaldi itself: its own implementations differ by as much
 RATE = 16_000

@@ -207,13 +207,7 @@ def test_a_channel_can_only_be_chosen_where_there_is_one(tmp_path: Path) -> None
 
 def test_a_folder_is_written_as_kaldi_would(tmp_path: Path) -> None:
     utterances = [
-        Utterance(
-            id="s2-b",
-            audio="/x b.wav",
-            duration=2.0,
-            text="two",
-            speaker="s2",
-        ),
+        Utterance(id="s2-b", audio="/x b.wav", duration=2.0, text="two", speaker="s2"),
         Utterance(id="s1-Z", audio="/a.wav", duration=1.0 / 3, text="", speaker="s1"),
         Utterance(id="s1-a", audio="/a.wav", start=0.1, duration=0.2, text="x", speaker="s1"),
     ]

@@ -17,12 +17,7 @@ from model_examples import (
     mark_relatives,
 )
 
-from asr.models import (
-    Decoder,
-    SpeechModel,
-    SpeechModelConfig,
-    Targets,
-)
+from asr.models import Decoder, SpeechModel, SpeechModelConfig, Targets
 from asr.text import EOS_ID
 
 # B batch, T frames or encoded steps, U tokens, N rows of the decoder
@@ -222,10 +217,7 @@ def test_ten_utterances_are_learned_by_heart(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [
-        ({"decoder": None}, "ctc_weight = 0.3"),
-        ({"ctc_weight": 1.0}, "ctc_weight = 1.0"),
-    ],
+    [({"decoder": None}, "ctc_weight = 0.3"), ({"ctc_weight": 1.0}, "ctc_weight = 1.0")],
 )
 def test_config_names_the_settings_in_conflict(changes: dict[str, Any], message: str) -> None:
     tree = {"encoder": {"type": "transformer"}, "decoder": {}}

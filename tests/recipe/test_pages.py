@@ -112,11 +112,7 @@ def claim_families() -> Iterator[Claim]:
         text = f"| {title} | " + " | | ".join(
             f"{row} | {{{n}}} | {{{n}.low:.2f}} to {{{n}.high:.2f}} |" for n, row in enumerate(rows)
         )
-        yield (
-            "guided_attention.md",
-            text,
-            [f"fsdd/studies/{source}.attention" for source in rows.values()],
-        )
+        yield ("guided_attention.md", text, [f"fsdd/studies/{source}.attention" for source in rows.values()])
 
 
 AN4_ROWS = {
@@ -132,10 +128,7 @@ AN4_ROWS = {
 
 def claim_an4() -> Iterator[Claim]:
     page, studies = "an4/README.md", "an4/studies"
-    guide, lstm = (
-        ("attention_guide", "guide_windows"),
-        ("lstm_guide", "guide"),
-    )
+    guide, lstm = (("attention_guide", "guide_windows"), ("lstm_guide", "guide"))
     phones = ("phones", "phones")
 
     def dev_and_test(system: tuple[str, str], method: str) -> list[str]:

@@ -41,10 +41,7 @@ def test_the_systems_are_the_confs(recipes_dir: Path) -> None:
 
 def test_only_and_seeds(recipes_dir: Path) -> None:
     runs = build_runs(make_experiment(recipes_dir, only=("transformer",), seeds=(0, 7)))
-    assert [(run.name, run.config.seed) for run in runs] == [
-        ("transformer", 0),
-        ("transformer-seed-7", 7),
-    ]
+    assert [(run.name, run.config.seed) for run in runs] == [("transformer", 0), ("transformer-seed-7", 7)]
     assert runs[1].config.output_dir == "runs/tones/transformer-seed-7"
 
 

@@ -111,8 +111,7 @@ def test_an4(an4: tuple[Recipe, Path], tmp_path: Path, given: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "texts", "speakers"),
-    [(2, ["YES O H"], ["fcaw+miry"]), (1, ["YES", "O H"], ["fcaw", "miry"])],
+    ("seconds", "texts", "speakers"), [(2, ["YES O H"], ["fcaw+miry"]), (1, ["YES", "O H"], ["fcaw", "miry"])]
 )
 def test_an4_joined(
     an4: tuple[Recipe, Path],

@@ -17,13 +17,7 @@ from asr.audio import reading as audio
 from asr.data import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
 from asr.models import make_frame_times
-from asr.research import (
-    FIRST_LABEL_ID,
-    SILENCE,
-    Classification,
-    LabelModel,
-    ReadSplit,
-)
+from asr.research import FIRST_LABEL_ID, SILENCE, Classification, LabelModel, ReadSplit
 from asr.system import System, load_any_system
 from asr.train import train
 

@@ -9,29 +9,11 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from model_examples import (
-    NUM_FEATURES,
-    SYSTEMS,
-    VOCAB_SIZE,
-    build_example,
-    every_non_autoregressive,
-)
+from model_examples import NUM_FEATURES, SYSTEMS, VOCAB_SIZE, build_example, every_non_autoregressive
 from torch import Tensor
 
-from asr.models import (
-    SpeechModel,
-    SpeechModelConfig,
-    Targets,
-    TeacherForcing,
-    build_model,
-)
-from asr.research import (
-    LengthDecoder,
-    LengthPredictor,
-    MaskDecoder,
-    draw_gaps,
-    non_autoregressive as module,
-)
+from asr.models import SpeechModel, SpeechModelConfig, Targets, TeacherForcing, build_model
+from asr.research import LengthDecoder, LengthPredictor, MaskDecoder, draw_gaps, non_autoregressive as module
 
 # B utterances, T encoded steps, U tokens or queries, N tokens and the end, V vocabulary
 

@@ -17,12 +17,7 @@ from decoding_examples import (
     search,
 )
 from hypothesis import given, strategies as st
-from model_examples import (
-    NUM_SPECIAL,
-    PARALLEL,
-    VOCAB_SIZE,
-    every_non_autoregressive,
-)
+from model_examples import NUM_SPECIAL, PARALLEL, VOCAB_SIZE, every_non_autoregressive
 from torch import Tensor
 
 from asr.decoding import (
@@ -66,13 +61,7 @@ def say(scores_UV: Tensor, tokens: range) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize(
-    "config",
-    [
-        {"beam": 1},
-        {"beam": 4, "nbest": 4},
-        {"beam": 30, "nbest": 30},
-        {"beam": 5, "nbest": 2},
-    ],
+    "config", [{"beam": 1}, {"beam": 4, "nbest": 4}, {"beam": 30, "nbest": 30}, {"beam": 5, "nbest": 2}]
 )
 @torch.no_grad()
 def test_the_likeliest_lengths_are_tried(config: dict[str, Any]) -> None:

@@ -211,10 +211,7 @@ def test_the_order_of_two_systems_is_of_no_matter(num_utterances: int) -> None:
 
 def test_scores_of_different_texts_are_refused() -> None:
     one = score({"a": "x y", "b": "z"}, {"a": "x", "b": "z"})
-    for other in (
-        score({"a": "x y"}, {"a": "x"}),
-        score({"a": "X Y", "b": "z"}, {"a": "x"}),
-    ):
+    for other in (score({"a": "x y"}, {"a": "x"}), score({"a": "X Y", "b": "z"}, {"a": "x"})):
         with pytest.raises(UserError, match="paired tests need the same references in both"):
             compare(one, other)
     with pytest.raises(UserError, match="other units or alignments"):

@@ -89,10 +89,7 @@ def listen(audio_S: np.ndarray, chunk: int, listener: Listener | None = None) ->
     return list(transcribe_live(chunks, transcriber, LIVE_RATE))
 
 
-@given(
-    gaps=st.lists(st.floats(0.08, 1.5), min_size=1, max_size=8),
-    chunk=st.integers(50, LIVE_RATE),
-)
+@given(gaps=st.lists(st.floats(0.08, 1.5), min_size=1, max_size=8), chunk=st.integers(50, LIVE_RATE))
 @settings(max_examples=15)
 def test_each_word_is_final_once_and_in_order(gaps: list[float], chunk: int) -> None:
     levels = [-6.0 - 3 * (index % 5) for index in range(len(gaps))]

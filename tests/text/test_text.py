@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from asr.errors import UserError
-from asr.text import (
-    MAX_MARKS,
-    RULES,
-    SAFE_RULES,
-    Rule,
-    TextConfig,
-    normalize,
-)
+from asr.text import MAX_MARKS, RULES, SAFE_RULES, Rule, TextConfig, normalize
 
 # What it is, rule, text, expected. Invisible characters are escaped.
 CASES: list[tuple[str, Rule, str, str]] = [
@@ -154,9 +147,7 @@ def test_lone_surrogate_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "marks",
-    ["\u0301\u0323", "\u0f73", "\uff9e\u0301", "\u0301\u0e38", "\u0301\u200b\u0323"],
-    ids=ascii,
+    "marks", ["\u0301\u0323", "\u0f73", "\uff9e\u0301", "\u0301\u0e38", "\u0301\u200b\u0323"], ids=ascii
 )
 def test_endless_marks_are_refused(marks: str) -> None:
     # `unicodedata.normalize` would need minutes for them, also when a rule has removed what is in between.

@@ -297,11 +297,7 @@ def test_two_processes_share_preparation_and_count_broken_files_together(
     (tmp_path / "counter.py").write_text(COUNTER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    settings = (
-        "batches.max_utterances=1",
-        "train.steps=24",
-        "train.validate_every=24",
-    )
+    settings = ("batches.max_utterances=1", "train.steps=24", "train.validate_every=24")
     done = run_two_processes(["run.yaml", "data.train=train.jsonl", *settings], "counter.py")
     assert (done.returncode == 0) == (num_broken == 5), done.stderr
     assert ("6 of 48 utterances cannot be used" in done.stderr) == (num_broken == 6)

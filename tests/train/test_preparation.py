@@ -16,13 +16,7 @@ from training_examples import assert_equal_bits, run_until_killed
 from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
 from asr.system import RunConfig, load_system, save_checkpoint
-from asr.train import (
-    Process,
-    TrainingData,
-    load_or_train_tokenizer,
-    prepare_system,
-    train,
-)
+from asr.train import Process, TrainingData, load_or_train_tokenizer, prepare_system, train
 
 TinyRun = Callable[..., RunConfig]
 PROCESS = Process(0, 1, torch.device("cpu"))
@@ -40,10 +34,7 @@ def rewrite(source: Path, target: Path, change: Callable[[str], str | None]) -> 
 
 @pytest.mark.parametrize(
     "overrides",
-    [
-        ("text.training=[lowercase]", "data.max_unknown=1"),
-        ("tokenizer={type: bpe, vocab_size: 18}",),
-    ],
+    [("text.training=[lowercase]", "data.max_unknown=1"), ("tokenizer={type: bpe, vocab_size: 18}",)],
 )
 def test_a_stale_tokenizer_is_refused(tiny_run: TinyRun, tmp_path: Path, overrides: tuple[str, ...]) -> None:
     """The run that left it stopped before its first update; this one has other texts or settings."""

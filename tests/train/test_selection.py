@@ -19,8 +19,7 @@ CTC_ALONE = ("model.decoder=null", "model.ctc_weight=1.0", "model.guided_attenti
 
 
 @pytest.mark.parametrize(
-    ("measure", "best"),
-    [("wer", 2), ("cer", 2), ("loss", 2), ("token_accuracy", 3), ("accuracy", 3)],
+    ("measure", "best"), [("wer", 2), ("cer", 2), ("loss", 2), ("token_accuracy", 3), ("accuracy", 3)]
 )
 def test_direction(measure: str, best: int) -> None:
     """The lowest of errors and losses, the highest of the rest."""

@@ -25,16 +25,7 @@ from asr.cli import main
 from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
 from asr.system import RunConfig, checkpoint, find_checkpoints, load_state, load_system
-from asr.train import (
-    Learner,
-    Outcome,
-    Process,
-    TrainingData,
-    dev_scores,
-    loop,
-    prepare_system,
-    train,
-)
+from asr.train import Learner, Outcome, Process, TrainingData, dev_scores, loop, prepare_system, train
 
 TinyRun = Callable[..., RunConfig]
 
@@ -45,15 +36,9 @@ TinyRun = Callable[..., RunConfig]
         (4, ("train.steps=6",)),  # in the first epoch, a checkpoint behind
         # In the second epoch, with averaged weights.
         pytest.param(8, ("train.steps=9", "train.average_decay=0.9"), marks=pytest.mark.slow),
+        pytest.param(10, ("batches.num_workers=1", "train.batches_per_update=2"), marks=pytest.mark.slow),
         pytest.param(
-            10,
-            ("batches.num_workers=1", "train.batches_per_update=2"),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            5,
-            ("train.steps=6", "model.decoder={type: intra_attention, dim: 16}"),
-            marks=pytest.mark.slow,
+            5, ("train.steps=6", "model.decoder={type: intra_attention, dim: 16}"), marks=pytest.mark.slow
         ),
     ],
 )
@@ -121,10 +106,7 @@ def send_signals(monkeypatch: pytest.MonkeyPatch, numbers: Sequence[int]) -> Non
 
 @pytest.mark.parametrize(
     ("number", "error"),
-    [
-        (signal.SIGTERM, SystemExit),
-        pytest.param(signal.SIGINT, KeyboardInterrupt, marks=pytest.mark.slow),
-    ],
+    [(signal.SIGTERM, SystemExit), pytest.param(signal.SIGINT, KeyboardInterrupt, marks=pytest.mark.slow)],
 )
 def test_termination_saves_and_resumes(
     tiny_run: TinyRun,

@@ -17,21 +17,12 @@ import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from whisper_examples import (
-    SIZES,
-    VOCABULARY,
-    make_weights,
-    write_huggingface,
-)
+from whisper_examples import SIZES, VOCABULARY, make_weights, write_huggingface
 
 from asr.cli import main
 from asr.errors import UserError
 from asr.files import find_family
-from asr.whisper import (
-    find_files,
-    load_whisper,
-    rename_weights,
-)
+from asr.whisper import find_files, load_whisper, rename_weights
 
 WEIGHTS = make_weights()
 

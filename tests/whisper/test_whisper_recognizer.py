@@ -27,10 +27,7 @@ from asr.models import Int8Linear, is_fast, is_int8_exact
 from asr.scale import STATE, OutputFolder
 from asr.transcription import Model, Request, load_transcriber
 from asr.transcripts import Segment, Transcript, Word
-from asr.whisper import (
-    WhisperDecodingConfig,
-    WhisperRecognizer,
-)
+from asr.whisper import WhisperDecodingConfig, WhisperRecognizer
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
@@ -64,11 +61,7 @@ def read(
     return results  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"language": None}, {"beam": 2}],
-    ids=["language told", "beam"],
-)
+@pytest.mark.parametrize("changed", [{"language": None}, {"beam": 2}], ids=["language told", "beam"])
 def test_company_changes_nothing(
     recognizer: WhisperRecognizer, files: list[Path], changed: dict[str, Any]
 ) -> None:
@@ -237,10 +230,7 @@ def test_languages_without_spaces_join_without(recognizer: WhisperRecognizer, fi
 
 
 def test_an_interrupted_recording_goes_on_where_it_stopped(
-    recognizer: WhisperRecognizer,
-    files: list[Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    recognizer: WhisperRecognizer, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = ENGLISH.model_copy(update={"language": None})
     (expected,) = read(recognizer, files[-1:], 1, config)
