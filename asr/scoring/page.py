@@ -13,7 +13,7 @@ from urllib.parse import quote
 import numpy as np
 
 from asr.files import replace_file
-from asr.scoring.result import Score, UtteranceScore, tabulate
+from asr.scoring.result import Score, tabulate, without_infinity
 from asr.scoring.scored_files import ScoredFile
 from asr.scoring.significance import Comparison
 from asr.transcripts.readers import TranscriptFile
@@ -38,8 +38,7 @@ class Report:
 def write_report(path: str, report: Report) -> None:
     """Write the page; it needs no other file, but for the audio, which stays where it is."""
     with replace_file(path) as file:
-        for part in build_page(report, os.path.dirname(os.path.abspath(path))):
-            file.write(part.encode())
+        file.writelines(part.encode() for part in build_page(report, os.path.dirname(os.path.abspath(path))))
 
 
 def build_page(report: Report, folder: str) -> Iterator[str]:
@@ -51,8 +50,8 @@ def build_page(report: Report, folder: str) -> Iterator[str]:
     errors = np.sum([system.score.errors_P for system in report.systems], axis=0)
     order = sorted(range(total), key=lambda number: (-int(errors[number]), number))[:MAX_UTTERANCES]
     yield head + _to_script(_describe(report)) + between + "["
-    for position, number in enumerate(order):
-        yield (",\n" if position else "\n") + _to_script(_build_record(report, number, folder))
+    for place, number in enumerate(order):
+        yield (",\n" if place else "\n") + _to_script(_build_record(report, number, folder))
     yield "\n]" + end
 
 
@@ -63,23 +62,37 @@ def _to_script(value: Any) -> str:
 
 def _describe(report: Report) -> dict[str, Any]:
     """All that stands above the utterances: texts, and tables as rows of cells."""
-    names = [system.name for system in report.systems]
-    total = len(report.systems[0].score)
+    names, scores = zip(*((system.name, system.score) for system in report.systems), strict=True)
+    total = len(scores[0])
     shown = "" if total <= MAX_UTTERANCES else f", the {MAX_UTTERANCES:,} with most errors"
-    tables = [["Summary", tabulate(("system",), [((own.name,), own.score) for own in report.systems])]]
-    for field, by_system in report.by.items():
-        pairs = zip(names, by_system, strict=True)
-        scores = [((name, value), score) for name, own in pairs for value, score in own.items()]
-        tables.append([f"By {field}", tabulate(("system", field), scores)])
+    settings = {"reference": report.reference.path, **report.settings, "intervals by": scores[0].resampled_by}
     return {
-        "title": f"{report.reference.path}: {', '.join(names)}",
+        "title": f"{os.path.basename(report.reference.path)}: {', '.join(names)}",
         "names": names,
-        "settings": ", ".join(f"{name}: {value}" for name, value in report.settings.items()),
+        "settings": ", ".join(f"{name}: {value}" for name, value in settings.items()),
         "notes": report.notes,
         "verdicts": [str(comparison) for comparison in report.comparisons],
-        "tables": tables,
+        "summary": tabulate(("system",), [((own.name,), own.score) for own in report.systems]),
+        "rates": [_find_rates(score) for score in scores],
+        "by": [[field, _compare(by_system)] for field, by_system in report.by.items()],
         "utterances": f"Utterances: {total:,}{shown}",
     }
+
+
+def _find_rates(score: Score) -> list[float | None]:
+    """The rate and the ends of its interval as parts of 1; null where unknown, or infinite."""
+    ends = [score.interval.low, score.interval.high] if score.interval else [None, None]
+    found: list[float | None] = without_infinity([score.error_rate, *ends])
+    return found
+
+
+def _compare(by_system: Sequence[Mapping[str, Score]]) -> list[list[Any]]:
+    """[value, utterances, units, rates of each system] for each value."""
+    rows = (
+        (value, own, [_find_rates(other[value]) for other in by_system])
+        for value, own in by_system[0].items()
+    )
+    return [[value, len(own), own.counts.reference_length, rates] for value, own, rates in rows]
 
 
 def _build_record(report: Report, number: int, folder: str) -> list[Any]:
@@ -91,11 +104,9 @@ def _build_record(report: Report, number: int, folder: str) -> list[Any]:
     if path.lower().endswith(PLAYABLE) and os.path.isfile(path):
         audio = quote(os.path.relpath(path, folder).replace(os.sep, "/"))
     end = None if entry.start is None or entry.duration is None else entry.start + entry.duration
-    alignments = [_build_alignment(own) for own in utterances]
+    alignments = [  # steps are [letter, reference, hypothesis]; x: only case differs
+        [["x" if step.is_case_only else step.kind[0], *step[1:]] for step in own.operations]
+        for own in utterances
+    ]
     errors, length = sum(own.counts.errors for own in utterances), first.counts.reference_length
     return [first.id, entry.speaker or "", errors, length, audio, [entry.start or 0, end], alignments]
-
-
-def _build_alignment(utterance: UtteranceScore) -> list[list[Any]]:
-    """[letter, reference, hypothesis] for each step; the letter x: only case differs."""
-    return [["x" if step.is_case_only else step.kind[0], *step[1:]] for step in utterance.operations]

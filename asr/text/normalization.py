@@ -79,15 +79,12 @@ def _check_characters(text: str) -> None:
     # Nor may rules bring so many together: nfkc makes marks of half-width voicing signs, and strip_invisible
     # removes what stands between marks.
     for suspects in re.finditer(rf"[\W\uff9e\uff9f]{{{MAX_MARKS},}}", text):
-        if (count := sum(map(_is_mark, suspects[0]))) > MAX_MARKS:
+        count = sum(unicodedata.category(one)[0] == "M" or one in "\uff9e\uff9f" for one in suspects[0])
+        if count > MAX_MARKS:
             raise UserError(
                 f"near character {suspects.start() + 1} of a text, {count} combining marks in a row; "
                 f"expected up to {MAX_MARKS}, more than any script needs: mend or remove it"
             )
-
-
-def _is_mark(character: str) -> bool:
-    return unicodedata.category(character).startswith("M") or character in "\uff9e\uff9f"
 
 
 # --- rules --------------------------------------------------------------------------------------

@@ -61,9 +61,9 @@ def test_the_page_is_whole_and_needs_no_other_file() -> None:
 
 def test_the_numbers_are_those_of_the_score() -> None:
     report, _ = parse(EXAMPLE)
-    (title, (titles, *rows)), (_, (_, *grouped)) = report["tables"]
+    titles, *rows = report["summary"]
     counted = ["words", "correct", "sub", "del", "ins", "WER %", "95 % interval", "CER %", "SER %"]
-    assert title == "Summary" and titles == ["system", "utterances", *counted]
+    assert titles == ["system", "utterances", *counted]
     for row, system in zip(rows, EXAMPLE.systems, strict=True):
         own, interval, counts = system.score, system.score.interval, system.score.counts
         assert interval is not None
@@ -74,7 +74,10 @@ def test_the_numbers_are_those_of_the_score() -> None:
             f"{100 * interval.low:.2f} to {100 * interval.high:.2f}",
         ]
     assert (report["verdicts"], report["notes"]) == (["one is better than two"], ["a note"])
-    assert [row[:2] for row in grouped] == [["one", "hall"], ["two", "hall"]]
+    scores = [system.score for system in EXAMPLE.systems]
+    rates = [[own.error_rate, own.interval.low, own.interval.high] for own in scores if own.interval]
+    assert report["rates"] == rates and len(rates) == 2
+    assert report["by"] == [["room", [["hall", 3, 7, rates]]]], "side by side"
 
 
 def test_records_hold_the_alignments_of_every_system() -> None:
@@ -130,7 +133,7 @@ def test_long_corpora_are_cut_and_the_page_says_so(monkeypatch: pytest.MonkeyPat
 # A browser's document, as far as the script of the page uses it.
 DOCUMENT = """
 class Element {
-  constructor(tag) { this.tag = tag; this.children = []; this.text = ""; this.listeners = {}; this.dataset = {}; this.value = ""; }
+  constructor(tag) { this.tag = tag; this.children = []; this.text = ""; this.listeners = {}; this.dataset = {}; this.style = {}; this.value = ""; }
   set textContent(text) { this.text = text; this.children = []; }
   get textContent() { return this.text + this.children.map(c => typeof c === "string" ? c : c.textContent).join(""); }
   append(...children) { this.children.push(...children); }
@@ -140,24 +143,44 @@ class Element {
   pause() { log.push(["pause"]); }
 }
 const log = [], byId = {};
-const heads = [0, 1, 2, 3].map(key => { const e = new Element("th"); e.dataset.key = String(key); return e; });
+const listHeads = [0, 1, 2, 3].map(key => { const e = new Element("th"); e.dataset.key = String(key); return e; });
 globalThis.location = {href: "file:///x/report.html"};
 globalThis.document = {
   getElementById: id => byId[id] ??= new Element(id), createElement: tag => new Element(tag),
-  querySelectorAll: () => heads,
+  querySelectorAll: () => listHeads,
 };
 document.getElementById("report").textContent = REPORT;
 document.getElementById("records").textContent = RECORDS;
+document.getElementById("player").hidden = true;
 """
+AXES = {  # highest rate: the ticks
+    12.94: [0, 5, 10, 15],
+    44.16: [0, 10, 20, 30, 40, 50],
+    5.0: [0, 1, 2, 3, 4, 5],
+    0.0: [0, 0.2, 0.4, 0.6, 0.8, 1],
+    230.0: [0, 50, 100, 150, 200, 250],
+}
 SCENE = """
 const rows = () => body.children.map(row => row.children[0].textContent).join();
 log.push(["summary", byId.summary.textContent, document.title]);
 log.push(["all", rows(), body.children[0].children[4].textContent]);
+const tables = byId.summary.children.filter(c => c.className === "wide").map(wide => wide.children[0].children);
+log.push(["classes", ...tables.map(([head, main]) => [head.children.at(-1), ...main.children].map(
+  row => row.children.map(cell => cell.className).join(" ")))]);
+log.push(["groups", tables[1][0].children[0].children.map(cell => [cell.colSpan ?? 1, cell.textContent])]);
+log.push(["ticks", tables[0][0].children[0].children.at(-1).children[0].children.map(tick => [tick.textContent, tick.style.left])]);
+log.push(["marks", tables[1][1].children[0].children.at(-1).children[0].children.filter(
+  mark => mark.className === "rate").map(mark => mark.style.left)]);
+log.push(["errors", tables[2][1].children.map(row => [row.children[0].children[0].className, row.children[0].textContent,
+  ...row.children.slice(1).flatMap(cell => [cell.textContent, cell.style.background])])]);
+log.push(["axes", ...AXES.map(highest => findTicks([[0, null, highest / 100]]))]);
+log.push(["silent", byId.hint.hidden, records.some(record => record[4])]);
 search.value = "HALLO"; search.listeners.input(); log.push(["search", rows(), byId.found.textContent]);
 search.value = ""; wrong.checked = true; search.listeners.input(); log.push(["wrong", rows()]);
 wrong.checked = false; heads[0].listeners.click(); log.push(["by id", rows()]);
 heads[0].listeners.click(); log.push(["by id, down", rows()]);
-const words = body.children[1].children[4].children[0].children.filter(c => c.tag === "span");
+log.push(["hidden", player.hidden, heads.map(head => head.ariaSort)]);
+const words = body.children[1].children[4].children[0].children[2].children.filter(c => c.tag === "span");
 words.at(-1).listeners.click(); player.listeners.loadedmetadata();
 player.currentTime = 3.6; player.listeners.timeupdate();
 console.log(JSON.stringify(log));
@@ -171,20 +194,53 @@ def test_the_script_draws_searches_sorts_and_plays(tmp_path: Path) -> None:
     report, listed = parse(EXAMPLE)
     second = next(record for record in listed if record[0] == "u2")
     second[4:6] = ["audio/u2.wav", [1.0, 3.5]]
+    listed[1][6][0] += [["i", None, "uh"]] * 4
+    listed[2][6][1] += [["i", None, "uh"]] * 2
     given = DOCUMENT.replace("REPORT", json.dumps(json.dumps(report)))
     given = given.replace("RECORDS", json.dumps(json.dumps(listed)))
     script = "".join(build_page(EXAMPLE, "/")).rpartition("<script>")[2].partition("</script>")[0]
-    (tmp_path / "page.js").write_text(given + script.replace('"use strict";', "") + SCENE)
+    (tmp_path / "page.js").write_text(
+        given + script.replace('"use strict";', "") + SCENE.replace("AXES", json.dumps([*AXES]))
+    )
     answer = subprocess.run(["node", tmp_path / "page.js"], capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0, answer.stderr
-    (_, summary, title), *log = json.loads(answer.stdout)
+    found = {entry[0]: entry[1:] for entry in json.loads(answer.stdout)}
+    summary, title = found["summary"]
     assert title == "ref.trn: one, two"
-    cells = [cell for _, rows in report["tables"] for row in rows for cell in row]
-    for text in (title, "a note", "one is better than two", *cells):
+    assert "roomutteranceswordsWER %95 % intervalWER %95 % interval" in summary
+    for text in (
+        title,
+        "a note",
+        "one is better than two",
+        *(cell for row in report["summary"] for cell in row),
+    ):
         assert text in summary
-    assert log[0][:2] == ["all", "u3,u1,u2"]
-    assert log[0][2].split() == ["one:", "שלום", "עולם", "two:", "שלום", "עולם"]
-    assert log[1] == ["search", "u2", "1 found"]
-    assert log[2] == ["wrong", "u3,u1,u2"]
-    assert log[3:5] == [["by id", "u1,u2,u3"], ["by id, down", "u3,u2,u1"]]
-    assert log[5:] == [["play", "file:///x/audio/u2.wav", 1], ["pause"]]
+    assert found["axes"] == [*AXES.values()]
+    shown, alignment = found["all"]
+    assert shown == "u3,u1,u2"
+    assert alignment.split() == ["one", "שלום", "עולם", "two", "שלום", "עולם"]
+    for classes in found["classes"]:
+        assert len(set(classes)) == 1, "headings are aligned with their cells"
+        assert classes[0].split()[:2] == ["text", "number"]
+    assert found["groups"] == [[[3, ""], [2, "one"], [2, "two"], [1, ""]]]
+    (ticks,) = found["ticks"]
+    *_, (last, end) = ticks
+    highest = max(rate[2] for rate in report["rates"])
+    assert ticks[0] == ["0", "0%"] and end == "100%" and highest <= float(last) / 100
+    rates = [100 * 100 * rate[0] / float(last) for rate in report["rates"]]
+    assert [float(left.rstrip("%")) for left in found["marks"][0]] == pytest.approx(rates)
+    full, half, quarter, none = (f"rgb(var(--heat) / {share:.3f})" for share in (0.6, 0.3, 0.15, 0))
+    assert found["errors"][0] == [
+        ["chip ins", "uh", "4", full, "2", half],
+        ["chip del", "עולם", "1", quarter, "1", quarter],
+        ["chip sub", "cat → sat", "1", quarter, "0", none],
+        ["chip ins", "hat", "1", quarter, "0", none],
+        ["chip sub", "hello → hallo", "0", none, "1", quarter],
+        ["chip del", "שלום", "0", none, "1", quarter],
+    ], "one color scale for all systems"
+    assert found["search"] == ["u2", "1 found"]
+    assert found["wrong"] == ["u3,u1,u2"]
+    assert (found["by id"], found["by id, down"]) == (["u1,u2,u3"], ["u3,u2,u1"])
+    assert found["hidden"] == [True, ["descending", "none", "none", "none"]]
+    assert found["silent"] == [False, True]
+    assert (found["play"], found["pause"]) == (["file:///x/audio/u2.wav", 1], [])
