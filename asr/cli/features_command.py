@@ -93,6 +93,6 @@ def _plot(output: str, path: Path, audio_S: np.ndarray, features_TF: np.ndarray,
     waveform.plot([number * step / rate for number in range(len(shown_S))], shown_S, linewidth=0.5)
     extent = (0, seconds, -0.5, features_TF.shape[1] - 0.5)
     axes.imshow(features_TF.T, origin="lower", aspect="auto", extent=extent, cmap="magma")
-    axes.set(xlabel="seconds")
+    axes.set(xlabel="seconds", ylabel="feature")
     with replace_file(output) as file:
         figure.savefig(file, format="png", dpi=120)

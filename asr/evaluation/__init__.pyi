@@ -3,7 +3,7 @@ from .attention_pictures import (
     compute_spectrogram as compute_spectrogram,
     draw as draw,
     draw_recording as draw_recording,
-    draw_text as draw_text,
+    draw_segment as draw_segment,
 )
 from .speech import (
     DecodedSplit as DecodedSplit,

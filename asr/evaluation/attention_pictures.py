@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from asr.audio.segmentation import AudioFile, AudioSegment, make_recording, read_recording
+from asr.audio.segmentation import AudioFile, AudioSegment, make_recording
 from asr.decoding.hypothesis import EncodedAudio
 from asr.errors import UserError
 from asr.evaluation.plots import DPI, LABEL_SIZE
@@ -17,7 +17,6 @@ from asr.files import replace_file
 from asr.models.encoders import FrameTimes
 from asr.models.losses import Targets
 from asr.models.speech_model import SpeechModel
-from asr.text.normalization import normalize
 from asr.transcription.transcribe import End, Recognizer, Request, Transcriber
 
 # N tokens and, maybe, the end, T steps or frames, V vocabulary, F frequencies, S samples
@@ -52,24 +51,15 @@ def draw_recording(transcriber: Transcriber, audio: AudioFile, path: Path, reque
         encoded = recognizer.decoder.encode([piece.audio_S])
         (decoded,) = recognizer.decoder.decode(encoded, request.setup)
         if decoded.tokens:
-            target = path.with_stem(f"{path.stem}-{len(written) + 1:03d}") if written else path
-            _draw_segment(target, recognizer, piece, encoded, decoded.tokens)
-            written.append(target)
+            own = path.with_stem(f"{path.stem}-{len(written) + 1:03d}") if written else path
+            draw_segment(own, recognizer, piece, encoded, decoded.tokens)
+            written.append(own)
     if not written:
         raise UserError(f"{recording.path}: no text is decoded in it, so there is nothing to draw")
     return written
 
 
-def draw_text(recognizer: Recognizer, audio: AudioFile, path: Path, text: str) -> None:
-    """Draw the whole recording, uncut, with a given text instead of the decoded one."""
-    recording, rate = make_recording(audio), recognizer.sample_rate
-    tokens = recognizer.system.tokenizer.encode(normalize(text, recognizer.system.config.text.training))
-    audio_S = np.concatenate([np.zeros(0, np.float32), *read_recording(recording, rate)])
-    segment = AudioSegment(recording.start, audio_S, rate)
-    _draw_segment(path, recognizer, segment, recognizer.decoder.encode([audio_S]), tokens)
-
-
-def _draw_segment(
+def draw_segment(
     path: Path, recognizer: Recognizer, segment: AudioSegment, encoded: EncodedAudio, tokens: Sequence[int]
 ) -> None:
     tokenizer = recognizer.system.tokenizer

@@ -14,21 +14,22 @@ LABEL_SIZE = 8  # points
 
 
 def draw_learning_curve(path: Path, panels: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]) -> None:
-    """Write a PNG: side by side each measure over updates, with a line for each set of data."""
+    """Write a PNG: side by side each measure over updates, with a line for each name."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
     figure = Figure(figsize=(5 * len(panels), 3.6), layout="constrained")
-    for axes, (measure, curves) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-    ):
+    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (measure, curves) in zip(all_axes, panels.items(), strict=True):
         for number, (name, points) in enumerate(curves.items()):
             style = {"color": COLORS[number % len(COLORS)], "marker": None if name == "train" else "o"}
             steps, values = [step for step, _ in points], [value for _, value in points]
-            axes.plot(steps, values, label=name, markersize=3, **style)
-        axes.set(title=measure, xlabel="updates")
-        if measure in ("wer", "cer"):  # fractions in log.jsonl
-            axes.yaxis.set_major_formatter(PercentFormatter(1))
+            dashes = ("-", "--", ":")[number // len(COLORS) % 3]  # more lines than colors
+            axes.plot(steps, values, label=name, markersize=3, linestyle=dashes, **style)
+        axes.set(ylabel=measure, xlabel="updates")
+        if measure in ("wer", "cer"):  # fractions in log.jsonl; a decoder that repeats itself has no limit
+            axes.set(ylabel=f"{measure.upper()} (%)", ylim=(0, min(1, axes.get_ylim()[1])))
+            axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
         axes.grid(alpha=0.3)
         axes.legend(fontsize=LABEL_SIZE)
     with replace_file(path) as file:

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import shutil
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from asr.audio.segmentation import AudioSegment, Recording, read_recording
+from asr.data.manifest import read_manifest
 from asr.errors import UserError
+from asr.evaluation.attention_pictures import draw_segment
+from asr.evaluation.plots import draw_learning_curve
 from asr.recipe.evaluation import RESULTS, TABLE, Record, collect_texts, score_runs, write_table
 from asr.recipe.experiment import Experiment, PlannedRun, read_record, write_record
 from asr.scoring.counting import describe_choice
 from asr.scoring.result import Rows, markdown_table, percent, show_interval
+from asr.system.run_config import find_model, load_system
+from asr.text.normalization import normalize
+from asr.train.monitor import read_log
+from asr.transcription.transcribe import Recognizer
+
+logger = logging.getLogger(__name__)
 
 
 def choose_method(run: dict[str, Any], methods: Sequence[str]) -> dict[str, Any]:
@@ -41,8 +57,10 @@ def make_report(experiment: Experiment, runs: Sequence[PlannedRun]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     summaries = [read_record(run.summary_path) for run in runs]
-    for summary in summaries:
+    for run, summary in zip(runs, summaries, strict=True):
         del summary["inputs"]
+        dev = [line for line in read_log(run.folder) if line["kind"] == "dev" and "wer" in line]
+        summary["dev_curve"] = {str(line["step"]): line["wer"] for line in dev}
     baseline = study.baseline if study else BASELINE
     if study is not None:
         summaries = [choose_method(run, study.methods) for run in summaries]
@@ -56,12 +74,53 @@ def make_report(experiment: Experiment, runs: Sequence[PlannedRun]) -> None:
         **score_runs(folder / TABLE, baseline, summaries),
     }
     write_record(folder / RESULTS, results)
-    (folder / PAGE).write_text(format_page(results), encoding="utf-8")
+    confs = {run.conf.variant or run.system: os.path.relpath(run.conf.path, folder) for run in runs}
+    page = format_page(results, confs, draw_pictures(experiment, runs, results))
+    (folder / PAGE).write_text(page, encoding="utf-8")
+
+
+def draw_pictures(experiment: Experiment, runs: Sequence[PlannedRun], results: Record) -> dict[str, str]:
+    """Draw how WER on dev fell, and attention to an utterance of dev; return what each file shows."""
+    folder, pictures = experiment.report_dir, {}
+    firsts = {run["variant"]: run for run in reversed(results["runs"])}  # of each system
+    curves = {
+        name: [(int(step), rate) for step, rate in firsts[name]["dev_curve"].items()]
+        for name in reversed(firsts)
+        if firsts[name]["dev_curve"]
+    }
+    if curves:
+        draw_learning_curve(folder / "curves.png", {"wer": curves})
+        pictures["curves.png"] = (
+            "WER on dev by update, of the first run of each system. The axis ends at 100 %."
+        )
+    ordered = sorted(read_manifest(experiment.data_dir / "dev.jsonl"), key=lambda one: (one.duration, one.id))
+    shown = ordered[len(ordered) // 2]
+    recording = Recording(shown.audio, shown.id, shown.start, shown.duration, shown.channel_index)
+    for run in (run for run in runs if run.name in {first["name"] for first in firsts.values()}):
+        recognizer = Recognizer(load_system(find_model(run.folder)), needs_times=False)
+        if recognizer.model.decoder is None or not recognizer.model.decoder.num_heads:
+            continue
+        name = f"attention_{run.name}.png"
+        try:
+            draw_text(recognizer, recording, folder / name, shown.text or "")
+            pictures[name] = f"Attention of {run.name} to {shown.id} of dev, given its text."
+        except UserError as error:
+            logger.warning("%s: not drawn; %s", name, error)
+    return pictures
+
+
+def draw_text(recognizer: Recognizer, recording: Recording, path: Path, text: str) -> None:
+    """Draw attention to the whole recording, given its text."""
+    tokens = recognizer.system.tokenizer.encode(normalize(text, recognizer.system.config.text.training))
+    audio_S = np.concatenate([np.zeros(0, np.float32), *read_recording(recording, recognizer.sample_rate)])
+    segment = AudioSegment(recording.start, audio_S, recognizer.sample_rate)
+    draw_segment(path, recognizer, segment, recognizer.decoder.encode([audio_S]), tokens)
 
 
 def describe_experiment(experiment: Experiment) -> dict[str, Any]:
     """Describe corpus and command, and what the corpus lacks, if it is a part."""
     about = {"corpus": experiment.recipe.name, "smoke": experiment.smoke, "command": experiment.command}
+    about["date"] = time.strftime("%Y-%m-%d")
     shortfalls = read_record(experiment.data_dir / ".prepare.done").get("shortfalls")
     return about | ({"partial": shortfalls} if shortfalls else {})
 
@@ -81,20 +140,28 @@ _FOLDS = (
 )
 
 
-def format_page(results: Record) -> str:
-    """Format the page as Markdown."""
+def format_page(results: Record, confs: Mapping[str, str], pictures: Mapping[str, str]) -> str:
+    """Format the page as Markdown, with links to the confs of systems and captions of pictures."""
     runs, study = results["runs"], results.get("study")
     parts = [f"# {study or results['corpus']}{' (smoke test)' if results['smoke'] else ''}"]
     parts += [results["question"]] if study else []
     parts += [f"**{warning}**" for warning in list_warnings(results)]
     parts += [f"`{results['command']}`: {describe_test(results)}", markdown_table(tabulate_systems(results))]
+    links = ", ".join(f"[{name}]({path})" for name, path in confs.items())
+    parts += [f"Reported on {results['date']}. Configs: {links}."]
     if results["comparisons"]:
-        parts += [f"## Against {results['baseline']}", markdown_table(tabulate_comparisons(results))]
+        parts += [f"## Comparison with {results['baseline']}", markdown_table(tabulate_comparisons(results))]
     if any(run["left_out"] is not None for run in runs):
         parts += ["## Speakers left out", markdown_table(tabulate_folds(results)), _FOLDS]
     if not study:
         parts += ["## Decoding setups", markdown_table(tabulate_setups(results))]
-    parts += [_LEGEND, f"`{RESULTS}` has the origin of each run, `{TABLE}` texts for `asr score`."]
+    parts += ["## Pictures"] * bool(pictures)
+    parts += [f"{caption}\n\n![{caption}]({name})" for name, caption in pictures.items()]
+    parts += [
+        "## Notes",
+        _LEGEND,
+        f"`{RESULTS}` has the origin of each run, `{TABLE}` texts for `asr score`.",
+    ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

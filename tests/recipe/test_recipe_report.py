@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,12 @@ def test_results_say_all_that_is_needed_to_repeat_them(done: Path) -> None:
     ways = [set(run["methods"]["test"]) for run in results["runs"]]
     assert ways[0] == {"ctc_greedy", "ctc_beam"} and ways[1] == ways[0] | {"attention", "rescoring", "joint"}
     names = {path.name for path in (done / "all" / "runs" / "report").iterdir()}
-    assert names == {"results.json", TABLE, "report.md", ".report.done"}
+    drawn = {"curves.png", "attention_transformer.png"}
+    assert names == {"results.json", TABLE, "report.md", ".report.done", *drawn}
+    for run in results["runs"]:
+        log = (done / "all" / "runs" / run["name"] / "log.jsonl").read_text()
+        dev = [line for line in map(json.loads, log.splitlines()) if line["kind"] == "dev"]
+        assert run["dev_curve"] == {str(line["step"]): line["wer"] for line in dev} != {}
     assert str(done) not in json.dumps(results), "no private paths"
 
 
@@ -97,11 +103,17 @@ def test_the_report_is_whole(done: Path) -> None:
     for part in (
         "# tones\n",
         "asr recipe run tones`: ",
-        "## Against ctc_lstm",
+        "## Comparison with ctc_lstm",
         "| transformer | ctc_lstm | ",
     ):
         assert part in page
     assert "SMOKE" not in page
+    headings = re.findall(r"^## (.*)", page, re.MULTILINE)
+    assert headings == ["Comparison with ctc_lstm", "Decoding setups", "Pictures", "Notes"], "results first"
+    assert f"Reported on {read_results(done)['date']}. Configs: [ctc_lstm](" in page
+    links = dict(re.findall(r"\[([^\]]*)\]\(([^)]*)\)", page))
+    assert len(links) == 4 and all((folder / path).is_file() for path in links.values())
+    assert (folder / links["transformer"]).samefile(done / "conf" / "tones" / "transformer.yaml")
     for run in read_results(done)["runs"]:
         for rate, (low, high) in ((run["wer"], run["interval"]), (run["cer"], run["cer_interval"])):
             assert f"| {100 * rate:.2f} | {100 * low:.2f} to {100 * high:.2f} |" in page
@@ -132,7 +144,7 @@ def test_one_system_again_is_compared_with_the_other(copy: Path, caplog: pytest.
     run_recipe(experiment, "report")
     assert [run["name"] for run in read_results(copy)["runs"]] == ["transformer"]
     assert "left out of the comparison, since evaluate ctc_lstm: it has not been done" in caplog.text
-    assert "Against" not in (folder / "runs" / "report" / "report.md").read_text()
+    assert "Comparison" not in (folder / "runs" / "report" / "report.md").read_text()
 
 
 def test_an_unreadable_recording_stops_the_evaluation(copy: Path) -> None:

@@ -208,13 +208,8 @@ def test_the_script_draws_searches_sorts_and_plays(tmp_path: Path) -> None:
     summary, title = found["summary"]
     assert title == "ref.trn: one, two"
     assert "roomutteranceswordsWER %95 % intervalWER %95 % interval" in summary
-    for text in (
-        title,
-        "a note",
-        "one is better than two",
-        *(cell for row in report["summary"] for cell in row),
-    ):
-        assert text in summary
+    cells = [cell for row in report["summary"] for cell in row]
+    assert all(text in summary for text in (title, "a note", "one is better than two", *cells))
     assert found["axes"] == [*AXES.values()]
     shown, alignment = found["all"]
     assert shown == "u3,u1,u2"
