@@ -62,8 +62,14 @@ def test_results_say_all_that_is_needed_to_repeat_them(done: Path) -> None:
     ways = [set(run["methods"]["test"]) for run in results["runs"]]
     assert ways[0] == {"ctc_greedy", "ctc_beam"} and ways[1] == ways[0] | {"attention", "rescoring", "joint"}
     names = {path.name for path in (done / "all" / "runs" / "report").iterdir()}
-    drawn = {"curves.png", "attention_transformer.png"}
-    assert names == {"results.json", TABLE, "report.md", ".report.done", *drawn}
+    assert names == {
+        "results.json",
+        TABLE,
+        "report.md",
+        ".report.done",
+        "curves.png",
+        "attention_transformer.png",
+    }
     for run in results["runs"]:
         log = (done / "all" / "runs" / run["name"] / "log.jsonl").read_text()
         dev = [line for line in map(json.loads, log.splitlines()) if line["kind"] == "dev"]
@@ -100,12 +106,7 @@ def test_further_references_count(copy: Path) -> None:
 def test_the_report_is_whole(done: Path) -> None:
     folder = done / "all" / "runs" / "report"
     page = (folder / "report.md").read_text()
-    for part in (
-        "# tones\n",
-        "asr recipe run tones`: ",
-        "## Comparison with ctc_lstm",
-        "| transformer | ctc_lstm | ",
-    ):
+    for part in ("# tones\n", "asr recipe run tones`: ", "| transformer | ctc_lstm | "):
         assert part in page
     assert "SMOKE" not in page
     headings = re.findall(r"^## (.*)", page, re.MULTILINE)

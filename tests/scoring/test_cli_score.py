@@ -137,7 +137,7 @@ def test_speakers_of_a_part_do_not_count(folder: Path, capsys: pytest.CaptureFix
 def test_files_are_written(folder: Path) -> None:
     assert run("ref.jsonl", "one.trn", "--html", "page.html", "--pra", "y/x.pra", "--by", "room") == 0
     assert "REF:  the cat sat" in (folder / "y/x.pra").read_text()
-    assert "By room" in (folder / "page.html").read_text()
+    assert '["room",' in (folder / "page.html").read_text().replace("\n", "")
 
 
 def test_rates_at_the_ends(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
