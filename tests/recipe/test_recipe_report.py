@@ -61,11 +61,8 @@ def test_results_say_all_that_is_needed_to_repeat_them(done: Path) -> None:
         ].keys()
     ways = [set(run["methods"]["test"]) for run in results["runs"]]
     assert ways[0] == {"ctc_greedy", "ctc_beam"} and ways[1] == ways[0] | {"attention", "rescoring", "joint"}
-    names = {path.name for path in (done / "all" / "runs" / "report").iterdir()} - {
-        ".report.done",
-        "report.md",
-    }
-    assert names == {"results.json", TABLE, "curves.png", "attention_transformer.png"}
+    names = {path.name for path in (done / "all" / "runs" / "report").glob("[!.]*")}
+    assert names == {"report.md", "results.json", TABLE, "curves.png", "attention_transformer.png"}
     for run in results["runs"]:
         log = (done / "all" / "runs" / run["name"] / "log.jsonl").read_text()
         dev = [line for line in map(json.loads, log.splitlines()) if line["kind"] == "dev"]
