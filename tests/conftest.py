@@ -7,6 +7,7 @@ the others wait for it.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,9 @@ settings.load_profile("asr")
 
 # A thread that has nothing to do sleeps, where tests ask for two, and leaves its core to other tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# A shell has its background jobs ignore Ctrl-C, and what a test starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

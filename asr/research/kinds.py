@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from asr.research import classifiers, intra_attention, multi_speaker, non_autoregressive, recurrent_decoder
+from asr.research import (  # one on a line, as the patches of docs/examples need it
+    classifiers,
+    intra_attention,
+    multi_speaker,
+    non_autoregressive,
+    recurrent_decoder,
+)
 
 # From the section of a config to its class, as the tables of asr/models have it.
-ENCODERS = {intra_attention.IntraAttentionEncoderConfig: intra_attention.IntraAttentionEncoder}
+ENCODERS = {
+    # beside those of asr/models
+    intra_attention.IntraAttentionEncoderConfig: intra_attention.IntraAttentionEncoder
+}
 DECODERS = {
     recurrent_decoder.AttentionDecoderConfig: recurrent_decoder.AttentionDecoder,
     recurrent_decoder.IntraAttentionDecoderConfig: recurrent_decoder.AttentionDecoder,
