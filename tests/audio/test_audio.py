@@ -27,8 +27,6 @@ def wav(tmp_path: Path) -> Path:
     return put(tmp_path, FORMATS["wav float"].data)
 
 
-# --- what is asked of a file --------------------------------------------------------------------
-
 WRONG_REQUESTS: list[tuple[dict[str, float], str]] = [
     ({"start": -0.1}, "start is -0.1 s"),
     ({"start": float("nan")}, "cannot be decoded"),
@@ -99,9 +97,6 @@ def test_silence_only_if_allowed(tmp_path: Path) -> None:
     assert not audio.read(path, duration=0.9, allow_silence=True).any()
 
 
-# --- blocks, memory, limits ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["wav float", "flac", "ogg Vorbis", "mp3", "m4a"])
 @pytest.mark.parametrize("block_seconds", [0.01, 0.7, 1.5, 30.0])
 def test_blocks_equal_the_whole(name: str, block_seconds: float, tmp_path: Path) -> None:
@@ -145,9 +140,6 @@ def test_read_has_a_limit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sum(map(len, audio.read_blocks(path))) >= 3 * RATE
 
 
-# --- resampling ---------------------------------------------------------------------------------
-
-
 def test_reading_resamples_like_an_ideal_filter(tmp_path: Path) -> None:
     """Against scipy in float64: what passes is unchanged, what would alias is gone."""
     times = np.arange(4 * 48_000) / 48_000
@@ -163,9 +155,6 @@ def test_reading_resamples_like_an_ideal_filter(tmp_path: Path) -> None:
         path = put(tmp_path, encode_sound(tone, 48_000, "WAV", "DOUBLE"))
         alias = audio.read(path)[middle]
         assert 20 * np.log10(np.sqrt(2) * alias.std()) < -80, frequency
-
-
-# --- writing ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("suffix", [".wav", ".flac", ".WAV"])
@@ -207,9 +196,6 @@ def test_refused_write_leaves_nothing_behind(
     assert capfd.readouterr() == ("", "")
 
 
-# --- importing ----------------------------------------------------------------------------------
-
-
 def test_import_is_light_and_reading_leaves_no_trace(wav: Path) -> None:
     script = f"""
 import sys
@@ -222,8 +208,6 @@ assert av.logging.get_level() is None
 """
     subprocess.run([sys.executable, "-c", script], check=True)
 
-
-# --- open-ended inputs --------------------------------------------------------------------------
 
 ENCODINGS = [
     ("WAV", "FLOAT"),

@@ -41,9 +41,6 @@ def power(audio: np.ndarray) -> float:
     return float(np.mean(audio.astype(np.float64) ** 2))
 
 
-# --- which settings are refused -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("section", "settings", "message"),
     [
@@ -57,9 +54,6 @@ def power(audio: np.ndarray) -> float:
 def test_nonsense_is_refused(section: type, settings: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         section(**settings)
-
-
-# --- choices ------------------------------------------------------------------------------------
 
 
 def test_audio_depends_on_seed_epoch_and_id_only() -> None:
@@ -93,9 +87,6 @@ def test_speeds_are_known_before_the_audio_is_read() -> None:
     assert planned.tolist() == [augmenter.augment_audio(tone(0.1), name, 2)[1] for name in names]
 
 
-# --- waveform -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("speed", [0.5, 0.9, 1.1, 2.0])
 def test_speed_changes_duration_and_pitch(speed: float) -> None:
     audio, applied = build(AugmentConfig(speed=(speed,))).augment_audio(tone(2.0), "a", 0)
@@ -124,9 +115,6 @@ def test_noise_has_the_color_of_its_kind(kind: str, decibels_per_octave: float) 
     spectrum = np.abs(np.fft.rfft(audio - tone(16.0))) ** 2
     octaves = [10 * np.log10(spectrum[2**k : 2 ** (k + 1)].mean()) for k in range(9, 17)]  # from 32 Hz on
     assert np.polyfit(range(len(octaves)), octaves, 1)[0] == pytest.approx(decibels_per_octave, abs=0.15)
-
-
-# --- recorded noise -----------------------------------------------------------------------------
 
 
 def recorded(path: Path) -> AugmentConfig:

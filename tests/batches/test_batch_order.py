@@ -69,9 +69,6 @@ def test_too_few_batches_for_the_processes() -> None:
         plan_epoch(np.full(20, 3.0), CONFIG, 0, 0, 4)
 
 
-# --- random numbers by names ---------------------------------------------------------------------
-
-
 def test_choices_are_the_same_in_another_process() -> None:
     """As they were in one: each Python salts its own hashes, so that those of names are of no use here."""
     assert random_stream(1, 2, "noise", "é").integers(10**9) == 908_466_695

@@ -115,9 +115,6 @@ def break_files(manifest: Manifest, *positions: int) -> None:
         Path(manifest[position].audio).write_bytes(b"RIFF, but not really")
 
 
-# --- what is in a batch -------------------------------------------------------------------------
-
-
 def test_batch_holds_the_utterances_it_names(manifest: Manifest) -> None:
     inputs, seen = build_inputs(AugmentConfig()), []
     for batch in build(manifest, inputs).epoch_batches(0):
@@ -174,9 +171,6 @@ def test_pin_memory(manifest: Manifest) -> None:
     assert pinned.to("cuda").features_BTF.is_cuda
 
 
-# --- the same bits ------------------------------------------------------------------------------
-
-
 def test_workers_change_nothing(manifest: Manifest) -> None:
     inputs = build_inputs()
     torch.set_num_threads(2)  # workers have one each
@@ -231,9 +225,6 @@ def test_limits_hold_for_the_changed_durations(manifest: Manifest) -> None:
         assert batch.audio_seconds == pytest.approx(2 * seconds, abs=0.01)
 
 
-# --- evaluation ---------------------------------------------------------------------------------
-
-
 def test_evaluation_has_each_utterance_once_and_unchanged(manifest: Manifest) -> None:
     def by_id(batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
         return {
@@ -251,9 +242,6 @@ def test_evaluation_has_each_utterance_once_and_unchanged(manifest: Manifest) ->
     for rank in ranks:
         longest = [int(batch.feature_lengths_B.max()) for batch in rank]
         assert longest == sorted(longest, reverse=True)
-
-
-# --- left out -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -295,9 +283,6 @@ def test_frames_are_counted_at_the_fastest_speed(manifest: Manifest) -> None:
 def test_nothing_left_to_train_on(manifest: Manifest) -> None:
     with pytest.raises(UserError, match=r"train\.jsonl: none of the 40 utterances"):
         next(build(manifest, min_seconds=1.4).epoch_batches(0))
-
-
-# --- faults -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
@@ -368,9 +353,6 @@ def test_a_dead_worker_is_a_clear_error(manifest: Manifest) -> None:
     batches = build(manifest, build_inputs(num_encoded_frames=die), num_workers=2).epoch_batches(0)
     with pytest.raises(UserError, match=r"has died.*batches\.num_workers"), translate_worker_errors():
         list(batches)
-
-
-# --- settings -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -125,9 +125,6 @@ def test_time_masks_are_limited_by_width_and_share() -> None:
         assert masked[:, :, 0].sum(1).max() == limit
 
 
-# --- time warp ----------------------------------------------------------------------------------
-
-
 def test_warp_by_hand() -> None:
     """A ramp shows where each frame came from. Frame 4 of 0 .. 9 moves by 2; the last two are padding."""
     features = torch.arange(12.0)[None, :, None].repeat(2, 1, 1)
@@ -146,9 +143,6 @@ def test_warp_keeps_the_order_and_the_ends(length: int) -> None:
     assert 4 < (warped - features)[:, :length].abs().max() <= 5
     assert (warped[:, :length].diff(dim=1) > 0).all()
     assert (warped[:, 0] == 0).all() and torch.allclose(warped[:, length - 1], torch.tensor(length - 1.0))
-
-
-# --- where the speech is ------------------------------------------------------------------------
 
 
 def log_mel(

@@ -63,9 +63,6 @@ def append(path: Path, **fields: object) -> None:
         file.write(json.dumps(fields) + "\n")
 
 
-# --- validate -----------------------------------------------------------------------------------
-
-
 def test_validate_a_good_manifest(run: Run) -> None:
     for options, extent in ((), "--decode also finds"), (("--no-audio",), "audio was not looked at"):
         status, out, _ = run("validate", "all.jsonl", *options)
@@ -105,9 +102,6 @@ def test_validate_options(run: Run, corpus: Path) -> None:
     assert "unknown-characters" in run(*arguments, "--text-rules", "uppercase")[1]
 
 
-# --- stats --------------------------------------------------------------------------------------
-
-
 def test_stats(run: Run, corpus: Path) -> None:
     write_manifest(corpus / "none.jsonl", [])
     append(corpus / "all.jsonl", id="x", audio="x.wav", duration=7200.0, speaker="most", language="en")
@@ -116,9 +110,6 @@ def test_stats(run: Run, corpus: Path) -> None:
     assert "50 % 1.00" in out and "100 % 7200.00" in out
     assert "hours by speakers, 11 in all\n    most " in out and "2.000\n" in out
     assert "hours by languages, 1 in all\n    en " in out
-
-
-# --- split and filter ---------------------------------------------------------------------------
 
 
 def test_split(run: Run, corpus: Path) -> None:
@@ -162,9 +153,6 @@ def test_filter(run: Run, conditions: str, kept: str, dropped: dict[str, int]) -
     assert reasons == [f"  {count:8,} {reason}" for reason, count in dropped.items()]
 
 
-# --- convert ------------------------------------------------------------------------------------
-
-
 def test_convert_there_and_back(run: Run, corpus: Path) -> None:
     def essence(path: str) -> list[tuple]:
         return [(u.id, u.audio, u.start, u.duration, u.text, u.speaker) for u in read_manifest(path)]
@@ -199,9 +187,6 @@ def test_convert_with_a_column_of_texts(run: Run, corpus: Path) -> None:
     assert status == 0 and "no utterance has a text; name it by --text-column: 'path', 'verse'" in err
     assert run("convert", "t.csv", "out.jsonl", "--text-column", "verse")[0] == 0
     assert next(read_manifest("out.jsonl")).text == "a"
-
-
-# --- the command itself -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -144,9 +144,6 @@ def test_any_bytes_give_faults_or_are_told_to_be_no_text(
             assert 0 in data.split(b"\n")[0]
 
 
-# --- statistics ---------------------------------------------------------------------------------
-
-
 def test_statistics_of_a_known_manifest() -> None:
     utterances = [
         Utterance(id="a", audio="a.wav", duration=1800.0, text="one two", speaker="x", language="en"),
@@ -165,9 +162,6 @@ def test_statistics_of_a_known_manifest() -> None:
 def test_statistics_of_nothing() -> None:
     statistics = compute_statistics([])
     assert (statistics.utterances, statistics.hours) == (0, 0)
-
-
-# --- shards ---------------------------------------------------------------------------------------
 
 
 def test_faults_of_shards_are_those_of_a_manifest(tmp_path: Path) -> None:

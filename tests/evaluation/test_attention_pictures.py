@@ -107,9 +107,6 @@ def test_each_segment_has_its_picture_at_its_time(talker: Path, tmp_path: Path, 
         assert (steps[0], steps[-1]) == pytest.approx((begin, end), abs=0.06)
 
 
-# --- drawing ------------------------------------------------------------------------------------
-
-
 def read_pixels(path: Path, audio_S: np.ndarray | None = None, **changes: Any) -> np.ndarray:
     """Rows of 40 ms from 5 s on, and silence, drawn."""
     from matplotlib.image import imread
@@ -161,9 +158,6 @@ def test_a_tone_stands_at_its_frequency_and_time() -> None:
     starts = np.linspace(begin, end, levels_FT.shape[1] + 1)
     assert starts[int(np.argmax(levels_FT[row] > levels_FT[row].max() - 6))] == pytest.approx(8.0, abs=0.03)
     assert np.ptp(levels_FT) <= 60.001
-
-
-# --- commands ----------------------------------------------------------------------------------
 
 
 def test_transcribe_says_what_cannot_be_drawn(

@@ -98,9 +98,6 @@ def test_words_are_where_they_sound(
         assert found.ends_K == pytest.approx(true.ends_K, abs=0.03)
 
 
-# --- the command --------------------------------------------------------------------------------
-
-
 def align(*arguments: Any) -> int:
     return cli.main(["align", *map(str, arguments)])
 

@@ -75,8 +75,6 @@ def assert_same(features: torch.Tensor, expected: torch.Tensor) -> None:
         torch.testing.assert_close(features, expected, atol=1e-5, rtol=1e-5)
 
 
-# --- agreement ------------------------------------------------------------------------------------
-
 KALDI_SETTINGS = [
     {},
     {"sample_rate": 8000},
@@ -172,9 +170,6 @@ def test_agrees_with_whisper_package(num_mels: int) -> None:
     expected = audio.log_mel_spectrogram(audio_S, n_mels=num_mels).T
     features = compute_alone(build(convention="whisper", num_mels=num_mels), audio_S)
     torch.testing.assert_close(features, expected, atol=1e-4, rtol=0)
-
-
-# --- independence from the batch ------------------------------------------------------------------
 
 
 @pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
@@ -291,9 +286,6 @@ def test_gpu_agrees_with_cpu(name: str) -> None:
     torch.testing.assert_close(features_BTF.cpu(), expected, atol=KALDI_TOLERANCE, rtol=0)
 
 
-# --- CMVN -------------------------------------------------------------------------
-
-
 def test_utterance_cmvn() -> None:
     features = compute_alone(build(cmvn="utterance"), make_speech(3.0)).double()
     torch.testing.assert_close(features.mean(0), torch.zeros(80).double(), atol=1e-5, rtol=0)
@@ -304,9 +296,6 @@ def test_utterance_cmvn() -> None:
 def test_utterance_cmvn_of_silence_is_zero(num_samples: int) -> None:
     features = compute_alone(build(cmvn="utterance"), torch.zeros(num_samples))
     torch.testing.assert_close(features, torch.zeros_like(features), atol=1e-2, rtol=0)
-
-
-# --- wrong input ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

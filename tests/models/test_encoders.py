@@ -206,9 +206,6 @@ def build_layer(**options: Any) -> ConformerLayer:
     return layer
 
 
-# --- depthwise convolution ----------------------------------------------------------------------
-
-
 @given(
     length=st.integers(1, 100),
     kernel=st.sampled_from([1, 3, 5, 7, 15, 31, 33, 63]),
@@ -231,9 +228,6 @@ def test_depthwise_convolution_equals_a_grouped_one(length: int, kernel: int, di
     expected = torch.autograd.grad(expected_BDT.mT, arguments, upstream_BTD)
     for gradient, expected_gradient in zip(gradients, expected, strict=True):
         torch.testing.assert_close(gradient, expected_gradient, rtol=0, atol=1e-11)
-
-
-# --- layer --------------------------------------------------------------------------------------
 
 
 def normalize(x_TD: Tensor, state: dict[str, Tensor], name: str) -> Tensor:

@@ -31,9 +31,6 @@ def test_length_mask() -> None:
     assert length_mask(torch.tensor([0, 1, 3, 5]), 3).tolist() == expected
 
 
-# --- dropout ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("probability", [0.001, 0.1, 0.5, 0.9])
 def test_dropout_zeroes_its_share_and_keeps_the_expectation(probability: float) -> None:
     torch.manual_seed(0)
@@ -77,9 +74,6 @@ def test_dropout_passes_the_gradient_where_it_passes_the_value(dtype: torch.dtyp
     assert 0 < (x.grad == 0).sum() < x.numel()
 
 
-# --- feed-forward -------------------------------------------------------------------------------
-
-
 # B batch, T query steps, S key steps, H heads, K head dimension, D model dimension
 
 DIM, HEADS = 24, 4
@@ -102,9 +96,6 @@ def random_heads(num_steps: int, *, batch: int = 2, dtype: torch.dtype = torch.f
     """Queries, keys and values, (B, H, T, K)."""
     random = torch.Generator().manual_seed(0)
     return [torch.randn(batch, HEADS, num_steps, 6, generator=random, dtype=dtype) for _ in range(3)]
-
-
-# --- against others -----------------------------------------------------------------------------
 
 
 def as_torch_attention(ours: SelfAttention) -> nn.MultiheadAttention:
@@ -236,9 +227,6 @@ def test_steps_have_no_products_of_many_shapes() -> None:
     assert not products.shapes
 
 
-# --- masks --------------------------------------------------------------------------------------
-
-
 def attend_in_window(
     queries: Tensor, keys: Tensor, values: Tensor, window: tuple[int, int], mask_BT: Tensor
 ) -> Tensor:
@@ -279,9 +267,6 @@ def test_window_attention_equals_a_band_mask(
     )
 
 
-# --- weights ------------------------------------------------------------------------------------
-
-
 def test_weights_are_in_float32_under_autocast() -> None:
     queries, keys, _ = random_heads(50, dtype=torch.float32)
     exact = attention_weights(queries, keys, None)
@@ -289,9 +274,6 @@ def test_weights_are_in_float32_under_autocast() -> None:
         weights = attention_weights(queries, keys, None)
     assert weights.dtype == torch.float32
     assert torch.equal(weights, exact)
-
-
-# --- positions ----------------------------------------------------------------------------------
 
 
 def test_codes_equal_their_formula_far_from_the_start_too() -> None:
@@ -305,9 +287,6 @@ def test_codes_equal_their_formula_far_from_the_start_too() -> None:
     assert torch.equal(Positions(6)(x_BTD), x_BTD + torch.from_numpy(codes_TD[:5]))
 
 
-# --- rotary -------------------------------------------------------------------------------------
-
-
 def test_rotary_equals_a_complex_product() -> None:
     x_BHTK = torch.randn(2, 3, 50, 8)
     turned = Rotary(8)(x_BHTK, start=1000).double()
@@ -315,9 +294,6 @@ def test_rotary_equals_a_complex_product() -> None:
     angles = torch.arange(1000, 1050)[:, None] * 10000.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
     expected = pairs * torch.polar(torch.ones_like(angles), angles)
     torch.testing.assert_close(turned, torch.cat([expected.real, expected.imag], -1), rtol=0, atol=1e-5)
-
-
-# --- lengths ------------------------------------------------------------------------------------
 
 
 @given(first=st.integers(1, 30), second=st.integers(1, 30), length=st.integers(1, 30))

@@ -17,8 +17,6 @@ from asr.text import BLANK_ID
 
 # B batch, T encoded steps, U tokens, V vocabulary
 
-# --- cross-entropy ------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.5])
 def test_cross_entropy_equals_its_formula(label_smoothing: float) -> None:
@@ -34,9 +32,6 @@ def test_cross_entropy_equals_its_formula(label_smoothing: float) -> None:
     loss = cross_entropy(scores_BUV, targets_BU, label_smoothing)
     assert loss.item() == pytest.approx(expected, rel=1e-6)
     assert cross_entropy(scores_BUV.bfloat16(), targets_BU, label_smoothing).dtype == torch.float32
-
-
-# --- CTC ----------------------------------------------------------------------------------------
 
 
 def sum_over_paths(probabilities_TV: Tensor, tokens: list[int], blank: int) -> Tensor:

@@ -29,9 +29,6 @@ def example_batch(padding: float = 0.0) -> Utterances:
     return make_utterances(FEATURE_LENGTHS, TOKEN_LENGTHS, padding)
 
 
-# --- padding ------------------------------------------------------------------------------------
-
-
 @every_system
 @pytest.mark.parametrize("padding", [0.0, 1e3, float("nan")])
 @torch.no_grad()
@@ -73,9 +70,6 @@ def test_losses_of_a_batch_are_the_sums_of_each_alone(name: str) -> None:
         )
 
 
-# --- losses -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("step", [0, 600, 1000])
 @every_system
 def test_total_is_the_weighted_sum_of_its_parts(name: str, step: int) -> None:
@@ -108,9 +102,6 @@ def test_correct_counts_the_tokens_that_the_decoder_predicts(name: str) -> None:
     assert model(*batch).parts["correct"] == len(TOKEN_LENGTHS)
     model.decoder.output.bias[EOS_ID] -= 100
     assert model(*batch).parts["correct"] == (scores_BNV.argmax(-1) == targets_BN).sum()
-
-
-# --- odd utterances, half precision -------------------------------------------------------------
 
 
 def assert_finite(model: SpeechModel, batch: Utterances) -> None:
@@ -175,9 +166,6 @@ def test_every_parameter_learns(name: str) -> None:
     assert not still
 
 
-# --- learning -----------------------------------------------------------------------------------
-
-
 def decode(model: SpeechModel, batch: Utterances) -> dict[str, list[list[int]]]:
     """Greedily, by each head."""
     model.eval()
@@ -210,9 +198,6 @@ def test_ten_utterances_are_learned_by_heart(name: str) -> None:
         if step % 10 == 9 and all(ids == batch.references() for ids in decode(model, batch).values()):
             return
     raise AssertionError(f"after {step + 1} updates: {decode(model, batch)}, not {batch.references()}")
-
-
-# --- configuration ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

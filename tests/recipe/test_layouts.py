@@ -54,9 +54,6 @@ def test_no_damage_goes_unnoticed(
     check_damages(make(name), tmp_path, caplog)
 
 
-# --- telephone ----------------------------------------------------------------------------------
-
-
 def test_a_channel_of_switchboard_is_read(make: Make, tmp_path: Path) -> None:
     second = prepare(make("switchboard"), tmp_path / "out")["train"]["sw02999-B_000100-000200"]
     both, _ = soundfile.read(second.audio)
@@ -98,9 +95,6 @@ def test_fisher_without_callhome_and_with_translations(make: Make, tmp_path: Pat
     assert translated.more_references == ["hello", "so hi ana's here"]
     assert translated.model_copy(update={"text": spoken.text, "extras": {}}) == spoken
     assert list(texts(sets["train_en"]).values()) == ["hi how are you"] and sets["dev2_en"] == {}
-
-
-# --- other layouts ------------------------------------------------------------------------------
 
 
 def test_aishell_unpacked_by_our_download(make: Make, tmp_path: Path) -> None:

@@ -81,9 +81,6 @@ def test_what_another_run_reads_comes_first(recipes_dir: Path) -> None:
     assert [run.name for run in build_runs(make_experiment(recipes_dir))] == ["transformer", "ctc_lstm"]
 
 
-# --- smoke mode ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", list(find_recipes()))
 def test_every_system_has_a_smoke_size(name: str) -> None:
     for run in build_runs(Experiment(load_recipe(name), smoke=True)):

@@ -42,9 +42,6 @@ def alter_audio(path: Path) -> None:
     soundfile.write(path, samples, sample_rate, format=container, subtype="PCM_16")
 
 
-# --- all recipes --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", sorted(set(find_recipes(RECIPES_DIR)) - {"an4_synthetic"}))
 def test_a_recipe_is_short_and_has_a_page(name: str) -> None:
     recipe = load_recipe(name, RECIPES_DIR)
@@ -62,8 +59,6 @@ def test_the_confs_of_a_recipe_load_and_name_its_own_data(name: str) -> None:
         paths = [path for _, path in config.data.named_paths]
         assert paths and all(path.startswith(f"data/{name}/") for path in paths), system
 
-
-# --- AN4 ----------------------------------------------------------------------------------------
 
 AN4 = {  # split -> id -> text; fjam is one of the speakers of dev
     "train": {"an1-fash-b": "ENTER FIVE", "cen2-fash-b": "R O B", "an3-mewl-b": "GO", "an4-fjam-b": "STOP"},
@@ -133,8 +128,6 @@ def test_an4_joined(
         np.concatenate([read(u.audio, 16_000) for u in joined]), np.concatenate(parts)
     )
 
-
-# --- FSDD ---------------------------------------------------------------------------------------
 
 FSDD_SPEAKERS = ("jackson", "theo")
 STRINGS_PER_SPEAKER = {"train": 20, "dev": 5, "test": 10}
@@ -213,9 +206,6 @@ def digest_folder(folder: Path) -> dict[str, str]:
     }
 
 
-# --- speechocean762 -----------------------------------------------------------------------------
-
-
 AS_SPOKEN = ("IH0_B T_I S_E", "EY0_S", "B_B EH0_I R_E")  # IT'S A BEAR
 
 
@@ -266,9 +256,6 @@ def test_speechocean762(speechocean762: tuple[Recipe, Path], tmp_path: Path) -> 
     )
 
 
-# --- wordnet_synthetic --------------------------------------------------------------------------
-
-
 @pytest.fixture
 def wordnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
     """Four lines of WordNet in its own form, one of each part of speech, and those of the license."""
@@ -299,9 +286,6 @@ def test_wordnet_synthetic(wordnet: tuple[Recipe, Path], tmp_path: Path) -> None
         assert soundfile.info(utterance.audio).duration == pytest.approx(utterance.duration)
 
 
-# --- yesno --------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def yesno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
     names = [f"waves_yesno/{'_'.join(f'{n * 21:08b}')}.wav" for n in range(12)]
@@ -328,9 +312,6 @@ def test_yesno(yesno: tuple[Recipe, Path], tmp_path: Path, given: str) -> None:
     assert (first.language, first.duration) == ("he", 2.0)
 
 
-# --- damage -------------------------------------------------------------------------------------
-
-
 test_no_damage_goes_unnoticed = damage_test("an4", "fsdd", "speechocean762", "wordnet", "yesno")
 
 
@@ -341,9 +322,6 @@ def test_another_sample_is_another_corpus(name: str, request: pytest.FixtureRequ
     with pytest.raises(UserError, match="differs from the published corpus"):
         recipe.prepare(root, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-# --- digits -------------------------------------------------------------------------------------
 
 
 def prepare_digits(output_dir: Path, counts: dict[str, int]) -> None:
@@ -374,9 +352,6 @@ def test_digits_do_not_depend_on_what_is_spoken_before(tmp_path: Path) -> None:
     assert len(two) == 4 and two.items() <= one.items()
 
 
-# --- smoke mode ---------------------------------------------------------------------------------
-
-
 def run_smoke(recipe: Recipe, corpus_dir: Path | None, output_dir: Path) -> None:
     """All stages with all systems of the checkout, as `asr recipe run NAME --smoke` does it."""
     experiment = Experiment(recipe, output_dir, corpus_dir, smoke=True)
@@ -396,8 +371,6 @@ def test_smoke(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Non
     corpus = (load_recipe(name, RECIPES_DIR), None) if name == "digits" else request.getfixturevalue(name)
     run_smoke(*corpus, tmp_path / "out")
 
-
-# --- real corpora -------------------------------------------------------------------------------
 
 EXPECTED_COUNTS = {
     "an4": {

@@ -44,18 +44,12 @@ def test_prompts_are_normalized(prompt: str, text: str) -> None:
     assert normalize_prompt(prompt) == text
 
 
-# --- WSJ ------------------------------------------------------------------------------------------
-
-
 def write_prompts(folder: Path, ids: Iterable[str]) -> None:
     for id in ids:
         path = folder / f"{id[:6]}00.dot"
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a", encoding="latin-1") as file:
             file.write(f"Text of the \\.POINT {id[0]} [<noise] ({id.upper() if id[0] == '4' else id})\n")
-
-
-# --- Aurora-4 -----------------------------------------------------------------------------------------
 
 
 def write_raw(path: Path, seconds: float = 0.1) -> None:
@@ -96,9 +90,6 @@ def test_aurora4(aurora4: Corpus, tmp_path: Path) -> None:
     raw = aurora4[1] / "AURORA/dev0330_16k/dev_0330_14/4k0/4k0c0301.wv2"
     assert rate == 16_000 and np.array_equal(samples, np.fromfile(raw, ">i2"))
     assert Path(last.audio) == tmp_path / "out/audio/dev/4k0c0301d.flac"
-
-
-# --- REVERB -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -165,9 +156,6 @@ def test_a_path_of_reverb_stays_in_its_folder(reverb: Corpus, tmp_path: Path) ->
     edit("tasks/taskFiles/1ch/SimData_et_for_1ch_far_room1_A", "/far_test", "/../far_test")(root)
     with pytest.raises(UserError, match="room1_A:1: expected a path such as"):
         recipe.prepare(root, tmp_path / "out")
-
-
-# --- WSJ-2mix -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

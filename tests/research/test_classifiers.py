@@ -57,9 +57,6 @@ def make_batch(model: LabelModel, kind: str, padding: float = 0.0) -> Utterances
     return make_utterances(FEATURE_LENGTHS, counts, padding)
 
 
-# --- scores -------------------------------------------------------------------------------------
-
-
 @every_encoder
 @every_kind
 @torch.no_grad()
@@ -101,9 +98,6 @@ def test_pooling_is_that_of_a_loop(kind: str) -> None:
             )
 
 
-# --- losses -------------------------------------------------------------------------------------
-
-
 @every_kind
 @torch.no_grad()
 def test_losses_are_those_of_a_loop(kind: str) -> None:
@@ -142,9 +136,6 @@ def test_losses_of_a_batch_are_the_sums_of_each_alone(kind: str) -> None:
         assert int(together.parts["accuracy"]) == sum(int(losses.parts["accuracy"]) for losses in each)
 
 
-# --- learning -----------------------------------------------------------------------------------
-
-
 every_run = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -166,9 +157,6 @@ def change_manifest(path: Path, **fields: Any) -> None:
     utterances = list(read_manifest(path))
     last = Utterance.model_validate(utterances[-1].model_dump() | fields)
     write_manifest(path, [*utterances[:-1], last])
-
-
-# --- targets ------------------------------------------------------------------------------------
 
 
 def load_training_batches(config: RunConfig) -> tuple[list[Batch], Sequence[str]]:
@@ -212,9 +200,6 @@ def test_steps_are_labeled_where_the_tones_are(corpus: Path, speed: str) -> None
     assert agreed.max() / total > 0.85
 
 
-# --- the loop -----------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @every_run
 def test_resuming_is_exact(kind: str, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,9 +220,6 @@ def test_it_learns_and_the_best_on_dev_is_kept(kind: str, corpus: Path) -> None:
     assert chosen["accuracy"] == best > (0.99 if kind == "recording" else 0.9)
     assert chosen["steps"] == [min(dev, key=lambda line: (-line["accuracy"], line["loss"]))["step"]]
     assert load_any_system(folder).tokenizer.type == "labels"
-
-
-# --- faults -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,6 @@ def run_by_steps(cell: IntraAttentionCell, x_BTD: Tensor) -> tuple[Tensor, Intra
     return torch.stack(hidden, dim=1), tape
 
 
-# --- the recurrence -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("is_training", [True, False])
 def test_both_ways_equal_a_plain_loop_of_the_equations(is_training: bool) -> None:
     """All steps at once, and step by step on a growing tape."""
@@ -91,9 +88,6 @@ def test_gradients_equal_those_step_by_step(batch: int, length: int) -> None:
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-10, atol=1e-12)
 
 
-# --- the tape -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("is_training", [True, False])
 def test_selected_rows_go_on_as_they_would_have(is_training: bool) -> None:
     layer, x_BTD = build_layer(), random_inputs(3, 20)
@@ -109,9 +103,6 @@ def test_selected_rows_go_on_as_they_would_have(is_training: bool) -> None:
         expected_BTD, whole = run_by_steps(layer.cell, x_BTD)
     torch.testing.assert_close(last_BD, expected_BTD[rows_B, -1], rtol=0, atol=1e-12)
     torch.testing.assert_close(tape.read()[1], whole.read()[1][rows_B], rtol=0, atol=1e-12)
-
-
-# --- the encoder --------------------------------------------------------------------------------
 
 
 def build_encoder(**options: Any) -> IntraAttentionEncoder:

@@ -24,9 +24,6 @@ def make_timed(times: str) -> Utterance:
     return make_utterance(extras={"word_times": times})
 
 
-# --- of a recording -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("field", "fields", "label"),
     [
@@ -60,8 +57,6 @@ def test_no_label(field: str, fields: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         labels.names(make_utterance(**fields))
 
-
-# --- of moments ---------------------------------------------------------------------------------
 
 moments = st.lists(st.integers(0, 300), min_size=0, max_size=12).map(sorted)
 
@@ -110,9 +105,6 @@ def test_times_that_make_no_sense(times: str, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)) as caught:
         read_spans(make_timed(times), "extras.word_times")
     assert str(caught.value).startswith("utterance u1, extras.word_times: ")
-
-
-# --- tokens -------------------------------------------------------------------------------------
 
 
 def test_each_label_is_a_token() -> None:

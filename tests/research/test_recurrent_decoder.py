@@ -61,9 +61,6 @@ def example(num_tokens: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
     return tokens_BU, encoded_BTE, torch.tensor(LENGTHS)
 
 
-# --- the equations ------------------------------------------------------------------------------
-
-
 def sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
@@ -191,9 +188,6 @@ def test_scores_and_weights_are_those_of_the_papers(tree: dict[str, Any]) -> Non
             np.testing.assert_allclose(weights_BHUT[row, 0, :, :length], expected_UT, rtol=0, atol=1e-12)
             assert not weights_BHUT[row, 0, :, length:].any()
     assert list(weights) == ([] if tree["type"] == "single_summary" else [0])
-
-
-# --- decoding -----------------------------------------------------------------------------------
 
 
 @every_decoder

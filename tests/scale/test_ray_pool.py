@@ -154,9 +154,6 @@ def test_a_gpu_that_is_not_there(ray: StandIn) -> None:
     assert not ray.is_running
 
 
-# --- Ray itself -----------------------------------------------------------------------------------
-
-
 class KillingWork:
     """Ends its process at a file named killer, and once for each file named unlucky."""
 

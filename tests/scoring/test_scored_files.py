@@ -68,9 +68,6 @@ def test_normalize_from_python_is_that_of_the_command_line(
         asr.score(["{ a / b }"], ["a"], normalize="basic", align="sclite")
 
 
-# --- several references ---------------------------------------------------------------------------
-
-
 def score_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert main(["score", *arguments, "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)

@@ -62,9 +62,6 @@ def test_the_process_serves_and_ends_by_sigterm(tmp_path: Path) -> None:
     assert '"route": "/v1/models"' in log
 
 
-# --- deployment -----------------------------------------------------------------------------------
-
-
 def test_deployed_commands_are_understood_and_leave_time_and_room() -> None:
     image = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]["asr"]

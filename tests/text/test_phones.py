@@ -153,9 +153,6 @@ def test_a_file_whose_dictionary_was_cut_out_is_refused(digits: Tokenizer) -> No
         Tokenizer("phones", digits.tokens[:5] + digits.tokens[6:], digits.model)
 
 
-# --- searches -----------------------------------------------------------------------------------
-
-
 def test_ngrams_tell_words_apart_that_sound_alike(digits: Tokenizer) -> None:
     """The probability of a text is that of its words; what unknown words get is beyond the tolerance."""
     arpa = estimate_ngrams([text.split() for text in TEXTS * 50], 2)

@@ -103,9 +103,6 @@ def test_order_does_not_matter_and_unknown_rules_are_refused() -> None:
         TextConfig(training=("casefold",))  # type: ignore[arg-type]
 
 
-# --- a second time changes nothing --------------------------------------------------------------
-
-
 # Subsets of the rules, without two that contradict each other.
 LISTS = [
     rules
@@ -135,9 +132,6 @@ def test_form_is_what_unicode_says(text: str) -> None:
     assert unicodedata.is_normalized("NFC", normalize(text, SAFE_RULES))
     assert unicodedata.is_normalized("NFKC", normalize(text, SCORING))
     assert all(space == " " for space in normalize(text, SAFE_RULES) if space.isspace())
-
-
-# --- hostile texts ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["a\ud800", "\udfff", "é\udc80é"])

@@ -32,8 +32,6 @@ from asr.text import (
     tokenizer as tokenizer_module,
 )
 
-# --- what a model may rely on -------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("type", TYPES)
 def test_what_a_model_may_rely_on(type: TokenizerType) -> None:
@@ -47,9 +45,6 @@ def test_what_a_model_may_rely_on(type: TokenizerType) -> None:
     assert tokenizer.decode(np.array(ids)) == "the cat"
     assert tokenizer.decode([UNK_ID]) == UNKNOWN_MARK == "⁇"
     assert tokenizer.decode([]) == tokenizer.decode([BLANK_ID]) == ""
-
-
-# --- one file -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("type", TYPES)

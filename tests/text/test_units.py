@@ -23,8 +23,6 @@ from asr.text import (
     normalize,
 )
 
-# --- against tables made by hand, and against sentencepiece -------------------------------------
-
 
 def test_characters_by_hand() -> None:
     tokenizer = train("characters", ["aab", "a c"])
@@ -60,8 +58,6 @@ def test_pieces_are_those_of_sentencepiece(type: TokenizerType, tmp_path: Path) 
     for text in random_words(2)[:50]:
         assert [tokenizer.tokens[id] for id in tokenizer.encode(text)] == reference.encode(text, out_type=str)
 
-
-# --- every text of the training comes back ------------------------------------------------------
 
 # Letters that meet often, so that there are pieces to learn; then everything that Unicode has.
 characters = st.one_of(
@@ -109,8 +105,6 @@ def test_the_range_in_the_error_is_right(type: TokenizerType) -> None:
             train(type, texts, vocab_size)
 
 
-# --- texts that are refused, and the rule that mends them ---------------------------------------
-
 REFUSED: list[tuple[TokenizerType, str, Rule]] = [
     *(("words", text, "strip_brackets") for text in ("a <unk> b", "<eos>")),
     *(("unigram", text, "collapse_spaces") for text in ("a\nb", "a\x1fb")),
@@ -145,9 +139,6 @@ def test_no_text_is_refused(type: TokenizerType) -> None:
             train(type, texts)
 
 
-# --- training -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("type", TYPES)
 def test_training_is_deterministic_and_takes_an_iterator(type: TokenizerType, tmp_path: Path) -> None:
     texts = random_words(4)
@@ -166,9 +157,6 @@ def test_no_text_is_too_long_and_no_character_too_rare(type: TokenizerType) -> N
     assert tokenizer.decode(tokenizer.encode(texts[0])) == texts[0]
 
 
-# --- what the vocabulary does not hold ----------------------------------------------------------
-
-
 @pytest.mark.parametrize("type", ["characters", "bpe", "unigram"])
 def test_unknown_characters(type: TokenizerType) -> None:
     tokenizer = train(type, TEXTS)
@@ -183,9 +171,6 @@ def test_unknown_characters(type: TokenizerType) -> None:
     ):
         assert tokenizer.find_unknown(text) == unknown
         assert tokenizer.decode(tokenizer.encode(text)) == shown
-
-
-# --- settings -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

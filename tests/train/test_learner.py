@@ -220,9 +220,6 @@ def test_freed_memory_is_kept() -> None:
     assert second < first / 10
 
 
-# --- schedules ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "rates"),
     [
@@ -253,9 +250,6 @@ def test_learning_rate(options: dict[str, Any], rates: dict[int, float]) -> None
     assert computed == pytest.approx({step: 2 * rate for step, rate in rates.items()})
 
 
-# --- optimizer ----------------------------------------------------------------------------------
-
-
 @every_system
 def test_norms_biases_and_embeddings_do_not_decay(name: str) -> None:
     model = build_example(name)
@@ -282,9 +276,6 @@ def test_one_update_decays_and_steps() -> None:
     optimizer.step()
     torch.testing.assert_close(model.weight.detach(), torch.tensor([[0.95 - 0.1, 0.95 + 0.1]]))
     torch.testing.assert_close(model.bias.detach(), torch.tensor([0.9]))
-
-
-# --- moving average -----------------------------------------------------------------------------
 
 
 def test_moving_average_equals_a_plain_loop() -> None:

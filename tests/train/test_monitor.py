@@ -112,9 +112,6 @@ def test_a_model_that_has_learned_nothing_is_said(
     assert not caplog.text
 
 
-# --- callbacks ----------------------------------------------------------------------------------
-
-
 def test_a_callback_gets_what_the_log_has(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,9 +121,6 @@ def test_ids_that_would_leave_the_output_folder_are_refused(name: str, tmp_path:
         find_recordings([str(tmp_path / "m.jsonl")])
 
 
-# --- addresses ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def bucket() -> str:
     import fsspec
@@ -165,9 +162,6 @@ def test_an_address_in_a_manifest_is_not_opened(bucket: str, tmp_path: Path) -> 
     manifest.write_text(f'{{"id": "a", "audio": "{bucket}/else.wav", "duration": 1.0, "text": null}}\n')
     (one,) = find_recordings([str(manifest)])
     assert one.content is None and str(one.path).startswith(str(tmp_path))
-
-
-# --- units ------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.floats(0, 100, allow_nan=False)))

@@ -84,9 +84,6 @@ def test_no_confidence_is_null() -> None:
     assert format_transcript("tsv", transcript).splitlines()[1] == "a\t0.000\t1.000\t\t\ta"
 
 
-# --- several recordings in one stream -------------------------------------------------------------
-
-
 def stream(name: str, *transcripts: Transcript, several: bool = True) -> str:
     out = TranscriptStream(name, several=several)
     return "".join([*map(out.add, transcripts), out.end()])
@@ -122,8 +119,6 @@ def test_an_error_does_not_end_the_stream() -> None:
         out.add(Transcript("a", "a.wav", 1.0, (Segment(0, 1, "a"),)))
     assert out.add(MEETING) + out.end() == EXPECTED["ctm"]
 
-
-# --- read back by others --------------------------------------------------------------------------
 
 TEXTS = st.text(
     st.one_of(

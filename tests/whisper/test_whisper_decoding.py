@@ -170,9 +170,6 @@ def start(
     return system.model, Rules(tokenizer, torch.device("cpu")), beginning
 
 
-# --- what may follow what -------------------------------------------------------------------------
-
-
 def find_allowed(tokenizer: WhisperTokenizer, tokens: list[int]) -> set[int]:
     """By the words of the rules, token by token."""
     allowed = set(range(len(tokenizer))) - set(tokenizer.suppressed)
@@ -195,9 +192,6 @@ def test_rules(data: st.DataObject) -> None:
     found_RV = rules.apply(scores_RV, torch.tensor(rows, dtype=torch.long).view(3, -1))
     for row, found_V in zip(rows, found_RV, strict=True):
         assert set((found_V > -torch.inf).nonzero()[:, 0].tolist()) == find_allowed(TOKENIZER, row)
-
-
-# --- searches -------------------------------------------------------------------------------------
 
 
 def score_plainly(system: WhisperSystem, encoded_TD: Tensor, tokens: list[int], skip: int) -> Tensor:

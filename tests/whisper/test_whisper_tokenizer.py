@@ -124,9 +124,6 @@ def test_a_vocabulary_must_fit_its_model() -> None:
         WhisperTokenizer.of(without, len(VOCABULARY) + NUM_SPECIAL)
 
 
-# --- files ----------------------------------------------------------------------------------------
-
-
 def test_vocabulary_in_files(tmp_path: Path) -> None:
     for as_one in (False, True):
         folder = tmp_path / str(as_one)
@@ -161,8 +158,6 @@ def test_damaged_vocabulary(tmp_path: Path, name: str, content: str) -> None:
     with pytest.raises(UserError, match=name):
         read_huggingface_vocabulary(tmp_path)
 
-
-# --- as a tokenizer of a run -------------------------------------------------------------------------
 
 WHISPER = WhisperTokenizer.of(VOCABULARY, VOCAB_SIZE)
 TOKENIZER = Tokenizer("whisper", SPECIAL_TOKENS + name_tokens(WHISPER))
