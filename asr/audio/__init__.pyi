@@ -14,6 +14,7 @@ from .segmentation import (
     Recording as Recording,
     SegmentationConfig as SegmentationConfig,
     Segmenter as Segmenter,
+    find_runs as find_runs,
     make_recording as make_recording,
     make_samples as make_samples,
     measure_energies as measure_energies,

@@ -410,7 +410,7 @@ class Segmenter:
         longest_pause = _count_frames(self.rules.max_pause_seconds)
         certain = max(longest_pause, 2 * padding)  # then a pause ends a segment
         shortest_pause = min(_count_frames(MIN_PAUSE_SECONDS), longest_pause)
-        silent = _find_runs(~self._is_speech_T[begin - self._first :])
+        silent = find_runs(~self._is_speech_T[begin - self._first :])
         pauses = [(begin + a, begin + b) for a, b in silent if b - a >= shortest_pause]
         for first, past in pauses:
             # One that continues at the newest frame must be long enough for the padding of both sides.
@@ -459,7 +459,7 @@ class Segmenter:
         time = self.offset + first / self.sample_rate
         is_speech_T = self._is_speech_T[start - self._first : math.floor(end) - self._first]
         spans: list[tuple[int, int]] = []
-        for span in _find_runs(is_speech_T):
+        for span in find_runs(is_speech_T):
             is_near = spans and span[0] - spans[-1][1] < _count_frames(INNER_PAUSE_SECONDS)
             spans.append((spans.pop()[0], span[1]) if is_near else span)
         second = [self.offset + (start + frame) / FRAMES_PER_SECOND for span in spans for frame in span]
@@ -482,7 +482,7 @@ def _count_frames(seconds: float) -> int:
     return round(seconds * FRAMES_PER_SECOND)
 
 
-def _find_runs(is_on_T: np.ndarray) -> list[tuple[int, int]]:
+def find_runs(is_on_T: np.ndarray) -> list[tuple[int, int]]:
     """First and past-the-end frame of each run of frames that are on."""
     edges_T = np.flatnonzero(np.diff(is_on_T.astype(np.int8), prepend=0, append=0))
     return list(zip(edges_T[::2].tolist(), edges_T[1::2].tolist(), strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -177,15 +178,14 @@ class _NoRandomWeights(TorchFunctionMode):
 def find_more_kinds(table: str) -> dict[type, Any]:
     """ENCODERS, DECODERS or MODELS of the folders that the core does without: from section to class.
 
-    The core's models reach asr/research and the families of pretrained models here alone.
+    The core's models reach asr/research, asr/speakers and the families of pretrained models here alone.
     """
     classes: dict[type, Any] = {}
     for family in find_families():
         classes |= getattr(family, table, {})
-    if find_spec("asr.research") is not None:
-        from asr.research import kinds
-
-        classes |= getattr(kinds, table)
+    for name in ("research.kinds", "speakers.training"):
+        if find_spec(f"asr.{name.partition('.')[0]}") is not None:
+            classes |= getattr(import_module(f"asr.{name}"), table, {})
     return classes
 
 

@@ -77,6 +77,8 @@ from .speech_synthesis import (
     SAMPLE_RATE as SAMPLE_RATE,
     VARIANTS as VARIANTS,
     EspeakVoices as EspeakVoices,
+    add_noise as add_noise,
+    add_room as add_room,
     pronounce as pronounce,
     speak_split as speak_split,
     synthesize as synthesize,

@@ -229,12 +229,12 @@ def speak_split(
 def _record(speech: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """The speech as a microphone somewhere in a room might hear it."""
     before, after = (round(generator.uniform(*EDGE_SECONDS) * SAMPLE_RATE) for _ in range(2))
-    audio = _add_noise(_add_room(np.pad(speech, (before, after)), generator), generator)
+    audio = add_noise(add_room(np.pad(speech, (before, after)), generator), generator)
     peak = 10 ** (generator.uniform(*PEAK_DB) / 20)
     return audio * (peak / np.abs(audio).max())
 
 
-def _add_room(audio: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def add_room(audio: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Echoes: noise that decays exponentially, as in a room without any shape."""
     seconds = generator.uniform(*REVERBERATION_SECONDS)
     time = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
@@ -245,7 +245,7 @@ def _add_room(audio: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     return np.fft.irfft(np.fft.rfft(audio, size) * np.fft.rfft(response, size), size)[: len(audio)]
 
 
-def _add_noise(audio: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def add_noise(audio: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Stationary noise between white and brown, at a level against the speech."""
     size = _fast_size(len(audio))
     frequency = np.maximum(np.fft.rfftfreq(size, 1 / SAMPLE_RATE), 50.0)  # Hz; no rumble below that

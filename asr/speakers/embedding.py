@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from asr.config import Config
 from asr.errors import UserError
 from asr.features.front_end import INT16_SCALE, FeaturesConfig, FrontEnd
 
@@ -25,16 +26,19 @@ HEAD_CHANNELS, KERNEL = 32, 3
 _Count = Annotated[int, pydantic.Field(gt=0, le=64)]
 
 
-class CamPlusPlusSizes(pydantic.BaseModel):
+class CamPlusPlusSizes(Config):
     """Sizes of a model, by default the published one. The limits guard against damaged files."""
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
-
     num_mels: int = pydantic.Field(default=80, ge=8, le=512, multiple_of=8)
-    dim: int = pydantic.Field(default=192, gt=0, le=4096)  # of an embedding
-    channels: int = pydantic.Field(default=128, gt=0, le=1024)  # ahead of the first block
-    growth: int = pydantic.Field(default=32, gt=0, le=256)  # channels that each layer adds
-    bottleneck: int = pydantic.Field(default=128, ge=2, le=1024)  # channels inside each layer
+    """Number of mel bands that it reads."""
+    dim: int = pydantic.Field(default=192, gt=0, le=4096)
+    """Dimension of an embedding."""
+    channels: int = pydantic.Field(default=128, gt=0, le=1024)
+    """Number of channels before the first block."""
+    growth: int = pydantic.Field(default=32, gt=0, le=256)
+    """Number of channels that each layer adds."""
+    bottleneck: int = pydantic.Field(default=128, ge=2, le=1024)
+    """Number of channels inside each layer."""
     blocks: tuple[tuple[_Count, _Count], ...] = pydantic.Field(
         default=((12, 1), (24, 2), (16, 2)), min_length=1, max_length=8
     )

@@ -24,7 +24,7 @@ from asr.files import hash_file, make_folder, read_limited, usual_mode
 from asr.models.layers import without_weights
 from asr.speakers.activity import FRAME_SAMPLES, SAMPLE_RATE, WINDOW_SECONDS, PyanNet
 from asr.speakers.embedding import CamPlusPlus, CamPlusPlusSizes
-from asr.system.run_config import read_tensors
+from asr.system.run_config import RunConfig, read_tensors
 from asr.system.shipping import check_tensors, read_pickled, round_weights
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ HOW = (
     "folder that `asr convert` wrote"
 )
 CONFIG = "config.json"  # of a folder that we wrote
+RUN_CONFIG = "config.yaml"  # of one that `asr train` wrote
 MAX_CONFIG_BYTES = 100_000
 # Classes that the pickle of the segmentation names. Nothing of them is needed.
 STAND_INS = ["torch.torch_version TorchVersion"]
@@ -130,7 +131,7 @@ def find_speaker_models(source: str | Path | None) -> dict[str, Path]:
             if any(name.startswith(known.mark) for name in weights):
                 return {**installed, kind: path}
         raise UserError(f"{path}: no model of speakers. Expected the weights of CAM++ or PyanNet. {HOW}")
-    found = _find_in(path if path.is_dir() else _fetch(str(source)))
+    found = _find_in(path / "model") or _find_in(path if path.is_dir() else _fetch(str(source)))
     if not found:
         names = ", ".join(name for own in NAMES.values() for name in own)
         raise UserError(f"{source}: no models of speakers. Expected one of {names}. {HOW}")
@@ -138,6 +139,8 @@ def find_speaker_models(source: str | Path | None) -> dict[str, Path]:
 
 
 def _find_in(folder: Path) -> dict[str, Path]:
+    if is_trained(folder / RUN_CONFIG):
+        return {"embedding": folder / "model.safetensors"}
     found = {}
     for kind, known in PUBLISHED.items():
         paths = [folder / name for name in (*NAMES[kind], known.path) if (folder / name).is_file()]
@@ -145,6 +148,11 @@ def _find_in(folder: Path) -> dict[str, Path]:
         if paths and not (paths[0].suffix == ".bin" and (paths[0].parent / CONFIG).is_file()):
             found[kind] = paths[0]
     return found
+
+
+def is_trained(config: Path) -> bool:
+    """True of the config of a model that `asr train` made of CAM++."""
+    return config.is_file() and "type: speaker_embedding" in config.read_text("utf-8", "replace")
 
 
 def is_speaker_model(source: str | Path) -> bool:
@@ -188,7 +196,10 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         if file.read(4) == b"PK\x03\x04":  # torch.save
             tree = read_pickled(path, STAND_INS)
             return check_tensors(tree.get("state_dict", tree), path)
-    return dict(read_tensors(path))
+    weights = dict(read_tensors(path))
+    prefix = "model.embedding."  # of a training, whose other weights are those of its speakers
+    own = {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
+    return own or weights
 
 
 def _load_model(kind: str, path: Path) -> tuple[Any, dict[str, Any]]:
@@ -199,6 +210,8 @@ def _load_model(kind: str, path: Path) -> tuple[Any, dict[str, Any]]:
     if hash_file(path) != known.sha256:
         facts |= {"license": "license unknown", "origin": str(path), "check": "not the published file"}
         facts |= _read_facts(config, kind) if config.is_file() else {}
+        if is_trained(run := path.with_name(RUN_CONFIG)):
+            facts["sizes"] = RunConfig.load(run).model.model_dump()["sizes"]
     build: Callable[[], Any] = PyanNet
     if kind == "embedding":
         try:

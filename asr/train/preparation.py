@@ -32,7 +32,7 @@ from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.files import find_family
 from asr.models import ModelConfig, Net, build_model
-from asr.models.encoders import EncoderModel, make_frame_times, subsampled_lengths
+from asr.models.encoders import make_frame_times, subsampled_lengths
 from asr.models.speech_model import is_low_rank
 from asr.scoring.counting import count_word_errors
 from asr.system.run_config import RunConfig, System, find_checkpoints, find_model, load_any_system
@@ -100,8 +100,8 @@ def build_inputs(system: System[Net]) -> Inputs:
     )
     if (labels := config.model.find_labels(config.text)) is None:
         return inputs
-    assert isinstance(model, EncoderModel)
-    return replace(inputs, labels=labels, step_times=make_frame_times(config.features, model.encoder).times)
+    times = make_frame_times(config.features, getattr(model, "encoder", None)).times
+    return replace(inputs, labels=labels, step_times=times)
 
 
 def build_audio_loaders(system: System[Net], share: ProcessShare) -> tuple[Any, Any]:

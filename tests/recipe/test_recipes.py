@@ -27,6 +27,7 @@ from asr.recipe import (
     load_recipe,
     run_recipe,
 )
+from asr.speakers import read_rttm, read_seglst
 
 SPLITS = ("train", "dev", "test")
 
@@ -58,6 +59,37 @@ def test_the_confs_of_a_recipe_load_and_name_its_own_data(name: str) -> None:
         assert Path(config.output_dir) == Path("runs") / name / system
         paths = [path for _, path in config.data.named_paths]
         assert paths and all(path.startswith(f"data/{name}/") for path in paths), system
+
+
+def test_meetings_are_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of utterances of noise between silence: the reference has the noise; overlaps are about as asked for."""
+    speech = np.random.default_rng(0).normal(scale=0.1, size=32_000)
+    soundfile.write(tmp_path / "a.wav", np.concatenate([np.zeros(8_000), speech, np.zeros(8_000)]), 16_000)
+    items = [
+        Utterance(id=f"{n}", audio=f"{tmp_path}/a.wav", duration=3, text="A B", speaker=f"{corpus}-{n % 5}")
+        for corpus in ("an4", "fsdd", "speechocean762")
+        for n in range(40)
+    ]
+    corpora = dict.fromkeys(("train", "test"), items)
+    recipe = load("conversations", monkeypatch, read_corpora=lambda *_: corpora, find_corpus=lambda *_: None)
+    recipe.prepare(None, tmp_path, steps={"test": 5})
+    turns, segments = read_rttm(tmp_path / "test.rttm"), read_seglst(tmp_path / "test.json")
+    manifest = list(read_manifest(tmp_path / "test.jsonl"))
+    assert [u.extras["overlap"] for u in manifest] == [0, 0, 0, 0.1, 0.1, 0.2, 0.2, 0.2]
+    for meeting in manifest:
+        audio = read(meeting.audio, 16_000)
+        active = np.zeros((5, len(audio)), int)
+        speakers = str(meeting.speaker).split("+")
+        assert len(speakers) == meeting.extras["speakers"]
+        for turn in (turn for turn in turns if turn.recording == meeting.id):
+            active[speakers.index(turn.speaker), round(16_000 * turn.start) : round(16_000 * turn.end)] += 1
+        num_active = active.sum(axis=0)
+        assert active.max() == 1 and num_active.max() <= 2
+        share = np.sum(num_active > 1) / np.sum(num_active > 0)
+        assert share == pytest.approx(meeting.extras["overlap"], abs=0.06)
+        assert audio[num_active == 0].std() < 0.1 * audio[num_active > 0].std()
+        said = [segment.text for segment in segments if segment.recording == meeting.id]
+        assert " ".join(said) == meeting.text
 
 
 AN4 = {  # split -> id -> text; fjam is one of the speakers of dev
