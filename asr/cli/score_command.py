@@ -61,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--align", choices=ALIGNMENTS, default="jiwer", help=text)
     text = "a global mapping file, whose rules rewrite both sides first, as NIST hubscr.pl does"
     add("--glm", metavar="FILE", help=text)
-    text = "confusions and worst utterances to list (default: 10)"
-    add("--show", type=whole_number(0), default=10, metavar="N", help=text)
+    text = "confusions and worst utterances to list (default: 10; of several systems 0)"
+    add("--show", type=whole_number(0), metavar="N", help=text)
     add("--bleu", action="store_true", help="also BLEU, by sacrebleu if it is installed")
     add("--json", action="store_true", help="print one JSON object instead of tables")
     add("--html", metavar="FILE", help="also write a report with all alignments, in one file")
@@ -117,11 +117,12 @@ def run(args: argparse.Namespace) -> int:
             file.write(load_nist().write_pra(systems[0].score, systems[0].name).encode())
     if args.html:
         write_report(args.html, report)
+    show = args.show if args.show is not None else 10 if len(systems) == 1 else 0
     if args.json:
-        record = _build_record(report, args.show, args.bleu)
+        record = _build_record(report, show, args.bleu)
         print(json.dumps(record, ensure_ascii=False, indent=2, allow_nan=False))
     else:
-        _print_tables(report, args.show, args.bleu)
+        _print_tables(report, show, args.bleu)
     return 0
 
 

@@ -87,7 +87,7 @@ def find_change(record: Mapping[str, Any], inputs: Mapping[str, str], outputs: S
     """Find why a step is out of date: not done yet, or its inputs changed; None if it is not."""
     done = record.get("inputs")
     if not isinstance(done, dict):
-        return "it has not been done"
+        return "not done yet"
     if changed := [what for what in {**inputs, **done} if inputs.get(what) != done.get(what)]:
         return f"changed since it was done: {', '.join(changed)}"
     missing = [str(path) for path in outputs if not path.exists()]

@@ -211,7 +211,7 @@ def _train(experiment: Experiment, run: PlannedRun, runs: Sequence[PlannedRun]) 
     other = _explain_other_training(run, before, runs)
     reason = other
     if not other and not (before.get("done") and run.model_path.exists()):
-        reason = "it has not been done"
+        reason = "not done yet"
     elif not other and run.config.train.steps > before["settings"]["train"]["steps"]:
         reason = "more updates are requested"
 

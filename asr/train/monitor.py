@@ -20,6 +20,9 @@ from asr.train.learner import Outcome
 
 logger = logging.getLogger(__name__)
 
+# Only in log.jsonl, as the parts of a loss are: a line on a terminal stays short.
+UNSHOWN = {"learning_rate", "gradient_norm", "skipped_updates", "training_seconds", "audio_hours"}
+UNSHOWN |= {"tokens_per_second", "audio_seconds_per_second", "ctc", "cross_entropy", "guided_attention"}
 LINES = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
 
 
@@ -71,7 +74,8 @@ class Monitor:
         line = {"step": step, "kind": kind, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")} | dict(values)
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        shown = ", ".join(f"{name} {show_value(name, value)}" for name, value in values.items())
+        names = [name for name in values if name not in UNSHOWN]
+        shown = ", ".join(f"{name} {show_value(name, values[name])}" for name in names)
         logger.info("%s %d/%d%s: %s", kind, step, self._num_steps, self._describe_time_left(step), shown)
         numbers = {f"{kind}/{k}": float(v) for k, v in values.items() if isinstance(v, (int, float))}
         for callback in list(self._callbacks):
@@ -87,7 +91,7 @@ class Monitor:
         if done <= 0 or left <= 0:
             return ""
         minutes = round((time.monotonic() - self._started) / done * left / 60)
-        return f", {minutes // 60}:{minutes % 60:02} h left"
+        return f", {minutes // 60} h {minutes % 60} min left" if minutes >= 60 else f", {minutes} min left"
 
 
 def open_tensorboard(config: RunConfig, start_step: int) -> Callback:

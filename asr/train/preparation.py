@@ -295,7 +295,7 @@ def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer, texts: Iterab
 
 
 def log_unknown_share(path: str, share: float) -> None:
-    level = logging.WARNING if share > WARN_UNKNOWN else logging.INFO
+    level = logging.WARNING if share > WARN_UNKNOWN else logging.INFO if share else logging.DEBUG
     logger.log(level, "%s: %.1f%% of the tokens are unknown to the tokenizer", path, 100 * share)
 
 
