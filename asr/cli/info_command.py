@@ -58,12 +58,10 @@ def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
     counts = {name: sum(parameter.numel() for parameter in part.parameters()) for name, part in children}
     parts = {name: count for name, count in counts.items() if count}
     own = load_bundled_decoding(folder)
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     is_classifier = system.config.model.find_labels(system.config.text) is not None
     labels = system.tokenizer.tokens[len(SPECIAL_TOKENS) :] if is_classifier else ()
     described = {
         "folder": str(folder),
-        "size": f"{size / 1e6:.1f} MB",
         "parameters": sum(parts.values()),
         "parameters of": parts,
         **({"labels": ", ".join(labels)} if labels else {"tokens": len(system.tokenizer)}),

@@ -20,7 +20,7 @@ from asr.train.learner import Outcome
 
 logger = logging.getLogger(__name__)
 
-# Only in log.jsonl, as the parts of a loss are: a line on a terminal stays short.
+# Only in log.jsonl.
 UNSHOWN = {"learning_rate", "gradient_norm", "skipped_updates", "training_seconds", "audio_hours"}
 UNSHOWN |= {"tokens_per_second", "audio_seconds_per_second", "ctc", "cross_entropy", "guided_attention"}
 LINES = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")

@@ -43,7 +43,6 @@ from asr.train.distributed import Process, broadcast_from_main, gather_over_proc
 
 logger = logging.getLogger(__name__)
 
-WARN_UNKNOWN = 0.01  # of the tokens
 MAX_WRONG_BY_RULES = 0.5  # of the words of dev
 # Of each folder of shards, which may be of any size: enough for a tokenizer and the ratio of unknown tokens.
 MAX_SAMPLED_TEXTS = 100_000
@@ -295,7 +294,7 @@ def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer, texts: Iterab
 
 
 def log_unknown_share(path: str, share: float) -> None:
-    level = logging.WARNING if share > WARN_UNKNOWN else logging.INFO if share else logging.DEBUG
+    level = logging.WARNING if share > 0.01 else logging.INFO if share else logging.DEBUG
     logger.log(level, "%s: %.1f%% of the tokens are unknown to the tokenizer", path, 100 * share)
 
 
