@@ -20,7 +20,6 @@ from asr.train.learner import Outcome
 
 logger = logging.getLogger(__name__)
 
-# Only in log.jsonl.
 UNSHOWN = {"learning_rate", "gradient_norm", "skipped_updates", "training_seconds", "audio_hours"}
 UNSHOWN |= {"tokens_per_second", "audio_seconds_per_second", "ctc", "cross_entropy", "guided_attention"}
 LINES = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -68,7 +67,7 @@ class Monitor:
                 self._callbacks.append(open_tensorboard(config, start_step))
 
     def record(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
-        """Write one line of log.jsonl; `kind` is train, dev, or the name of an event."""
+        """Write one line of log.jsonl, and log it without UNSHOWN; `kind` is train, dev, or the name of an event."""
         if not self.is_main:
             return
         line = {"step": step, "kind": kind, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")} | dict(values)
