@@ -67,7 +67,7 @@ class Monitor:
                 self._callbacks.append(open_tensorboard(config, start_step))
 
     def record(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
-        """Write one line of log.jsonl, and log it without UNSHOWN; `kind` is train, dev, or the name of an event."""
+        """Write a line of log.jsonl, log it without UNSHOWN; `kind`: train, dev, or the name of an event."""
         if not self.is_main:
             return
         line = {"step": step, "kind": kind, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")} | dict(values)
