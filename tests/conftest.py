@@ -6,6 +6,7 @@ the others wait for it.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 sys.path += [str(folder) for folder in Path(__file__).parent.iterdir() if folder.is_dir()]
 
 # A busy machine is slow; that is no fault of what is tested.
-settings.register_profile("asr", deadline=None)
+settings.register_profile("asr", deadline=None, max_examples=50)
 settings.load_profile("asr")
 
 # A thread that has nothing to do sleeps, where tests ask for two, and leaves its core to other tests.
@@ -33,6 +34,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # A shell has its background jobs ignore Ctrl-C, and what a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+gc.disable()  # looking for garbage takes 40 % of the collection of tests, which makes none
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

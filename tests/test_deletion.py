@@ -33,7 +33,7 @@ ASKED = {  # a command that cannot do without the folder
 def folder(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package, a model, a recording, and the config of a run of one update."""
     folder = tmp_path_factory.mktemp("deletion")
-    shutil.copytree(PACKAGE, folder / "asr", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, folder / "asr")  # with what is compiled
     save_talker(folder / "model", "model.encoder.type=conformer")
     soundfile.write(folder / "a.wav", make_speechlike(1.0), 16_000)
     (folder / "run.yaml").write_text(TINY_RUN.format(folder=folder, tones=tones))

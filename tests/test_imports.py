@@ -140,12 +140,6 @@ def find_repeated(names: Iterable[str]) -> set[str]:
     return {name for name, count in Counter(names).items() if count > 1}
 
 
-def test_no_two_files_have_one_name() -> None:
-    """But for the files of commands, which are named as their command."""
-    modules = [module for module in MODULES if not package(module).startswith("cli")]
-    assert find_repeated(Path(module).name for module in modules) <= {"__init__"}
-
-
 def test_no_two_public_classes_have_one_name() -> None:
     classes = [
         node.name

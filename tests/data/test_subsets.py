@@ -71,7 +71,7 @@ def test_counts_and_the_rest(manifest: Path, tmp_path: Path) -> None:
     assert counts == {"dev": 10, "test": 15, "train": 25}
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(
     durations=st.dictionaries(st.text(max_size=5), st.integers(1, 1000), min_size=4, max_size=40),
     shares=st.sampled_from([SHARES, {"a": 0.5, "b": 0.5}, {"a": 1, "b": 0.3, "c": "rest"}, {"a": "rest"}]),

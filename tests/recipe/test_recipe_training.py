@@ -18,6 +18,7 @@ from asr.train import Learner
 @pytest.fixture
 def recipes_dir(tmp_path: Path, tones: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("asr.train.monitor.draw_learning_curve", lambda path, panels: path.touch())
     recipes_dir = write_tones_recipe(tmp_path, tones)
     run_recipe(make_experiment(recipes_dir), "prepare")
     return recipes_dir

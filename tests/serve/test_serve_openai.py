@@ -20,6 +20,8 @@ from asr.serve import Keys
 from asr.transcription import Model
 from asr.transcripts.transcript import format_transcript
 
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what the client still offers
+
 KEYS = Keys({"ann": hashlib.sha256(b"sesame").hexdigest()})
 AUDIO = speak(6.0)
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "serve.md"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gc
 import hashlib
 import io
 import json
 import socket
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +22,8 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from asr.audio import resample
-from asr.serve import Keys
+from asr.errors import UserError
+from asr.serve import Keys, Session
 
 URL = "/v1/realtime?intent=transcription"
 KIND = "conversation.item.input_audio_transcription"
@@ -259,6 +262,33 @@ def test_a_model_that_fails_fails_its_turn_alone() -> None:
         append(socket, to_pcm(AUDIO[: 3 * RATE]))
         socket.send_json({"type": "input_audio_buffer.commit"})
         assert texts(receive_until(socket, f"{KIND}.completed"))
+
+
+def test_nothing_is_sent_when_a_session_is_over(recognizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop of events is closed by then: a coroutine that it never runs would be left with a warning."""
+    begun, may_end, ended = (threading.Event() for _ in range(3))
+
+    def fail_late(*_: Any) -> Any:
+        begun.set()
+        may_end.wait(10)
+        raise UserError("an event to send")
+
+    def work(self: Session, run: Any = Session.work) -> None:
+        try:
+            run(self)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr("asr.serve.realtime.transcribe_live", fail_late)
+    monkeypatch.setattr(Session, "work", work)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with TestClient(make_app(recognizer=recognizer)) as client, session(client):
+            assert begun.wait(10)
+        may_end.set()
+        wait_until(ended.is_set)
+        gc.collect()
+    assert not [one for one in caught if "never awaited" in str(one.message)]
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ PHONES = st.lists(st.sampled_from(["AA", "B", "k", "ŋ", "a1"]), min_size=1, max
 NAMES = st.text("aABü'-", min_size=1, max_size=3)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.dictionaries(NAMES, PHONES, min_size=1, max_size=12), st.data())
 def test_each_text_of_the_dictionarys_words_comes_back(
     tmp_path_factory: pytest.TempPathFactory, entries: dict[str, list[str]], data: st.DataObject

@@ -155,7 +155,7 @@ def test_load_refuses_a_model_that_rewrites_texts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("type", PIECE_TYPES)
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_damaged_models_are_refused(type: TokenizerType, data: st.DataObject) -> None:
     tokenizer = train_pieces(type)
