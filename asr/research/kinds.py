@@ -11,10 +11,7 @@ from asr.research import (  # one on a line, as the patches of docs/examples nee
 )
 
 # From the section of a config to its class, as the tables of asr/models have it.
-ENCODERS = {
-    # beside those of asr/models
-    intra_attention.IntraAttentionEncoderConfig: intra_attention.IntraAttentionEncoder
-}
+ENCODERS = {intra_attention.IntraAttentionEncoderConfig: intra_attention.IntraAttentionEncoder}
 DECODERS = {
     recurrent_decoder.AttentionDecoderConfig: recurrent_decoder.AttentionDecoder,
     recurrent_decoder.IntraAttentionDecoderConfig: recurrent_decoder.AttentionDecoder,

@@ -347,11 +347,10 @@ async def run_session(websocket: WebSocket, service: Service, model: ServedModel
     """Run until the client leaves, or no longer reads."""
     loop = asyncio.get_running_loop()
     in_thread = functools.partial(to_thread.run_sync, abandon_on_cancel=True, limiter=THREADS)
-    is_over = False  # nobody listens any more, and the loop may end before a thread that recognizes
 
     def send(event: dict[str, object]) -> None:
         """Send an event, and wait until it is taken: who reads slowly is served slowly."""
-        if is_over:
+        if loop.is_closed():  # which a thread that recognizes may outlive
             raise WithdrawnError
         text = json.dumps(event, ensure_ascii=False)
         try:
@@ -372,7 +371,6 @@ async def run_session(websocket: WebSocket, service: Service, model: ServedModel
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        is_over = True
         session.close()
         await end_tasks(*tasks)
         if websocket.client_state is WebSocketState.CONNECTED:
