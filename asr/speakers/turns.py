@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,7 @@ _OTHER_TYPES = {
     *("IP", "CB", "A/P", "SPKR-INFO"),
 }
 
-Spans = dict[str, list[tuple[float, float]]]
-"""Recording to its parts, each from start to end in seconds."""
+Spans = dict[str, list[tuple[float, float]]]  # of each recording the parts, start and end in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,7 @@ class Turn:
     start: float
     end: float
     speaker: str
-    text: str = ""
-    """The words, if the file has them."""
+    text: str = ""  # the words, if the file has them
 
 
 def _sort(turns: list[Turn]) -> list[Turn]:
@@ -90,16 +88,6 @@ def read_uem(path: str | Path) -> Spans:
                 raise lines.error(number, f"{error}. Expected recording channel start end.") from None
             spans.setdefault(columns[0], []).append((start, end))
     return spans
-
-
-def format_uem(spans: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Format the parts of recordings as UEM, in milliseconds."""
-    rows = []
-    for name, own in spans.items():
-        for start, end in own:
-            times = f"{to_milliseconds(start) / 1000:.3f} {to_milliseconds(end) / 1000:.3f}"
-            rows.append(f"{escape_id(name)} 1 {times}\n")
-    return "".join(rows)
 
 
 def read_seglst(path: str | Path) -> list[Turn]:

@@ -86,10 +86,8 @@ class End:
     recording: Recording
     seconds: float
     error: UserError | None = None
-    damages: Sequence[str] = ()
-    """Message on the missing parts of the recording: at most one entry."""
-    is_last: bool = True
-    """False: another channel of it follows."""
+    damages: Sequence[str] = ()  # message on the missing parts of the recording: at most one entry
+    is_last: bool = True  # false: another channel of it follows
 
 
 Decoded = tuple[AudioSegment | End, Segment | None]
@@ -107,8 +105,7 @@ class Request:
     """Decoding settings of the model's family, such as WhisperDecodingConfig; None: the defaults."""
     channels: Channels = "mix"
     """Channels: mix, their mean; separate, each one as a speaker; or the number of one, from 1."""
-    journal: Journal | None = None
-    """Keeps finished segments, in case that the call is interrupted."""
+    journal: Journal | None = None  # keeps finished segments, in case that the call is interrupted
 
     @property
     def setup(self) -> DecodingSetup:
@@ -154,19 +151,16 @@ class Transcriber(abc.ABC):
 
     name = ""
     """Argument of `load_model`."""
-    family: Family | None = None
-    """The family that it is of, such as Whisper; None for a native model."""
+    family: Family | None = None  # the family that it is of, such as Whisper; None for a native model
     num_parameters = 0
     resources = DecodingResources()
     """Decoding settings and language model used when a call names none."""
     sample_rate: int
-    separator: str
-    """Between two words, and two segments."""
+    separator: str  # between two words, and two segments
     segmentation: SegmentationConfig
     uncut_seconds: float
     """An utterance of a manifest is one segment up to this length; a longer one is cut like a recording."""
-    language: str | None = None
-    """The only language of the model; None: it has several, or it is unknown."""
+    language: str | None = None  # the only language of the model; None: it has several, or it is unknown
     trained_seconds: float = 0.0
     """A recording of at most this length, as training had, is one segment with all of its silence."""
     checks: ChecksConfig

@@ -31,8 +31,7 @@ class Word:
     text: str
     start: float
     end: float
-    confidence: float
-    """Confidence of the model, 0 to 1."""
+    confidence: float  # confidence of the model, 0 to 1
 
     @property
     def middle(self) -> float:
@@ -55,12 +54,10 @@ class Segment:
     end: float
     text: str
     words: tuple[Word, ...] = ()
-    confidence: float = 0.0
-    """Mean of the words' confidences."""
+    confidence: float = 0.0  # mean of the words' confidences
     decoding: str = ""
     """Decoding method that found the text, such as "joint" or "ctc_beam"."""
-    warnings: tuple[str, ...] = ()
-    """Reasons why a fallback was used, or why the text may be wrong."""
+    warnings: tuple[str, ...] = ()  # reasons why a fallback was used, or why the text may be wrong
     channel: int | None = None
     """Counted from 1, where each channel of a recording was transcribed by itself: one speaker each."""
     average_log_probability: float | None = None
@@ -69,10 +66,8 @@ class Segment:
     """Whisper: probability that nobody speaks; None for other models."""
     temperature: float | None = None
     """Whisper: sampling temperature, 0 for greedy or beam search; None for other models."""
-    tokens: tuple[int, ...] = ()
-    """Ids in the vocabulary of the model, as decoded."""
-    language: str | None = None
-    """Language code passed in or detected; None: the model supports only one."""
+    tokens: tuple[int, ...] = ()  # ids in the vocabulary of the model, as decoded
+    language: str | None = None  # language code passed in or detected; None: the model supports only one
     language_probability: float | None = None
     token_scores: tuple[float, int] = (0.0, 0)
     """Sum of the log-probabilities of its tokens and the end, and their number, for the mean over several."""
@@ -113,24 +108,19 @@ def measure_compression(text: str) -> float:
 class Transcript:
     """The transcript of one recording; as a string, its text."""
 
-    id: str
-    """Name of the recording: the stem of its file, or the id of its utterance."""
+    id: str  # name of the recording: the stem of its file, or the id of its utterance
     audio: str
     """Path of the file; "-" for standard input, "" for an array."""
-    duration: float
-    """Seconds."""
+    duration: float  # seconds
     segments: tuple[Segment, ...] = ()
     speaker: str | None = None
     separator: str = " "
     """Between the texts of two segments; "" in languages without spaces."""
-    warnings: tuple[str, ...] = ()
-    """Missing parts, such as the rest of a truncated file."""
-    language: str | None = None
-    """Language code passed in or detected; None: the model supports only one."""
+    warnings: tuple[str, ...] = ()  # missing parts, such as the rest of a truncated file
+    language: str | None = None  # language code passed in or detected; None: the model supports only one
     language_probability: float | None = None
     """Probability of that language, by the first speech; None if it was given, or there is no other."""
-    model: str = ""
-    """The argument of `load_model`."""
+    model: str = ""  # the argument of `load_model`
     out_of_domain: str = ""
     """Warning that the model was probably not trained for such audio; "" if it was, or unknown."""
     compute_type: str = ""
@@ -298,10 +288,8 @@ class Writer:
     write: Callable[..., str]
     """Write a transcript; or a transcript's segment; or a cue and its number, from 1."""
     takes: Literal["transcript", "segment", "cue"] = "segment"
-    header: str = ""
-    """Text before the first recording."""
-    holds_several: bool = True
-    """True if one file may contain several recordings. Subtitles belong to one."""
+    header: str = ""  # text before the first recording
+    holds_several: bool = True  # true if one file may contain several recordings. Subtitles belong to one
 
 
 def format_transcript(name: str, transcript: Transcript, config: SubtitlesConfig | None = None) -> str:

@@ -11,15 +11,7 @@ import pytest
 from asr.cli import main
 from asr.errors import UserError
 from asr.scoring import score_systems
-from asr.speakers import (
-    Turn,
-    compare_turns,
-    format_rttm,
-    format_seglst,
-    format_uem,
-    meeting_scores,
-    score_turns,
-)
+from asr.speakers import Turn, compare_turns, format_rttm, format_seglst, meeting_scores, score_turns
 
 
 def make(lines: str) -> list[Turn]:
@@ -78,7 +70,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_asr_score_of_rttm(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, turns in (("ref", REFERENCE), ("a", HYPOTHESIS), ("b", [*REFERENCE, *make("m9 0 1 x")])):
         Path(f"{name}.rttm").write_text(format_rttm(turns))
-    Path("ref.uem").write_text(format_uem(UEM))
+    lines = [f"{name} 1 {start} {end}\n" for name, spans in UEM.items() for start, end in spans]
+    Path("ref.uem").write_text("".join(lines))
     options = ["score", "ref.rttm", "a.rttm", "b.rttm", "--uem", "ref.uem"]
     assert main([*options, "--collar", "0.25", "--skip-overlap"]) == 0
     output = capsys.readouterr().out

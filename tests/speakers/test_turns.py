@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asr.errors import UserError
-from asr.speakers import Turn, format_rttm, format_seglst, format_uem, read_rttm, read_seglst, read_uem
+from asr.speakers import Turn, format_rttm, format_seglst, read_rttm, read_seglst, read_uem
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read_seglst(path) == turns
     path.write_text(format_rttm(turns), encoding="utf-8")
     assert [(turn.start, turn.end) for turn in read_rttm(path)] == [(turn.start, turn.end) for turn in turns]
-    path.write_text(format_uem({"a b": [(0.001, 7.1), (8.0, 9.0)]}))
+    path.write_text("a%20b 1 0.001 7.100\na%20b 1 8 9\n")
     assert read_uem(path) == {"a%20b": [(0.001, 7.1), (8.0, 9.0)]}
 
 

@@ -1,0 +1,240 @@
+"""Speaker diarization: windows to local speakers, embeddings of what each says alone, clusters, turns."""
+
+from __future__ import annotations
+
+import itertools
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from asr.audio.segmentation import Recording, find_runs, read_recording
+from asr.errors import UserError
+from asr.models.speech_model import choose_device
+from asr.speakers.activity import FIELD_SAMPLES, FRAME_SAMPLES, SAMPLE_RATE, WINDOW_SECONDS
+from asr.speakers.speaker_models import SpeakerModels, load_speaker_models
+from asr.speakers.turns import Turn
+
+# S samples, T frames, L local speakers of a window, N pieces, D embedding dimension, C clusters
+
+WINDOW = round(WINDOW_SECONDS * SAMPLE_RATE)  # samples
+STEP = 148  # frames from one window to the next: 2.5 s
+WINDOWS_AT_ONCE = 16
+EDGE = (FIELD_SAMPLES - FRAME_SAMPLES) // 2  # samples before the first frame of a window
+BLOCK = 1 << 16  # frames whose votes are counted together: 18 minutes
+MAX_CLUSTERED = 4_000  # pieces; their distances take 64 MB
+MAX_SPEAKERS = 100
+INNER_GAP = 12  # frames; a local speaker who pauses longer may be two: the network mixes up similar voices
+MIN_ALONE = 12  # frames; of a piece with fewer without overlap, all are embedded
+CROP = 3 * SAMPLE_RATE // 2  # samples of an embedding; shorter speech is repeated
+# Chosen on conversations of training speakers: docs/speakers.md.
+THRESHOLD = 0.55  # cosine distance up to which clusters are joined
+FOUNDING_SECONDS = 1.5  # shorter pieces join the nearest cluster, but found none
+MIN_SHARE, MIN_SECONDS = 0.02, 20.0  # of all pieces; a cluster with less of both is not a speaker
+MIN_GAP, MIN_TURN = 15, 6  # frames; shorter gaps are closed, shorter turns dropped
+Span = tuple[float, float, int]  # start and end of a turn, and its cluster
+
+
+class Piece(NamedTuple):
+    """Continuous speech of a local speaker of a window."""
+
+    window: int
+    local: int
+    start: int  # frames of the window
+    end: int
+    seconds: float  # embedded
+
+
+@dataclass
+class SpeakerEvidence:
+    """Data kept of a recording: first frame and (T, L) activity of windows, embeddings of pieces."""
+
+    firsts: list[int] = field(default_factory=list)
+    active: list[np.ndarray] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    embeddings: list[np.ndarray] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+
+class Diarizer:
+    """Finds turns of `least` to `most` speakers. `enrolled`: NAME=FILE with the speech of a known one."""
+
+    def __init__(self, models: SpeakerModels, least: int, most: int, enrolled: Iterable[str] = ()) -> None:
+        self.models, self.least, self.most = models, least, most
+        self._enrolled: dict[str, np.ndarray] = {}
+        for name, _, path in (own.partition("=") for own in enrolled):
+            if not name or not path or name in self._enrolled:
+                raise UserError(f"--enroll {name}={path}: expected NAME=FILE, each name once")
+            known = gather_evidence(Recording(path), models)
+            if not known.pieces:
+                raise UserError(f"{path}: no speech. Expected that of {name} alone")
+            self._enrolled[name] = cluster_pieces(known, 1, 1)[1][0]
+
+    def find_turns(self, recording: Recording) -> tuple[list[Turn], list[str]]:
+        """The turns by start, and messages on parts of the recording that could not be read."""
+        from scipy.optimize import linear_sum_assignment  # heavy to import
+
+        evidence = gather_evidence(recording, self.models)
+        if not evidence.pieces:
+            return [], evidence.faults
+        clusters_N, centroids_CD = cluster_pieces(evidence, self.least, self.most)
+        spoken = build_turns(evidence, clusters_N, recording.start)
+        order = enumerate(dict.fromkeys(cluster for *_, cluster in spoken))
+        names = {cluster: f"SPEAKER_{number:02}" for number, cluster in order}
+        similar_EC = np.reshape([*self._enrolled.values()], (-1, centroids_CD.shape[1])) @ centroids_CD.T
+        for row, cluster in zip(*linear_sum_assignment(similar_EC, maximize=True), strict=True):
+            if similar_EC[row, cluster] >= 1 - THRESHOLD:
+                names[cluster] = [*self._enrolled][row]
+        turns = [Turn(recording.name, start, end, names[own]) for start, end, own in spoken]
+        return turns, evidence.faults
+
+
+def load_diarizer(args: Namespace) -> Diarizer:
+    """Load what the options of `asr diarize` ask for."""
+    least, most = args.speakers or args.min_speakers or 1, args.speakers or args.max_speakers or MAX_SPEAKERS
+    if (args.speakers and (args.min_speakers or args.max_speakers)) or least > most:
+        raise UserError("number of speakers: expected --speakers, or --min-speakers up to --max-speakers")
+    models = load_speaker_models(args.speaker_model, choose_device(args.device))
+    return Diarizer(models, least, most, args.enroll)
+
+
+def gather_evidence(recording: Recording, models: SpeakerModels) -> SpeakerEvidence:
+    """Read a recording once, in windows, and embed their pieces."""
+    evidence = SpeakerEvidence()
+    cut = cut_windows(read_recording(recording, SAMPLE_RATE, evidence.faults.append))
+    while batch := list(itertools.islice(cut, WINDOWS_AT_ONCE)):
+        windows_BS = torch.from_numpy(np.stack([audio_S for _, audio_S in batch]))
+        crops, starts = list[torch.Tensor](), []
+        for (first, audio_S), active_TL in zip(batch, models.segment(windows_BS).numpy() > 0.5, strict=True):
+            for piece, clean_S in find_pieces(len(evidence.firsts), audio_S, active_TL):
+                begins = np.linspace(0, max(0, len(clean_S) - CROP), max(1, round(len(clean_S) / CROP)))
+                evidence.pieces.append(piece)
+                starts.append(len(crops))
+                crops += [torch.from_numpy(np.resize(clean_S[int(own) :][:CROP], CROP)) for own in begins]
+            evidence.firsts.append(first)
+            evidence.active.append(active_TL)
+        if crops:
+            evidence.embeddings += list(_normalize(np.add.reduceat(models.embed(crops).numpy(), starts)))
+    return evidence
+
+
+def cut_windows(blocks: Iterable[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
+    """First frame and samples of each window. The last ends with the recording; a short one is a window."""
+    first, kept_S, step = 0, np.zeros(0, np.float32), 0  # no step before the first window
+    for block_S in blocks:
+        kept_S = np.concatenate([kept_S, block_S])
+        while len(kept_S) >= WINDOW + step * FRAME_SAMPLES:
+            first, kept_S = first + step, kept_S[step * FRAME_SAMPLES :]
+            yield first, kept_S[:WINDOW]
+            step = STEP
+    rest = (len(kept_S) - WINDOW) // FRAME_SAMPLES
+    if step and rest:
+        yield first + rest, kept_S[rest * FRAME_SAMPLES :][:WINDOW]
+    elif not step and len(kept_S) >= FIELD_SAMPLES:
+        yield 0, kept_S
+
+
+def find_pieces(
+    window: int, audio_S: np.ndarray, active_TL: np.ndarray
+) -> Iterator[tuple[Piece, np.ndarray]]:
+    """The pieces of a window, with the samples to embed: those in which nobody else speaks, if there are."""
+    audio_TS = audio_S[EDGE : EDGE + len(active_TL) * FRAME_SAMPLES].reshape(-1, FRAME_SAMPLES)
+    alone_T = active_TL.sum(axis=1) == 1
+    for local, active_T in enumerate(active_TL.T):
+        for start, end in join_runs(find_runs(active_T), INNER_GAP):
+            clean_T = (active_T & alone_T)[start:end]
+            clean_T = clean_T if clean_T.sum() >= MIN_ALONE else active_T[start:end]
+            clean_S = audio_TS[start:end][clean_T].reshape(-1)
+            yield Piece(window, local, start, end, len(clean_S) / SAMPLE_RATE), clean_S
+
+
+def join_runs(runs: Iterable[tuple[int, int]], gap: float) -> list[tuple[int, int]]:
+    """Join runs, in the order of time, with less than `gap` between them."""
+    joined: list[tuple[int, int]] = []
+    for start, end in runs:
+        start = joined.pop()[0] if joined and start - joined[-1][1] < gap else start
+        joined.append((start, end))
+    return joined
+
+
+def cluster_pieces(evidence: SpeakerEvidence, least: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """The cluster of each piece, and the centroids. Of hours, evenly spread pieces found the clusters."""
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import pdist
+
+    points_ND, seconds_N = np.stack(evidence.embeddings), np.array([own.seconds for own in evidence.pieces])
+    founding = np.flatnonzero(seconds_N >= min(FOUNDING_SECONDS, np.median(seconds_N)))
+    chosen = founding[np.linspace(0, len(founding) - 1, min(len(founding), MAX_CLUSTERED)).astype(int)]
+    weights = seconds_N[chosen] * (len(founding) / len(chosen))
+    labels = np.zeros(len(chosen), int)
+    if len(chosen) > 1:
+        labels = cut_tree(linkage(pdist(points_ND[chosen], "cosine"), "average"), weights, least, most)
+    speech_C = np.bincount(labels, weights)
+    count = min(max(1, _count_speakers(speech_C)), most)
+    weighted_ND = points_ND[chosen] * weights[:, None]
+    order = np.argsort(-speech_C, kind="stable")[:count]
+    centroids_CD = _normalize(np.stack([weighted_ND[labels == own].sum(axis=0) for own in order]))
+    ranked_NC = np.argsort(-(points_ND @ centroids_CD.T), axis=1, kind="stable")
+    clusters_N = ranked_NC[:, 0].copy()
+    for _, group in itertools.groupby(enumerate(evidence.pieces), lambda numbered: numbered[1].window):
+        # Local speakers who talk at the same time are two: the shorter piece takes its second best cluster.
+        for (place, one), (later, other) in itertools.combinations(group, 2) if count > 1 else ():
+            is_shared = one.start < other.end and other.start < one.end and one.local != other.local
+            if is_shared and clusters_N[place] == clusters_N[later]:
+                changed = place if one.seconds < other.seconds else later
+                clusters_N[changed] = ranked_NC[changed, 1]
+    return clusters_N, centroids_CD
+
+
+def cut_tree(links: np.ndarray, weights_N: np.ndarray, least: int, most: int) -> np.ndarray:
+    """Cut at the height nearest to the threshold where the number of speakers is right, or nearly."""
+    from scipy.cluster.hierarchy import fcluster
+
+    cuts: dict[int, np.ndarray] = {}
+    for height in sorted([*links[-4 * MAX_SPEAKERS :, 2], THRESHOLD], key=lambda own: abs(own - THRESHOLD)):
+        labels_N = fcluster(links, height, "distance") - 1
+        count = _count_speakers(np.bincount(labels_N, weights_N))
+        cuts.setdefault(max(least - count, count - most, 0), labels_N)
+        if 0 in cuts:
+            break
+    return cuts[min(cuts)]
+
+
+def _count_speakers(speech_C: np.ndarray) -> int:
+    return int((speech_C >= min(MIN_SHARE * float(speech_C.sum()), MIN_SECONDS)).sum())
+
+
+def _normalize(vectors_ND: np.ndarray) -> np.ndarray:
+    return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-9)
+
+
+def build_turns(evidence: SpeakerEvidence, clusters_N: np.ndarray, offset: float) -> list[Span]:
+    """Start, end and cluster of turns. Windows, most in their middle, vote on how many speak, and on who."""
+    length = len(evidence.active[0])
+    weights_T = np.minimum(np.arange(1, length + 1), np.arange(length, 0, -1)).astype(np.float32)
+    firsts_W, windows_N = np.array(evidence.firsts), np.array([piece.window for piece in evidence.pieces])
+    runs: list[list[tuple[int, int]]] = [[] for _ in range(clusters_N.max() + 1)]
+    for begin in range(0, firsts_W[-1] + length, BLOCK):
+        # All windows of the block; the parts outside of it are cut off below.
+        shift, (low, high) = length - begin, np.searchsorted(firsts_W, [begin - length, begin + BLOCK])
+        votes_CT = np.zeros((len(runs) + 1, BLOCK + 2 * length), np.float32)  # the last row: windows
+        for first in firsts_W[low:high] + shift:
+            votes_CT[-1, first : first + length] += weights_T
+        for place in range(*np.searchsorted(windows_N, [low, high])):
+            window, local, start, end, _ = evidence.pieces[place]
+            first = firsts_W[window] + shift
+            votes_T = weights_T * evidence.active[window][:, local]
+            votes_CT[clusters_N[place], first + start : first + end] += votes_T[start:end]
+        *votes_CT, total_T = votes_CT[:, length : length + BLOCK]  # type: ignore[assignment]
+        number_T = np.floor(np.sum(votes_CT, axis=0) / np.maximum(total_T, 1) + 0.5)
+        ranks_CT = np.argsort(np.argsort(-np.array(votes_CT), axis=0, kind="stable"), axis=0)
+        for own, rank_T, votes_T in zip(runs, ranks_CT, votes_CT, strict=True):
+            spoken = find_runs((rank_T < number_T) & (votes_T > 0))
+            own += [(begin + start, begin + end) for start, end in spoken]
+    joined = ((*run, cluster) for cluster, own in enumerate(runs) for run in join_runs(own, MIN_GAP))
+    turns = ((start, end, cluster) for start, end, cluster in joined if end - start >= MIN_TURN)
+    frame, edge = FRAME_SAMPLES / SAMPLE_RATE, EDGE / SAMPLE_RATE + offset
+    return sorted((start * frame + edge, end * frame + edge, cluster) for start, end, cluster in turns)

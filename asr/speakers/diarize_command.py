@@ -1,0 +1,65 @@
+"""`asr diarize AUDIO...`: who speaks when, as RTTM."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import sys
+from pathlib import Path
+
+from asr.cli import (
+    AudioProgress,
+    add_device,
+    add_speaker_options,
+    limit_threads,
+    require_any_input,
+    whole_number,
+)
+from asr.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("audio", metavar="AUDIO", nargs="+", help="audio or video files, manifests, or folders with -r")
+    text = "write DIR/NAME.rttm for each recording; skip those that exist (default: standard output)"
+    add("-o", "--output-dir", metavar="DIR", help=text)
+    add("-r", "--recursive", action="store_true", help="take all audio files in the folders that are given")
+    add_speaker_options(parser)
+    add(
+        "--threads", type=whole_number(0), metavar="N", help="threads of the CPU (default: one for each core)"
+    )
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    require_any_input(*args.audio)
+    from asr.files import replace_file
+    from asr.speakers.diarize import load_diarizer
+    from asr.speakers.turns import format_rttm
+    from asr.transcription.arguments import find_recordings, measure_recording
+
+    limit_threads(args.threads)
+    recordings, faults = find_recordings(args.audio, args.recursive), list[str]()
+    diarizer = load_diarizer(args)
+    with AudioProgress(sum(map(measure_recording, recordings))) as progress:
+        for recording in recordings:
+            path = Path(args.output_dir or "", f"{recording.name}.rttm")
+            if args.output_dir is not None and path.exists():
+                logger.info("%s: already exists, skipped. Delete it to diarize again", path)
+                continue
+            try:
+                turns, found = diarizer.find_turns(recording)
+                stdout = contextlib.nullcontext(sys.stdout.buffer)
+                with stdout if args.output_dir is None else replace_file(path) as file:
+                    file.write(format_rttm(turns).encode())
+                logger.info("%s: %d speakers", recording.path, len({turn.speaker for turn in turns}))
+            except UserError as error:
+                found = [str(error)]
+            progress.advance(measure_recording(recording))
+            faults += found
+            for fault in found:
+                logger.error("%s", fault)
+    return 1 if faults else 0
