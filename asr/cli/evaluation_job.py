@@ -58,8 +58,10 @@ class Speech:
     utterances: list[Utterance]
     requests: dict[str, Request]
     normalizer: Normalizer
-    rules: str  # rules of the normalizer, in words
-    about: dict[str, Any] = field(default_factory=dict)  # more facts, for JSON
+    rules: str
+    """Rules of the normalizer, in words."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """More facts, for JSON."""
 
     def decode(self, _: Any, batch_size: int, report: Callable[[float], None]) -> EvaluatedSplit:
         return decode_utterances(self.model, self.utterances, self.requests, report)

@@ -20,7 +20,7 @@ from asr.features.front_end import INT16_SCALE, FeaturesConfig, FrontEnd
 
 SEGMENT_FRAMES = 100  # of the context that gates a layer: two seconds
 BATCH_FRAMES = 2_400  # of features that one batch holds: larger ones leave the caches
-HEAD_CHANNELS, KERNEL = 32, 3
+KERNEL = 3
 
 
 _Count = Annotated[int, pydantic.Field(gt=0, le=64)]
@@ -33,6 +33,8 @@ class CamPlusPlusSizes(Config):
     """Number of mel bands that it reads."""
     dim: int = pydantic.Field(default=192, gt=0, le=4096)
     """Dimension of an embedding."""
+    head: int = pydantic.Field(default=32, gt=0, le=256)
+    """Number of channels of the convolutions over bands and frames."""
     channels: int = pydantic.Field(default=128, gt=0, le=1024)
     """Number of channels before the first block."""
     growth: int = pydantic.Field(default=32, gt=0, le=256)
@@ -57,9 +59,9 @@ class CamPlusPlus(nn.Module):
         super().__init__()
         self.sizes = sizes = sizes or CamPlusPlusSizes()
         self.front_end = FrontEnd(FeaturesConfig(num_mels=sizes.num_mels, cmvn="none"))
-        self.head = _Head(HEAD_CHANNELS)
+        self.head = _Head(sizes.head)
         channels = sizes.channels
-        layers: dict[str, nn.Module] = {"tdnn": _Halving(HEAD_CHANNELS * sizes.num_mels // 8, channels)}
+        layers: dict[str, nn.Module] = {"tdnn": _Halving(sizes.head * sizes.num_mels // 8, channels)}
         for number, (num_layers, dilation) in enumerate(sizes.blocks, start=1):
             layers[f"block{number}"] = _DenseBlock(sizes, channels, num_layers, dilation)
             channels += num_layers * sizes.growth

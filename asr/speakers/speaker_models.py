@@ -35,7 +35,6 @@ HOW = (
     "folder that `asr convert` wrote"
 )
 CONFIG = "config.json"  # of a folder that we wrote
-RUN_CONFIG = "config.yaml"  # of one that `asr train` wrote
 MAX_CONFIG_BYTES = 100_000
 # Classes that the pickle of the segmentation names. Nothing of them is needed.
 STAND_INS = ["torch.torch_version TorchVersion"]
@@ -131,7 +130,7 @@ def find_speaker_models(source: str | Path | None) -> dict[str, Path]:
 
 
 def _find_in(folder: Path) -> dict[str, Path]:
-    if is_trained(folder / RUN_CONFIG):
+    if is_trained(folder / "config.yaml"):
         return {"embedding": folder / "model.safetensors"}
     found = {}
     for kind, known in PUBLISHED.items():
@@ -199,7 +198,7 @@ def _load_model(kind: str, path: Path) -> tuple[Any, dict[str, Any]]:
     if hash_file(path) != known.sha256:
         facts |= {"license": "license unknown", "origin": str(path), "check": "not the published file"}
         facts |= _read_facts(config, kind) if config.is_file() else {}
-        if is_trained(run := path.with_name(RUN_CONFIG)):
+        if is_trained(run := path.with_name("config.yaml")):
             facts["sizes"] = RunConfig.load(run).model.model_dump()["sizes"]
     build: Callable[[], Any] = PyanNet
     if kind == "embedding":

@@ -1,12 +1,10 @@
-"""Train CAM++ on utterances with speakers, and verify speakers: EER and minDCF with intervals."""
+"""Train CAM++ on utterances with speakers, by `asr train`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import pydantic
 import torch
 from torch import Tensor, nn
@@ -15,15 +13,13 @@ from torch.nn import functional as F
 from asr.features.front_end import INT16_SCALE, KALDI_FLOOR, FeaturesConfig
 from asr.models.layers import ModelConfig, Net
 from asr.models.losses import IGNORED, Losses, cross_entropy
-from asr.scoring.intervals import CONFIDENCE, RESAMPLES, SEED, Interval
 from asr.speakers.embedding import CamPlusPlus, CamPlusPlusSizes
 from asr.text.tokenizer import SPECIAL_TOKENS, UNK_ID
 
-# B batch, T frames, M mel bands, D embedding dimension, L speakers of training; N utterances, P pairs of them
+# B batch, T frames, M mel bands, D embedding dimension, L speakers of training
 
 FIRST_LABEL_ID = len(SPECIAL_TOKENS)
 MARGIN_STEPS = 500  # updates over which the margin rises
-TARGET_SHARE = 0.01  # prior of minDCF; a miss and a false alarm cost the same
 
 
 class SpeakerEmbeddingConfig(ModelConfig):
@@ -50,10 +46,7 @@ class SpeakerEmbeddingConfig(ModelConfig):
 
     def check_run(self, run: Any) -> None:
         if run.features != FeaturesConfig(num_mels=self.sizes.num_mels, cmvn="none"):
-            raise ValueError(
-                "features: a model of type speaker_embedding reads log_mel of model.sizes.num_mels bands at "
-                "16 kHz; set num_mels, and cmvn: none"
-            )
+            raise ValueError("features: expected num_mels of model.sizes, cmvn: none, and no other settings")
 
 
 class SpeakerEmbeddingModel(Net):
@@ -65,7 +58,7 @@ class SpeakerEmbeddingModel(Net):
         super().__init__()
         self.config = config
         self.embedding = CamPlusPlus(config.sizes)
-        self.speakers_LD = nn.Parameter(torch.randn(vocab_size - FIRST_LABEL_ID, config.sizes.dim))
+        self.speakers_LD = nn.Parameter(0.1 * torch.randn(vocab_size - FIRST_LABEL_ID, config.sizes.dim))
 
     @staticmethod
     def count_targets(token_lengths_B: Tensor) -> int:
@@ -99,28 +92,3 @@ class SpeakerEmbeddingModel(Net):
 
 
 MODELS = {SpeakerEmbeddingConfig: SpeakerEmbeddingModel}  # see asr/models/layers.py
-
-
-def verify_speakers(embeddings_ND: np.ndarray, speakers: Sequence[str]) -> dict[str, tuple[float, Interval]]:
-    """EER and minDCF of all pairs of utterances by their cosine, each with its interval by speaker."""
-    names, speaker_N = np.unique(speakers, return_inverse=True)
-    first_P, second_P = np.triu_indices(len(speaker_N), 1)
-    order_P = np.argsort(-(embeddings_ND @ embeddings_ND.T)[first_P, second_P], kind="stable")
-    pairs_P2 = np.stack([speaker_N[first_P], speaker_N[second_P]], axis=1)[order_P]
-    is_same_P = pairs_P2[:, 0] == pairs_P2[:, 1]
-
-    def measure(weights_L: np.ndarray) -> tuple[float, float]:
-        """EER and minDCF, given how often each speaker was drawn."""
-        a_P, b_P = weights_L[pairs_P2].T
-        sums_P2 = np.stack([a_P * is_same_P, a_P * b_P * ~is_same_P], axis=1).cumsum(axis=0)
-        hits_P, false_P = (sums_P2 / np.maximum(sums_P2[-1], 1)).T
-        place = int(np.abs(false_P - (1 - hits_P)).argmin())
-        costs_P = TARGET_SHARE * (1 - hits_P) + (1 - TARGET_SHARE) * false_P
-        return (false_P[place] + 1 - hits_P[place]) / 2, min(1.0, costs_P.min() / TARGET_SHARE)
-
-    random = np.random.default_rng(SEED)
-    shares = np.full(len(names), 1 / len(names))
-    drawn = [measure(random.multinomial(len(names), shares)) for _ in range(RESAMPLES)]
-    lows, highs = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
-    rates = zip(("eer", "min_dcf"), measure(np.ones(len(names), int)), lows, highs, strict=True)
-    return {name: (float(rate), Interval(float(low), float(high))) for name, rate, low, high in rates}

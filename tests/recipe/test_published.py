@@ -76,6 +76,14 @@ def test_published_figures_equal_a_fresh_scoring(path: Path) -> None:
     assert find_wrong_figures(path.parent) == []
 
 
+def test_published_rates_of_meetings_equal_a_fresh_scoring() -> None:
+    score_rows = runpy.run_path(str(RECIPES.parent / "tools" / "score_meetings.py"))["score_rows"]
+    for path in sorted((RECIPES / "conversations" / "results").glob("*.rttm.json.gz")):
+        published = read_json(path.with_name(path.name.replace(".rttm.json.gz", ".json")))
+        for collar, rows in published["collars"].items():
+            assert json.loads(json.dumps(score_rows(path, float(collar)))) == rows, path.name
+
+
 @pytest.mark.parametrize("path", PUBLISHED, ids=NAMES)
 def test_published_reports_have_the_figures(path: Path) -> None:
     """Of each system WER, CER and their intervals, of each comparison difference and interval; and its pictures."""
