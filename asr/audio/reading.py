@@ -251,10 +251,8 @@ class _Reading:
     content: AudioContent | None
     on_damage: OnDamage | None = None
     num_frames: int = 0
-    invalid: list[tuple[int, int]] = field(default_factory=list)
-    """Spans of samples that are no numbers."""
-    error: AudioError | None = None
-    """After it nothing could be decoded."""
+    invalid: list[tuple[int, int]] = field(default_factory=list)  # spans of samples that are no numbers
+    error: AudioError | None = None  # after it nothing could be decoded
 
     def pieces(self) -> Iterator[np.ndarray]:
         """Mono at the requested rate, in pieces of any length."""

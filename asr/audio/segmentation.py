@@ -50,23 +50,17 @@ class Fetch(Protocol):
 class Recording:
     """A recording to read, or a part of one: a file, samples, or a function that fetches a file."""
 
-    path: str | Path = ""
-    """Path as given or found; "-" for standard input, "" for samples."""
+    path: str | Path = ""  # path as given or found; "-" for standard input, "" for samples
     id: str = ""
     """Id of its transcript, and where its outputs go below a folder; without one, the stem of the path."""
-    start: float = 0.0
-    """Seconds."""
-    duration: float | None = None
-    """Seconds; None: up to the end."""
-    channel: int | None = None
-    """Counted from 0; None: their mean."""
+    start: float = 0.0  # seconds
+    duration: float | None = None  # seconds; None: up to the end
+    channel: int | None = None  # counted from 0; None: their mean
     content: np.ndarray | IO[bytes] | Fetch | None = None
     """Mono samples, an opened file, or a function that fetches a file; `path` is then its name. None: the
     file at `path`."""
-    sample_rate: int | None = None
-    """Sample rate of `samples`."""
-    is_utterance: bool = False
-    """True for an utterance of a manifest; cut no further unless it is very long."""
+    sample_rate: int | None = None  # sample rate of `samples`
+    is_utterance: bool = False  # True for an utterance of a manifest; cut no further unless it is very long
     on_read: Callable[[float], None] | None = None
     """Called with the seconds read so far, after each block; an exception that it raises ends the reading."""
 
@@ -260,19 +254,16 @@ class CuttingRules(SegmentationConfig):
 class AudioSegment:
     """A segment of a recording."""
 
-    start: float
-    """Seconds from the start of the recording."""
+    start: float  # seconds from the start of the recording
     audio_S: np.ndarray
     sample_rate: int
     cut_before: float | None = None
     """Second at which speech was cut without a pause: this segment begins earlier, the other ends later."""
-    cut_after: float | None = None
-    """The same at the end."""
+    cut_after: float | None = None  # the same at the end
     speech: tuple[tuple[float, float], ...] = ()
     """Begin and end of each span of speech in it, in seconds of the recording, with pauses of at least
     INNER_PAUSE_SECONDS between; empty if unknown."""
-    recording: Recording = field(default_factory=Recording)
-    """Recording that the segment was cut from."""
+    recording: Recording = field(default_factory=Recording)  # recording that the segment was cut from
 
     @property
     def end(self) -> float:

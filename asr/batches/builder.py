@@ -96,14 +96,11 @@ class Inputs:
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     num_encoded_frames: Callable[[Tensor], Tensor] = operator.pos
     """Number of encoded frames for so many feature frames; by default as many."""
-    labels: Labels | None = None
-    """Source of the labels that the model is to learn; None: it learns the text."""
+    labels: Labels | None = None  # source of the labels that the model is to learn; None: it learns the text
     step_times: Callable[[int], np.ndarray] | None = None
     """The middles of so many encoded steps, in seconds; needed with labels."""
-    num_texts: int = 1
-    """Texts of an utterance that the model learns. Their tokens have EOS_ID between them."""
-    has_ctc: bool = True
-    """True where the model learns by CTC, which needs a frame for each token."""
+    num_texts: int = 1  # texts of an utterance that the model learns. Their tokens have EOS_ID between them
+    has_ctc: bool = True  # True where the model learns by CTC, which needs a frame for each token
 
 
 Example = tuple[Utterance, list[int], np.ndarray]

@@ -172,8 +172,7 @@ class TrainingSet:
     positions_N: np.ndarray  # in the manifest
     seconds_N: np.ndarray  # at the original speed
     id_hashes_N: np.ndarray
-    left_out: dict[str, np.ndarray]
-    """Positions of the others, by the reason."""
+    left_out: dict[str, np.ndarray]  # positions of the others, by the reason
 
 
 def measure_utterances(utterances: Iterable[Utterance], inputs: Inputs) -> list[np.ndarray]:

@@ -58,8 +58,7 @@ EXAMPLES = """Examples:
   asr score ref.trn hyp.trn
 """
 COMMANDS = {name: help_text for commands in GROUPS.values() for name, help_text in commands.items()}
-FOLDERS = {"recipe": "recipe", "serve": "serve", "combine": "scoring.nist"}  # of capabilities; others: cli
-FOLDERS["diarize"] = "speakers"
+FOLDERS = {"recipe": "recipe", "serve": "serve", "combine": "scoring.nist", "diarize": "speakers"}  # or cli
 
 
 class _Parser(argparse.ArgumentParser):
@@ -247,6 +246,9 @@ def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None
     text = "threads of the CPU (default: one for each core)"
     add("--threads", type=whole_number(0), metavar="N", help=text)
     add_device(parser)
+
+
+SPEAKER_OPTIONS = ("speakers", "min_speakers", "max_speakers", "speaker_model", "enroll")
 
 
 def add_speaker_options(parser: argparse._ActionsContainer) -> None:

@@ -58,10 +58,8 @@ class Speech:
     utterances: list[Utterance]
     requests: dict[str, Request]
     normalizer: Normalizer
-    rules: str
-    """Rules of the normalizer, in words."""
-    about: dict[str, Any] = field(default_factory=dict)
-    """More facts, for JSON."""
+    rules: str  # rules of the normalizer, in words
+    about: dict[str, Any] = field(default_factory=dict)  # more facts, for JSON
 
     def decode(self, _: Any, batch_size: int, report: Callable[[float], None]) -> EvaluatedSplit:
         return decode_utterances(self.model, self.utterances, self.requests, report)

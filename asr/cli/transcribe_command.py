@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from asr.cli import (
     DECODING_METHODS,
+    SPEAKER_OPTIONS,
     AudioProgress,
     add_decoding_options,
     add_engine,
     add_settings,
+    add_speaker_options,
     find_pool,
     limit_threads,
     read_call_options,
@@ -88,6 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = """live: read standard input, in a format such as WAV, MP3 or Ogg, and write text while someone
     speaks (--format txt or jsonl)"""
     add("--stream", action="store_true", help=text)
+    add("--diarize", action="store_true", help="find who speaks when, and label the text with the speakers")
+    add_speaker_options(more)
 
     title = "Other names for these options and settings, as in OpenAI's command line."
     add = parser.add_argument_group("openai-whisper", title).add_argument
@@ -141,6 +145,7 @@ def _to_seconds(time: str) -> float:
 def run(args: argparse.Namespace) -> int:
     if not (args.audio or args.stream or args.set == ["list"] or args.language == "list"):
         raise UserError("expected AUDIO...; `asr transcribe --help` shows all options")
+    args.diarize = args.diarize or any(getattr(args, name) for name in SPEAKER_OPTIONS)
     formats = list(dict.fromkeys(FORMATS if "all" in args.format else args.format)) or ["txt"]
     pool = find_pool(args)
     if args.audio or args.stream:
@@ -180,6 +185,10 @@ def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
         raise UserError(
             "--stream reads standard input, writes txt or jsonl; no files, no --channels separate"
         )
+    if args.diarize and (args.stream or "-" in args.audio or args.channels == "separate"):
+        raise UserError(
+            "--diarize reads files twice; it does not go with --stream, - and --channels separate"
+        )
     if plot and (has_folder or "-" in args.audio or args.channels == "separate"):
         raise UserError("--plot-attention does not go with --output-dir, --channels separate and -")
     if len(formats) > 1 and not has_folder:
@@ -202,6 +211,7 @@ class TranscriptionJob:
     batch_size: int
     settings: TranscriptionSettings
     resources: DecodingResources
+    speakers: argparse.Namespace | None = None  # options of diarization
 
     def load(self, threads: int | None = None) -> tuple[Transcriber, Request]:
         from asr.models.speech_model import describe_device
@@ -215,7 +225,16 @@ class TranscriptionJob:
         model = load_transcriber(self.model, self.device, settings.precision, segmentation, checks)
         logger.debug("device: %s, %s", describe_device(model.device), model.precision)
         options, language_model = find_options(settings, model.family), model.load_resources(self.resources)
-        return model, Request(settings.decoding, language_model, self.batch_size, options, settings.channels)
+        request = Request(settings.decoding, language_model, self.batch_size, options, settings.channels)
+        if self.speakers is not None:
+            # The one place where transcribing imports asr.speakers, which can be deleted.
+            from asr.speakers import load_diarizer
+            from asr.transcripts.word_speakers import label_speakers
+
+            find_turns = load_diarizer(self.speakers).find_turns
+            label = lambda recording, transcript: label_speakers(transcript, find_turns(recording)[0])  # noqa: E731
+            request = replace(request, label_speakers=label)
+        return model, request
 
 
 def _read_job(args: argparse.Namespace) -> TranscriptionJob:
@@ -233,7 +252,9 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
     settings = load_settings(TranscriptionSettings, own | {"channels": args.channels}, args.set, resources)
     find_options(settings, family)  # refuses those of other families
-    return TranscriptionJob(model, args.device, args.batch_size, settings, resources)
+    speakers = argparse.Namespace(**{name: getattr(args, name) for name in (*SPEAKER_OPTIONS, "device")})
+    asked = speakers if args.diarize else None
+    return TranscriptionJob(model, args.device, args.batch_size, settings, resources, asked)
 
 
 # --- where it goes --------------------------------------------------------------------------------

@@ -39,10 +39,8 @@ class Lines:
     """The lines of a text file, with the name that messages call it by."""
 
     name: str
-    folder: str
-    """Relative audio paths start here."""
-    numbered: Iterator[tuple[int, str]]
-    """(number, line without its line feed); blank lines too."""
+    folder: str  # relative audio paths start here
+    numbered: Iterator[tuple[int, str]]  # (number, line without its line feed); blank lines too
 
     def error(self, number: int, message: str) -> UserError:
         return UserError(f"{self.name}:{number}: {message}")

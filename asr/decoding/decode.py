@@ -91,8 +91,7 @@ class DecodingMethod:
 
     search: Callable[[EncodedAudio, DecodingConfig, FusionModel | None], NBest]
     needs_ctc: bool
-    decoder: str = ""
-    """Kind of decoder that it needs: autoregressive, non-autoregressive or none."""
+    decoder: str = ""  # kind of decoder that it needs: autoregressive, non-autoregressive or none
     fuses_language_model: bool = True
 
 
@@ -199,11 +198,9 @@ class DecodedUtterance:
     """Tokens of an utterance, and the method that found them."""
 
     tokens: tuple[int, ...]
-    method: str
-    """The requested method, or the fallback; "" if there is no speech to decode."""
+    method: str  # the requested method, or the fallback; "" if there is no speech to decode
     warnings: tuple[str, ...] = ()
-    likelihood: float = 0.0
-    """Log-probability of the hypothesis; 0 if nothing was decoded."""
+    likelihood: float = 0.0  # log-probability of the hypothesis; 0 if nothing was decoded
 
     @property
     def average_log_probability(self) -> float | None:
@@ -221,8 +218,7 @@ class DecodedBatch:
     """A batch decoded by one setup."""
 
     at_speeds: dict[float, tuple[EncodedAudio, list[DecodedUtterance]]]
-    seconds: float = 0.0
-    """Compute time."""
+    seconds: float = 0.0  # compute time
 
     @property
     def best(self) -> list[tuple[float, DecodedUtterance]]:

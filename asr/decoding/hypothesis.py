@@ -64,10 +64,8 @@ class DecodingConfig(Config):
 class Hypothesis:
     """One possible text of an utterance, and how likely it is."""
 
-    tokens: tuple[int, ...]
-    """Token IDs without start and end."""
-    score: float
-    """The value it was ranked by, with weights."""
+    tokens: tuple[int, ...]  # token IDs without start and end
+    score: float  # the value it was ranked by, with weights
     log_probability: float = math.nan
     """Sum over the tokens and the end under the decoder; nan if it did not score them."""
     ctc_log_probability: float = math.nan
@@ -142,13 +140,10 @@ class BestPaths:
     """Tokens on the best CTC path of each utterance of a batch."""
 
     tokens_BU: Tensor
-    steps_BU: Tensor
-    """First step of each token."""
-    log_probabilities_BU: Tensor
-    """Highest log-probability among the steps of the token."""
+    steps_BU: Tensor  # first step of each token
+    log_probabilities_BU: Tensor  # highest log-probability among the steps of the token
     counts_B: Tensor
-    path_log_probability_B: Tensor
-    """Log-probability of the path, blanks and repeats included."""
+    path_log_probability_B: Tensor  # log-probability of the path, blanks and repeats included
 
     def texts(self) -> list[list[int]]:
         rows = zip(self.tokens_BU.tolist(), self.counts_B.tolist(), strict=True)
@@ -266,13 +261,10 @@ class CtcText:
     """Best path of the CTC head."""
 
     tokens: Sequence[int]
-    steps: Sequence[int]
-    """First step of each token."""
+    steps: Sequence[int]  # first step of each token
     text: str
-    log_probability: float
-    """Mean over its tokens."""
-    path_log_probability: float = 0.0
-    """Log-probability of the path, blanks included."""
+    log_probability: float  # mean over its tokens
+    path_log_probability: float = 0.0  # log-probability of the path, blanks included
 
 
 @dataclass(frozen=True)
@@ -281,11 +273,9 @@ class Evidence:
 
     hypothesis: Hypothesis
     text: str
-    seconds: float
-    """Duration of the segment."""
+    seconds: float  # duration of the segment
     seconds_per_step: float
-    ctc: CtcText | None = None
-    """None: the model has no CTC head."""
+    ctc: CtcText | None = None  # none: the model has no CTC head
 
 
 def find_faults(evidence: Evidence, config: ChecksConfig) -> list[str]:

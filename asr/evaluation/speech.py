@@ -48,8 +48,7 @@ class DecodedSplit(ComputingTime):
     """Texts of the utterances by one setup, and their compute time."""
 
     request: Request
-    texts: dict[str, str] = field(default_factory=dict)
-    """id to text, as the model wrote it."""
+    texts: dict[str, str] = field(default_factory=dict)  # id to text, as the model wrote it
     warnings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """id to what the checks found, where they rejected the first text."""
 
@@ -64,8 +63,7 @@ class EvaluatedSplit:
     """The utterances that could be read, decoded by each setup, and the faults of the others."""
 
     setups: dict[str, DecodedSplit]
-    faults: dict[str, str]
-    """id to message."""
+    faults: dict[str, str]  # id to message
 
 
 def decode_utterances(

@@ -39,8 +39,7 @@ class TeacherForcing:
     """Settings of a decoder's loss."""
 
     label_smoothing: float
-    attention_bias_BNT: Tensor | None = None
-    """Added to the scores of cross-attention."""
+    attention_bias_BNT: Tensor | None = None  # added to the scores of cross-attention
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,7 @@ class DecoderLoss:
     """Loss of the reference tokens, summed over a batch."""
 
     loss: Tensor
-    parts: dict[str, Tensor]
-    """Parts of the loss, by the names in `SpeechModel.reported`."""
+    parts: dict[str, Tensor]  # parts of the loss, by the names in `SpeechModel.reported`
     weights: Weights
     num_rows_B: Tensor
     """Rows of the attention of each utterance, one for each token and, maybe, one for the end."""

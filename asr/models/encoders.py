@@ -123,8 +123,7 @@ class Encoder(nn.Module, abc.ABC):
 class FrameTimes:
     """Times of evenly spaced steps, in seconds of the audio."""
 
-    first: float
-    """Seconds from the first sample to the middle of what step 0 sees."""
+    first: float  # seconds from the first sample to the middle of what step 0 sees
     seconds_per_step: float
 
     def times(self, num_steps: int) -> np.ndarray:

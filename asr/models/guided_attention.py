@@ -97,8 +97,7 @@ class GuidedBatch:
     ctc_loss_B: Tensor | None
     audio: tuple[Tensor, Tensor, Tensor | None]
     """Features, their lengths, and the span of speech in frames, or None if it was not computed."""
-    step: int | None
-    """Number of updates so far; None: not in training."""
+    step: int | None  # number of updates so far; None: not in training
 
     def find_diagonal(self, factor: int) -> tuple[Tensor, Tensor]:
         """Start and end of the speech (B, 2), and the times of rows (B, N), in steps of `factor` frames."""

@@ -330,8 +330,7 @@ class EncoderKV:
 
     keys_BHSK: Tensor
     values_BHSK: Tensor
-    bias_BS: Tensor | None
-    """Added to the scores: minus infinity at padding. None: there is no padding."""
+    bias_BS: Tensor | None  # added to the scores: minus infinity at padding. None: there is no padding
 
     def select(self, rows_B: Tensor) -> EncoderKV:
         bias_BS = None if self.bias_BS is None else self.bias_BS[rows_B]

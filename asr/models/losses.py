@@ -49,12 +49,9 @@ class Losses:
     Divided by the tokens of all batches of an update, they give the same mean however these are split.
     """
 
-    total: Tensor
-    """Sum to differentiate."""
-    num_tokens: int
-    """Number of targets; see `Net.count_targets`."""
-    parts: dict[str, Tensor] = field(default_factory=dict)
-    """Detached; some of `Net.reported`."""
+    total: Tensor  # sum to differentiate
+    num_tokens: int  # number of targets; see `Net.count_targets`
+    parts: dict[str, Tensor] = field(default_factory=dict)  # detached; some of `Net.reported`
 
 
 @dataclass(frozen=True)

@@ -31,18 +31,13 @@ class Experiment:
     output_dir: Path | None = None
     """Folder of all outputs; None: data/NAME for the data, runs/NAME for the rest."""
     given_corpus_dir: Path | None = None
-    only: tuple[str, ...] = ()
-    """Systems, or variants of the study; empty: all of them."""
-    seeds: tuple[int, ...] = ()
-    """Each system is trained once for each; empty: with the seed of its conf."""
-    overrides: tuple[str, ...] = ()
-    """Settings as key=value that replace those of the systems' confs."""
-    partial: bool = False
-    """True if a part of the corpus is accepted; results and reports are marked."""
+    only: tuple[str, ...] = ()  # systems, or variants of the study; empty: all of them
+    seeds: tuple[int, ...] = ()  # each system is trained once for each; empty: with the seed of its conf
+    overrides: tuple[str, ...] = ()  # settings as key=value that replace those of the systems' confs
+    partial: bool = False  # True if a part of the corpus is accepted; results and reports are marked
     smoke: bool = False
     """Few utterances and updates, small models: half a minute shows that all runs. Results mean nothing."""
-    study: Study | None = None
-    """The study whose variants are the systems; None: no study."""
+    study: Study | None = None  # the study whose variants are the systems; None: no study
 
     def includes(self, system: str, conf: SystemConf) -> bool:
         """Return whether it trains the system."""

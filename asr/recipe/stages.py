@@ -48,10 +48,8 @@ STAGES = ("download", "prepare", "train", "evaluate", "report")
 class Task:
     """One step of a recipe, which keeps a record of what it read, so that it is done once."""
 
-    name: str
-    """The stage, and the run if it is that of one: "train conformer"."""
-    reason: str | None
-    """Reason to run it, for the log; None: it is up to date."""
+    name: str  # the stage, and the run if it is that of one: "train conformer"
+    reason: str | None  # reason to run it, for the log; None: it is up to date
     run: Callable[[], None]
 
 

@@ -36,8 +36,7 @@ class ReadSplit(ComputingTime):
 
     results: dict[str, list[str]] = field(default_factory=dict)
     """id to labels, one or one for each encoded step, or to the text of each speaker."""
-    faults: dict[str, str] = field(default_factory=dict)
-    """id to message."""
+    faults: dict[str, str] = field(default_factory=dict)  # id to message
 
 
 def read_split(
@@ -135,8 +134,7 @@ class Classification:
 class LabelScore:
     """Expected and predicted labels, counted."""
 
-    labels: tuple[str, ...]
-    """All expected or predicted labels, in alphabetical order."""
+    labels: tuple[str, ...]  # all expected or predicted labels, in alphabetical order
     confusions_LL: np.ndarray
     """Confusion matrix: a row for each expected label, a column for each predicted one."""
     interval: Interval | None

@@ -33,10 +33,8 @@ class RecordingLabels:
 
     unit: ClassVar[str] = ""
 
-    field: str
-    """speaker, language, text, or extras.NAME."""
-    text: TextConfig
-    """Rules that normalize texts; other fields are taken as they are."""
+    field: str  # speaker, language, text, or extras.NAME
+    text: TextConfig  # rules that normalize texts; other fields are taken as they are
 
     def names(self, utterance: Utterance) -> list[str]:
         value = _read_field(utterance, self.field)
@@ -56,8 +54,7 @@ class FrameLabels:
 
     unit: ClassVar[str] = "frame"
 
-    field: str
-    """extras.NAME, in which spans stand as LABEL:BEGIN-END, in seconds from the utterance's start."""
+    field: str  # extras.NAME, in which spans stand as LABEL:BEGIN-END, in seconds from the utterance's start
 
     def names(self, utterance: Utterance) -> list[str]:
         return [SILENCE, *read_spans(utterance, self.field).labels]

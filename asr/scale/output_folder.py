@@ -298,6 +298,9 @@ def open_folder(to: str, formats: Sequence[str], job: Any, is_elsewhere: bool) -
     }
     values = job.settings.model_dump(mode="json", exclude={"precision"})
     made_by = {"settings": values, "compute_type": f"{precision} on {device.type}"}
+    if job.speakers is not None:
+        files = [job.speakers.speaker_model or "", *(own.partition("=")[2] for own in job.speakers.enroll)]
+        made_by["speakers"] = {**vars(job.speakers), "files": list(map(stamp_file, files))}
     folder = OutputFolder(to, formats, {"version": __version__, **stamps, **made_by})
     folder.check()
     settings = job.settings.model_copy(update={"precision": precision})

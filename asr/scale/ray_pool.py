@@ -43,10 +43,8 @@ class PoolOptions:
 
     address: str | None = None
     """Address of a Ray cluster; None: a pool on this machine, which ends with the call."""
-    workers: int | None = None
-    """None: one for each GPU; without GPUs one for each core."""
-    threads: int | None = None
-    """Threads of each worker; None: the cores divided by the workers."""
+    workers: int | None = None  # none: one for each GPU; without GPUs one for each core
+    threads: int | None = None  # threads of each worker; None: the cores divided by the workers
 
 
 Task = tuple[int, list[int]]

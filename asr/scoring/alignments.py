@@ -53,8 +53,7 @@ class Edits:
     """Differences of hypotheses from their references: pair after pair, each in the order of its text."""
 
     pair_E: np.ndarray
-    kind_E: np.ndarray
-    """SUBSTITUTION, DELETION or INSERTION."""
+    kind_E: np.ndarray  # SUBSTITUTION, DELETION or INSERTION
     reference_E: np.ndarray
     """Index of the unit that was substituted or deleted, or before which one was inserted."""
     hypothesis_E: np.ndarray

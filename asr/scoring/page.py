@@ -31,8 +31,7 @@ class Report:
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
     settings: Mapping[str, str]
-    by: Mapping[str, Sequence[Mapping[str, Score]]]
-    """Score by field (such as speaker), system and value."""
+    by: Mapping[str, Sequence[Mapping[str, Score]]]  # score by field (such as speaker), system and value
 
 
 def write_report(path: str, report: Report) -> None:

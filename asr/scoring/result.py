@@ -119,8 +119,7 @@ class UtteranceScore:
     id: str
     speaker: str | None
     reference: str
-    hypothesis: str
-    """Empty where it is missing."""
+    hypothesis: str  # empty where it is missing
     is_missing: bool
     counts: Counts
     align: Method
@@ -147,8 +146,7 @@ class Score:
     speakers: tuple[str, ...] | None
     recordings: tuple[str, ...] | None
     """Recording of each text with overlapping speakers: texts of a recording are resampled together."""
-    counts_P4: np.ndarray
-    """Correct, substituted, deleted and inserted units of each utterance."""
+    counts_P4: np.ndarray  # correct, substituted, deleted and inserted units of each utterance
     align: Method
     unit: Unit
     resamples: int

@@ -36,8 +36,7 @@ class ScoredFile:
     path: str
     format: str
     score: Score
-    entries: Mapping[str, Entry]
-    """Hypotheses by the ids of the references."""
+    entries: Mapping[str, Entry]  # hypotheses by the ids of the references
 
 
 def score_files(

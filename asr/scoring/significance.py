@@ -52,8 +52,7 @@ class Comparison:
     rate_name: str
     matched_pairs: dict[str, float]
     """MAPSSWE: segments, mean_difference (errors of the first less those of the second in each), z and p."""
-    mcnemar: dict[str, float]
-    """Exact McNemar test of sentences: only_first_right, only_second_right and p."""
+    mcnemar: dict[str, float]  # exact McNemar test of sentences: only_first_right, only_second_right and p
     signed_ranks: dict[str, float] | None
     """Wilcoxon test of the rates of speakers: speakers with a difference, first_better, second_better and p.
     None where fewer than two speakers are known."""

@@ -50,14 +50,11 @@ class LiveText:
 
     stable: tuple[Word, ...]
     """Words of the segment that is being spoken, on which two decodings agree: these stay until it ends."""
-    partial: tuple[Word, ...]
-    """Partial words after the stable ones; the next decoding may change them."""
-    seconds: float
-    """Seconds of audio that had come."""
+    partial: tuple[Word, ...]  # partial words after the stable ones; the next decoding may change them
+    seconds: float  # seconds of audio that had come
     segment: Segment | None = None
     """The segment that ended here: its text is final. Times count from the first sample."""
-    separator: str = " "
-    """Between two words, in the detected language."""
+    separator: str = " "  # between two words, in the detected language
 
     def join(self, words: Iterable[Word]) -> str:
         return self.separator.join(word.text for word in words)

@@ -112,12 +112,10 @@ class _Turn:
     """The audio between two commits, or of a whole session that has none."""
 
     settings: Settings
-    offset: float
-    """Seconds of the session before it."""
+    offset: float  # seconds of the session before it
     seconds: float = 0.0
     ended_by: object = None
-    item: str = ""
-    """Id of the one that is being spoken; "" in a pause."""
+    item: str = ""  # id of the one that is being spoken; "" in a pause
     segments: list[Segment] = field(default_factory=list)
     """Final segments of the current item, of a client that commits."""
     separator: str = " "

@@ -47,14 +47,10 @@ trim_memory = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
 class Client:
     """Client of the scheduler: a file, or a live session."""
 
-    key: str = ""
-    """Name of the API key."""
-    is_live: bool = False
-    """Live sessions are served before files."""
-    expected_seconds: float = 0.0
-    """Total seconds of audio, as far as known."""
-    position: float = 0.0
-    """Up to where its audio is recognized, in seconds."""
+    key: str = ""  # name of the API key
+    is_live: bool = False  # live sessions are served before files
+    expected_seconds: float = 0.0  # total seconds of audio, as far as known
+    position: float = 0.0  # up to where its audio is recognized, in seconds
     served_seconds: float = 0.0
     is_cancelled: bool = False
 
@@ -70,8 +66,7 @@ class _Waiting:
     client: Client
     segment: AudioSegment
     request: Request
-    group: Hashable
-    """Segments of one group may be in one batch."""
+    group: Hashable  # segments of one group may be in one batch
     since: float
     result: concurrent.futures.Future[Segment]
 

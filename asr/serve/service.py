@@ -116,8 +116,7 @@ class ServedModel:
 
     name: str
     scheduler: Scheduler
-    options: Config | None
-    """Options of the family, for requests that say nothing about it."""
+    options: Config | None  # options of the family, for requests that say nothing about it
 
     @property
     def transcriber(self) -> Transcriber:

@@ -38,8 +38,7 @@ class PackSettings:
     """Settings of packing."""
 
     encoding: Encoding = "flac"
-    hours: float = 8.0
-    """Hours of audio in a shard: some 450 MB of FLAC at 16 kHz."""
+    hours: float = 8.0  # hours of audio in a shard: some 450 MB of FLAC at 16 kHz
     seed: int = 0
     """Seed of the order in which utterances are dealt to shards, so that each is a mixture of all."""
 

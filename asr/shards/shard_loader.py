@@ -107,8 +107,7 @@ class PlannedBatch:
 
     window: ShardWindow
     positions_B: np.ndarray
-    padded_seconds: float = 0.0
-    """Padded seconds at the original speed."""
+    padded_seconds: float = 0.0  # padded seconds at the original speed
 
     def __len__(self) -> int:
         return len(self.positions_B)

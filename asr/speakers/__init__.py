@@ -1,4 +1,4 @@
-"""Who speaks when: models, clustering, words to speakers, and error rates of meetings."""
+"""Who speaks when: models, training, diarization, and error rates of meetings."""
 
 import lazy_loader
 

@@ -280,8 +280,7 @@ class System(Generic[ModelType]):
 
     config: RunConfig
     tokenizer: Tokenizer
-    front_end: FrontEnd
-    """A default one, which is not used, where the model reads no audio."""
+    front_end: FrontEnd  # a default one, which is not used, where the model reads no audio
     model: ModelType
 
 

@@ -32,8 +32,7 @@ class Process:
     rank: int
     world_size: int
     device: torch.device
-    group: dist.ProcessGroup | None = None
-    """All processes, for Python objects; None: each works for itself."""
+    group: dist.ProcessGroup | None = None  # all processes, for Python objects; None: each works for itself
 
     @property
     def is_main(self) -> bool:

@@ -34,8 +34,7 @@ class Outcome:
     """Result of an update, over all processes."""
 
     is_finite: bool
-    sums: dict[str, float]
-    """Losses and measures, summed over tokens."""
+    sums: dict[str, float]  # losses and measures, summed over tokens
     num_tokens: float
     audio_seconds: float
     gradient_norm: float

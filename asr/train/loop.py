@@ -81,11 +81,9 @@ class TrainingState:
     """Progress of training: all that a resume needs, beside the tensors."""
 
     precision: Precision
-    step: int = 0
-    """Updates so far."""
+    step: int = 0  # updates so far
     epoch: int = 0
-    batches_done: int = 0
-    """Batches of this epoch that all processes together have learned from."""
+    batches_done: int = 0  # batches of this epoch that all processes together have learned from
     window: tuple[int, int] = (0, 0)
     """Window of shards that comes next in the epoch, and the batches of the epoch before it."""
     first_world_size: int = 1
@@ -93,14 +91,10 @@ class TrainingState:
     update."""
     data_hashes: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files that each setting names for utterances and texts."""
-    bad_updates: int = 0
-    """Updates in a row that were skipped because loss or gradient was not finite."""
-    best: list[Ranked] = field(default_factory=list)
-    """The best checkpoints, the best first."""
-    seconds: float = 0.0
-    """Time spent on updates so far."""
-    audio_seconds: float = 0.0
-    """Audio trained on so far, by all processes."""
+    bad_updates: int = 0  # updates in a row that were skipped because loss or gradient was not finite
+    best: list[Ranked] = field(default_factory=list)  # the best checkpoints, the best first
+    seconds: float = 0.0  # time spent on updates so far
+    audio_seconds: float = 0.0  # audio trained on so far, by all processes
     longest_seconds: float | None = None
     """Length of the longest training utterance: recordings are cut to such lengths to be transcribed."""
 
@@ -109,8 +103,7 @@ class TrainingState:
 class Run:
     """A finished training."""
 
-    model_dir: Path
-    """The final model, for `load_model`; its parent is the run directory."""
+    model_dir: Path  # the final model, for `load_model`; its parent is the run directory
 
     @property
     def metrics(self) -> dict[str, float]:

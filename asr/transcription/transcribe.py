@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import math
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -87,7 +87,7 @@ class End:
     seconds: float
     error: UserError | None = None
     damages: Sequence[str] = ()  # message on the missing parts of the recording: at most one entry
-    is_last: bool = True  # false: another channel of it follows
+    is_last: bool = True  # False: another channel of it follows
 
 
 Decoded = tuple[AudioSegment | End, Segment | None]
@@ -105,6 +105,7 @@ class Request:
     """Decoding settings of the model's family, such as WhisperDecodingConfig; None: the defaults."""
     channels: Channels = "mix"
     """Channels: mix, their mean; separate, each one as a speaker; or the number of one, from 1."""
+    label_speakers: Callable[[Recording, Transcript], Transcript] | None = None  # by diarization
     journal: Journal | None = None  # keeps finished segments, in case that the call is interrupted
 
     @property
@@ -275,11 +276,14 @@ class Transcriber(abc.ABC):
         """Final segments, then the transcript of each recording."""
         channels: list[Transcript | UserError] = []
         for first in decoded:
-            part = self._join_part(itertools.chain([first], decoded), request.channels != "separate")
-            end, result = yield from part
+            gives_segments = request.channels != "separate" and request.label_speakers is None
+            end, result = yield from self._join_part(itertools.chain([first], decoded), gives_segments)
             channels.append(result)
             if end.is_last:
-                yield end.recording, merge_channels(channels)
+                joined = merge_channels(channels)
+                if request.label_speakers is not None and isinstance(joined, Transcript):
+                    joined = request.label_speakers(end.recording, joined)
+                yield end.recording, joined
                 channels = []
 
     def _join_part(

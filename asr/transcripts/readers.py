@@ -46,13 +46,10 @@ _NO_FIELDS: Mapping[str, str] = {}
 class Entry:
     """One utterance in a file of transcripts."""
 
-    text: str | None
-    """The transcript; None if there is none, or if it must not be scored."""
+    text: str | None  # the transcript; None if there is none, or if it must not be scored
     speaker: str | None = None
-    start: float | None = None
-    """Seconds from the beginning of the recording."""
-    duration: float | None = None
-    """Seconds."""
+    start: float | None = None  # seconds from the beginning of the recording
+    duration: float | None = None  # seconds
     audio: str | None = None
     """Path of the audio file; a relative one starts at the folder of the file that was read."""
     recording: str | None = None
@@ -60,8 +57,7 @@ class Entry:
     channel: str | None = None
     fields: Mapping[str, str] = field(default_factory=lambda: _NO_FIELDS)
     """Other fields, such as language or gender."""
-    words: tuple[Word, ...] = ()
-    """Words with their times in the recording, if the file has them."""
+    words: tuple[Word, ...] = ()  # words with their times in the recording, if the file has them
 
 
 Record = tuple[int, str, Entry]  # (line, id, entry)
@@ -75,10 +71,8 @@ class TranscriptFile:
     path: str
     format: Format
     entries: dict[str, Entry]
-    notes: tuple[str, ...] = ()
-    """Notes for the user about the file, such as where its ids come from."""
-    is_guess: bool = False
-    """Plain text, since no other format was recognized; its first words may be ids."""
+    notes: tuple[str, ...] = ()  # notes for the user about the file, such as where its ids come from
+    is_guess: bool = False  # plain text, since no other format was recognized; its first words may be ids
 
 
 def read_transcripts(

@@ -44,8 +44,7 @@ class Cue:
     start_ms: int
     end_ms: int
     lines: tuple[str, ...]
-    speaker: str | None = None
-    """Name of the speaker, to be shown before the first line."""
+    speaker: str | None = None  # name of the speaker, to be shown before the first line
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ class _Piece:
     text: str
     start: float
     end: float
-    glued: bool
-    """No space between it and the one before it."""
+    glued: bool  # no space between it and the one before it
 
     @property
     def width(self) -> int:

@@ -55,11 +55,11 @@ class Segment:
     text: str
     words: tuple[Word, ...] = ()
     confidence: float = 0.0  # mean of the words' confidences
-    decoding: str = ""
-    """Decoding method that found the text, such as "joint" or "ctc_beam"."""
+    decoding: str = ""  # decoding method that found the text, such as "joint" or "ctc_beam"
     warnings: tuple[str, ...] = ()  # reasons why a fallback was used, or why the text may be wrong
     channel: int | None = None
     """Counted from 1, where each channel of a recording was transcribed by itself: one speaker each."""
+    diarized: str | None = None  # speaker found by diarization
     average_log_probability: float | None = None
     """Mean over its tokens and the end, without a language model; None where nothing was decoded."""
     no_speech_probability: float | None = None
@@ -78,12 +78,12 @@ class Segment:
 
     @property
     def speaker(self) -> str | None:
-        return None if self.channel is None else f"speaker{self.channel}"
+        return self.diarized if self.channel is None else f"speaker{self.channel}"
 
     def to_dict(self) -> dict[str, Any]:
-        speaker = {} if self.channel is None else {"speaker": self.speaker, "channel": self.channel}
+        own = {"speaker": self.speaker, "channel": self.channel}
         return {
-            **speaker,
+            **{name: value for name, value in own.items() if value is not None},
             "start": round_seconds(self.start),
             "end": round_seconds(self.end),
             "text": self.text,
@@ -109,13 +109,11 @@ class Transcript:
     """The transcript of one recording; as a string, its text."""
 
     id: str  # name of the recording: the stem of its file, or the id of its utterance
-    audio: str
-    """Path of the file; "-" for standard input, "" for an array."""
+    audio: str  # path of the file; "-" for standard input, "" for an array
     duration: float  # seconds
     segments: tuple[Segment, ...] = ()
     speaker: str | None = None
-    separator: str = " "
-    """Between the texts of two segments; "" in languages without spaces."""
+    separator: str = " "  # between the texts of two segments; "" in languages without spaces
     warnings: tuple[str, ...] = ()  # missing parts, such as the rest of a truncated file
     language: str | None = None  # language code passed in or detected; None: the model supports only one
     language_probability: float | None = None
@@ -289,7 +287,7 @@ class Writer:
     """Write a transcript; or a transcript's segment; or a cue and its number, from 1."""
     takes: Literal["transcript", "segment", "cue"] = "segment"
     header: str = ""  # text before the first recording
-    holds_several: bool = True  # true if one file may contain several recordings. Subtitles belong to one
+    holds_several: bool = True  # of recordings in a file; subtitles belong to one
 
 
 def format_transcript(name: str, transcript: Transcript, config: SubtitlesConfig | None = None) -> str:
@@ -398,7 +396,7 @@ def _write_srt_cue(number: int, cue: Cue) -> str:
 
 def _write_vtt_cue(number: int, cue: Cue) -> str:
     lines = "\n".join(html.escape(line, quote=False) for line in cue.lines)
-    voice = "" if cue.speaker is None else f"<v {cue.speaker}>"
+    voice = "" if cue.speaker is None else f"<v {html.escape(cue.speaker)}>"
     return f"{_cue_times(cue, '.')}\n{voice}{lines}\n\n"
 
 
@@ -439,7 +437,10 @@ def _write_ctm(transcript: Transcript) -> str:
                 times,
                 "_".join(clean(word.text).split()),
             ]
-            rows.append(" ".join([*columns, _decimal(word.confidence)]).rstrip(" ") + "\n")
+            columns.append(_decimal(word.confidence))
+            if segment.diarized is not None:  # as in NIST's rich transcriptions, after the type of the token
+                columns = [*columns[:-1], columns[-1] or "NA", "lex", escape_id(segment.diarized)]
+            rows.append(" ".join(columns).rstrip(" ") + "\n")
     return "".join(rows)
 
 

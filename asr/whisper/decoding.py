@@ -35,8 +35,7 @@ class EncodedWindows:
     """A batch of encoded windows and their languages."""
 
     audio: EncodedSteps
-    languages: Sequence[tuple[str, float | None]]
-    """Code of each, with its probability if it was detected."""
+    languages: Sequence[tuple[str, float | None]]  # code of each, with its probability if it was detected
 
     def select(self, rows: Sequence[int]) -> EncodedWindows:
         return EncodedWindows(self.audio.select(rows), [self.languages[row] for row in rows])

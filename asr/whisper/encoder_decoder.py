@@ -290,8 +290,7 @@ class WhisperSystem:
     model: Whisper
     is_fine_tuned: bool = False
     """True if a run trained it, on audio of its real length: padding is not attended to then."""
-    language: str | None = None
-    """Language of the texts that a run trained it on."""
+    language: str | None = None  # language of the texts that a run trained it on
 
     @property
     def silence(self) -> Silence:

@@ -52,8 +52,6 @@ def make_sentences() -> list[list[str]]:
     return sentences
 
 
-# --- estimation ---------------------------------------------------------------------------------
-
 # Printed by `lmplz -o 2 --discount_fallback` for FOUR; its discounts of order 1 are 0.2, 1.7 and 3.
 LMPLZ_FOUR = {
     ("<unk>",): (-0.782516, 0), ("</s>",): (-0.69357497, 0), ("A",): (-0.69357497, -0.30103),
@@ -102,9 +100,6 @@ def test_what_may_follow_sums_to_one(sentences: list[list[str]], order: int, con
     assert float(scores_RV[0, 0]) == -math.inf, "a start is never said"
 
 
-# --- scores -------------------------------------------------------------------------------------
-
-
 def walk(arpa: Arpa, words: Ngram) -> float:
     """log10 of the last word after those before, as the definition of ARPA has it."""
     words = words[-len(arpa.orders) :]
@@ -143,9 +138,6 @@ def test_scores_equal_a_plain_walk(order: int, max_dense: int, monkeypatch: pyte
         state.select(rows)
         texts = [texts[row] for row in rows]
         tokens_R = torch.randint(2, len(vocabulary), (5,), generator=random)
-
-
-# --- words as characters ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
@@ -191,9 +183,6 @@ def test_words_as_characters_need_characters(tmp_path: Path) -> None:
     pieces = Tokenizer.train(TokenizerConfig(type="words"), ["X Y"])
     with pytest.raises(UserError, match="a tokenizer of characters or phones and a space, not words"):
         load_language_model(tmp_path / "words.arpa", pieces)
-
-
-# --- files --------------------------------------------------------------------------------------
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -247,9 +236,6 @@ def test_a_file_scores_the_tokens_of_a_tokenizer(tmp_path: Path) -> None:
     assert token_vocabulary(TOKENIZER.tokens)[2:5] == ["<s>", "</s>", "<unk>"]
 
 
-# --- command ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("units", "order"), [("tokens", 4), ("words", 2)])
 def test_command(
     tiny_run: Callable[..., RunConfig],
@@ -283,8 +269,6 @@ def test_command(
     if units == "tokens":
         load_language_model(output, Tokenizer.load(tmp_path / "run" / "tokenizer.json"))
 
-
-# --- lexicon --------------------------------------------------------------------------------------
 
 CHARACTERS = Tokenizer.train(TokenizerConfig(), ["A B"])
 

@@ -74,9 +74,6 @@ def catch_bias(model: SpeechModel) -> list[Any]:
     return seen
 
 
-# --- penalty ------------------------------------------------------------------------------------
-
-
 @given(
     rows=st.lists(st.integers(1, 6), min_size=2, max_size=3),
     steps=st.lists(st.integers(1, 20), min_size=3, max_size=3),
@@ -122,9 +119,6 @@ def test_the_diagonal_runs_through_the_speech() -> None:
     assert find_span(known_B2) == [[6.0, 15.0]]
     times_BN = diagonal_times(torch.tensor([[2.0, 10.0], [0.0, 3.0]]), torch.tensor([4, 3]), 4)
     assert times_BN[0].tolist() == [2, 4, 6, 8] and times_BN[1, :3].tolist() == [0, 1, 2]
-
-
-# --- prior --------------------------------------------------------------------------------------
 
 
 @given(
@@ -193,9 +187,6 @@ def test_it_follows_the_speech_that_the_batch_names() -> None:
         assert torch.equal(seen[-1], prior_bias(times_BN, spans_B2, seen[-1].size(2), 0.08))
 
 
-# --- biases of attention ------------------------------------------------------------------------
-
-
 def example(name: str) -> tuple[Decoder, Tensor, tuple[Tensor, Tensor], Tensor]:
     """A decoder, tokens (R, U), what it attends to, and a bias (R, U, T); two beams of each utterance."""
     model, batch = build_example(name), make_utterances([90, 60], [5, 3])
@@ -232,9 +223,6 @@ def test_step_by_step_with_a_bias_is_the_same(name: str) -> None:
         now = slice(step, step + 1)
         scores_R1V, _ = decoder.step(tokens_RU[:, now], state, None, bias_RUT[:, now])
         torch.testing.assert_close(scores_R1V[:, 0], whole_RUV[:, step], rtol=0, atol=1e-4)
-
-
-# --- window that follows CTC --------------------------------------------------------------------
 
 
 @given(st.integers(0, 1000), st.integers(1, 5), st.lists(st.integers(1, VOCABULARY - 1), max_size=3))
@@ -370,9 +358,6 @@ def test_alignments_look_where_the_decoder_does() -> None:
     assert ((weights_HNT.mean(0) - times_BWNT[0, 0]) @ torch.arange(10.0)).abs().max() < 1.5
     (free,) = align_by_attention(guide(model), encoded_BTD, lengths_B, [tokens])
     assert aligned != free
-
-
-# --- configuration ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

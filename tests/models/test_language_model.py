@@ -71,9 +71,6 @@ def losses_of(model: LanguageModel, tokens_BU: torch.Tensor, lengths_B: torch.Te
     return model(torch.zeros(rows, 0, 0), torch.zeros(rows).long(), tokens_BU, lengths_B)
 
 
-# --- model --------------------------------------------------------------------------------------
-
-
 def test_step_by_step_equals_all_at_once() -> None:
     """With the keys and values kept, and rows reordered on the way."""
     model = build_tiny()
@@ -105,9 +102,6 @@ def test_loss_is_what_a_beam_would_add() -> None:
     for row, one in enumerate(alone):
         assert float(one.total) == pytest.approx(-float(scores_B[row]), rel=1e-5), "padding changes a score"
     assert int(losses.parts["correct"]) == sum(int(one.parts["correct"]) for one in alone)
-
-
-# --- training -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("overrides", [(), ("train.batches_per_update=2", "train.average_decay=0.9")])
@@ -168,8 +162,6 @@ def test_text_is_learned_beside_the_transcripts(text_run: Callable[..., RunConfi
         list(read_training_texts(config))
 
 
-# --- batches ------------------------------------------------------------------------------------
-
 TEXTS = ["A" * length for length in (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 40)]
 TOKENIZER = Tokenizer.train(TokenizerConfig(), ["A"])
 
@@ -216,9 +208,6 @@ def test_the_largest_batch_and_its_halves() -> None:
 def test_sentences_that_are_all_too_long_are_said() -> None:
     with pytest.raises(UserError, match=r"x\.txt: 1 sentences, none of at most batches\.max_tokens = 20"):
         TextLoader(["A" * 20], "x.txt", TOKENIZER, BatchConfig(max_tokens=20))
-
-
-# --- what is refused ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -74,9 +74,6 @@ def busy(
         assert answers[0].status_code == 200
 
 
-# --- keys -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer ", "Basic open sesame", "Bearer öpen"])
 def test_without_the_key_nothing_is_served(given: str | None) -> None:
     with TestClient(make_app(KEYS)) as client:
@@ -120,9 +117,6 @@ def test_names_that_are_not_ours_are_refused_without_keys() -> None:
     with TestClient(make_app(KEYS)) as client:
         headers = {"host": "any.example", "authorization": "Bearer open sesame"}
         assert client.get("/v1/models", headers=headers).status_code == 200
-
-
-# --- size, length, time ---------------------------------------------------------------------------
 
 
 def test_too_many_bytes_are_refused() -> None:
@@ -177,9 +171,6 @@ def test_large_text_fields_are_refused() -> None:
         assert post(client, **{f"field{number}": "x" for number in range(200)}).status_code == 400
 
 
-# --- how much at once -----------------------------------------------------------------------------
-
-
 def test_a_busy_server_tells_when_to_come_back(gated: Gated) -> None:
     with busy(gated, max_waiting_seconds=5.0) as client:
         refused = post(client)
@@ -209,9 +200,6 @@ def make_upload(stream: bool) -> bytes:
     body += AUDIO + b"\r\n--b--\r\n"
     head = f"content-type: multipart/form-data; boundary=b\r\ncontent-length: {len(body)}"
     return f"POST {URL} HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n".encode() + body
-
-
-# --- leaving, failing, ending ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -29,9 +29,6 @@ def rewrite(source: Path, target: Path, change: Callable[[str], str | None]) -> 
     return f"data.{target.stem}={target}"
 
 
-# --- a tokenizer that an earlier run left -------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "overrides",
     [("text.training=[lowercase]", "data.max_unknown=1"), ("tokenizer={type: bpe, vocab_size: 18}",)],
@@ -103,9 +100,6 @@ def test_a_run_of_phones_has_the_words_of_its_own_dictionary(
     assert not (tmp_path / "run" / "tokenizer.json").exists()
 
 
-# --- texts that the tokenizer does not know -----------------------------------------------------
-
-
 def test_unknown_shares_are_reported(
     tiny_run: TinyRun, tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -155,9 +149,6 @@ def test_a_resumed_training_reports_and_refuses_too(tiny_run: TinyRun, tmp_path:
         prepare_system(tiny_run(f"data.dev={tmp_path}/dev.jsonl"), PROCESS)
 
 
-# --- several manifests --------------------------------------------------------------------------
-
-
 def test_a_training_set_in_several_files(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:
     """The same as the one file that holds all."""
     whole = list(read_manifest(tones / "train.jsonl"))
@@ -205,9 +196,6 @@ def test_shared_and_doubled_ids_are_said(
     assert not warnings(same, "train.select_by=updates"), "dev chooses nothing"
     twice = f"data.train=[{tones}/train.jsonl, {tones}/train.jsonl]"
     assert "48 ids come more than once" in warnings(twice, f"output_dir={tmp_path}/twice")
-
-
-# --- start from another training ----------------------------------------------------------------
 
 
 def test_only_ctc_leaves_texts_out_that_have_more_tokens_than_steps(tiny_run: TinyRun) -> None:
