@@ -247,6 +247,7 @@ class Rotary(nn.Module):
         return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
 
 
+MANY_KEYS = 256  # more than a text has tokens, so those of a recording
 BLOCK_SCORES = 4_000_000  # 8 MB
 
 Window = tuple[int, int]  # each step attends to so many steps before it, itself, and so many after it
@@ -391,10 +392,11 @@ def attend(queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: T
     is_single, is_training = queries_BHTK.size(2) == 1, torch.is_grad_enabled()
     if is_on_cpu and is_half and not is_training and not is_single:
         return _attend_in_blocks(queries_BHTK, keys_BHSK, values_BHSK, mask)
-    is_slow = is_on_cpu and (is_training if is_half else is_single)
-    if not is_slow:
+    # PyTorch's own takes two to five times as long: backwards in half precision, or for one query. In half
+    # precision products compile a kernel for each shape, so keys that grow token by token are left to it.
+    is_slow = is_training if is_half else is_single
+    if not (is_on_cpu and (is_slow or (is_single and keys_BHSK.size(2) >= MANY_KEYS))):
         return F.scaled_dot_product_attention(queries_BHTK, keys_BHSK, values_BHSK, attn_mask=mask)
-    # PyTorch's own takes two to five times as long: backwards in half precision, or one query in float32.
     scores_BHTS = queries_BHTK * queries_BHTK.size(-1) ** -0.5 @ keys_BHSK.mT
     if mask is not None:
         scores_BHTS += _as_bias(mask, scores_BHTS)

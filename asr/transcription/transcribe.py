@@ -64,6 +64,7 @@ from asr.transcripts.transcript import (
 
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast
 WINDOW = 8  # batches whose segments are sorted by length
+LONGEST_BATCHES = 3  # of the longest segments, 11 minutes of Whisper's: fewer would leave batches half full
 SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut through phrases, even if training had them
 SEGMENTS = pydantic.TypeAdapter(list[Segment])  # of a journal
 
@@ -237,9 +238,9 @@ class Transcriber(abc.ABC):
             yield from self._decode_window(window, request)
 
     def _is_full(self, window: Sequence[AudioSegment | End], batch_size: int) -> bool:
-        """One batch of the longest segments, or several of short ones; or ends alone."""
+        """A few batches of the longest segments, or several of short ones; or ends alone."""
         lengths = [piece.end - piece.start for piece in window if not isinstance(piece, End)]
-        most = batch_size * self.segmentation.max_seconds
+        most = LONGEST_BATCHES * batch_size * self.segmentation.max_seconds
         return not lengths or len(lengths) >= WINDOW * batch_size or sum(lengths) >= most
 
     def _decode_window(self, window: Sequence[AudioSegment | End], request: Request) -> Iterator[Decoded]:
