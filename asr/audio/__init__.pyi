@@ -20,7 +20,6 @@ from .segmentation import (
     measure_energies as measure_energies,
     read_ahead as read_ahead,
     read_recording as read_recording,
-    split_at_pauses as split_at_pauses,
     split_channels as split_channels,
 )
 from .silero import SileroDetector as SileroDetector, SileroModel as SileroModel, load_silero as load_silero

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, Protocol, TypeAlias, TypeVar, cast
 
@@ -268,21 +267,6 @@ class AudioSegment:
     @property
     def end(self) -> float:
         return self.start + len(self.audio_S) / self.sample_rate
-
-
-def split_at_pauses(segment: AudioSegment) -> list[AudioSegment]:
-    """Cut in the middle of each pause between its spans of speech."""
-    pauses = [(end + start) / 2 - segment.start for (_, end), (start, _) in pairwise(segment.speech)]
-    cuts = [0, *(round(pause * segment.sample_rate) for pause in pauses), len(segment.audio_S)]
-    return [
-        replace(
-            segment,
-            start=segment.start + first / segment.sample_rate,
-            audio_S=segment.audio_S[first:past],
-            speech=(span,),
-        )
-        for (first, past), span in zip(pairwise(cuts), segment.speech, strict=True)
-    ]
 
 
 class Segmenter:

@@ -231,9 +231,7 @@ class ChecksConfig(Config):
     limit."""
 
     max_skipped_seconds: float | None = pydantic.Field(default=1.5, gt=0)
-    """Seconds of speech on CTC's best path that attention may skip: three words or so. Whisper, 0.8: of
-    speech between two pauses that has no word; each part of the segment is then decoded again by itself.
-    null: no limit."""
+    """Seconds of speech on CTC's best path that attention may skip: three words or so; null: no limit."""
 
     @pydantic.model_validator(mode="before")
     @classmethod

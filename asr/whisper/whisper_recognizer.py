@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 import asr.whisper
-from asr.audio.segmentation import AudioSegment, Recording, SegmentationConfig, split_at_pauses
-from asr.decoding.decode import batch_by_length, compute_type, pad_audio, read_clock
+from asr.audio.segmentation import AudioSegment, Recording, SegmentationConfig
+from asr.decoding.decode import compute_type, pad_audio, read_clock
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.models.speech_model import Precision
@@ -39,9 +39,6 @@ OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is det
 # Each segment costs as much as 30 s, so it should hold as much speech as fits in, unless lengths are set.
 LENGTHS: dict[str, float] = {"max_seconds": 28.0, "min_share": 15 / 28}
 MAX_PAUSE_SECONDS = 3.0
-SLACK = 0.3  # seconds, by which the time of a word may be wrong
-SKIPPED = "speech without text: decoded again in parts"
-MAX_SKIPPED_SECONDS = 0.8
 
 Language = tuple[str, float | None]
 """Code, with its probability if it was detected."""
@@ -80,8 +77,6 @@ class WhisperRecognizer(Transcriber):
             self.model.float().to(self.device)
         self.front_end = system.front_end.to(self.device)
         self.checks = checks or ChecksConfig()
-        if "max_skipped_seconds" not in self.checks.model_fields_set:
-            self.checks = self.checks.model_copy(update={"max_skipped_seconds": MAX_SKIPPED_SECONDS})
         self.sample_rate = system.front_end.config.sample_rate
         self.separator = " "
         self.uncut_seconds = system.uncut_samples / self.sample_rate
@@ -112,37 +107,10 @@ class WhisperRecognizer(Transcriber):
     # --- segments ---------------------------------------------------------------------------------
 
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
-        """Decode segments; if Whisper skips speech in one, its spans are decoded again, one by one."""
-        results = self._recognize_once(segments, request)
-        rows = [row for row, segment in enumerate(segments) if self._skips_speech(segment, results[row])]
-        if _options(request).task == "translate":  # the times of its words are not those of the speech
-            rows.clear()
-        pieces = [piece for row in rows for piece in split_at_pauses(segments[row])]
-        lengths = [self.padded_length(len(piece.audio_S), request) for piece in pieces]
-        again: dict[int, Segment] = {}
-        for batch in batch_by_length(lengths, request.batch_size):
-            again |= zip(
-                batch, self._recognize_once([pieces[place] for place in batch], request), strict=True
-            )
-        parts = (again[place] for place in range(len(pieces)))
-        for row in rows:
-            own = [next(parts) for _ in segments[row].speech]
-            results[row] = join_parts(segments[row], own, self.separator_in(results[row].language))
         return [
-            replace_words(found, found.text, clip_words(found.words, segment))
-            for segment, found in zip(segments, results, strict=True)
+            replace_words(result, result.text, clip_words(result.words, segment))
+            for segment, result in zip(segments, self._recognize_once(segments, request), strict=True)
         ]
-
-    def _skips_speech(self, segment: AudioSegment, result: Segment) -> bool:
-        """Check whether a long span of speech, of several, has no word."""
-        limit = self.checks.max_skipped_seconds
-        if limit is None or len(segment.speech) < 2:
-            return False
-        middles = [word.middle for word in result.words]
-        return any(
-            end - start > limit and not any(start - SLACK <= middle <= end + SLACK for middle in middles)
-            for start, end in segment.speech
-        )
 
     def _recognize_once(
         self, segments: Sequence[AudioSegment], request: Request, with_words: bool = True
@@ -245,26 +213,6 @@ class WhisperRecognizer(Transcriber):
             if isinstance(piece, End):
                 opening = None
                 yield piece
-
-
-def join_parts(segment: AudioSegment, parts: Sequence[Segment], separator: str) -> Segment:
-    """Join the texts of the parts of a segment, as if it had been decoded at once."""
-    text = separator.join(one.text for one in parts if one.text)
-    words = [word for one in parts for word in one.words]
-    warnings = dict.fromkeys((SKIPPED, *(warning for one in parts for warning in one.warnings)))
-    total, num_tokens = (sum(values) for values in zip(*(one.token_scores for one in parts), strict=True))
-    joined = replace(
-        parts[0],
-        start=segment.start,
-        end=segment.end,
-        warnings=tuple(warnings),
-        average_log_probability=total / num_tokens,
-        no_speech_probability=max(one.no_speech_probability or 0.0 for one in parts),
-        temperature=max(one.temperature or 0.0 for one in parts),
-        tokens=tuple(token for one in parts for token in one.tokens),
-        token_scores=(total, num_tokens),
-    )
-    return replace_words(joined, text, words)
 
 
 load = WhisperRecognizer

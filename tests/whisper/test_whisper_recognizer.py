@@ -6,7 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from asr.errors import UserError
 from asr.models import Int8Linear, is_fast, is_int8_exact
 from asr.scale import STATE, OutputFolder
 from asr.transcription import Model, Request, load_transcriber
-from asr.transcripts import Segment, Transcript, Word
+from asr.transcripts import Segment, Transcript
 from asr.whisper import WhisperDecodingConfig, WhisperRecognizer
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
@@ -117,51 +117,7 @@ def test_tokens_of_time_are_no_words(
     assert found[1].words == found[0].words
 
 
-def hear_the_last(segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
-    """Stands in for a Whisper that gives text to the last span of a segment alone."""
-    results = []
-    for segment in segments:
-        start, end = segment.speech[-1]
-        word = Word(f"w{start:g}", start, end, 0.5)
-        results.append(Segment(start, end, word.text, (word,), language="en", token_scores=(0.0, 2)))
-    return results
-
-
-LONG = ((1.0, 2.5), (3.5, 4.0), (5.0, 6.0))
-
-
-@pytest.mark.parametrize(
-    ("spans", "limit", "expected"),
-    [
-        (LONG, 0.8, "w1 w3.5 w5"),
-        (LONG, 1.6, "w5"),  # none that has no word is so long
-        (LONG, None, "w5"),
-        (((4.0, 4.5), (5.0, 6.0)), 0.8, "w5"),
-    ],
-)
-def test_speech_without_text_is_heard_again(
-    recognizer: WhisperRecognizer,
-    monkeypatch: pytest.MonkeyPatch,
-    spans: tuple[tuple[float, float], ...],
-    limit: float | None,
-    expected: str,
-) -> None:
-    checks = ChecksConfig.off().model_copy(update={"max_skipped_seconds": limit})
-    monkeypatch.setattr(recognizer, "checks", checks)
-    monkeypatch.setattr(recognizer, "_recognize_once", hear_the_last)
-    audio_S = np.arange(RATE * 6, dtype=np.float32)
-    segments = [AudioSegment(0.5, audio_S, RATE, cut_after=6.4, speech=own) for own in (spans, spans[-1:])]
-    whole, other = recognizer.recognize(segments, Request(batch_size=2, options=ENGLISH))
-    assert [word.text for word in whole.words] == whole.text.split() == expected.split()
-    assert (whole.start, whole.end) == (float(expected.split()[0][1:]), 6.0)
-    assert bool(whole.warnings) == (" " in expected) and other.text == "w5" and not other.warnings
-    assert whole.language == "en"
-    translated = Request(batch_size=2, options=ENGLISH.model_copy(update={"task": "translate"}))
-    assert [one.text for one in recognizer.recognize(segments, translated)] == ["w5", "w5"]
-
-
 def test_what_whisper_has_unless_told_otherwise() -> None:
-    """Long segments, and less speech that may be passed over."""
     system = build_system(False, window_steps=1500)
 
     def lengths(**given: Any) -> tuple[float, float, float]:
@@ -171,9 +127,6 @@ def test_what_whisper_has_unless_told_otherwise() -> None:
     assert lengths() == lengths(method="none") == (28.0, 15 / 28, 3.0)
     assert lengths(max_seconds=12.0) == (12.0, 0.4, 3.0)
     assert lengths(max_seconds=60.0)[0] == 30.0
-    assert WhisperRecognizer(system, "cpu").checks == ChecksConfig(max_skipped_seconds=0.8)
-    own = ChecksConfig(max_skipped_seconds=2.0)
-    assert WhisperRecognizer(system, "cpu", checks=own).checks == own
 
 
 def test_one_language_for_a_recording(
