@@ -443,8 +443,6 @@ def describe_processor() -> str:
     kinds = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
     has = sorted({*kinds} & {*fields.get("flags", "").split()})
     return f"{fields.get('model name', '?')}: {' '.join(has)}"
-        f"{fields.get('model name', '?')}: {' '.join(sorted({*kinds} & {*fields.get('flags', '').split()}))}"
-    )
 
 
 def make_parts(args: argparse.Namespace, folder: Path) -> list[Part]:
