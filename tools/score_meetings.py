@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -108,7 +107,8 @@ def main() -> None:
     with gzip.GzipFile(hypotheses, "wb", mtime=0) as file:
         file.write(json.dumps({name: format_rttm(read_rttm(path)) for name, path in paths.items()}).encode())
     rows = {f"{collar:g}": score_rows(hypotheses, collar) for collar in COLLARS}
-    command = " ".join(["python tools/score_meetings.py", *sys.argv[1:]])
+    names = [args.reference, args.output_dir.name, *args.systems]
+    command = " ".join(["python tools/score_meetings.py", *map(str, names)])
     record = {"command": command, "commit": find_commit(), "machine": describe_machine(), **args.about}
     record |= {"overlap": "scored", "collars": rows}
     stem.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
