@@ -27,19 +27,19 @@ EDGE = (FIELD_SAMPLES - FRAME_SAMPLES) // 2  # samples before the first frame of
 BLOCK = 1 << 16  # frames whose votes are counted together: 18 minutes
 MAX_CLUSTERED = 4_000  # pieces; their distances take 64 MB
 MAX_SPEAKERS = 100
-INNER_GAP = 12  # frames; a local speaker who pauses longer may be two: the network mixes up similar voices
+INNER_GAP, PIECE = 12, 118  # frames; one local speaker may be two similar voices, so pieces are short
 MIN_ALONE = 12  # frames; of a piece with fewer without overlap, all are embedded
 CROP = 3 * SAMPLE_RATE // 2  # samples of an embedding; shorter speech is repeated
 # Chosen on conversations of training speakers: docs/speakers.md.
-THRESHOLD = 0.55  # cosine distance up to which clusters are joined
+THRESHOLD, ENROLLED = 0.68, 0.5  # cosine distances up to which clusters are joined, centroids are known
 FOUNDING_SECONDS = 1.5  # shorter pieces join the nearest cluster, but found none
-MIN_SHARE, MIN_SECONDS = 0.02, 20.0  # of all pieces; a cluster with less of both is not a speaker
+MIN_SHARE, MIN_SECONDS = 0.04, 40.0  # of all pieces; a cluster with less of both is not a speaker
 MIN_GAP, MIN_TURN = 15, 6  # frames; shorter gaps are closed, shorter turns dropped
 Span = tuple[float, float, int]  # start and end of a turn, and its cluster
 
 
 class Piece(NamedTuple):
-    """Continuous speech of a local speaker of a window."""
+    """Up to three seconds of continuous speech of a local speaker of a window."""
 
     window: int
     local: int
@@ -86,7 +86,7 @@ class Diarizer:
         names = {cluster: f"SPEAKER_{number:02}" for number, cluster in order}
         similar_EC = np.reshape([*self._enrolled.values()], (-1, centroids_CD.shape[1])) @ centroids_CD.T
         for row, cluster in zip(*linear_sum_assignment(similar_EC, maximize=True), strict=True):
-            if similar_EC[row, cluster] >= 1 - THRESHOLD:
+            if similar_EC[row, cluster] >= 1 - ENROLLED:
                 names[cluster] = [*self._enrolled][row]
         turns = [Turn(recording.name, start, end, names[own]) for start, end, own in spoken]
         return turns, evidence.faults
@@ -144,7 +144,11 @@ def find_pieces(
     audio_TS = audio_S[EDGE : EDGE + len(active_TL) * FRAME_SAMPLES].reshape(-1, FRAME_SAMPLES)
     alone_T = active_TL.sum(axis=1) == 1
     for local, active_T in enumerate(active_TL.T):
-        for start, end in join_runs(find_runs(active_T), INNER_GAP):
+        runs = join_runs(find_runs(active_T), INNER_GAP)
+        edges = [
+            np.linspace(low, high, max(2, round((high - low) / PIECE) + 1)).astype(int) for low, high in runs
+        ]
+        for start, end in itertools.chain(*(itertools.pairwise(own.tolist()) for own in edges)):
             clean_T = (active_T & alone_T)[start:end]
             clean_T = clean_T if clean_T.sum() >= MIN_ALONE else active_T[start:end]
             clean_S = audio_TS[start:end][clean_T].reshape(-1)
