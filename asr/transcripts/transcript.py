@@ -59,7 +59,6 @@ class Segment:
     warnings: tuple[str, ...] = ()  # reasons why a fallback was used, or why the text may be wrong
     channel: int | None = None
     """Counted from 1, where each channel of a recording was transcribed by itself: one speaker each."""
-    diarized: str | None = None  # speaker found by diarization
     average_log_probability: float | None = None
     """Mean over its tokens and the end, without a language model; None where nothing was decoded."""
     no_speech_probability: float | None = None
@@ -71,6 +70,7 @@ class Segment:
     language_probability: float | None = None
     token_scores: tuple[float, int] = (0.0, 0)
     """Sum of the log-probabilities of its tokens and the end, and their number, for the mean over several."""
+    diarized: str | None = None  # speaker found by diarization
 
     @property
     def compression_ratio(self) -> float:
