@@ -73,7 +73,13 @@ def test_the_page_has_every_field_and_no_other(section: str) -> None:
 def test_nothing_that_is_known_is_left_out(section: str, kind: type) -> None:
     fields = {field.name for field in dataclasses.fields(kind)}
     if kind is Segment:  # the transcript has its language
-        fields -= {"language", "language_probability", "token_scores", "tokens", "diarized"}  # that is `speaker`
+        fields -= {
+            "language",
+            "language_probability",
+            "token_scores",
+            "tokens",
+            "diarized",
+        }  # that is `speaker`
     assert fields - HIDDEN <= set(described(section))
 
 
