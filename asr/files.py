@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, TypeAlias, cast
@@ -153,6 +153,32 @@ def find_shipped(path: str | Path) -> Path:
 _claims: set[tuple[int, str]] = set()
 """Process and lock file of each claim: to open a file that this process has locked and close it would end the
 lock. A child process starts with a copy, and without the locks."""
+
+
+def fetch_model(
+    name: str,
+    patterns: Sequence[str],
+    is_complete: Callable[[Path], bool],
+    announce: Callable[[], None],
+    hint: str,
+) -> Path:
+    """The folder of a model on the hub: that in the cache, or fetched there, which `announce` logs before."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        with contextlib.suppress(LocalEntryNotFoundError):
+            folder = Path(snapshot_download(name, allow_patterns=[*patterns], local_files_only=True))
+            if is_complete(folder):
+                return folder
+        announce()
+        return Path(snapshot_download(name, allow_patterns=[*patterns]))
+    except Exception as error:  # network, hub and disk fail in many ways
+        reason = str(error).split("\n")[0][:200]
+        raise UserError(
+            f"{name}: no such file or folder, nor in the cache, and the hub does not have it "
+            f"({type(error).__name__}: {reason}){hint}"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from asr.config import describe_fault
 from asr.errors import UserError
-from asr.files import hash_file, make_folder, read_limited, usual_mode
+from asr.files import fetch_model, hash_file, make_folder, read_limited, usual_mode
 from asr.models.layers import without_weights
 from asr.speakers.activity import PyanNet
 from asr.speakers.embedding import CamPlusPlus, CamPlusPlusSizes
@@ -157,26 +157,17 @@ def _fetch(name: str) -> Path:
     """The folder of a model on the hub, in the cache; license and size are logged before it is fetched."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise UserError(f"{name}: no such file or folder. Expected models of speakers. {HOW}")
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
     patterns = [CONFIG, *(own for names in NAMES.values() for own in names)]
-    try:
-        with contextlib.suppress(LocalEntryNotFoundError):
-            folder = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
-            if _find_in(folder):
-                return folder
+
+    def announce() -> None:
+        from huggingface_hub import HfApi
+
         info = HfApi().model_info(name, files_metadata=True)
         num_bytes = sum(own.size or 0 for own in info.siblings or () if own.rfilename in patterns)
         license = getattr(info.card_data, "license", None) or "not stated"
         log.info("%s: fetching %.1f MB from the hub, license: %s", name, num_bytes / 1e6, license)
-        return Path(snapshot_download(name, allow_patterns=patterns))
-    except Exception as error:  # network, hub and disk fail in many ways
-        reason = str(error).split("\n")[0][:200]
-        raise UserError(
-            f"{name}: no such file or folder, nor in the cache, and the hub does not have it "
-            f"({type(error).__name__}: {reason}). {HOW}"
-        ) from None
+
+    return fetch_model(name, patterns, lambda folder: bool(_find_in(folder)), announce, f". {HOW}")
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

@@ -6,7 +6,6 @@ names of OpenAI.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from torch import Tensor
 from asr.config import describe_fault
 from asr.errors import UserError, suggest
 from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.files import make_folder, replace_file, usual_mode
+from asr.files import fetch_model, make_folder, replace_file, usual_mode
 from asr.models.layers import without_weights
 from asr.whisper.encoder_decoder import Whisper, WhisperSystem
 from asr.whisper.family import (
@@ -191,29 +190,23 @@ def find_files(source: str | Path) -> Path:
             f"{source}: no such file or folder, and no name of a Whisper model; give the path of one, its "
             f"name on the hub, such as openai/whisper-base, or one of {', '.join(NAMES)}"
         )
-    try:
-        return _fetch(name)
-    except Exception as error:  # network, hub and disk fail in many ways
-        reason = str(error).split("\n")[0][:200]
-        near = "" if name in NAMES.values() else suggest(name, NAMES.values(), "")
-        raise UserError(
-            f"{name}: no such file or folder, nor in the cache, and the hub does not have it "
-            f"({type(error).__name__}: {reason}){near and '; '}{near}. Run `hf download {name}` where there "
-            "is a network, or give the path of a Whisper model (--model, or ASR_MODEL in the environment)"
-        ) from None
+    return _fetch(name)
 
 
 def _fetch(name: str) -> Path:
     """Fetch a model from the hub, unless it is in the cache."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    with contextlib.suppress(LocalEntryNotFoundError):
-        folder = Path(snapshot_download(name, allow_patterns=PATTERNS, local_files_only=True))
-        if (folder / "config.json").is_file() and _find_weights(folder):
-            return folder
-    log.info("%s is not in the cache of Hugging Face yet; fetching it", name)
-    return Path(snapshot_download(name, allow_patterns=PATTERNS))
+    near = "" if name in NAMES.values() else suggest(name, NAMES.values(), "")
+    hint = (
+        f"{near and '; '}{near}. Run `hf download {name}` where there is a network, or give the path of a "
+        "Whisper model (--model, or ASR_MODEL in the environment)"
+    )
+    return fetch_model(
+        name,
+        PATTERNS,
+        lambda folder: (folder / "config.json").is_file() and bool(_find_weights(folder)),
+        lambda: log.info("%s is not in the cache of Hugging Face yet; fetching it", name),
+        hint,
+    )
 
 
 # --- sizes and names of weights ---------------------------------------------------------------------
