@@ -106,13 +106,7 @@ class WhisperRecognizer(Transcriber):
 
     # --- segments ---------------------------------------------------------------------------------
 
-    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
-        return [
-            replace_words(result, result.text, clip_words(result.words, segment))
-            for segment, result in zip(segments, self._recognize_once(segments, request), strict=True)
-        ]
-
-    def _recognize_once(
+    def recognize(
         self, segments: Sequence[AudioSegment], request: Request, with_words: bool = True
     ) -> list[Segment]:
         options = _options(request)
@@ -122,7 +116,7 @@ class WhisperRecognizer(Transcriber):
         results = []
         for segment, text, own in zip(segments, texts, words, strict=True):
             placed = replace(text, start=segment.start, end=segment.end)
-            results.append(replace_words(placed, text.text, own))
+            results.append(replace_words(placed, text.text, clip_words(own, segment)))
         return results
 
     @torch.inference_mode()
@@ -182,7 +176,7 @@ class WhisperRecognizer(Transcriber):
         texts = {}
         for name, request in requests.items():
             began = read_clock(self.device)
-            own = self._recognize_once(segments, request, with_words=False)
+            own = self.recognize(segments, request, with_words=False)
             texts[name] = TimedTexts(own, read_clock(self.device) - began)
         return texts
 
