@@ -14,7 +14,7 @@ import torch
 from asr.audio.segmentation import Recording, find_runs, read_recording
 from asr.errors import UserError
 from asr.models.speech_model import choose_device
-from asr.speakers.activity import FIELD_SAMPLES, FRAME_SAMPLES, SAMPLE_RATE, WINDOW_SECONDS
+from asr.speakers.activity import FIELD_SAMPLES, FRAME_SAMPLES, SAMPLE_RATE, WINDOW_SECONDS, WINDOWS_AT_ONCE
 from asr.speakers.speaker_models import SpeakerModels, load_speaker_models
 from asr.speakers.turns import Turn
 
@@ -22,7 +22,6 @@ from asr.speakers.turns import Turn
 
 WINDOW = round(WINDOW_SECONDS * SAMPLE_RATE)  # samples
 STEP = 148  # frames from one window to the next: 2.5 s
-WINDOWS_AT_ONCE = 16
 EDGE = (FIELD_SAMPLES - FRAME_SAMPLES) // 2  # samples before the first frame of a window
 BLOCK = 1 << 16  # frames whose votes are counted together: 18 minutes
 MAX_CLUSTERED = 4_000  # pieces; their distances take 64 MB

@@ -44,8 +44,9 @@ def run(args: argparse.Namespace) -> int:
     limit_threads(args.threads)
     recordings, faults = find_recordings(args.audio, args.recursive), list[str]()
     diarizer = load_diarizer(args)
-    with AudioProgress(sum(map(measure_recording, recordings))) as progress:
-        for recording in recordings:
+    lengths = [measure_recording(recording) for recording in recordings]
+    with AudioProgress(sum(lengths)) as progress:
+        for recording, seconds in zip(recordings, lengths, strict=True):
             path = Path(args.output_dir or "", f"{recording.name}.rttm")
             if args.output_dir is not None and path.exists():
                 logger.info("%s: already exists, skipped. Delete it to diarize again", path)
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
                 logger.info("%s: %d speakers", recording.path, len({turn.speaker for turn in turns}))
             except UserError as error:
                 found = [str(error)]
-            progress.advance(measure_recording(recording))
+            progress.advance(seconds)
             faults += found
             for fault in found:
                 logger.error("%s", fault)
