@@ -276,7 +276,7 @@ class Silence(NamedTuple):
     stride: int | None
 
 
-# By width and whether it is multilingual: tiny and base.en, whose texts stay as good (docs/speed.md).
+# By width and whether it is multilingual: tiny and base.en, whose texts stay as good (docs/benchmarks.md).
 SILENCES = {(384, True): Silence(3.0, 4), (512, False): Silence(1.0, 16)}
 
 
