@@ -79,23 +79,23 @@ def decode_windows(
         method, samples = ("sampling", config.samples) if temperature else ("greedy", 1)
         repeats = MAX_REPEATS if checks.enabled else None
         if temperature == 0 and config.beam > 1:
-            method, found = "beam", search(model, rules, beginning, config.beam)
+            method, found = "beam", [[own] for own in search(model, rules, beginning, config.beam)]
         else:
             found = sample(model, rules, beginning, temperature, samples, max_repeats=repeats)
-        texts = []
         lengths, silences = part.audio.lengths_B.tolist(), beginning.no_speech_B.tolist()
-        rated = zip(found, part.languages, lengths, silences, strict=True)
-        for (tokens, mean), (language, probability), length, no_speech in rated:
+
+        def rate(own: Found, row: int) -> Segment:
+            (tokens, mean), no_speech, (language, probability) = own, silences[row], part.languages[row]
             text, warnings, how = tokenizer.decode(tokens).strip(), list[str](), method
             if _is_silence(mean, no_speech, config, checks):
                 warnings = [f"no speech: {text!r} was dropped"] if text else []
                 tokens, text, how = (), "", ""
             elif ids := [token for token in tokens if token < tokenizer.end]:
                 best = Hypothesis(tuple(ids), mean, mean * (len(ids) + 1))
-                evidence = Evidence(best, text, length * SECONDS_PER_STEP, SECONDS_PER_STEP)
+                evidence = Evidence(best, text, lengths[row] * SECONDS_PER_STEP, SECONDS_PER_STEP)
                 faults = find_faults(evidence, checks)
                 warnings = [f"{method} at temperature {temperature:g}: {fault}" for fault in faults]
-            segment = Segment(
+            return Segment(
                 *(0.0, 0.0, text),
                 decoding=how,
                 warnings=tuple(warnings),
@@ -107,8 +107,8 @@ def decode_windows(
                 language_probability=probability,
                 token_scores=((len(tokens) + 1) * mean, len(tokens) + 1),
             )
-            texts.append(segment)
-        return texts
+
+        return [min((rate(own, row) for own in drawn), key=_rank) for row, drawn in enumerate(found)]
 
     rows = range(len(windows.languages))
     tried = retry((0.0, *config.temperatures), rows, run, lambda text: not _rank(text)[0])
@@ -202,14 +202,14 @@ def sample(
     *,
     seed: int = 0,
     max_repeats: int | None = None,
-) -> list[Found]:
+) -> list[list[Found]]:
     """Decode token by token: the likeliest one, or at a temperature above 0 one drawn at random.
 
     A hypothesis that has gone round for LOOP tokens, more than `max_repeats` times, ends there: the checks
     refuse it anyway, and it would go on to the longest text.
 
-    Of several `samples` the likeliest is taken. What is drawn for an utterance depends on the seed alone, not
-    on its company: all utterances share the numbers that draw.
+    The `samples` of each utterance, the likeliest first. What is drawn for an utterance depends on the seed
+    alone, not on its company: all utterances share the numbers that draw.
     """
     state, scores_RV, _, max_tokens = beginning
     num_utterances, device = len(scores_RV), scores_RV.device
@@ -248,9 +248,9 @@ def sample(
         if place + 1 < max_tokens:
             scores_RV = model.decoder.step(tokens_R[:, None], state)[0][:, -1]
     lengths_R = (tokens_RL != rules.end).sum(1)
-    means_BW = (sums_R / (lengths_R + 1)).view(num_utterances, samples)
-    best_R = means_BW.argmax(1) + samples * torch.arange(num_utterances, device=device)
-    return _read(tokens_RL[best_R], means_BW.flatten()[best_R], rules.end)
+    found = _read(tokens_RL, sums_R / (lengths_R + 1), rules.end)
+    drawn = (found[first : first + samples] for first in range(0, len(found), samples))
+    return [sorted(own, key=lambda one: -one[1]) for own in drawn]
 
 
 def draw(scores_RV: Tensor, chances_R: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ class WhisperDecodingConfig(Config):
     """Sampling temperatures, tried one after the other while `checks` reject the text. Empty: the first text
     is kept."""
     samples: int = pydantic.Field(default=5, gt=0)
-    """Texts sampled at each temperature, of which the most likely is taken."""
+    """Texts sampled at each temperature. Of those with the fewest faults, the most likely is taken."""
     max_no_speech: float | None = pydantic.Field(default=0.6, gt=0, lt=1)
     """A text below checks.min_log_probability is dropped if the model's probability of no speech is above
     this. Null: never."""
