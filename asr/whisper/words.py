@@ -9,9 +9,9 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from asr.decoding.timestamps import average, warp_batch
 from asr.models.decoders import WeightsOf
@@ -95,13 +95,14 @@ def align_tokens(
     # In parts: all scores would be half a gigabyte.
     parts = zip(x_BUD[:, first:-1].split(SCORED_AT_ONCE, 1), own_BN1.split(SCORED_AT_ONCE, 1), strict=True)
     probabilities = [
-        model.decoder.output(x_BMD)[..., :end].float().softmax(-1).gather(2, own_BM1)[..., 0]
+        (scores_BMV.gather(2, own_BM1) - scores_BMV.logsumexp(-1, keepdim=True)).exp()[..., 0]
         for x_BMD, own_BM1 in parts
+        for scores_BMV in [model.decoder.output(x_BMD)[..., :end].float()]
     ]
     probabilities_BN = torch.cat(probabilities, dim=1).tolist()
     weights_BHUT = torch.cat(list(weights.values()), dim=1)
     costs = [
-        -_focus(weights_BHUT[row, :, : prompt_length + count + 1, : max(1, steps)])[first:-1].cpu().numpy()
+        -_focus(weights_BHUT[row, :, : prompt_length + count + 1, : max(1, steps)])[first:-1]
         for row, (count, steps) in enumerate(zip(counts, num_steps, strict=True))
     ]
     return warp_batch(costs, may_share=True), [
@@ -109,15 +110,16 @@ def align_tokens(
     ]
 
 
-def _focus(weights_HUT: Tensor) -> Tensor:
+def _focus(weights_HUT: Tensor) -> np.ndarray:
     """(U, T): where a token looks more than others do, smoothed over time, as the mean of the heads."""
     weights_HUT = weights_HUT / weights_HUT.sum(-1, keepdim=True)  # of the steps with audio
     deviation_H1T, mean_H1T = torch.std_mean(weights_HUT, dim=1, keepdim=True, correction=0)
-    scaled_HUT = (weights_HUT - mean_H1T) / deviation_H1T.clamp(min=1e-12)
+    scaled_HUT = ((weights_HUT - mean_H1T) / deviation_H1T.clamp(min=1e-12)).cpu().numpy()
     reach = MEDIAN_STEPS // 2
-    if scaled_HUT.size(2) > reach:
-        mirrored_HUT = F.pad(scaled_HUT, (reach, reach), mode="reflect")
-        scaled_HUT = mirrored_HUT.unfold(2, MEDIAN_STEPS, 1).median(-1).values
+    if scaled_HUT.shape[2] > reach:
+        mirrored_HUT = np.pad(scaled_HUT, [(0, 0), (0, 0), (reach, reach)], mode="reflect")
+        near_HUTM = np.lib.stride_tricks.sliding_window_view(mirrored_HUT, MEDIAN_STEPS, axis=-1)
+        scaled_HUT = np.partition(near_HUTM, reach, axis=-1)[..., reach]  # three times as fast as PyTorch's
     return scaled_HUT.mean(0)
 
 

@@ -27,7 +27,7 @@ from asr.models import Int8Linear, is_fast, is_int8_exact
 from asr.scale import STATE, OutputFolder
 from asr.transcription import Model, Request, load_transcriber
 from asr.transcripts import Segment, Transcript
-from asr.whisper import WhisperDecodingConfig, WhisperRecognizer
+from asr.whisper import SILENCES, Silence, WhisperDecodingConfig, WhisperRecognizer
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
@@ -117,7 +117,7 @@ def test_tokens_of_time_are_no_words(
     assert found[1].words == found[0].words
 
 
-def test_what_whisper_has_unless_told_otherwise() -> None:
+def test_what_whisper_has_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     system = build_system(False, window_steps=1500)
 
     def lengths(**given: Any) -> tuple[float, float, float]:
@@ -127,6 +127,8 @@ def test_what_whisper_has_unless_told_otherwise() -> None:
     assert lengths() == lengths(method="none") == (28.0, 15 / 28, 3.0)
     assert lengths(max_seconds=12.0) == (12.0, 0.4, 3.0)
     assert lengths(max_seconds=60.0)[0] == 30.0
+    monkeypatch.setitem(SILENCES, (system.sizes.dim, False), Silence(1.0, 16))  # not padded to 30 s
+    assert lengths() == (20.0, 15 / 28, 3.0)
 
 
 def test_one_language_for_a_recording(
