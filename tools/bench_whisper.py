@@ -25,7 +25,6 @@ ends is anybody's guess: there only character errors tell something.
 from __future__ import annotations
 
 import argparse
-import functools
 import importlib.util
 import itertools
 import json
@@ -45,6 +44,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from convert_ggml import main as convert_ggml
 from convert_to_ctranslate2 import convert
 
 SAMPLE_RATE = 16_000
@@ -67,6 +67,8 @@ class Case:
 
     engine: str
     model: Path
+    folder: Path
+    """The same model as a folder of Hugging Face: ours."""
     converted: Path
     """A folder for what faster-whisper reads."""
     clips: tuple[Path, ...]
@@ -103,25 +105,13 @@ class Part:
 # --- engines --------------------------------------------------------------------------------------
 
 
-@functools.cache
-def convert_for_us(model: Path) -> Path:
-    """A ggml file as a folder of Hugging Face."""
-    from convert_ggml import main as convert_ggml
-
-    folder = Path(tempfile.mkdtemp()) / model.stem
-    if convert_ggml([str(model), str(folder)]) != 0:
-        raise SystemExit(2)
-    return folder
-
-
 def load_ours(case: Case) -> Transcribe:
-    import torch
-
+    from asr.cli import limit_threads
     from asr.transcription import load_model
     from asr.whisper import WhisperDecodingConfig
 
-    torch.set_num_threads(case.threads)
-    recognizer = load_model(convert_for_us(case.model), "cpu", case.precision)  # type: ignore[arg-type]
+    limit_threads(case.threads)  # and kernels kept, as the commands do
+    recognizer = load_model(case.folder, "cpu", case.precision)  # type: ignore[arg-type]
     config = WhisperDecodingConfig(beam=case.beam, language="en")
     if case.engine == "ours, first text":
         config = config.model_copy(update={"temperatures": ()})
@@ -142,7 +132,7 @@ def load_openai(case: Case) -> Transcribe:
     from asr.whisper import get_weights, load_whisper, name_sizes, split_weights
 
     torch.set_num_threads(case.threads)
-    system = load_whisper(convert_for_us(case.model))
+    system = load_whisper(case.folder)
     sizes = name_sizes(system.sizes, "OpenAI")
     model = Whisper(ModelDimensions(**sizes)).eval()
     weights = split_weights(get_weights(system))
@@ -285,16 +275,7 @@ def start_once(case: Case) -> Outcome | None:
     """Run a whole process for one clip."""
     (clip,) = case.clips
     if case.engine == "ours":
-        command = [
-            "-m",
-            "asr",
-            "transcribe",
-            str(clip),
-            "--model",
-            str(convert_for_us(case.model)),
-            "--language",
-            "en",
-        ]
+        command = ["-m", "asr", "transcribe", str(clip), "--model", str(case.folder), "--language", "en"]
         command += ["--threads", str(case.threads), "--beam", str(case.beam)]
     else:
         command = ["-c", ONCE[case.engine], str(case.model), str(case.converted), str(clip)]
@@ -464,13 +445,16 @@ def make_parts(args: argparse.Namespace, folder: Path) -> list[Part]:
     for (kind, name, references, files), model, beam in itertools.product(
         recordings, args.models, args.beams
     ):
-        converted = folder / model.stem
+        ours, converted = folder / f"{model.stem}-ours", folder / model.stem
+        if not ours.exists() and convert_ggml([str(model), str(ours)]) != 0:
+            raise SystemExit(2)
         if not converted.exists() and any(engine.startswith("faster") for engine in args.engines):
-            convert(convert_for_us(model), converted)
+            convert(ours, converted)
         seconds = sum(map(measure_seconds, files))
         template = Case(
             "",
             model,
+            ours,
             converted,
             tuple(files),
             clips[0][0],

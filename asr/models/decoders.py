@@ -249,7 +249,8 @@ class TransformerDecoderState(DecoderState):
         self.caches = []
 
     def select_utterances(self, utterances_B: Tensor) -> None:
-        self.memories = [memory.select(utterances_B) for memory in self.memories]
+        for layer, memory in enumerate(self.memories):  # one by one: copies of all would double the memory
+            self.memories[layer] = memory.select(utterances_B)
 
     def select_beams(self, rows_R: Tensor) -> None:
         for cache in self.caches:

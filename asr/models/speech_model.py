@@ -120,7 +120,7 @@ Precision = Literal["auto", "float32", "bf16", "fp16", "int8", "int8_bf16"]
 # torch.cpu.get_capabilities(). What is not in the table is left to the setting: on ARM nothing was measured.
 FAST_INSTRUCTIONS = {"int8": ("amx_int8", "avx512_vnni", "avx_vnni"), "bf16": ("amx_bf16", "avx512_bf16")}
 BF16_COMPUTE_CAPABILITY = (8, 0)  # of GPUs, from Ampere on
-MAX_KERNELS = 128
+MAX_KERNELS = 32
 
 
 def is_fast(precision: Literal["int8", "bf16"], device: torch.device) -> bool:
@@ -177,7 +177,7 @@ def describe_device(device: torch.device) -> str:
 def limit_kernel_cache() -> None:
     """Limit PyTorch's caches of the kernels that it compiles on a CPU, one for each shape of a product.
 
-    Each takes 0.3 MB, and 1024 of them would be kept in each of two caches. Too late after the first product.
+    Each takes up to 1 MB, and each of two caches would keep 1024 of them. Too late after the first product.
     """
     for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(cache, str(MAX_KERNELS))
@@ -188,7 +188,7 @@ def limit_kernel_cache() -> None:
 # M rows, N outputs, K inputs
 
 INT8_MAX = 127
-OUTPUTS_AT_ONCE = 2048  # a large layer in float32 would take more memory than all else
+OUTPUTS_AT_ONCE = 256  # rounded at once: in float32 they should stay in the cache
 ZERO_POINT = 128  # of the inputs, which the processor requires to be unsigned
 
 
@@ -230,7 +230,7 @@ class Int8Linear(nn.Module):
         if self.bias_N is None:
             y_MN *= scales_M1
         else:
-            y_MN = torch.addcmul(self.bias_N, y_MN, scales_M1)
+            torch.addcmul(self.bias_N, y_MN, scales_M1, out=y_MN)
         return y_MN.unflatten(0, x.shape[:-1])
 
 

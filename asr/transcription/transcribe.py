@@ -228,7 +228,7 @@ class Transcriber(abc.ABC):
         """The segments of the recordings in their order, each with its text."""
         window: list[AudioSegment | End] = []
         with contextlib.closing(
-            read_ahead(self.cut_recordings(recordings, request), 2 * request.batch_size)
+            read_ahead(self.cut_recordings(recordings, request), request.batch_size)
         ) as pieces:
             for piece in pieces:
                 window.append(piece)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.models.decoders import (
+    DecoderLayer,
     TransformerDecoder,
     TransformerDecoderConfig,
     TransformerDecoderState,
@@ -160,16 +161,18 @@ class WhisperDecoder(TransformerDecoder):
         self, encoded_BTD: Tensor, encoded_lengths_B: Tensor, bias_BT: Tensor | None = None
     ) -> TransformerDecoderState:
         """`bias_BT`, of windows with few silent steps, is added to the scores of all attention to them."""
-        state = super().start(encoded_BTD, encoded_lengths_B)
-        is_full = _mask_unless_full(encoded_lengths_B, encoded_BTD.size(1)) is None
-        for layer, memory in enumerate(state.memories):  # one by one: copies of all would double the memory
-            state.memories[layer] = EncoderKV(
-                # Each step of decoding reads them again, head by head.
-                memory.keys_BHSK.contiguous(),
-                memory.values_BHSK.contiguous(),
-                bias_BT if bias_BT is not None or is_full else memory.bias_BS,
+        mask_BT = _mask_unless_full(encoded_lengths_B, encoded_BTD.size(1))
+        if bias_BT is None and mask_BT is not None:
+            bias_BT = torch.zeros(mask_BT.shape, device=mask_BT.device).masked_fill_(~mask_BT, -torch.inf)
+        parts, memories = encoded_BTD.split(_count_rows(encoded_BTD, MAX_STEPS)), []
+        for layer in cast(list[DecoderLayer], self.layers):
+            own = [layer.cross_attention.precompute_kv(part_BTD, None) for part_BTD in parts]
+            # Contiguous: each step of decoding reads them again, head by head.
+            keys_BHSK, values_BHSK = map(
+                torch.cat, zip(*((kv.keys_BHSK, kv.values_BHSK) for kv in own), strict=True)
             )
-        return state
+            memories.append(EncoderKV(keys_BHSK, values_BHSK, bias_BT))
+        return TransformerDecoderState(memories)
 
     def attend(
         self,
@@ -208,10 +211,7 @@ class Whisper(nn.Module):
         return model.eval()
 
     def encode(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> EncodedSteps:
-        """Encode; on a CPU 30 seconds of windows at once, as more do not fit into its cache."""
-        count = len(features_BTF)
-        if features_BTF.device.type == "cpu":
-            count = max(1, FRAMES_PER_STEP * MAX_STEPS // max(1, features_BTF.size(1)))
+        count = _count_rows(features_BTF, FRAMES_PER_STEP * MAX_STEPS)
         parts = zip(features_BTF.split(count), feature_lengths_B.split(count), strict=True)
         encoded, lengths = zip(*(self.encoder(*part) for part in parts), strict=True)
         return EncodedSteps(torch.cat(encoded), torch.cat(lengths))
@@ -222,19 +222,21 @@ class Whisper(nn.Module):
         The model may be in half precision, as it was read: layer after layer is rounded, so that there is no
         copy in float32. What is left has memory of its own, and the file need not stay mapped.
         """
-        table_VD = self.decoder.embedding.weight.detach()
+        table = self.decoder.embedding.weight.detach().clone()
+        self.decoder.embedding = StoredEmbedding.from_pretrained(table)
+        self.decoder.tie()
         # A list of linear layers would keep the weights of them all.
-        for module in [module for module in self.modules() if not isinstance(module, nn.Linear)]:
+        modules = [module for module in self.modules() if not isinstance(module, nn.Linear)]
+        for module in modules:
+            if not isinstance(module, StoredEmbedding):
+                module._apply(lambda tensor: tensor.to(torch.float32, copy=True), recurse=False)
+        self.encoder.convolution_2.to(dtype)
+        for module in modules:
             for name, linear in list(module.named_children()):
                 if isinstance(linear, nn.Linear):
                     is_attended = name in ("project_in", "project_queries", "project_memory")
                     output_dtype = dtype if is_attended else torch.float32
                     setattr(module, name, Int8Linear(linear.weight, linear.bias, output_dtype))
-        self.decoder.embedding = StoredEmbedding.from_pretrained(table_VD.clone())
-        for module in self.modules():
-            if not isinstance(module, Int8Linear | StoredEmbedding):
-                module._apply(lambda tensor: tensor.to(torch.float32, copy=True), recurse=False)
-        self.encoder.convolution_2.to(dtype)
 
 
 class StoredEmbedding(nn.Embedding):
@@ -249,6 +251,12 @@ def place_silence(first: int, past: int, stride: int, device: torch.device) -> t
     edges = torch.arange(first, past, stride, device=device)
     ends = (edges + stride).clamp(max=past)
     return (edges + ends - 1) // 2, (ends - edges).float()
+
+
+def _count_rows(batch_BTX: Tensor, longest: int) -> int:
+    """Windows to compute at once: on a CPU 30 seconds of them, as more do not fit into its cache."""
+    is_on_cpu = batch_BTX.device.type == "cpu"
+    return max(1, longest // max(1, batch_BTX.size(1)) if is_on_cpu else len(batch_BTX))
 
 
 def _mask_unless_full(lengths_B: Tensor, length: int) -> Tensor | None:
@@ -343,13 +351,10 @@ class WhisperSystem:
             return self.model.encode(*self.compute_features(audio_BS, audio_lengths_B))
         num_steps = self.count_padded_samples(max(lengths)) // self.samples_per_step
         num_steps += len(place_silence(num_steps, max_steps, stride, audio_BS.device)[0])
-        rows = []
-        for audio_1S, length_1 in zip(audio_BS.split(1), audio_lengths_B.split(1), strict=True):
-            features_1TF, _ = self.compute_features(audio_1S, length_1)
+        encoded_BTD = torch.zeros(len(lengths), num_steps, self.sizes.dim, device=audio_BS.device)
+        bias_BT = torch.full_like(encoded_BTD[..., 0], -torch.inf)
+        for row in range(len(lengths)):
+            features_1TF, _ = self.compute_features(audio_BS[row : row + 1], audio_lengths_B[row : row + 1])
             x_1SD, bias_1S = self.model.encoder.encode_with_silence(features_1TF, stride)
-            missing = num_steps - x_1SD.size(1)
-            rows.append(
-                (F.pad(x_1SD.float(), (0, 0, 0, missing)), F.pad(bias_1S, (0, missing), value=-torch.inf))
-            )
-        encoded_BTD, bias_BT = (torch.cat(column) for column in zip(*rows, strict=True))
+            encoded_BTD[row, : x_1SD.size(1)], bias_BT[row, : x_1SD.size(1)] = x_1SD[0], bias_1S[0]
         return EncodedSteps(encoded_BTD, torch.full_like(audio_lengths_B, max_steps), bias_BT)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -54,6 +55,7 @@ log = logging.getLogger(__name__)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PATTERNS = ["*.json", "model.safetensors", "model-*.safetensors"]  # to fetch of a model on the hub
 OUTPUT = "proj_out.weight"
+MAPPINGS = 8  # of each file
 
 Form = Literal["OpenAI", "Hugging Face"]
 _FORMS: tuple[Form, ...] = ("OpenAI", "Hugging Face")
@@ -355,7 +357,7 @@ def _find_weights(folder: Path) -> list[Path]:
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """The tensors of all files, mapped into memory."""
+    """The tensors of all files, mapped in parts: each leaves the memory with the last of its tensors."""
     if not (paths := _find_weights(folder)):
         raise UserError(
             f"{folder}: no weights; expected model.safetensors beside config.json (a checkout makes it of "
@@ -363,9 +365,13 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         )
     weights: dict[str, Tensor] = {}
     for path in paths:
+        mapped = math.inf
         try:
-            with safe_open(path, framework="pt") as opened:
-                weights |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no mapping)
+            for name in safe_open(path, framework="pt").keys():  # noqa: SIM118 (no mapping)
+                if mapped > path.stat().st_size / MAPPINGS:
+                    opened, mapped = safe_open(path, framework="pt"), 0
+                weights[name] = opened.get_tensor(name)
+                mapped += weights[name].nbytes
         except (OSError, SafetensorError) as error:
             raise UserError(f"{path}: not a complete safetensors file ({error}); download it again") from None
     return weights

@@ -24,6 +24,7 @@ from asr.whisper.whisper_tokenizer import WhisperTokenizer
 # B utterances, H heads, P tokens of the prompt, N tokens and the end, T encoded steps, V vocabulary
 
 MEDIAN_STEPS = 7
+ROWS_AT_ONCE = 2  # texts, or keys and values of all would take as much memory as in decoding
 SCORED_AT_ONCE = 16  # tokens of each text
 WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
@@ -86,27 +87,28 @@ def align_tokens(
         [*prompt, *ids, *([end] * (longest - len(ids) + 1))]
         for prompt, ids in zip(prompts, tokens, strict=True)
     ]
-    inputs_BU = torch.tensor(rows, device=audio.lengths_B.device)
-    state = model.decoder.start(*audio)
-    state.disable_cache()
-    x_BUD, weights = model.decoder.attend(inputs_BU, state, find_alignment_heads(model.sizes))
     first = prompt_length - 1  # scores of the first token come after the last one of the prompt
-    own_BN1 = inputs_BU[:, prompt_length:].clamp(max=end - 1)[..., None]
-    # In parts: all scores would be half a gigabyte.
-    parts = zip(x_BUD[:, first:-1].split(SCORED_AT_ONCE, 1), own_BN1.split(SCORED_AT_ONCE, 1), strict=True)
-    probabilities = [
-        (scores_BMV.gather(2, own_BM1) - scores_BMV.logsumexp(-1, keepdim=True)).exp()[..., 0]
-        for x_BMD, own_BM1 in parts
-        for scores_BMV in [model.decoder.output(x_BMD)[..., :end].float()]
-    ]
-    probabilities_BN = torch.cat(probabilities, dim=1).tolist()
-    weights_BHUT = torch.cat(list(weights.values()), dim=1)
-    costs = [
-        -_focus(weights_BHUT[row, :, : prompt_length + count + 1, : max(1, steps)])[first:-1]
-        for row, (count, steps) in enumerate(zip(counts, num_steps, strict=True))
-    ]
+    heads, costs, probabilities = find_alignment_heads(model.sizes), [], []
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        part = range(start, min(len(rows), start + ROWS_AT_ONCE))
+        inputs_BU = torch.tensor([rows[row] for row in part], device=audio.lengths_B.device)
+        state = model.decoder.start(*audio.select(part))
+        state.disable_cache()
+        x_BUD, weights = model.decoder.attend(inputs_BU, state, heads)
+        own_BN1 = inputs_BU[:, prompt_length:].clamp(max=end - 1)[..., None]
+        scored = [  # a few tokens at once, as each has a score for every word
+            (scores_BMV.gather(2, own_BM1) - scores_BMV.logsumexp(-1, keepdim=True)).exp()[..., 0]
+            for x_BMD, own_BM1 in zip(
+                *(every.split(SCORED_AT_ONCE, 1) for every in (x_BUD[:, first:-1], own_BN1)), strict=True
+            )
+            for scores_BMV in [model.decoder.output(x_BMD)[..., :end].float()]
+        ]
+        probabilities += torch.cat(scored, dim=1).tolist()
+        for row, weights_HUT in zip(part, torch.cat(list(weights.values()), dim=1), strict=True):
+            own_HUT = weights_HUT[:, : prompt_length + counts[row] + 1, : max(1, num_steps[row])]
+            costs.append(-_focus(own_HUT)[first:-1])
     return warp_batch(costs, may_share=True), [
-        row[:count] for row, count in zip(probabilities_BN, counts, strict=True)
+        row[:count] for row, count in zip(probabilities, counts, strict=True)
     ]
 
 

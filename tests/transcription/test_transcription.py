@@ -290,7 +290,7 @@ def test_loading_leaves_the_environment_alone(
     load_model(tmp_path / "model", "cpu")
     assert dict(os.environ) == before
     limit_threads(None)  # which the commands call
-    assert [os.environ.pop(name) for name in names] == ["128", "128"]
+    assert [os.environ.pop(name) for name in names] == ["32", "32"]
 
 
 def test_python_interface(tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path) -> None:
