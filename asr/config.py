@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
+import functools
+import inspect
+import itertools
 import json
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args
@@ -41,9 +46,7 @@ class _CheckedType(ModelMetaclass):
 class Config(pydantic.BaseModel, metaclass=_CheckedType):
     """Base of every section. The string below a field is its documentation: `asr info CONFIG` prints it."""
 
-    model_config = pydantic.ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def refuse_idle(self, is_used: bool, needs: str, *names: str) -> None:
         """Refuse, in validators, settings that were changed and do nothing."""
@@ -142,13 +145,31 @@ def choose_by_type(
 
 def describe_config(config: Config, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
     """(key, value, documentation) of every setting, depth first, in the order of declaration."""
-    for name, field in type(config).model_fields.items():
+    for name in type(config).model_fields:
         value = getattr(config, name)
-        key = f"{prefix}{name}"
         if isinstance(value, Config):
-            yield from describe_config(value, f"{key}.")
+            yield from describe_config(value, f"{prefix}{name}.")
         else:
-            yield key, value, " ".join((field.description or "").split())
+            yield f"{prefix}{name}", value, document_setting(type(config), name)
+
+
+def document_setting(section: type[Config], name: str) -> str:
+    """The string below a setting, read from the source when asked for: pydantic would at each import."""
+    kinds = [kind for kind in section.__mro__ if issubclass(kind, Config)]
+    texts = (_read_documentation(kind.__module__).get((kind.__name__, name)) for kind in kinds)
+    return next(filter(None, texts), "")
+
+
+@functools.cache
+def _read_documentation(module: str) -> dict[tuple[str, str], str]:
+    """The strings of a module that document a field, by class and field."""
+    found = {}
+    for kind in ast.walk(ast.parse(inspect.getsource(sys.modules[module]))):
+        for pair in itertools.pairwise(kind.body) if isinstance(kind, ast.ClassDef) else ():
+            match kind, pair:
+                case ast.ClassDef(own), (ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text)))):
+                    found[own, name] = " ".join(text.split())
+    return found
 
 
 def find_differences(first: Config, second: Config, prefix: str = "") -> dict[str, tuple[Any, Any]]:

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from asr.cli import GROUPS, import_command
-from asr.config import ByType, Config
+from asr.config import ByType, Config, document_setting
 from asr.serve import ServeConfig
 from asr.system import DecodingResources, RunConfig
 from asr.transcription import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
@@ -65,7 +65,7 @@ def describe_section(section: type[Config], prefix: str, known: dict[type[Config
                 inner += ["", f"### {title}", "", one_line(kind.__doc__)]
                 inner += describe_section(kind, f"{prefix}{name}.", known)
         values = ", ".join(links) or ", ".join([name_type(field.annotation), *name_limits(field.metadata)])
-        rows.append([f"`{name}`", values, name_default(field, bool(links)), one_line(field.description)])
+        rows.append([f"`{name}`", values, name_default(field, bool(links)), document_setting(section, name)])
     return (make_table(["setting", "values", "default", "meaning"], rows) if rows else []) + inner
 
 

@@ -70,8 +70,6 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
 def run(args: argparse.Namespace) -> int:
     # The one place where the core imports asr.recipe, which can be deleted.
     from asr.recipe.definition import describe_recipe, load_recipe, load_study
-    from asr.recipe.experiment import Experiment
-    from asr.recipe.stages import run_recipe, run_study
 
     if args.action == "list":
         return _list(args.recipes_dir)
@@ -82,6 +80,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if (args.action == "study") != bool(study):
         raise UserError(f"{args.name!r}: expected a CORPUS for run, and CORPUS/STUDY for study")
+    from asr.recipe.experiment import Experiment
+    from asr.recipe.stages import run_recipe, run_study
+
     overrides = () if study else tuple(args.set)  # the variants of a study differ by its settings alone
     names = ("output_dir", "seeds", "partial", "smoke")
     experiment = Experiment(

@@ -213,21 +213,22 @@ MAX_BYTES = 20_000_000  # Whisper's own have 0.8 MB, and 2.5 MB as JSON
 # The character that stands for each byte in GPT-2's files: itself, if it shows, else one from U+0100 on.
 SHOWN = {byte: chr(byte) for byte in range(256) if chr(byte).isprintable() and byte != 0x20}
 SHOWN |= {byte: chr(0x100 + place) for place, byte in enumerate(b for b in range(256) if b not in SHOWN)}
+MEANT = dict.fromkeys(range(256), 0x100) | {ord(sign): byte for byte, sign in SHOWN.items()}  # 0x100: no byte
 
 
 def read_huggingface_vocabulary(folder: Path) -> Vocabulary:
     """Read vocab.json, or else tokenizer.json, whose ids are in the order of the merges."""
     path = folder / "vocab.json"
     path = path if path.is_file() else folder / "tokenizer.json"
-    tokens, bytes_of = read_json(path), {sign: byte for byte, sign in SHOWN.items()}
+    tokens = read_json(path)
     try:
         if path.name == "tokenizer.json":  # the end of the text is either among the tokens or added to them
             added = {one["content"]: one["id"] for one in tokens.get("added_tokens", ())}
             tokens = tokens["model"]["vocab"] | added
         end = tokens[END]
-        ids = {id: bytes(bytes_of[sign] for sign in name) for name, id in tokens.items() if id < end}
+        ids = {id: name.translate(MEANT).encode("latin-1") for name, id in tokens.items() if id < end}
         ids.setdefault(end - 1, b"")  # the empty token of the multilingual vocabulary, where it is left out
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, UnicodeEncodeError):
         raise UserError(
             f"{path}: no vocabulary of Whisper; expected tokens of bytes with their ids, and {END} after them"
         ) from None

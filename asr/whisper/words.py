@@ -95,12 +95,10 @@ def align_tokens(
         state = model.decoder.start(*audio.select(part))
         state.disable_cache()
         x_BUD, weights = model.decoder.attend(inputs_BU, state, heads)
-        own_BN1 = inputs_BU[:, prompt_length:].clamp(max=end - 1)[..., None]
+        scored_of = x_BUD[:, first:-1], inputs_BU[:, prompt_length:].clamp(max=end - 1)[..., None]
         scored = [  # a few tokens at once, as each has a score for every word
             (scores_BMV.gather(2, own_BM1) - scores_BMV.logsumexp(-1, keepdim=True)).exp()[..., 0]
-            for x_BMD, own_BM1 in zip(
-                *(every.split(SCORED_AT_ONCE, 1) for every in (x_BUD[:, first:-1], own_BN1)), strict=True
-            )
+            for x_BMD, own_BM1 in zip(*(both.split(SCORED_AT_ONCE, 1) for both in scored_of), strict=True)
             for scores_BMV in [model.decoder.output(x_BMD)[..., :end].float()]
         ]
         probabilities += torch.cat(scored, dim=1).tolist()
