@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
 
 import pydantic
 import yaml
@@ -348,3 +348,30 @@ def _known_keys(annotation: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     else:
         for option in get_args(annotation):
             yield from _known_keys(option, prefix)
+
+
+# --- what families of pretrained models, and arguments, need before torch is imported ---------------
+
+Precision = Literal["auto", "float32", "bf16", "fp16", "int8", "int8_bf16"]
+"""int8: linear layers in 8 bits, all else in float32; int8_bf16: attention and convolution in bf16."""
+
+
+class EncoderConfig(Config):
+    """Section model.encoder; each kind of encoder has its `type`."""
+
+    type: str
+
+
+class DecoderConfig(Config):
+    """Section model.decoder; each kind of decoder has its `type`."""
+
+    reads_tokens: ClassVar[bool] = True
+    """It sees the tokens before the next one, and can be given a bias of its attention to each."""
+    needs_ctc: ClassVar[bool] = False
+
+    type: str
+
+    @property
+    def cross_attention(self) -> tuple[int, int]:
+        """Layers that attend to the encoded steps, and heads of each; (0, 0): none does."""
+        return 0, 0

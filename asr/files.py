@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, TypeAlias, cast
 
-from asr.errors import UserError
+from asr.errors import UserError, suggest
 
 logger = logging.getLogger(__name__)
 
@@ -243,6 +243,30 @@ def find_family(source: str | Path, *, as_run: bool = False) -> Family:
         ):
             return None
     return next((family for family in find_families() if family.matches(source, as_run)), None)
+
+
+def find_default_model() -> str:
+    """The model that is used where none is named."""
+    return os.environ.get("ASR_MODEL") or "whisper-base"
+
+
+def find_checkpoints(output_dir: Path) -> list[Path]:
+    """Find the checkpoints of a training, the oldest first."""
+    return sorted((output_dir / "checkpoints").glob("step-*"))
+
+
+def find_model(path: str | Path) -> Path:
+    """The folder to load for a run (its final model, else its last checkpoint) or for a checkpoint itself."""
+    path = find_shipped(path)
+    for folder in (path, path / "model"):
+        if os.path.isfile(folder / "model.safetensors"):
+            return folder
+    if checkpoints := find_checkpoints(path):
+        return checkpoints[-1]
+    expected = "give the output_dir of a training or one of its checkpoints"
+    for family in find_families():
+        expected = suggest(str(path), family.model_names, f"{expected}, or the name of a {family.name} model")
+    raise UserError(f"{path}: no model here; {expected}{describe_missing()}")
 
 
 def describe_missing() -> str:

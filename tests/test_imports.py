@@ -179,6 +179,22 @@ def test_transcribing_imports_little() -> None:
     )
 
 
+def test_wrong_arguments_are_told_before_torch_is_imported() -> None:
+    calls = [["recipe", "list"], ["recipe", "show", "nothing"], ["transcribe", "FILE", "--model", "nothing"]]
+    calls += [
+        ["transcribe", "FILE", "--model", "base.en", *wrong]
+        for wrong in (["--language", "xx"], ["--set", "x=1"])
+    ]
+    script = f"""
+import sys
+from asr.cli import main
+statuses = [main([{__file__!r} if word == "FILE" else word for word in call]) for call in {calls}]
+assert "torch" not in sys.modules
+print(*statuses)
+"""
+    assert run_script(script).split()[-5:] == ["0", "2", "2", "2", "2"]
+
+
 def test_recipes_do_not_import_each_other() -> None:
     for path in (ROOT / "recipes").rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))

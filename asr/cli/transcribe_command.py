@@ -162,8 +162,8 @@ def run(args: argparse.Namespace) -> int:
         for family in find_families():
             print("".join(f"{code:5}{name}\n" for code, name in family.languages.items()), end="")
         return 0
-    limit_threads(args.threads)
     job = _read_job(args)
+    limit_threads(args.threads)
     if args.stream:
         return _stream(job, formats)
     recordings = find_recordings(args.audio, args.recursive)
@@ -239,18 +239,21 @@ class TranscriptionJob:
 
 def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     """Hold the command line against the model."""
-    from asr.files import find_family
-    from asr.system.run_config import find_model, find_resources
+    from asr.files import find_default_model, find_family, find_model
     from asr.transcription.arguments import TranscriptionSettings, find_options, load_settings
-    from asr.transcription.transcribe import find_default_model
 
     model = args.model or find_default_model()
     logger.debug("model: %s", model)
     family = find_family(model)
     folder = None if family is not None else find_model(model)
     own = read_call_options(args, family, "language", "task", "prompt", "hotwords")
+    own["channels"] = args.channels
+    if family is not None:  # faults are told before torch is imported
+        load_settings(TranscriptionSettings, own, args.set)
+    from asr.system.run_config import find_resources
+
     resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
-    settings = load_settings(TranscriptionSettings, own | {"channels": args.channels}, args.set, resources)
+    settings = load_settings(TranscriptionSettings, own, args.set, resources)
     find_options(settings, family)  # refuses those of other families
     speakers = argparse.Namespace(**{name: getattr(args, name) for name in (*SPEAKER_OPTIONS, "device")})
     asked = speakers if args.diarize else None

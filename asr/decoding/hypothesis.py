@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import pydantic
-import torch
 from rapidfuzz.distance import Levenshtein
-from torch import Tensor
-from torch.nn import functional as F
 
 from asr.config import Config
-from asr.models.layers import length_mask
 from asr.text.tokenizer import BLANK_ID, UNK_ID
 from asr.transcripts.transcript import measure_compression
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
     from asr.models import SpeechModel
 
 # B utterances, T encoded steps, D dimension, U tokens, V vocabulary, R rows (utterances x beams)
@@ -123,10 +122,14 @@ def join_encoded(parts: Sequence[EncodedAudio]) -> EncodedAudio:
     """The utterances of all parts, one part after the other, padded to the longest."""
     if len(parts) == 1:
         return parts[0]
+    import torch  # here, since settings are checked without
+
     longest = max(part.encoded_BTD.size(1) for part in parts)
 
     def join(tensors: Sequence[Tensor]) -> Tensor:
-        return torch.cat([F.pad(x_BTN, (0, 0, 0, longest - x_BTN.size(1))) for x_BTN in tensors])
+        return torch.cat(
+            [torch.nn.functional.pad(x_BTN, (0, 0, 0, longest - x_BTN.size(1))) for x_BTN in tensors]
+        )
 
     encoded_BTD = join([part.encoded_BTD for part in parts])
     joined = EncodedAudio(parts[0].model, encoded_BTD, torch.cat([part.lengths_B for part in parts]))
@@ -152,9 +155,9 @@ class BestPaths:
 
 def find_best_paths(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> BestPaths:
     best_BT, path_BT = log_probabilities_BTV.max(-1)
-    is_first_BT = torch.ones_like(path_BT, dtype=torch.bool)
-    is_first_BT[:, 1:] = path_BT[:, 1:] != path_BT[:, :-1]
-    is_audio_BT = length_mask(lengths_B, path_BT.size(1))
+    steps_T = path_BT.new_ones(path_BT.size(1)).cumsum(0) - 1
+    is_first_BT = (path_BT != path_BT.roll(1, dims=1)) | (steps_T == 0)
+    is_audio_BT = steps_T < lengths_B[:, None]
     is_token_BT = (path_BT != BLANK_ID) & is_audio_BT
     # Each step goes to the position of its token; blanks and padding to one after all of them.
     positions_BT = (is_first_BT & is_token_BT).cumsum(1) - 1
@@ -162,10 +165,10 @@ def find_best_paths(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> BestPat
     longest = int(counts_B.max()) if len(counts_B) else 0
     positions_BT = positions_BT.masked_fill(~is_token_BT, longest)
     empty = (len(path_BT), longest + 1)
-    steps_BT = torch.arange(path_BT.size(1), device=path_BT.device).expand_as(path_BT)
     tokens_BU = path_BT.new_full(empty, UNK_ID).scatter(1, positions_BT, path_BT)
+    steps_BT = steps_T.expand_as(path_BT)
     steps_BU = path_BT.new_full(empty, path_BT.size(1)).scatter_reduce(1, positions_BT, steps_BT, "amin")
-    peaks_BU = best_BT.new_full(empty, -torch.inf).scatter_reduce(1, positions_BT, best_BT, "amax")
+    peaks_BU = best_BT.new_full(empty, -math.inf).scatter_reduce(1, positions_BT, best_BT, "amax")
     path_B = best_BT.masked_fill(~is_audio_BT, 0.0).sum(1)
     return BestPaths(tokens_BU[:, :-1], steps_BU[:, :-1], peaks_BU[:, :-1], counts_B, path_B)
 

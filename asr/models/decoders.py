@@ -5,13 +5,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pydantic
 import torch
 from torch import Tensor, nn
 
-from asr.config import Config, choose_by_type
+from asr.config import DecoderConfig, choose_by_type
 from asr.models.encoders import AttentionConfig, Block
 from asr.models.layers import (
     CrossAttention,
@@ -51,21 +51,6 @@ class DecoderLoss:
     weights: Weights
     num_rows_B: Tensor
     """Rows of the attention of each utterance, one for each token and, maybe, one for the end."""
-
-
-class DecoderConfig(Config):
-    """Section model.decoder; each kind of decoder has its `type`."""
-
-    reads_tokens: ClassVar[bool] = True
-    """It sees the tokens before the next one, and can be given a bias of its attention to each."""
-    needs_ctc: ClassVar[bool] = False
-
-    type: str
-
-    @property
-    def cross_attention(self) -> tuple[int, int]:
-        """Layers that attend to the encoded steps, and heads of each; (0, 0): none does."""
-        return 0, 0
 
 
 class AnyDecoder(nn.Module, abc.ABC):

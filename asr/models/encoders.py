@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.config import Config, choose_by_type
+from asr.config import Config, EncoderConfig, choose_by_type
 from asr.features.front_end import FeaturesConfig
 from asr.models.layers import (
     Dropout,
@@ -81,12 +81,6 @@ class Subsampling(nn.Module):
             is_step_BT = length_mask(lengths_B, x_BCTF.size(2))
             x_BCTF = x_BCTF.mul_(is_step_BT[:, None, :, None]).relu_()
         return self.norm(self.project(x_BCTF[:batch].permute(0, 2, 3, 1).flatten(2))), lengths_B
-
-
-class EncoderConfig(Config):
-    """Section model.encoder; each kind of encoder has its `type`."""
-
-    type: str
 
 
 class LayeredEncoderConfig(EncoderConfig):

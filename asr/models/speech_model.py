@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.config import Config, choose_by_type
+from asr.config import Config, Precision, choose_by_type
 from asr.errors import UserError
 from asr.models.decoders import (
     AnyDecoder,
@@ -112,9 +112,6 @@ def _find(root: nn.Module, kind: type[nn.Linear]) -> list[tuple[str, nn.Module, 
         if type(layer) is kind
     ]
 
-
-Precision = Literal["auto", "float32", "bf16", "fp16", "int8", "int8_bf16"]
-"""int8: linear layers in 8 bits, all else in float32; int8_bf16: attention and convolution in bf16."""
 
 # Instructions that multiply matrices at least 1.5 times as fast as those of float32, by the names of
 # torch.cpu.get_capabilities(). What is not in the table is left to the setting: on ARM nothing was measured.
@@ -250,9 +247,7 @@ def _round(weight_NK: Tensor) -> tuple[Tensor, Tensor]:
     """Integers of 8 bits and their scales."""
     int8_NK = torch.empty_like(weight_NK, dtype=torch.int8)
     scales = []
-    for part_MK, int8_MK in zip(
-        weight_NK.split(OUTPUTS_AT_ONCE), int8_NK.split(OUTPUTS_AT_ONCE), strict=True
-    ):
+    for part_MK, int8_MK in zip(*(both.split(OUTPUTS_AT_ONCE) for both in (weight_NK, int8_NK)), strict=True):
         part_MK = part_MK.float()
         scales.append(part_MK.abs().amax(1).clamp_(min=1e-30).div_(INT8_MAX))
         int8_MK.copy_((part_MK / scales[-1][:, None]).round_())

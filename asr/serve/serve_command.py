@@ -79,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
 
 def load_models(args: argparse.Namespace, config: Any) -> dict[str, Transcriber]:
     """Each model under its name."""
-    from asr.transcription.transcribe import find_default_model, load_transcriber
+    from asr.files import find_default_model
+    from asr.transcription.transcribe import load_transcriber
 
     found: dict[str, Transcriber] = {}
     for given in args.model or [find_default_model()]:

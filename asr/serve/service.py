@@ -23,11 +23,10 @@ from anyio import CapacityLimiter, to_thread
 
 from asr.audio.reading import read_info
 from asr.audio.segmentation import Recording, SegmentationConfig
-from asr.config import Config
+from asr.config import Config, Precision
 from asr.data.text_lines import read_text_lines
 from asr.decoding.hypothesis import ChecksConfig
 from asr.errors import UserError
-from asr.models.speech_model import Precision
 from asr.serve.api import ApiError, ServerVad, too_long
 from asr.serve.scheduler import Client, Scheduler, WithdrawnError
 from asr.transcription.arguments import FamilySections

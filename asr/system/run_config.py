@@ -21,9 +21,9 @@ from asr.config import Config, describe_config, find_differences, load_config
 from asr.data.packed import read_sentences
 from asr.decoding.hypothesis import DecodingConfig, FusionModel
 from asr.decoding.ngram import Lexicon, ShallowFusion, build_ngram_model, collect_words, read_arpa
-from asr.errors import UserError, suggest
+from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.files import describe_missing, find_families, find_shipped, read_limited
+from asr.files import find_checkpoints, find_families, find_model, find_shipped, read_limited  # noqa: F401
 from asr.models import AnyModelConfig, LanguageModel, Net, SpeechModel, build_model
 from asr.models.layers import without_weights
 from asr.models.speech_model import merge_low_rank
@@ -336,25 +336,6 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
         raise UserError(f"{path}: no such file; give the folder of a run or of a checkpoint") from None
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: not a whole safetensors file ({error}); take another checkpoint") from None
-
-
-def find_checkpoints(output_dir: Path) -> list[Path]:
-    """Find the checkpoints of a training, the oldest first."""
-    return sorted((output_dir / "checkpoints").glob("step-*"))
-
-
-def find_model(path: str | Path) -> Path:
-    """The folder to load for a run (its final model, else its last checkpoint) or for a checkpoint itself."""
-    path = find_shipped(path)
-    for folder in (path, path / "model"):
-        if os.path.isfile(folder / "model.safetensors"):
-            return folder
-    if checkpoints := find_checkpoints(path):
-        return checkpoints[-1]
-    expected = "give the output_dir of a training or one of its checkpoints"
-    for family in find_families():
-        expected = suggest(str(path), family.model_names, f"{expected}, or the name of a {family.name} model")
-    raise UserError(f"{path}: no model here; {expected}{describe_missing()}")
 
 
 def _check_weights(

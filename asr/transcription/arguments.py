@@ -15,15 +15,13 @@ import pydantic
 
 from asr.audio.reading import AUDIO_SUFFIXES, read_info
 from asr.audio.segmentation import STANDARD_INPUT, Channels, Recording, SegmentationConfig
-from asr.config import Config, build_config, describe_config
+from asr.config import Config, Precision, build_config, describe_config
 from asr.data.manifest import Utterance
 from asr.data.packed import INDEX_NAME, open_shards, read_any
 from asr.data.storage import ByteRange, MissingFileError, find_file, list_files
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.files import Family, find_families
-from asr.models.speech_model import Precision
-from asr.system.run_config import DecodingResources
 from asr.transcripts.subtitles import SubtitlesConfig
 
 UNIT_SECONDS = 1800.0
@@ -203,6 +201,8 @@ class EvaluationSettings(SharedSettings):
 
 
 if TYPE_CHECKING:
+    from asr.system.run_config import DecodingResources
+
     FamilySections = Config
 else:
     # One for each family of ready models that is there, such as whisper.

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from asr.audio.segmentation import AudioFile, AudioInput, Channels, SegmentationConfig, make_recording
-from asr.config import Config
+from asr.config import Config, Precision
 from asr.decoding.hypothesis import ChecksConfig
 from asr.errors import UserError, shorten
-from asr.models.speech_model import Precision
 from asr.system.run_config import find_resources
 from asr.transcription.arguments import TranscriptionSettings, find_options, load_settings, read_options
 from asr.transcription.transcribe import Request, Transcriber, load_transcriber

@@ -14,7 +14,6 @@ import abc
 import contextlib
 import itertools
 import math
-import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -34,21 +33,14 @@ from asr.audio.segmentation import (
     read_recording,
     split_channels,
 )
-from asr.config import Config
+from asr.config import Config, Precision
 from asr.decoding.decode import DecodingSetup, SpeechDecoder, batch_by_length, check_decoding
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, FusionModel
 from asr.decoding.timestamps import TokenTime, has_spaces, split_words, time_words
 from asr.errors import UserError
-from asr.files import Family, find_family
-from asr.models.speech_model import Precision, choose_device, quantize_layers, resolve_precision
-from asr.system.run_config import (
-    DecodingResources,
-    System,
-    find_model,
-    load_bundled_decoding,
-    load_state,
-    load_system,
-)
+from asr.files import Family, find_default_model, find_family, find_model
+from asr.models.speech_model import choose_device, quantize_layers, resolve_precision
+from asr.system.run_config import DecodingResources, System, load_bundled_decoding, load_state, load_system
 from asr.transcripts.transcript import (
     Segment,
     Transcript,
@@ -120,11 +112,6 @@ class TimedTexts:
 
     segments: list[Segment]
     seconds: float
-
-
-def find_default_model() -> str:
-    """The model that is used where none is named."""
-    return os.environ.get("ASR_MODEL") or "whisper-base"
 
 
 def load_transcriber(

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pydantic
 
-from asr.config import Config
+from asr.config import Config, DecoderConfig, EncoderConfig
 from asr.errors import UserError, suggest
-from asr.models.decoders import AnyDecoder, DecoderConfig
-from asr.models.encoders import Encoder, EncoderConfig
 
 if TYPE_CHECKING:
+    from asr.models.decoders import AnyDecoder
+    from asr.models.encoders import Encoder
     from asr.system.run_config import RunConfig
 
 name = "Whisper"

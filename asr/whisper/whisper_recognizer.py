@@ -15,10 +15,10 @@ import torch
 
 import asr.whisper
 from asr.audio.segmentation import AudioSegment, Recording, SegmentationConfig
+from asr.config import Precision
 from asr.decoding.decode import compute_type, pad_audio, read_clock
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
-from asr.models.speech_model import Precision
 from asr.transcription.transcribe import End, Request, TimedTexts, Transcriber
 from asr.transcripts.transcript import Segment, Word, clip_words, replace_words
 from asr.whisper.decoding import (

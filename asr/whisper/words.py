@@ -101,13 +101,12 @@ def align_tokens(
             for x_BMD, own_BM1 in zip(*(both.split(SCORED_AT_ONCE, 1) for both in scored_of), strict=True)
             for scores_BMV in [model.decoder.output(x_BMD)[..., :end].float()]
         ]
-        probabilities += torch.cat(scored, dim=1).tolist()
-        for row, weights_HUT in zip(part, torch.cat(list(weights.values()), dim=1), strict=True):
+        weights_BHUT, scored_BN = torch.cat(list(weights.values()), dim=1), torch.cat(scored, dim=1).tolist()
+        for row, weights_HUT, scored_N in zip(part, weights_BHUT, scored_BN, strict=True):
             own_HUT = weights_HUT[:, : prompt_length + counts[row] + 1, : max(1, num_steps[row])]
             costs.append(-_focus(own_HUT)[first:-1])
-    return warp_batch(costs, may_share=True), [
-        row[:count] for row, count in zip(probabilities, counts, strict=True)
-    ]
+            probabilities.append(scored_N[: counts[row]])
+    return warp_batch(costs, may_share=True), probabilities
 
 
 def _focus(weights_HUT: Tensor) -> np.ndarray:
