@@ -34,10 +34,7 @@ GROUPS = {
         "recipe": "list, show or run recipes: from a corpus to trained, compared systems",
         "train": "train a model, or resume an interrupted training",
     },
-    "Data": {
-        "manifest": "check, count, split, filter, convert or pack lists of utterances",
-        "features": "compute the features of audio files, and draw them",
-    },
+    "Data": {"manifest": "check, count, split, filter, convert or pack lists of utterances"},
     "Evaluation": {
         "evaluate": "decode a data set by one or several methods: error rates with intervals, speed",
         "score": "compute error rates with intervals, show errors, compare systems",

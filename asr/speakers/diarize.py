@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import functools
 import itertools
+import re
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +21,8 @@ from asr.models.speech_model import choose_device
 from asr.speakers.activity import FIELD_SAMPLES, FRAME_SAMPLES, SAMPLE_RATE, WINDOW_SECONDS, WINDOWS_AT_ONCE
 from asr.speakers.speaker_models import SpeakerModels, load_speaker_models
 from asr.speakers.turns import Turn
+from asr.transcripts.transcript import Transcript
+from asr.transcripts.word_speakers import label_speakers
 
 # S samples, T frames, L local speakers of a window, N pieces, D embedding dimension, C clusters
 
@@ -26,6 +32,7 @@ EDGE = (FIELD_SAMPLES - FRAME_SAMPLES) // 2  # samples before the first frame of
 BLOCK = 1 << 16  # frames whose votes are counted together: 18 minutes
 MAX_CLUSTERED = 4_000  # pieces; their distances take 64 MB
 MAX_SPEAKERS = 100
+KNOWN_SECONDS = 10.0  # of the recording of a known speaker, from a client of a server
 INNER_GAP, PIECE = 12, 118  # frames; one local speaker may be two similar voices, so pieces are short
 MIN_ALONE = 12  # frames; of a piece with fewer without overlap, all are embedded
 CROP = 3 * SAMPLE_RATE // 2  # samples of an embedding; shorter speech is repeated
@@ -59,17 +66,17 @@ class SpeakerEvidence:
 
 
 class Diarizer:
-    """Finds turns of `least` to `most` speakers. `enrolled`: NAME=FILE with the speech of a known one."""
+    """Finds turns of `least` to `most` speakers. In each of `enrolled` speaks the named one alone."""
 
-    def __init__(self, models: SpeakerModels, least: int, most: int, enrolled: Iterable[str] = ()) -> None:
+    def __init__(
+        self, models: SpeakerModels, least: int, most: int, enrolled: Mapping[str, Recording] | None = None
+    ) -> None:
         self.models, self.least, self.most = models, least, most
         self._enrolled: dict[str, np.ndarray] = {}
-        for name, _, path in (own.partition("=") for own in enrolled):
-            if not name or not path or name in self._enrolled:
-                raise UserError(f"--enroll {name}={path}: expected NAME=FILE, each name once")
-            known = gather_evidence(Recording(path), models)
+        for name, recording in (enrolled or {}).items():
+            known = gather_evidence(recording, models)
             if not known.pieces:
-                raise UserError(f"{path}: no speech. Expected that of {name} alone")
+                raise UserError(f"{recording.path}: no speech. Expected that of {name} alone")
             self._enrolled[name] = cluster_pieces(known, 1, 1)[1][0]
 
     def find_turns(self, recording: Recording) -> tuple[list[Turn], list[str]]:
@@ -91,13 +98,49 @@ class Diarizer:
         return turns, evidence.faults
 
 
+class Labeler:
+    """Labels transcripts with the speakers of their recordings. `known`: data URLs of each one alone."""
+
+    def __init__(
+        self, models: SpeakerModels, known: Mapping[str, str], lock: AbstractContextManager[Any]
+    ) -> None:
+        self._lock, source = lock, "known_speaker_references"
+
+        def check(seconds: float) -> None:
+            if seconds > KNOWN_SECONDS:
+                raise UserError(f"{source}: longer than {KNOWN_SECONDS:g} s")
+
+        enrolled = {}
+        for name, url in known.items():
+            kind, _, content = url.partition(",")
+            try:
+                file = base64.b64decode(
+                    content if re.fullmatch("data:.*;base64", kind) else "-", validate=True
+                )
+            except ValueError:
+                raise UserError(f"{source}: expected data:audio/wav;base64, and the file") from None
+            enrolled[name] = Recording(source, content=functools.partial(bytes, file), on_read=check)
+        with lock:  # one recording at a time
+            self._diarizer = Diarizer(models, 1, MAX_SPEAKERS, enrolled)
+
+    def __call__(self, recording: Recording, transcript: Transcript) -> Transcript:
+        with self._lock:
+            turns, _ = self._diarizer.find_turns(recording)
+        return label_speakers(transcript, turns)
+
+
 def load_diarizer(args: Namespace) -> Diarizer:
     """Load what the options of `asr diarize` ask for."""
     least, most = args.speakers or args.min_speakers or 1, args.speakers or args.max_speakers or MAX_SPEAKERS
     if (args.speakers and (args.min_speakers or args.max_speakers)) or least > most:
         raise UserError("number of speakers: expected --speakers, or --min-speakers up to --max-speakers")
+    enrolled: dict[str, Recording] = {}
+    for name, _, path in (own.partition("=") for own in args.enroll):
+        if not name or not path or name in enrolled:
+            raise UserError(f"--enroll {name}={path}: expected NAME=FILE, each name once")
+        enrolled[name] = Recording(path)
     models = load_speaker_models(args.speaker_model, choose_device(args.device))
-    return Diarizer(models, least, most, args.enroll)
+    return Diarizer(models, least, most, enrolled)
 
 
 def gather_evidence(recording: Recording, models: SpeakerModels) -> SpeakerEvidence:

@@ -21,7 +21,7 @@ from torch import Tensor
 from asr.config import describe_fault
 from asr.errors import UserError
 from asr.files import fetch_model, hash_file, make_folder, read_limited, usual_mode
-from asr.models.layers import without_weights
+from asr.models.layers import check_weights, without_weights
 from asr.speakers.activity import PyanNet
 from asr.speakers.embedding import CamPlusPlus, CamPlusPlusSizes
 from asr.system.run_config import RunConfig, read_tensors
@@ -201,11 +201,7 @@ def _load_model(kind: str, path: Path) -> tuple[Any, dict[str, Any]]:
     with without_weights():
         expected = {name: tuple(weight.shape) for name, weight in build().state_dict().items()}
     found = {name: tuple(weight.shape) for name, weight in weights.items()}
-    if wrong := sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name)):
-        raise UserError(
-            f"{path}: weights {wrong[0][:80]} are {found.get(wrong[0], 'missing')}. Expected "
-            f"{expected.get(wrong[0], 'none')} in the model for {kind}. Try downloading it again"
-        )
+    check_weights(path, found, expected, f"This is no model for {kind}; try downloading it again")
     model = build()
     model.load_state_dict(weights)
     return model, facts

@@ -11,7 +11,7 @@ from asr.data.records import read_seconds
 from asr.data.text_lines import open_lines, parse_json
 from asr.errors import UserError, shorten
 from asr.transcripts.subtitles import to_milliseconds
-from asr.transcripts.transcript import dump_json, escape_id
+from asr.transcripts.transcript import dump_json, format_turn
 
 # What else an RTTM file may contain.
 _OTHER_TYPES = {
@@ -61,13 +61,7 @@ def read_rttm(path: str | Path) -> list[Turn]:
 
 def format_rttm(turns: Iterable[Turn]) -> str:
     """Format turns as RTTM, in milliseconds; spaces and brackets in names are written as in URLs (%20)."""
-    rows = []
-    for turn in turns:
-        start, end = to_milliseconds(turn.start), to_milliseconds(turn.end)
-        times = f"{start / 1000:.3f} {(end - start) / 1000:.3f}"
-        names = escape_id(turn.recording), escape_id(turn.speaker)
-        rows.append(f"SPEAKER {names[0]} 1 {times} <NA> <NA> {names[1]} <NA> <NA>\n")
-    return "".join(rows)
+    return "".join(format_turn(turn.recording, turn.start, turn.end, turn.speaker) for turn in turns)
 
 
 def read_uem(path: str | Path) -> Spans:

@@ -25,7 +25,7 @@ from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.files import find_checkpoints, find_families, find_model, find_shipped, read_limited  # noqa: F401
 from asr.models import AnyModelConfig, LanguageModel, Net, SpeechModel, build_model
-from asr.models.layers import without_weights
+from asr.models.layers import check_weights, without_weights
 from asr.models.speech_model import merge_low_rank
 from asr.text.normalization import TextConfig
 from asr.text.tokenizer import Tokenizer, TokenizerConfig
@@ -355,17 +355,10 @@ def _take_weights(
 ) -> dict[str, Tensor]:
     """The tensors of a module, by its names and of its shapes."""
     own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    expected = module.state_dict()
-    if differing := expected.keys() ^ own.keys():
-        name = min(differing)
-        kind = "is missing" if name in expected else "is unknown"
-        raise UserError(f"{folder}: weight {name} {kind}; is config.yaml that of this model?")
-    for name, tensor in own.items():
-        if tensor.shape != expected[name].shape:
-            raise UserError(
-                f"{folder}: {name} has shape {tuple(tensor.shape)}, "
-                f"but config.yaml asks for {tuple(expected[name].shape)}"
-            )
+    found, expected = (
+        {name: tuple(tensor.shape) for name, tensor in part.items()} for part in (own, module.state_dict())
+    )
+    check_weights(folder, found, expected, "Is config.yaml that of this model?")
     return own
 
 

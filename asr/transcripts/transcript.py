@@ -455,6 +455,19 @@ def _write_stm(transcript: Transcript, segment: Segment) -> str:
     return line.rstrip() + "\n"
 
 
+def format_turn(recording: str, start: float, end: float, speaker: str, channel: int | None = None) -> str:
+    """A line of NIST's table of speaker turns (RTTM), in milliseconds."""
+    first, last = to_milliseconds(start), to_milliseconds(end)
+    times = f"{_milli(first)} {_milli(last - first)}"
+    return f"SPEAKER {escape_id(recording)} {channel or 1} {times} <NA> <NA> {escape_id(speaker)} <NA> <NA>\n"
+
+
+def _write_rttm(transcript: Transcript, segment: Segment) -> str:
+    """Segments without a speaker are no turns."""
+    own = (transcript.id, segment.start, segment.end)
+    return "" if segment.speaker is None else format_turn(*own, segment.speaker, segment.channel)
+
+
 def _write_trn(transcript: Transcript) -> str:
     """NIST's list of texts, each followed by its id in brackets; of channels that are speakers, one each."""
     lines = []
@@ -477,6 +490,7 @@ WRITERS: dict[str, Writer] = {
     "tsv": Writer(_write_tsv, header="id\tstart\tend\tconfidence\tspeaker\ttext\n"),
     "ctm": Writer(_write_ctm, "transcript"),
     "stm": Writer(_write_stm),
+    "rttm": Writer(_write_rttm),
     "trn": Writer(_write_trn, "transcript"),
 }
 

@@ -23,7 +23,7 @@ from asr.config import describe_fault
 from asr.errors import UserError, suggest
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.files import fetch_model, make_folder, replace_file, usual_mode
-from asr.models.layers import without_weights
+from asr.models.layers import check_weights, without_weights
 from asr.whisper.encoder_decoder import Whisper, WhisperSystem
 from asr.whisper.family import (
     NAMES,
@@ -259,12 +259,7 @@ def rename_weights(
         if part != NO_BIAS
     }
     found = {name: tuple(own.shape) if own.dtype in DTYPES else own.dtype for name, own in theirs.items()}
-    if wrong := sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name)):
-        raise UserError(
-            f"{source}: weights {wrong[0][:80]} are {found.get(wrong[0], 'missing')}, but a Whisper model of "
-            f"its sizes has {expected.get(wrong[0], 'none')}; the file is damaged, or its sizes are those of "
-            "another model"
-        )
+    check_weights(source, found, expected, "The file is damaged, or its sizes are those of another model")
 
     def join(parts: list[str]) -> Tensor:
         last = theirs[parts[-1]]

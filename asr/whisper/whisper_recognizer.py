@@ -38,8 +38,7 @@ from asr.whisper.words import WITHOUT_SPACES, align_tokens, split_words, time_wo
 OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is detected
 # A segment that is padded to 30 s should hold as much speech as fits in. Without padding, long segments cost
 # more: attention grows by the square of the length. Neither applies if lengths are set.
-PADDED_LENGTHS: dict[str, float] = {"max_seconds": 28.0, "min_share": 15 / 28}
-UNPADDED_LENGTHS: dict[str, float] = {"max_seconds": 20.0, "min_share": 15 / 28}
+MAX_PADDED, MAX_UNPADDED, MIN_SHARE = 28.0, 20.0, 15 / 28
 MAX_PAUSE_SECONDS = 3.0
 
 Language = tuple[str, float | None]
@@ -83,7 +82,8 @@ class WhisperRecognizer(Transcriber):
         self.separator = " "
         self.uncut_seconds = system.uncut_samples / self.sample_rate
         segmentation = segmentation or SegmentationConfig()
-        lengths = PADDED_LENGTHS if system.silence.stride is None else UNPADDED_LENGTHS
+        longest = MAX_PADDED if system.silence.stride is None else MAX_UNPADDED
+        lengths = {"max_seconds": longest, "min_share": MIN_SHARE}
         lengths = {} if lengths.keys() & segmentation.model_fields_set else lengths
         segmentation = segmentation.with_rules(max_pause_seconds=MAX_PAUSE_SECONDS, **lengths)
         self.segmentation = segmentation.limited(self.uncut_seconds)

@@ -65,7 +65,6 @@ def test_no_help_loads_heavy_packages() -> None:
 WITH_SETTINGS = {  # what each such command also needs, and a setting that it has
     "transcribe": (["a.wav", "--model", "MODEL"], "decoding.beam=3"),
     "evaluate": (["MODEL", "test.jsonl"], "decoding.beam=3"),
-    "features": (["a.wav"], "num_mels=40"),
     "train": (["CONF"], "train.steps=3"),
     "tokenizer": (["CONF"], "train.steps=3"),
     "ngram": (["CONF"], "train.steps=3"),

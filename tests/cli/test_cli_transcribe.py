@@ -108,7 +108,7 @@ def test_a_wrong_device_is_told_before_the_model_is_fetched(run: Run) -> None:
     assert done.status == 2 and "device gpu: expected auto, cpu, cuda or cuda:1" in done.said
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", sorted({*WRITERS} - {"rttm"}))
 def test_formats(name: str, run: Run) -> None:
     out = run("a.wav", "--format", name).out
     if name in ("json", "jsonl"):
@@ -371,7 +371,9 @@ def test_a_file_for_each_recording_and_format(run: Run) -> None:
     assert [json.loads(written[f"{name}.jsonl"])["id"] for name in names] == list(names)
     assert all(written[f"{name}.srt"].startswith("1\n00:00:0") for name in names)
     assert run("a.wav", "-o", "all", "--output_format", "all").status == 0
-    assert sorted(name[2:] for name in listing("all")) == sorted(WRITERS)
+    assert sorted(name[2:] for name in listing("all")) == sorted(
+        {*WRITERS} - {"rttm"}
+    )  # which needs speakers
 
 
 def test_an_interrupted_folder_is_resumed(

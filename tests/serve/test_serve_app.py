@@ -12,6 +12,7 @@ from hostile_audio import make_speechlike
 from serve_examples import RATE, SURE, encode, speak
 from starlette.testclient import TestClient
 
+from asr.speakers import speaker_models
 from asr.transcription import Model
 
 URL = "/v1/audio/transcriptions"
@@ -41,13 +42,23 @@ def test_streamed_segments_hold_their_words(client: TestClient, expected: Any) -
     assert words == [word.text for word in expected.words]
 
 
-REFUSED = [
+DIARIZED, URLS = {"response_format": "diarized_json"}, "known_speaker_references"
+
+
+def make_urls(url: str, count: int = 1) -> dict[str, list[str]]:
+    return {f"{URLS}[]": [url] * count}
+
+
+REFUSED: list[tuple[Any, str | None]] = [
     ({"temperature": "0.5"}, "temperature"),
-    ({"response_format": "diarized_json"}, "response_format"),
+    (DIARIZED, None),
     ({"timestamp_granularities[]": "letter", "response_format": "verbose_json"}, "timestamp_granularities.0"),
     ({"include[]": "logprobs"}, "include.0"),
     ({"stream": "perhaps"}, "stream"),
     ({"known_speaker_names[]": "Ann"}, "known_speaker_names"),
+    (DIARIZED | {"known_speaker_names[]": "Ann"}, "known_speaker_references"),
+    (DIARIZED | {"known_speaker_names[]": ["a"] * 2} | make_urls("data:audio/wav;base64,AAAA", 2), URLS),
+    (DIARIZED | {"known_speaker_names[]": list("abcde")} | make_urls("data:audio/wav;base64,AAAA", 5), URLS),
     ({"languages[]": ["de", "fr"]}, "languages"),
     ({"langage": "de"}, "langage"),
     ({"chunking_strategy": "never"}, "chunking_strategy"),
@@ -68,7 +79,10 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED, ids=lambda value: str(value)[:40])
-def test_what_is_not_offered_is_refused_by_name(client: TestClient, fields: Any, param: str | None) -> None:
+def test_what_is_not_offered_is_refused_by_name(
+    client: TestClient, fields: Any, param: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speaker_models, "PACKAGE", "no_package")
     answer = post(client, **fields)
     error = answer.json()["error"]
     assert answer.status_code == 400 and error["param"] == param, error

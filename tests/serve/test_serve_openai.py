@@ -15,8 +15,10 @@ from typing import Any
 import openai
 import pytest
 from serve_examples import RATE, SURE, at_a_port, encode, load_tiny, make_app, speak
+from speaker_examples import MODELS, make_audio
 
 from asr.serve import Keys
+from asr.speakers import speaker_models
 from asr.transcription import Model
 from asr.transcripts.transcript import format_transcript
 
@@ -74,6 +76,40 @@ def test_streaming(client: openai.OpenAI, expected: Any) -> None:
     assert len(events) == len(expected.segments) + 1 > 2
     assert "".join(event.delta for event in events[:-1]) == events[-1].text == expected.text
     assert events[-1].type == "transcript.text.done" and events[-1].usage.seconds == 6
+
+
+def test_speakers(address: str, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known ones have their names; a stream has the same segments, at its end."""
+    monkeypatch.setattr(speaker_models, "load_speaker_models", lambda path, device: MODELS)
+    talk = encode(make_audio([(0.2, 2.2, 0), (2.6, 4.6, 1)], 5.0))
+    known = base64.b64encode(encode(make_audio([(0.0, 3.0, 1)], 3.0))).decode()
+    options: Any = {
+        "known_speaker_names": ["Ann"],
+        "known_speaker_references": [f"data:audio/wav;base64,{known}"],
+        "response_format": "diarized_json",
+    }
+
+    def ask(**more: Any) -> Any:
+        return client.audio.transcriptions.create(model="tiny", file=("a.wav", talk), **options, **more)
+
+    answer = ask()
+    type(answer).model_validate(answer.model_dump())
+    assert {segment.speaker for segment in answer.segments} == {"SPEAKER_00", "Ann"}
+    assert " ".join(segment.text for segment in answer.segments) == answer.text and answer.duration == 5.0
+    *segments, done = ask(stream=True)
+    assert [one.model_dump() for one in segments] == [one.model_dump() for one in answer.segments]
+    assert done.text == answer.text
+    long = encode(make_audio([], 11.0))
+    for wrong, problem in (b"no audio", "not audio"), (long, "longer than 10 s"), (long[:32000], "no speech"):
+        url = f"data:audio/wav;base64,{base64.b64encode(wrong).decode()}"
+        for own, told in (
+            (url, problem),
+            ("https://example.org/a.wav", "expected data"),
+            (url + "%", "expected"),
+        ):
+            options["known_speaker_references"] = [own]
+            with pytest.raises(openai.BadRequestError, match=f"known_speaker_references: .*{told}"):
+                ask()
 
 
 def test_other_fields(client: openai.OpenAI) -> None:
@@ -145,7 +181,10 @@ def test_realtime(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_curl_as_in_the_docs(address: str, expected: Any, tmp_path: Path) -> None:
+def test_curl_as_in_the_docs(
+    address: str, expected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speaker_models, "load_speaker_models", lambda path, device: MODELS)
     (tmp_path / "talk.mp3").write_bytes(encode(AUDIO))
     lines = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("curl ")]
     assert len(lines) >= 3

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from serve_examples import RATE, SURE, at_a_port, encode, make_app, speak
+from speaker_examples import MODELS, make_audio
 
 from asr.serve import Keys
+from asr.speakers import speaker_models
 from asr.transcription import Model
 
 pytest.importorskip("playwright")
@@ -133,6 +135,28 @@ def download(page: Page, name: str) -> str:
         page.get_by_role("button", name=name, exact=True).click()
     assert caught.value.suggested_filename == f"my talk.{name}"
     return Path(caught.value.path()).read_text(encoding="utf-8")
+
+
+def test_speakers_are_renamed_everywhere(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speaker_models, "load_speaker_models", lambda path, device: MODELS)
+    page.get_by_label("Speakers").check()
+    give(page, encode(make_audio([(0.2, 2.2, 0), (2.6, 4.6, 1), (5.0, 7.0, 0)], 7.5)))
+    expect(page.locator("#status")).to_have_text("Done", timeout=20_000)
+    labels = page.locator(".speaker").all_inner_texts()
+    assert set(labels) == {"SPEAKER_00", "SPEAKER_01"} and labels.count("SPEAKER_00") > 1
+    colors = page.locator(".speaker").evaluate_all(
+        "all => all.map(one => getComputedStyle(one).borderLeftColor)"
+    )
+    assert len(set(zip(labels, colors, strict=True))) == len(set(colors)) == 2
+    page.once("dialog", lambda dialog: dialog.accept("Ann <b>"))
+    page.locator(".speaker").first.focus()
+    page.keyboard.press("Enter")
+    renamed = [label.replace("SPEAKER_00", "Ann <b>") for label in labels]
+    assert page.locator(".speaker").all_inner_texts() == renamed
+    saved = {name: download(page, name) for name in ("txt", "srt", "vtt", "json")}
+    assert saved["txt"].startswith("Ann <b>: ") and "\nAnn <b>: " in saved["srt"]
+    assert "<v Ann &lt;b&gt;>" in saved["vtt"] and "SPEAKER_00" not in "".join(saved.values())
+    assert [one["speaker"] for one in json.loads(saved["json"])["segments"]] == renamed
 
 
 def test_the_microphone_becomes_text_while_it_listens(page: Page) -> None:

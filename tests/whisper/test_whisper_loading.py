@@ -188,7 +188,7 @@ def refuse(path: Path, message: str) -> None:
         ({"n_text_ctx": 10**500}, "max_tokens"),
         ({"n_audio_ctx": 750}, r"encoder.embed_positions.weight are \(1500, 32\)"),
         ({"n_text_layer": 4}, "decoder.layers.3.* are missing"),
-        ({"n_audio_layer": 1}, "encoder.layers.1.* has none"),
+        ({"n_audio_layer": 1}, "encoder.layers.1.* expected none"),
     ],
 )
 def test_sizes_that_do_not_fit(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -222,7 +222,7 @@ def test_settings_of_hugging_face_that_do_not_fit(tmp_path: Path) -> None:
         ({"activation_function": "relu"}, "activation_function is relu, but Whisper has gelu"),
         ({"decoder_ffn_dim": 64}, "decoder_ffn_dim is 64, but Whisper has 128"),
         ({"d_model": None}, "dim = None"),
-        ({"d_model": 64, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256}, "of its sizes has"),
+        ({"d_model": 64, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256}, "expected .448, 64."),
         ({"encoder_layers": 10**6}, "encoder_layers"),
     ):
         path.write_text(json.dumps(config | change))

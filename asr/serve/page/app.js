@@ -5,7 +5,8 @@ const $ = (id) => document.getElementById(id);
 const UNSURE = 0.5, DOUBTFUL = 0.8; // confidences below which a word is marked
 const MAX_UNSENT_BYTES = 1 << 22; // of speech that the connection does not take
 
-let segments = []; // {start, end, text, words: [{word, start, end, confidence}]}
+let segments = []; // {start, end, text, speaker, words: [{word, start, end, confidence}]}
+let names = new Map(); // of the speakers, by their labels
 let spans = []; // of all words, in the order of time
 let title = "transcript";
 let models; // resolves when their list has been tried
@@ -57,6 +58,7 @@ function begin(name) {
   title = name.replace(/\.[^.]*$/, "") || "transcript";
   stopEditing();
   segments = [];
+  names = new Map();
   show();
   $("partial").replaceChildren();
   $("result").hidden = false;
@@ -88,6 +90,7 @@ async function transcribeFile(file) {
   form.append("stream", "true");
   form.append("include[]", "asr.segments");
   if ($("language").value) form.append("language", $("language").value);
+  if ($("speakers").checked) form.append("response_format", "diarized_json");
   form.append("file", file);
   let read = 0, warnings = [], isDone = false;
   const progress = $("progress");
@@ -96,7 +99,8 @@ async function transcribeFile(file) {
   request.upload.onprogress = (event) => {
     const share = event.loaded / event.total;
     progress.value = 0.3 * share;
-    $("status").textContent = share < 1 ? `Uploading ${file.name}: ${Math.round(100 * share)} %` : "Waiting for the first words";
+    $("status").textContent = share < 1 ? `Uploading ${file.name}: ${Math.round(100 * share)} %`
+      : $("speakers").checked ? "Waiting for the text; with speakers it comes as a whole" : "Waiting for the first words";
   };
   const take = (event) => {
     if (event.error) fail(event.error.message);
@@ -267,9 +271,10 @@ function makeWav(pieces, rate) {
 
 // --- the transcript -----------------------------------------------------------------------------
 
-function add({ start, end, text, words }) {
+function add({ start, end, text, words, speaker }) {
   if (!text) return;
-  const segment = { start, end, text, words };
+  const segment = { start, end, text, words, speaker };
+  if (speaker && !names.has(speaker)) names.set(speaker, speaker);
   segments.push(segment);
   showSegment(segment);
 }
@@ -306,8 +311,25 @@ function showSegment(segment) {
   }
   text.append(segment.text.slice(place));
   segment.element = text;
-  row.append(button, text);
+  row.append(button, ...(segment.speaker ? [showSpeaker(segment.speaker)] : []), text);
   $("transcript").append(row);
+}
+
+function showSpeaker(label) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = `speaker color-${[...names.keys()].indexOf(label) % 6}`;
+  button.textContent = names.get(label);
+  button.title = "Rename this speaker";
+  button.onclick = () => {
+    const name = prompt(`Name of ${names.get(label)}`, names.get(label))?.trim();
+    if (!name) return;
+    names.set(label, name);
+    if (isEditing()) takeEdits();
+    show();
+    if (isEditing()) startEditing();
+  };
+  return button;
 }
 
 function clock(seconds) {
@@ -377,7 +399,7 @@ function takeEdits() {
 
 function download(format) {
   if (isEditing()) takeEdits();
-  const kept = segments.filter(({ text }) => text);
+  const kept = segments.filter(({ text }) => text).map((one) => ({ ...one, speaker: names.get(one.speaker) }));
   const blob = new Blob([formats[format](kept)], { type: format === "json" ? "application/json" : "text/plain" });
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
