@@ -105,16 +105,21 @@ def score(
     # Candidates: each reference of each utterance, with its hypothesis; C of them.
     candidates = [(id, text) for id, first in refs.items() for text in (first, *others.get(id, ()))]
     texts_C = [change(text) for _, text in candidates]
-    pairs_C = []
+    pairs_C: list[tuple[str, str | None]] = []
+    read = load_nist().read_as_sclite if align == "sclite" else None
     for (id, raw), text in zip(candidates, texts_C, strict=True):
         hypothesis = hyps.get(id)
         hyp = None if hypothesis is None else change(hypothesis)
-        if align == "sclite":
-            if "{" in f"{raw} {hypothesis}" and (normalize != "none" or unit != "words"):
+        if read is not None:
+            if (normalize != "none" or unit != "words") and "{" in f"{raw} {hypothesis}":
                 raise UserError(
                     f"utterance {id}: alternatives in braces need unit words, and no normalization"
                 )
-            text, hyp = _read_as_sclite(id, text, hyp, marks)
+            try:
+                text, read_hyp = read(text, hyp or "", **marks)
+            except UserError as error:
+                raise UserError(f"utterance {id}: {error}") from None
+            hyp = None if hyp is None else read_hyp
         pairs_C.append((text, hyp))
     split = ((split_units(text, unit), split_units(hyp or "", unit)) for text, hyp in pairs_C)
     counts_C4 = count_pairs(split, align)
@@ -151,16 +156,6 @@ def choose_normalization(normalize: Normalization | Callable[[str], str]) -> Cal
         "english": normalize_english,
     }
     return known[normalize]
-
-
-def _read_as_sclite(
-    id: str, reference: str, hypothesis: str | None, marks: Mapping[str, bool]
-) -> tuple[str, str | None]:
-    try:
-        ref, hyp = load_nist().read_as_sclite(reference, hypothesis or "", **marks)
-    except UserError as error:
-        raise UserError(f"utterance {id}: {error}") from None
-    return ref, None if hypothesis is None else hyp
 
 
 def _by_id(values: Sequence[Any] | Mapping[str, Any]) -> Mapping[str, Any]:

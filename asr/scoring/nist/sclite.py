@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -19,7 +21,7 @@ MAX_CELLS = 4_000_000
 """Table of a pair with alternatives: some 2,000 words on each side, which take seconds."""
 
 _TO_LOWER = {letter: letter + 32 for letter in range(ord("A"), ord("Z") + 1)}
-_MARKS = re.compile(r"[;*\\]")
+_MARKS = re.compile(r"[;*\\{}@]")
 _ALTERNATIVES = re.compile("[{}@]")
 _TAGS = re.compile(r"(?<!\\);.*")
 _FRAGMENT = re.compile(r"(?<![^\s{}/(])-|-(?![^\s{}/);*])")
@@ -53,11 +55,17 @@ def read_as_sclite(
     A fragment, `ab-` or `-bc`, is the same as a word that begins or ends with it: the hypothesis then has
     the word of the reference.
     """
-    reference, hypothesis = reference.translate(_TO_LOWER), hypothesis.translate(_TO_LOWER)
     both = f"{reference} {hypothesis}"
+    if both.isascii():  # much faster
+        reference, hypothesis = reference.lower(), hypothesis.lower()
+    else:
+        reference, hypothesis = reference.translate(_TO_LOWER), hypothesis.translate(_TO_LOWER)
     has_fragments = has_fragments and _FRAGMENT.search(both) is not None
-    if not (_ALTERNATIVES.search(both) or has_fragments or (has_optional_words and "(" in both)):
-        if _MARKS.search(both):
+    is_marked = _MARKS.search(both) is not None
+    if not (
+        has_fragments or (has_optional_words and "(" in both) or (is_marked and _ALTERNATIVES.search(both))
+    ):
+        if is_marked:
             texts = reference.split(), hypothesis.split()
             reference, hypothesis = (" ".join(map(_strip_marks, words)) for words in texts)
         return reference, hypothesis
@@ -194,62 +202,66 @@ MAX_TABLE = 1_000_000_000
 
 def find_cheapest_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Edits:
     """Find the alignment that sclite chooses among those of least cost: see _compute_moves."""
-    numbers: dict[str, int] = {}
-    kept: list[tuple[int, np.ndarray, np.ndarray]] = []
+    different, units, lengths = list[int](), list[str](), list[int]()
     for pair, (reference, hypothesis) in enumerate(pairs):
         if reference != hypothesis:
-            # From the end, an equal pair costs nothing, so that sclite always takes it.
-            same = 0
-            for ref, hyp in zip(reversed(reference), reversed(hypothesis), strict=False):
-                if ref != hyp:
-                    break
-                same += 1
-            reference_R, hypothesis_H = (
-                np.array(
-                    [numbers.setdefault(unit, len(numbers)) for unit in units[: len(units) - same]], np.int32
-                )
-                for units in (reference, hypothesis)
-            )
-            kept.append((pair, reference_R, hypothesis_H))
-    parts = [_align_batch(batch) for batch in _make_batches(kept)]
+            different.append(pair)
+            for side in (reference, hypothesis):
+                units += side
+                lengths.append(len(side))
+    numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+    coded_U = np.fromiter(map(numbers.__getitem__, units), np.int32, len(units))
+    lengths_P2 = np.array(lengths, np.int64).reshape(-1, 2)
+    starts_P2 = np.cumsum(lengths_P2).reshape(-1, 2) - lengths_P2
+    lengths_P2 -= _count_equal_ends(coded_U, starts_P2, lengths_P2)[:, None]
+    order_P = np.lexsort(lengths_P2.T[::-1])
+    parts = [
+        _align_batch(np.array(different)[rows], coded_U, starts_P2[rows], lengths_P2[rows])
+        for rows in _make_batches(order_P, lengths_P2, different)
+    ]
     columns = np.concatenate(parts, axis=1) if parts else np.empty((4, 0), np.int64)
     # The batches mix the pairs; within a pair the order is right already.
     return Edits(*columns[:, np.argsort(columns[0], kind="stable")])
 
 
-Coded = tuple[int, np.ndarray, np.ndarray]
-"""Number of a pair, its reference and its hypothesis with a number for each unit."""
+def _count_equal_ends(coded_U: np.ndarray, starts_P2: np.ndarray, lengths_P2: np.ndarray) -> np.ndarray:
+    """Units at the ends of pairs that are equal, which cost nothing: sclite always pairs them."""
+    same_P, left = np.zeros(len(lengths_P2), np.int64), np.arange(len(lengths_P2))
+    while len(left := left[same_P[left] < lengths_P2[left].min(axis=1)]):
+        last_L2 = (starts_P2 + lengths_P2)[left] - 1 - same_P[left, None]
+        left = left[coded_U[last_L2[:, 0]] == coded_U[last_L2[:, 1]]]
+        same_P[left] += 1
+    return same_P
 
 
-def _make_batches(pairs: list[Coded]) -> Iterator[list[Coded]]:
-    """Pairs of about the same size, padded to MAX_BATCH at most."""
-    batch: list[Coded] = []
-    rows = columns = 0
-    for pair in sorted(pairs, key=lambda pair: (len(pair[1]), len(pair[2]))):
-        num_rows, num_columns = len(pair[1]) + 1, len(pair[2]) + 1
-        if num_rows * num_columns > MAX_TABLE:
-            number, lengths = pair[0] + 1, f"{num_rows - 1:,} units against {num_columns - 1:,}"
-            raise UserError(
-                f"utterance number {number}: {lengths} are too long; cut it, or align as jiwer does"
-            )
-        rows, columns = max(rows, num_rows), max(columns, num_columns)
-        if batch and (len(batch) + 1) * rows * columns > MAX_BATCH:
-            yield batch
-            batch, rows, columns = [], num_rows, num_columns
-        batch.append(pair)
-    if batch:
-        yield batch
+def _make_batches(
+    order_P: np.ndarray, lengths_P2: np.ndarray, numbers: Sequence[int]
+) -> Iterator[np.ndarray]:
+    """Numbers of pairs of about the same size, padded to MAX_BATCH at most."""
+    sizes_P2 = lengths_P2[order_P] + 1
+    if len(long := np.flatnonzero(sizes_P2.prod(axis=1) > MAX_TABLE)):
+        number, lengths = (
+            numbers[order_P[long[0]]] + 1,
+            "{:,} units against {:,}".format(*sizes_P2[long[0]] - 1),
+        )
+        raise UserError(f"utterance number {number}: {lengths} are too long; cut it, or align as jiwer does")
+    while len(order_P):
+        padded_P = np.maximum.accumulate(sizes_P2).prod(axis=1) * np.arange(1, len(order_P) + 1)
+        count = max(1, int(np.searchsorted(padded_P, MAX_BATCH, side="right")))
+        yield order_P[:count]
+        order_P, sizes_P2 = order_P[count:], sizes_P2[count:]
 
 
-def _align_batch(batch: list[Coded]) -> np.ndarray:
+def _align_batch(
+    numbers_P: np.ndarray, coded_U: np.ndarray, starts_P2: np.ndarray, lengths_P2: np.ndarray
+) -> np.ndarray:
     """The four columns of Edits, as rows."""
-    numbers_P = np.array([pair for pair, _, _ in batch])
-    references_PR = _pad([reference for _, reference, _ in batch], -1)
-    hypotheses_PH = _pad([hypothesis for _, _, hypothesis in batch], -2)
+    references_PR, hypotheses_PH = (
+        _pad(coded_U, starts_P2[:, side], lengths_P2[:, side], -1 - side) for side in (0, 1)
+    )
     moves_RPH = _compute_moves(references_PR, hypotheses_PH)
-    pair = np.arange(len(batch))
-    i = np.array([len(reference) for _, reference, _ in batch])
-    j = np.array([len(hypothesis) for _, _, hypothesis in batch])
+    pair = np.arange(len(numbers_P))
+    i, j = lengths_P2.T
     steps = []
     while len(pair):
         move = moves_RPH[i, pair, j].astype(np.int64)
@@ -267,11 +279,12 @@ def _align_batch(batch: list[Coded]) -> np.ndarray:
     return np.concatenate(steps[::-1], axis=1)
 
 
-def _pad(rows: list[np.ndarray], value: int) -> np.ndarray:
-    lengths = np.array([len(row) for row in rows])
-    padded = np.full((len(rows), lengths.max()), value, np.int32)
-    padded[np.arange(lengths.max()) < lengths[:, None]] = np.concatenate(rows)
-    return padded
+def _pad(coded_U: np.ndarray, starts_P: np.ndarray, lengths_P: np.ndarray, value: int) -> np.ndarray:
+    places_L = np.arange(lengths_P.max())
+    is_own_PL = places_L < lengths_P[:, None]
+    padded_PL = np.full(is_own_PL.shape, value, np.int32)
+    padded_PL[is_own_PL] = coded_U[(starts_P[:, None] + places_L)[is_own_PL]]
+    return padded_PL
 
 
 def _compute_moves(references_PR: np.ndarray, hypotheses_PH: np.ndarray) -> np.ndarray:
@@ -286,11 +299,12 @@ def _compute_moves(references_PR: np.ndarray, hypotheses_PH: np.ndarray) -> np.n
     moves_RPH = np.empty((num_rows + 1, num_pairs, num_columns + 1), np.uint8)
     moves_RPH[0] = INSERTION
     moves_RPH[:, :, 0] = DELETION
-    slope_H = GAP * np.arange(num_columns + 1, dtype=np.int32)
+    dtype = np.int16 if PAIR * (num_rows + num_columns) < np.iinfo(np.int16).max else np.int32
+    slope_H = GAP * np.arange(num_columns + 1, dtype=dtype)
     costs_PH = np.tile(slope_H, (num_pairs, 1))
     for row in range(num_rows):
         differ_PH = hypotheses_PH != references_PR[:, row, None]
-        diagonal_PH = costs_PH[:, :-1] + PAIR * differ_PH.astype(np.int32)
+        diagonal_PH = costs_PH[:, :-1] + PAIR * differ_PH.astype(dtype)
         costs_PH = costs_PH + GAP
         np.minimum(costs_PH[:, 1:], diagonal_PH, out=costs_PH[:, 1:])
         costs_PH -= slope_H
