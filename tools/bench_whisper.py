@@ -13,7 +13,8 @@ be over within `--budget` minutes, as far as its last run tells.
 for ours the command `asr transcribe`. `short` are clips of the manifest, each a recording; `long` is a
 recording of so many minutes, the manifest's utterances joined with pauses between. The others take one clip
 after the other, as their interfaces do; ours decodes those of several files at once, and `ours, 1 at a time`
-does not. `ours, first text` tries no higher temperatures, as faster-whisper's batched form does not.
+does not. None of them computes times of words. `ours, first text` tries no higher temperatures, as
+faster-whisper's batched form does not.
 
 Time of short and long includes reading the audio and computing features, but not loading the model and a
 first clip; CPU is that of all threads. Memory is the peak of the whole process. Texts and references are
@@ -118,7 +119,7 @@ def load_ours(case: Case) -> Transcribe:
     batch_size = 1 if case.engine == "ours, 1 at a time" else 8
 
     def transcribe(paths: Sequence[Path]) -> list[str]:
-        results = recognizer.transcribe_files(paths, batch_size=batch_size, decoding=config)
+        results = recognizer.transcribe_files(paths, batch_size=batch_size, decoding=config, words=False)
         return [result.text for _, result in results]  # type: ignore[union-attr]
 
     return transcribe

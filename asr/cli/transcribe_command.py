@@ -215,6 +215,7 @@ class TranscriptionJob:
     batch_size: int
     settings: TranscriptionSettings
     resources: DecodingResources
+    has_words: bool = True
     speakers: argparse.Namespace | None = None  # options of diarization
 
     def load(self, threads: int | None = None) -> tuple[Transcriber, Request]:
@@ -229,7 +230,9 @@ class TranscriptionJob:
         model = load_transcriber(self.model, self.device, settings.precision, segmentation, checks)
         logger.debug("device: %s, %s", describe_device(model.device), model.precision)
         options, language_model = find_options(settings, model.family), model.load_resources(self.resources)
-        request = Request(settings.decoding, language_model, self.batch_size, options, settings.channels)
+        request = Request(
+            settings.decoding, language_model, self.batch_size, options, settings.channels, self.has_words
+        )
         if self.speakers is not None:
             # The one place where transcribing imports asr.speakers, which can be deleted.
             from asr.speakers import load_diarizer
@@ -261,7 +264,9 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     find_options(settings, family)  # refuses those of other families
     speakers = argparse.Namespace(**{name: getattr(args, name) for name in (*SPEAKER_OPTIONS, "device")})
     asked = speakers if args.diarize else None
-    return TranscriptionJob(model, args.device, args.batch_size, settings, resources, asked)
+    is_ordered_by_words = args.diarize or args.stream or args.channels == "separate"
+    has_words = is_ordered_by_words or args.plot_attention is not None or bool({*args.format} - {"txt"})
+    return TranscriptionJob(model, args.device, args.batch_size, settings, resources, has_words, asked)
 
 
 # --- where it goes --------------------------------------------------------------------------------

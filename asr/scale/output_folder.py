@@ -297,7 +297,8 @@ def open_folder(to: str, formats: Sequence[str], job: Any, is_elsewhere: bool) -
         for name, path in {"model": weights, **job.resources.files}.items()
     }
     values = job.settings.model_dump(mode="json", exclude={"precision"})
-    made_by = {"settings": values, "compute_type": f"{precision} on {device.type}"}
+    made_by: dict[str, Any] = {"settings": values, "compute_type": f"{precision} on {device.type}"}
+    made_by["has_words"] = job.has_words
     if job.speakers is not None:
         files = [job.speakers.speaker_model or "", *(own.partition("=")[2] for own in job.speakers.enroll)]
         made_by["speakers"] = {**vars(job.speakers), "files": list(map(stamp_file, files))}

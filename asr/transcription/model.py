@@ -33,6 +33,7 @@ class Options(TypedDict, total=False):
     lexicon: str | Path | None
     channels: Channels | None
     batch_size: int | None
+    words: bool | None
 
 
 class Model:
@@ -86,6 +87,7 @@ class Model:
             raise UserError(
                 f"batch_size = {shorten(batch_size)}: expected a whole number of segments, 1 or more"
             )
+        has_words = bool(given.pop("words", True))
         settings, resources = read_options(given, own.family), own.resources
         files = {name: str(given[name]) for name in ("language_model", "lexicon") if name in given}
         if files or "decoding" in given:
@@ -93,7 +95,7 @@ class Model:
         settings["channels"] = json.dumps(channels, default=str)
         read = load_settings(TranscriptionSettings, settings, (), resources)
         family, language_model = find_options(read, own.family), own.load_resources(resources)
-        return Request(read.decoding, language_model, batch_size, family, read.channels)
+        return Request(read.decoding, language_model, batch_size, family, read.channels, has_words)
 
 
 def load_model(

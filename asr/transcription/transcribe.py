@@ -98,6 +98,7 @@ class Request:
     """Decoding settings of the model's family, such as WhisperDecodingConfig; None: the defaults."""
     channels: Channels = "mix"
     """Channels: mix, their mean; separate, each one as a speaker; or the number of one, from 1."""
+    has_words: bool = True  # False: of Whisper, times of words only where segments overlap
     label_speakers: Callable[[Recording, Transcript], Transcript] | None = None  # by diarization
     journal: Journal | None = None  # keeps finished segments, in case that the call is interrupted
 

@@ -109,13 +109,15 @@ class WhisperRecognizer(Transcriber):
 
     # --- segments ---------------------------------------------------------------------------------
 
-    def recognize(
-        self, segments: Sequence[AudioSegment], request: Request, with_words: bool = True
-    ) -> list[Segment]:
+    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
         options = _options(request)
         windows = self.encode(segments, options)
         texts = self.decode(windows, options)
-        words = self.time(segments, windows, [text.tokens if with_words else () for text in texts], options)
+        tokens = [
+            text.tokens if request.has_words or {piece.cut_before, piece.cut_after} != {None} else ()
+            for piece, text in zip(segments, texts, strict=True)
+        ]
+        words = self.time(segments, windows, tokens, options)
         results = []
         for segment, text, own in zip(segments, texts, words, strict=True):
             placed = replace(text, start=segment.start, end=segment.end)
@@ -179,7 +181,7 @@ class WhisperRecognizer(Transcriber):
         texts = {}
         for name, request in requests.items():
             began = read_clock(self.device)
-            own = self.recognize(segments, request, with_words=False)
+            own = self.recognize(segments, replace(request, has_words=False))
             texts[name] = TimedTexts(own, read_clock(self.device) - began)
         return texts
 

@@ -131,6 +131,23 @@ def test_what_whisper_has_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch)
     assert lengths() == (20.0, 15 / 28, 3.0)
 
 
+def test_words_are_timed_where_they_are_needed(
+    recognizer: WhisperRecognizer, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without times the text is the same; segments that overlap have them anyway, to be joined."""
+    timed, time = list[int](), recognizer.time
+    monkeypatch.setattr(
+        recognizer, "time", lambda *given: timed.append(sum(map(bool, given[2]))) or time(*given)
+    )
+    texts, counts = [], []
+    for words in True, False:
+        timed.clear()
+        found = [Model(recognizer).transcribe(file, decoding=ENGLISH, words=words) for file in files]
+        texts.append([one.text for one in found])
+        counts.append(sum(timed))
+    assert texts[0] == texts[1] and counts[0] > counts[1] > 0
+
+
 def test_one_language_for_a_recording(
     recognizer: WhisperRecognizer, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
