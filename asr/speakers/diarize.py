@@ -27,17 +27,18 @@ from asr.transcripts.word_speakers import label_speakers
 # S samples, T frames, L local speakers of a window, N pieces, D embedding dimension, C clusters
 
 WINDOW = round(WINDOW_SECONDS * SAMPLE_RATE)  # samples
-STEP = 148  # frames from one window to the next: 2.5 s
+STEP = 185  # frames from one window to the next: 3.1 s
 EDGE = (FIELD_SAMPLES - FRAME_SAMPLES) // 2  # samples before the first frame of a window
 BLOCK = 1 << 16  # frames whose votes are counted together: 18 minutes
 MAX_CLUSTERED = 4_000  # pieces; their distances take 64 MB
 MAX_SPEAKERS = 100
 KNOWN_SECONDS = 10.0  # of the recording of a known speaker, from a client of a server
 INNER_GAP, PIECE = 12, 118  # frames; one local speaker may be two similar voices, so pieces are short
+SAME = 0.7  # of the frames of two pieces: the later one is not embedded again
 MIN_ALONE = 12  # frames; of a piece with fewer without overlap, all are embedded
 CROP = 3 * SAMPLE_RATE // 2  # samples of an embedding; shorter speech is repeated
-# Chosen on conversations of training speakers: docs/speakers.md.
-THRESHOLD, ENROLLED = 0.68, 0.5  # cosine distances up to which clusters are joined, centroids are known
+# Chosen on meetings of training and dev speakers: recipes/conversations.
+THRESHOLD, ENROLLED = 0.64, 0.5  # cosine distances up to which clusters are joined, centroids are known
 FOUNDING_SECONDS = 1.5  # shorter pieces join the nearest cluster, but found none
 MIN_SHARE, MIN_SECONDS = 0.04, 40.0  # of all pieces; a cluster with less of both is not a speaker
 MIN_GAP, MIN_TURN = 15, 6  # frames; shorter gaps are closed, shorter turns dropped
@@ -52,6 +53,7 @@ class Piece(NamedTuple):
     start: int  # frames of the window
     end: int
     seconds: float  # embedded
+    place: int  # of its embedding
 
 
 @dataclass
@@ -113,10 +115,9 @@ class Labeler:
         enrolled = {}
         for name, url in known.items():
             kind, _, content = url.partition(",")
+            content = content if re.fullmatch("data:.*;base64", kind) else "-"
             try:
-                file = base64.b64decode(
-                    content if re.fullmatch("data:.*;base64", kind) else "-", validate=True
-                )
+                file = base64.b64decode(content, validate=True)
             except ValueError:
                 raise UserError(f"{source}: expected data:audio/wav;base64, and the file") from None
             enrolled[name] = Recording(source, content=functools.partial(bytes, file), on_read=check)
@@ -144,18 +145,27 @@ def load_diarizer(args: Namespace) -> Diarizer:
 
 
 def gather_evidence(recording: Recording, models: SpeakerModels) -> SpeakerEvidence:
-    """Read a recording once, in windows, and embed their pieces."""
-    evidence = SpeakerEvidence()
+    """Read a recording once, in windows. Pieces with nearly the same frames have one embedding."""
+    evidence, recent = SpeakerEvidence(), dict[int, set[int]]()  # frames of the last embeddings
     cut = cut_windows(read_recording(recording, SAMPLE_RATE, evidence.faults.append))
     while batch := list(itertools.islice(cut, WINDOWS_AT_ONCE)):
         windows_BS = torch.from_numpy(np.stack([audio_S for _, audio_S in batch]))
-        crops, starts = list[torch.Tensor](), []
+        crops, starts = list[torch.Tensor](), list[int]()
         for (first, audio_S), active_TL in zip(batch, models.segment(windows_BS).numpy() > 0.5, strict=True):
-            for piece, clean_S in find_pieces(len(evidence.firsts), audio_S, active_TL):
-                begins = np.linspace(0, max(0, len(clean_S) - CROP), max(1, round(len(clean_S) / CROP)))
-                evidence.pieces.append(piece)
-                starts.append(len(crops))
-                crops += [torch.from_numpy(np.resize(clean_S[int(own) :][:CROP], CROP)) for own in begins]
+            audio_TS = audio_S[EDGE : EDGE + len(active_TL) * FRAME_SAMPLES].reshape(-1, FRAME_SAMPLES)
+            recent = {place: known for place, known in recent.items() if max(known) > first}
+            for local, start, end, clean_T in find_pieces(active_TL):
+                frames = set((first + clean_T).tolist())
+                shares = ((len(frames & known) / len(frames | known), own) for own, known in recent.items())
+                share, place = max(shares, default=(0.0, 0))
+                if share < SAME:
+                    place, clean_S = len(evidence.embeddings) + len(starts), audio_TS[clean_T].reshape(-1)
+                    begins = np.linspace(0, max(0, len(clean_S) - CROP), max(1, round(len(clean_S) / CROP)))
+                    starts.append(len(crops))
+                    crops += [torch.from_numpy(np.resize(clean_S[int(at) :][:CROP], CROP)) for at in begins]
+                    recent[place] = frames
+                seconds = len(clean_T) * FRAME_SAMPLES / SAMPLE_RATE
+                evidence.pieces.append(Piece(len(evidence.firsts), local, start, end, seconds, place))
             evidence.firsts.append(first)
             evidence.active.append(active_TL)
         if crops:
@@ -179,22 +189,16 @@ def cut_windows(blocks: Iterable[np.ndarray]) -> Iterator[tuple[int, np.ndarray]
         yield 0, kept_S
 
 
-def find_pieces(
-    window: int, audio_S: np.ndarray, active_TL: np.ndarray
-) -> Iterator[tuple[Piece, np.ndarray]]:
-    """The pieces of a window, with the samples to embed: those in which nobody else speaks, if there are."""
-    audio_TS = audio_S[EDGE : EDGE + len(active_TL) * FRAME_SAMPLES].reshape(-1, FRAME_SAMPLES)
+def find_pieces(active_TL: np.ndarray) -> Iterator[tuple[int, int, int, np.ndarray]]:
+    """Speaker, start and end of pieces, and the frames to embed: those of nobody else, if there are."""
     alone_T = active_TL.sum(axis=1) == 1
     for local, active_T in enumerate(active_TL.T):
         runs = join_runs(find_runs(active_T), INNER_GAP)
-        edges = [
-            np.linspace(low, high, max(2, round((high - low) / PIECE) + 1)).astype(int) for low, high in runs
-        ]
+        edges = [np.linspace(*run, max(2, round((run[1] - run[0]) / PIECE) + 1)).astype(int) for run in runs]
         for start, end in itertools.chain(*(itertools.pairwise(own.tolist()) for own in edges)):
             clean_T = (active_T & alone_T)[start:end]
             clean_T = clean_T if clean_T.sum() >= MIN_ALONE else active_T[start:end]
-            clean_S = audio_TS[start:end][clean_T].reshape(-1)
-            yield Piece(window, local, start, end, len(clean_S) / SAMPLE_RATE), clean_S
+            yield local, start, end, start + np.flatnonzero(clean_T)
 
 
 def join_runs(runs: Iterable[tuple[int, int]], gap: float) -> list[tuple[int, int]]:
@@ -211,7 +215,8 @@ def cluster_pieces(evidence: SpeakerEvidence, least: int, most: int) -> tuple[np
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import pdist
 
-    points_ND, seconds_N = np.stack(evidence.embeddings), np.array([own.seconds for own in evidence.pieces])
+    points_ND = np.stack(evidence.embeddings)[[own.place for own in evidence.pieces]]
+    seconds_N = np.array([own.seconds for own in evidence.pieces])
     founding = np.flatnonzero(seconds_N >= min(FOUNDING_SECONDS, np.median(seconds_N)))
     chosen = founding[np.linspace(0, len(founding) - 1, min(len(founding), MAX_CLUSTERED)).astype(int)]
     weights = seconds_N[chosen] * (len(founding) / len(chosen))
@@ -270,7 +275,7 @@ def build_turns(evidence: SpeakerEvidence, clusters_N: np.ndarray, offset: float
         for first in firsts_W[low:high] + shift:
             votes_CT[-1, first : first + length] += weights_T
         for place in range(*np.searchsorted(windows_N, [low, high])):
-            window, local, start, end, _ = evidence.pieces[place]
+            window, local, start, end, *_ = evidence.pieces[place]
             first = firsts_W[window] + shift
             votes_T = weights_T * evidence.active[window][:, local]
             votes_CT[clusters_N[place], first + start : first + end] += votes_T[start:end]

@@ -129,6 +129,7 @@ class _Head(nn.Module):
 
     def forward(self, features_BMT: Tensor) -> Tensor:
         x_BCMT = self.bn1(self.conv1(features_BMT[:, None])).relu()
+        x_BCMT = x_BCMT.contiguous(memory_format=torch.channels_last)  # faster to convolve
         x_BCMT = self.bn2(self.conv2(self.layer2(self.layer1(x_BCMT)))).relu()
         return x_BCMT.flatten(1, 2)
 

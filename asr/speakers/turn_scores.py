@@ -193,12 +193,8 @@ def report_turns(
         | {"recordings": {recording: own.to_dict() for recording, own in score.split().items()}}
         for path, (name, score) in zip(paths, scores.items(), strict=True)
     ]
-    record: dict[str, Any] = {
-        "reference": {"path": reference_path, "format": "rttm"},
-        **settings,
-        "notes": notes,
-    }
-    record |= {"systems": systems, "comparisons": [comparison.to_dict() for comparison in comparisons]}
+    record: dict[str, Any] = {"reference": {"path": reference_path, "format": "rttm"}, **settings}
+    record |= {"notes": notes, "systems": systems, "comparisons": [own.to_dict() for own in comparisons]}
     return "\n".join(lines), record
 
 

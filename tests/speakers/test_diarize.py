@@ -45,6 +45,14 @@ def test_turns_are_those_of_the_tones(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find(spans, float(starts[-1]) + 3) == turns
 
 
+def test_speech_is_embedded_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the 60 s of speech, which are in three windows, and of what the edges of windows cut."""
+    embed, waveforms = MODELS.embed, list[Any]()
+    monkeypatch.setattr(MODELS, "embed", lambda own: waveforms.extend(own) or embed(own))
+    assert len(find([(4.0 * n, 4.0 * n + 3, n % 2) for n in range(20)], 80)) == 20
+    assert 40 <= len(waveforms) <= 80  # of 1.5 s; embedded in each window they are 120
+
+
 def test_number_of_speakers() -> None:
     spans = [(4.0 * n, 4.0 * n + 3, n % 3) for n in range(9)]
     counts = [{"least": n, "most": n} for n in (1, 2, 3)] + [{"most": 2}, {"least": 2}, {}]
