@@ -50,7 +50,7 @@ def test_speech_is_embedded_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     embed, waveforms = MODELS.embed, list[Any]()
     monkeypatch.setattr(MODELS, "embed", lambda own: waveforms.extend(own) or embed(own))
     assert len(find([(4.0 * n, 4.0 * n + 3, n % 2) for n in range(20)], 80)) == 20
-    assert 40 <= len(waveforms) <= 80  # of 1.5 s; embedded in each window they are 120
+    assert 40 <= len(waveforms) <= 80  # of 1.5 s; embedded in each window they are 128
 
 
 def test_number_of_speakers() -> None:
