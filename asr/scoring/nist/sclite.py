@@ -214,10 +214,10 @@ def find_cheapest_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) ->
     lengths_P2 = np.array(lengths, np.int64).reshape(-1, 2)
     starts_P2 = np.cumsum(lengths_P2).reshape(-1, 2) - lengths_P2
     lengths_P2 -= _count_equal_ends(coded_U, starts_P2, lengths_P2)[:, None]
-    order_P = np.lexsort(lengths_P2.T[::-1])
+    numbers_P = np.array(different, np.int64)
     parts = [
-        _align_batch(np.array(different)[rows], coded_U, starts_P2[rows], lengths_P2[rows])
-        for rows in _make_batches(order_P, lengths_P2, different)
+        _align_batch(numbers_P[rows], coded_U, starts_P2[rows], lengths_P2[rows])
+        for rows in _make_batches(numbers_P, lengths_P2)
     ]
     columns = np.concatenate(parts, axis=1) if parts else np.empty((4, 0), np.int64)
     # The batches mix the pairs; within a pair the order is right already.
@@ -227,26 +227,30 @@ def find_cheapest_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) ->
 def _count_equal_ends(coded_U: np.ndarray, starts_P2: np.ndarray, lengths_P2: np.ndarray) -> np.ndarray:
     """Units at the ends of pairs that are equal, which cost nothing: sclite always pairs them."""
     same_P, left = np.zeros(len(lengths_P2), np.int64), np.arange(len(lengths_P2))
-    while len(left := left[same_P[left] < lengths_P2[left].min(axis=1)]):
-        last_L2 = (starts_P2 + lengths_P2)[left] - 1 - same_P[left, None]
+    last_P2, shorter_P = starts_P2 + lengths_P2 - 1, lengths_P2.min(axis=1)
+    while len(left := left[same_P[left] < shorter_P[left]]):
+        last_L2 = last_P2[left] - same_P[left, None]
         left = left[coded_U[last_L2[:, 0]] == coded_U[last_L2[:, 1]]]
         same_P[left] += 1
     return same_P
 
 
-def _make_batches(
-    order_P: np.ndarray, lengths_P2: np.ndarray, numbers: Sequence[int]
-) -> Iterator[np.ndarray]:
-    """Numbers of pairs of about the same size, padded to MAX_BATCH at most."""
+def _make_batches(numbers_P: np.ndarray, lengths_P2: np.ndarray) -> Iterator[np.ndarray]:
+    """Rows of pairs of about the same size, padded to MAX_BATCH at most."""
+    order_P = np.lexsort(lengths_P2.T[::-1])
     sizes_P2 = lengths_P2[order_P] + 1
-    if len(long := np.flatnonzero(sizes_P2.prod(axis=1) > MAX_TABLE)):
+    too_long = order_P[sizes_P2.prod(axis=1) > MAX_TABLE]
+    if len(too_long):
         number, lengths = (
-            numbers[order_P[long[0]]] + 1,
-            "{:,} units against {:,}".format(*sizes_P2[long[0]] - 1),
+            numbers_P[too_long[0]] + 1,
+            "{:,} units against {:,}".format(*lengths_P2[too_long[0]]),
         )
         raise UserError(f"utterance number {number}: {lengths} are too long; cut it, or align as jiwer does")
     while len(order_P):
-        padded_P = np.maximum.accumulate(sizes_P2).prod(axis=1) * np.arange(1, len(order_P) + 1)
+        most = max(1, MAX_BATCH // int(sizes_P2[0].prod()))  # more would not fit if all were as small
+        padded_P = np.maximum.accumulate(sizes_P2[:most]).prod(axis=1) * np.arange(
+            1, len(sizes_P2[:most]) + 1
+        )
         count = max(1, int(np.searchsorted(padded_P, MAX_BATCH, side="right")))
         yield order_P[:count]
         order_P, sizes_P2 = order_P[count:], sizes_P2[count:]
