@@ -365,7 +365,7 @@ class CrossAttention(nn.Module):
         keys, values = (
             split_heads(part, self.num_heads) for part in self.project_memory(encoded_BSD).chunk(2, dim=-1)
         )
-        bias_BS = None if mask_BS is None else _as_bias(mask_BS, keys)
+        bias_BS = None if mask_BS is None else as_bias(mask_BS, keys)
         return EncoderKV(keys, values, bias_BS)
 
     def forward(
@@ -411,7 +411,7 @@ def attend(queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: T
         return F.scaled_dot_product_attention(queries_BHTK, keys_BHSK, values_BHSK, attn_mask=mask)
     scores_BHTS = queries_BHTK * queries_BHTK.size(-1) ** -0.5 @ keys_BHSK.mT
     if mask is not None:
-        scores_BHTS += _as_bias(mask, scores_BHTS)
+        scores_BHTS += as_bias(mask, scores_BHTS)
     return scores_BHTS.softmax(dim=-1) @ values_BHSK
 
 
@@ -424,7 +424,7 @@ def _attend_in_blocks(
     keys_BHKS, values_BHSK = keys_BHSK.contiguous().mT, values_BHSK.contiguous()
     queries_BHTK = queries_BHTK * head_dim**-0.5
     if mask is not None:
-        bias = _as_bias(mask, queries_BHTK)
+        bias = as_bias(mask, queries_BHTK)
         # Padding is at the end: to add zeros to the scores before it would take as long as to add it.
         first_key = int(bias.flatten(0, -2).any(0).int().argmax())
         bias = bias[..., first_key:]
@@ -443,11 +443,11 @@ def attention_weights(queries_BHTK: Tensor, keys_BHSK: Tensor, mask: Tensor | No
     with torch.autocast(queries_BHTK.device.type, enabled=False):
         scores = queries_BHTK.float() @ keys_BHSK.float().mT * queries_BHTK.size(-1) ** -0.5
     if mask is not None:
-        scores = scores + _as_bias(mask, scores)
+        scores = scores + as_bias(mask, scores)
     return scores.softmax(dim=-1)
 
 
-def _as_bias(mask: Tensor, scores: Tensor) -> Tensor:
+def as_bias(mask: Tensor, scores: Tensor) -> Tensor:
     """Minus infinity where a Boolean mask is False; a bias stays as it is."""
     if mask.dtype != torch.bool:
         return mask.to(scores.dtype)

@@ -22,7 +22,7 @@ from asr.models.decoders import (
     WeightsOf,
 )
 from asr.models.encoders import Encoder, EncoderLayer, TransformerEncoderConfig
-from asr.models.layers import Dropout, EncoderKV, length_mask, without_weights
+from asr.models.layers import Dropout, EncoderKV, as_bias, length_mask, without_weights
 from asr.models.speech_model import Int8Linear
 from asr.whisper.family import FRAMES_PER_STEP, MAX_STEPS, WhisperSizes
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
@@ -163,7 +163,7 @@ class WhisperDecoder(TransformerDecoder):
         """`bias_BT`, of windows with few silent steps, is added to the scores of all attention to them."""
         mask_BT = _mask_unless_full(encoded_lengths_B, encoded_BTD.size(1))
         if bias_BT is None and mask_BT is not None:
-            bias_BT = torch.zeros(mask_BT.shape, device=mask_BT.device).masked_fill_(~mask_BT, -torch.inf)
+            bias_BT = as_bias(mask_BT, encoded_BTD)
         parts, memories = encoded_BTD.split(_count_rows(encoded_BTD, MAX_STEPS)), []
         for layer in cast(list[DecoderLayer], self.layers):
             own = [layer.cross_attention.precompute_kv(part_BTD, None) for part_BTD in parts]

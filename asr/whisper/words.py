@@ -24,7 +24,7 @@ from asr.whisper.whisper_tokenizer import WhisperTokenizer
 # B utterances, H heads, P tokens of the prompt, N tokens and the end, T encoded steps, V vocabulary
 
 MEDIAN_STEPS = 7
-ROWS_AT_ONCE = 2  # texts, or keys and values of all would take as much memory as in decoding
+ROWS_AT_ONCE = 2  # texts on a CPU, or keys and values of all would take as much memory as in decoding
 SCORED_AT_ONCE = 16  # tokens of each text
 WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
@@ -89,8 +89,9 @@ def align_tokens(
     ]
     first = prompt_length - 1  # scores of the first token come after the last one of the prompt
     heads, costs, probabilities = find_alignment_heads(model.sizes), [], []
-    for start in range(0, len(rows), ROWS_AT_ONCE):
-        part = range(start, min(len(rows), start + ROWS_AT_ONCE))
+    at_once = ROWS_AT_ONCE if audio.lengths_B.device.type == "cpu" else len(rows)
+    for start in range(0, len(rows), at_once):
+        part = range(start, min(len(rows), start + at_once))
         inputs_BU = torch.tensor([rows[row] for row in part], device=audio.lengths_B.device)
         state = model.decoder.start(*audio.select(part))
         state.disable_cache()
