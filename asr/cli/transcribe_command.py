@@ -236,11 +236,8 @@ class TranscriptionJob:
         if self.speakers is not None:
             # The one place where transcribing imports asr.speakers, which can be deleted.
             from asr.speakers import load_diarizer
-            from asr.transcripts.word_speakers import label_speakers
 
-            find_turns = load_diarizer(self.speakers).find_turns
-            label = lambda recording, transcript: label_speakers(transcript, find_turns(recording)[0])  # noqa: E731
-            request = replace(request, label_speakers=label)
+            request = replace(request, label_speakers=load_diarizer(self.speakers).label)
         return model, request
 
 

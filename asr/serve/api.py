@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import math
@@ -106,15 +107,24 @@ class TranscriptionForm(TranslationForm):
     known_speaker_references: tuple[str, ...] = ()
     """Data URLs of recordings in which each of them speaks alone."""
 
-    def find_known_speakers(self) -> dict[str, str]:
-        """The data URL of each known speaker. Raises ApiError."""
+    def find_known_speakers(self) -> dict[str, bytes]:
+        """The file of each known speaker. Raises ApiError."""
         names, urls = self.known_speaker_names, self.known_speaker_references
         if names and self.response_format != "diarized_json":
             raise refuse("known_speaker_names", "expected response_format diarized_json")
         if not len(urls) == len(names) == len(set(names)) <= MAX_KNOWN_SPEAKERS:
             problem = f"{len(urls)} for {len(names)} names; expected one for each name, at most "
             raise refuse("known_speaker_references", f"{problem}{MAX_KNOWN_SPEAKERS}, and each name once")
-        return dict(zip(names, urls, strict=True))
+        files = {}
+        for name, url in zip(names, urls, strict=True):
+            kind, _, content = url.partition(";base64,")
+            try:
+                files[name] = base64.b64decode(
+                    content if kind[:5] == "data:" and content else "-", validate=True
+                )
+            except ValueError:
+                raise refuse("known_speaker_references", "expected data:audio/wav;base64,FILE") from None
+        return files
 
     @pydantic.field_validator("chunking_strategy", mode="before")
     @classmethod

@@ -180,7 +180,7 @@ class Service:
             raise ApiError(404, message, "model", "model_not_found")
         return self.models[name]
 
-    def diarize(self, request: Request, known_speakers: Mapping[str, str]) -> Request:
+    def diarize(self, request: Request, known_speakers: Mapping[str, bytes]) -> Request:
         """The request, whose transcripts are to be labeled with speakers."""
         from asr.speakers.diarize import Labeler
         from asr.speakers.speaker_models import load_speaker_models

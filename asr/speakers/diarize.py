@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import itertools
-import re
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -90,8 +88,9 @@ class Diarizer:
             return [], evidence.faults
         clusters_N, centroids_CD = cluster_pieces(evidence, self.least, self.most)
         spoken = build_turns(evidence, clusters_N, recording.start)
-        order = enumerate(dict.fromkeys(cluster for *_, cluster in spoken))
-        names = {cluster: f"SPEAKER_{number:02}" for number, cluster in order}
+        labels = (f"SPEAKER_{number:02}" for number in itertools.count())
+        free = (label for label in labels if label not in self._enrolled)
+        names = dict(zip(dict.fromkeys(cluster for *_, cluster in spoken), free, strict=False))
         similar_EC = np.reshape([*self._enrolled.values()], (-1, centroids_CD.shape[1])) @ centroids_CD.T
         for row, cluster in zip(*linear_sum_assignment(similar_EC, maximize=True), strict=True):
             if similar_EC[row, cluster] >= 1 - ENROLLED:
@@ -99,12 +98,16 @@ class Diarizer:
         turns = [Turn(recording.name, start, end, names[own]) for start, end, own in spoken]
         return turns, evidence.faults
 
+    def label(self, recording: Recording, transcript: Transcript) -> Transcript:
+        """The transcript with the speakers of its recording."""
+        return label_speakers(transcript, self.find_turns(recording)[0])
+
 
 class Labeler:
-    """Labels transcripts with the speakers of their recordings. `known`: data URLs of each one alone."""
+    """Labels transcripts with the speakers of their recordings. `known`: files of each one alone."""
 
     def __init__(
-        self, models: SpeakerModels, known: Mapping[str, str], lock: AbstractContextManager[Any]
+        self, models: SpeakerModels, known: Mapping[str, bytes], lock: AbstractContextManager[Any]
     ) -> None:
         self._lock, source = lock, "known_speaker_references"
 
@@ -112,22 +115,16 @@ class Labeler:
             if seconds > KNOWN_SECONDS:
                 raise UserError(f"{source}: longer than {KNOWN_SECONDS:g} s")
 
-        enrolled = {}
-        for name, url in known.items():
-            kind, _, content = url.partition(",")
-            content = content if re.fullmatch("data:.*;base64", kind) else "-"
-            try:
-                file = base64.b64decode(content, validate=True)
-            except ValueError:
-                raise UserError(f"{source}: expected data:audio/wav;base64, and the file") from None
-            enrolled[name] = Recording(source, content=functools.partial(bytes, file), on_read=check)
+        enrolled = {
+            name: Recording(source, content=functools.partial(bytes, file), on_read=check)
+            for name, file in known.items()
+        }
         with lock:  # one recording at a time
             self._diarizer = Diarizer(models, 1, MAX_SPEAKERS, enrolled)
 
     def __call__(self, recording: Recording, transcript: Transcript) -> Transcript:
         with self._lock:
-            turns, _ = self._diarizer.find_turns(recording)
-        return label_speakers(transcript, turns)
+            return self._diarizer.label(recording, transcript)
 
 
 def load_diarizer(args: Namespace) -> Diarizer:

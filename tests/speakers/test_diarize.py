@@ -83,6 +83,9 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert main(["diarize", talk, none, *options]) == 0
     found = tmp_path / "out" / "talk.rttm"
     assert [turn.speaker for turn in read_rttm(found)] == ["SPEAKER_00", "anna"]
+    assert main(["diarize", talk, "-o", str(tmp_path / "own"), "--enroll", f"SPEAKER_00={anna}"]) == 0
+    own = read_rttm(tmp_path / "own" / "talk.rttm")
+    assert [turn.speaker for turn in own] == ["SPEAKER_01", "SPEAKER_00"], "two people have two labels"
     assert (tmp_path / "out" / "none.rttm").read_text() == ""
     found.write_text("")
     assert main(["diarize", talk, str(tmp_path / "bad.wav"), *options]) == 1
