@@ -45,7 +45,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from convert_ggml import main as convert_ggml
 from convert_to_ctranslate2 import convert
 
 SAMPLE_RATE = 16_000
@@ -429,6 +428,9 @@ def describe_processor() -> str:
 
 def make_parts(args: argparse.Namespace, folder: Path) -> list[Part]:
     """Make the recordings, and the cases in the order in which they run: the quickest first."""
+    # Here, as it imports torch, whose memory is not that of each engine's process.
+    from convert_ggml import main as convert_ggml
+
     all_clips = read_clips(args.manifest)
     clips = choose_clips(all_clips, args.clips)
     recordings = []  # kind, name, references, files
