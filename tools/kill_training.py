@@ -24,7 +24,8 @@ import sys
 import time
 from pathlib import Path
 
-from asr.system import RunConfig, find_checkpoints, load_state, load_system
+from asr.files import find_checkpoints
+from asr.system import RunConfig, load_state, load_system
 
 
 def start(

@@ -380,7 +380,10 @@ def _describe_spans(spans: list[tuple[float, float]]) -> str:
 # word, and over a second stream; nor SPHERE, in which it does not report that the end is missing.
 _LIBSNDFILE_KINDS = (b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b"caff", b"fLaC", b".snd")
 # Archives, documents and pictures that people mistake for audio. FFmpeg might find a frame of MP3 in them.
-_OTHER_KINDS = tuple(b"PK\x03\x04 \x1f\x8b %PDF \x89PNG \xff\xd8\xff GIF8 <! <h <H <?".split())
+_OTHER_KINDS = (
+    *(b"PK\x03\x04", b"\x1f\x8b", b"%PDF", b"\x89PNG", b"\xff\xd8\xff", b"GIF8"),
+    *(b"<!", b"<h", b"<H", b"<?"),
+)
 _TEXT_BYTES = bytes(range(0x20, 0x7F)) + b"\t\n\f\r"
 
 

@@ -28,9 +28,9 @@ def run(args: argparse.Namespace) -> int:
     from asr.errors import UserError
     from asr.evaluation.speech import read_references
     from asr.evaluation.word_times import align_utterances
-    from asr.files import find_family
+    from asr.files import find_family, find_model
     from asr.models.speech_model import choose_device, describe_device
-    from asr.system.run_config import find_model, load_system
+    from asr.system.run_config import load_system
 
     refuse_to_overwrite(args.manifest, args.output)
     if find_family(args.model, as_run=True) is not None:

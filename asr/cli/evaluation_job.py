@@ -24,18 +24,11 @@ from asr.evaluation.speech import (
     score_setups,
     write_texts,
 )
-from asr.files import Family, find_family, make_folder
+from asr.files import Family, find_family, find_model, make_folder
 from asr.models.speech_model import choose_device, describe_device
 from asr.scoring.counting import BASIC_RULES, describe_choice
 from asr.scoring.result import Score, tabulate, text_table, without_infinity
-from asr.system.run_config import (
-    System,
-    find_model,
-    find_resources,
-    load_any_system,
-    load_state,
-    require_speech,
-)
+from asr.system.run_config import System, find_resources, load_any_system, load_state, require_speech
 from asr.text.normalization import TextConfig, normalize, normalize_english
 from asr.train.preparation import log_unknown_share
 from asr.transcription.arguments import (

@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
 
 def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
     """Describe the folder of a trained model; also returns the file of its settings."""
-    from asr.system.run_config import find_model, load_any_system, load_bundled_decoding, load_state
+    from asr.files import find_model
+    from asr.system.run_config import load_any_system, load_bundled_decoding, load_state
     from asr.text.tokenizer import SPECIAL_TOKENS
 
     folder = find_model(path)

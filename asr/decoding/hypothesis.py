@@ -123,13 +123,12 @@ def join_encoded(parts: Sequence[EncodedAudio]) -> EncodedAudio:
     if len(parts) == 1:
         return parts[0]
     import torch  # here, since settings are checked without
+    from torch.nn import functional as F
 
     longest = max(part.encoded_BTD.size(1) for part in parts)
 
     def join(tensors: Sequence[Tensor]) -> Tensor:
-        return torch.cat(
-            [torch.nn.functional.pad(x_BTN, (0, 0, 0, longest - x_BTN.size(1))) for x_BTN in tensors]
-        )
+        return torch.cat([F.pad(x_BTN, (0, 0, 0, longest - x_BTN.size(1))) for x_BTN in tensors])
 
     encoded_BTD = join([part.encoded_BTD for part in parts])
     joined = EncodedAudio(parts[0].model, encoded_BTD, torch.cat([part.lengths_B for part in parts]))

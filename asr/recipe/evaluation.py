@@ -26,7 +26,7 @@ from asr.decoding.decode import offered_methods
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.evaluation.speech import DecodedSplit, decode_utterances, read_references
-from asr.files import replace_file
+from asr.files import find_model, replace_file
 from asr.models.speech_model import describe_device, limit_kernel_cache
 from asr.recipe.experiment import Experiment, PlannedRun, read_record
 from asr.scoring.counting import score
@@ -34,7 +34,7 @@ from asr.scoring.intervals import Interval
 from asr.scoring.result import Score
 from asr.scoring.significance import compare
 from asr.system.checkpoint import versions
-from asr.system.run_config import System, find_model, load_state, load_system
+from asr.system.run_config import System, load_state, load_system
 from asr.system.shipping import build_resources, read_training_texts
 from asr.text.normalization import TextConfig, normalize
 from asr.transcription.transcribe import Recognizer, Request

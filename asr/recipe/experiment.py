@@ -18,9 +18,9 @@ from asr import files
 from asr.config import describe_config
 from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.files import find_family, replace_file
+from asr.files import find_family, find_model, replace_file
 from asr.recipe.definition import Recipe, Study, SystemConf
-from asr.system.run_config import RunConfig, find_model
+from asr.system.run_config import RunConfig
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from asr.data.manifest import read_manifest
 from asr.errors import UserError
 from asr.evaluation.attention_pictures import draw_segment
 from asr.evaluation.plots import draw_learning_curve
+from asr.files import find_model
 from asr.recipe.evaluation import RESULTS, TABLE, Record, collect_texts, score_runs, write_table
 from asr.recipe.experiment import Experiment, PlannedRun, read_record, write_record
 from asr.scoring.counting import describe_choice
 from asr.scoring.result import Rows, markdown_table, percent, show_interval
-from asr.system.run_config import find_model, load_system
+from asr.system.run_config import load_system
 from asr.text.normalization import normalize
 from asr.train.monitor import read_log
 from asr.transcription.transcribe import Recognizer

@@ -14,7 +14,7 @@ import torch
 
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError, suggest
-from asr.files import find_family
+from asr.files import find_checkpoints, find_family, find_model
 from asr.recipe.definition import Recipe, Study, SystemConf
 from asr.recipe.evaluation import describe_machine, describe_origin, evaluate_run
 from asr.recipe.experiment import (
@@ -35,7 +35,7 @@ from asr.recipe.experiment import (
 )
 from asr.recipe.report import make_report
 from asr.system.checkpoint import find_commit
-from asr.system.run_config import RunConfig, find_checkpoints, find_model
+from asr.system.run_config import RunConfig
 from asr.train.loop import require_same_training, train_model
 from asr.train.preparation import hash_data
 

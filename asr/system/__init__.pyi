@@ -17,8 +17,6 @@ from .run_config import (
     SpecAugmentConfig as SpecAugmentConfig,
     System as System,
     TrainConfig as TrainConfig,
-    find_checkpoints as find_checkpoints,
-    find_model as find_model,
     find_resources as find_resources,
     load_any_system as load_any_system,
     load_language_model as load_language_model,

@@ -23,7 +23,7 @@ from asr.decoding.hypothesis import DecodingConfig, FusionModel
 from asr.decoding.ngram import Lexicon, ShallowFusion, build_ngram_model, collect_words, read_arpa
 from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.files import find_checkpoints, find_families, find_model, find_shipped, read_limited  # noqa: F401
+from asr.files import find_families, find_model, find_shipped, read_limited
 from asr.models import AnyModelConfig, LanguageModel, Net, SpeechModel, build_model
 from asr.models.layers import check_weights, without_weights
 from asr.models.speech_model import merge_low_rank

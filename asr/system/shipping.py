@@ -26,13 +26,13 @@ from asr.decoding.ngram import (
     token_vocabulary,
 )
 from asr.errors import UserError
+from asr.files import find_model
 from asr.models import Net
 from asr.system.checkpoint import save_checkpoint
 from asr.system.run_config import (
     BUNDLED_DECODING,
     RunConfig,
     System,
-    find_model,
     load_any_system,
     load_bundled_decoding,
     load_language_model,

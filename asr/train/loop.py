@@ -23,7 +23,7 @@ import torch
 from asr.batches.loader import translate_worker_errors
 from asr.config import find_differences
 from asr.errors import UserError
-from asr.files import claim_folder
+from asr.files import claim_folder, find_checkpoints
 from asr.models import Net
 from asr.system.checkpoint import (
     BackgroundWriter,
@@ -34,15 +34,7 @@ from asr.system.checkpoint import (
     save_checkpoint,
     write_checkpoint,
 )
-from asr.system.run_config import (
-    HIGHER_IS_BETTER,
-    MODEL_PREFIX,
-    RunConfig,
-    System,
-    find_checkpoints,
-    load_state,
-    read_tensors,
-)
+from asr.system.run_config import HIGHER_IS_BETTER, MODEL_PREFIX, RunConfig, System, load_state, read_tensors
 from asr.train.dev_scores import compute_dev_scores
 from asr.train.distributed import (
     Process,

@@ -30,12 +30,12 @@ from asr.data.packed import (
 )
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
-from asr.files import find_family
+from asr.files import find_checkpoints, find_family, find_model
 from asr.models import ModelConfig, Net, build_model
 from asr.models.encoders import make_frame_times, subsampled_lengths
 from asr.models.speech_model import is_low_rank
 from asr.scoring.counting import count_word_errors
-from asr.system.run_config import RunConfig, System, find_checkpoints, find_model, load_any_system
+from asr.system.run_config import RunConfig, System, load_any_system
 from asr.system.shipping import read_training_texts
 from asr.text.normalization import normalize
 from asr.text.tokenizer import Tokenizer, compute_fingerprint

@@ -259,7 +259,8 @@ def matches(source: str | Path, as_run: bool = False) -> bool:
 
 def find_run(path: Path) -> Path | None:
     """The model folder of a run that fine-tuned a whole Whisper, with its tokenizer; None if it is none."""
-    from asr.system.run_config import RunConfig, find_model
+    from asr.files import find_model
+    from asr.system.run_config import RunConfig
 
     try:
         folder = find_model(path)

@@ -14,13 +14,12 @@ from safetensors.torch import load_file, save_file
 
 from asr import files
 from asr.errors import UserError
-from asr.files import find_shipped
+from asr.files import find_model, find_shipped
 from asr.system import (
     RunConfig,
     average_weights,
     describe_commit,
     find_commit,
-    find_model,
     load_state,
     load_system,
     save_checkpoint,

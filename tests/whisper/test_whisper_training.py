@@ -21,10 +21,10 @@ from whisper_examples import VOCABULARY, make_weights, write_huggingface
 from asr.cli import main
 from asr.decoding import DecodingConfig, pad_tokens
 from asr.errors import UserError
-from asr.files import find_family
+from asr.files import find_checkpoints, find_family
 from asr.models import LowRankLinear, SpeechModel
 from asr.recipe import build_tasks, read_record, run_recipe
-from asr.system import RunConfig, find_checkpoints, load_any_system, load_system
+from asr.system import RunConfig, load_any_system, load_system
 from asr.text import SOS_ID, Tokenizer
 from asr.train import Learner, Process, prepare_system, train
 from asr.whisper import WhisperSystem, build_sizes, load_whisper, rename_weights
