@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import itertools
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import numpy as np
 import soundfile
@@ -30,6 +33,14 @@ def load_tiny() -> WhisperRecognizer:
     """Random weights that say much."""
     system = build_system(True, window_steps=200)  # of four seconds
     return WhisperRecognizer(system, "cpu", "float32", segmentation=SHORT, checks=ChecksConfig.off())
+
+
+def fail_once() -> WhisperRecognizer:
+    """The tiny model, whose first batch fails."""
+    model = load_tiny()
+    results = itertools.chain([RuntimeError("secret of the machine")], itertools.repeat(DEFAULT))
+    model.recognize = Mock(side_effect=results, wraps=model.recognize)  # type: ignore[method-assign]
+    return model
 
 
 def speak(seconds: float, seed: int = 0) -> np.ndarray:
@@ -66,6 +77,10 @@ def at_a_port(app: Any) -> Iterator[str]:
     finally:
         server.should_exit = server.force_exit = True
         thread.join(10)
+
+
+def connect(address: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(address.partition(":")[2])), timeout=10)
 
 
 def wait_until(is_true: Callable[[], object], seconds: float = 10.0) -> None:

@@ -53,6 +53,7 @@ def too_long(max_seconds: float) -> ApiError:
 # What a client tells a model is turned into tokens before anything else is served.
 Prompt = Annotated[str, pydantic.Field(max_length=10_000)]
 ShortText = Annotated[str, pydantic.Field(max_length=100)]
+Name = Annotated[str, pydantic.Field(min_length=1, max_length=100)]
 MAX_KNOWN_SPEAKERS = 4
 
 # --- what is asked for ----------------------------------------------------------------------------
@@ -103,7 +104,7 @@ class TranscriptionForm(TranslationForm):
     chunking_strategy: ServerVad | None = None
     """None: auto."""
     response_format: TranscriptionFormat = "json"  # type: ignore[assignment]
-    known_speaker_names: tuple[ShortText, ...] = ()
+    known_speaker_names: tuple[Name, ...] = ()
     known_speaker_references: tuple[str, ...] = ()
     """Data URLs of recordings in which each of them speaks alone."""
 
@@ -118,10 +119,9 @@ class TranscriptionForm(TranslationForm):
         files = {}
         for name, url in zip(names, urls, strict=True):
             kind, _, content = url.partition(";base64,")
+            lines = content.split() if kind[:5] == "data:" else []
             try:
-                files[name] = base64.b64decode(
-                    content if kind[:5] == "data:" and content else "-", validate=True
-                )
+                files[name] = base64.b64decode("".join(lines) or "-", validate=True)
             except ValueError:
                 raise refuse("known_speaker_references", "expected data:audio/wav;base64,FILE") from None
         return files

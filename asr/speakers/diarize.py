@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from asr.audio.reading import read_blocks
 from asr.audio.segmentation import Recording, find_runs, read_recording
 from asr.errors import UserError
 from asr.models.speech_model import choose_device
@@ -30,7 +29,7 @@ EDGE = (FIELD_SAMPLES - FRAME_SAMPLES) // 2  # samples before the first frame of
 BLOCK = 1 << 16  # frames whose votes are counted together: 18 minutes
 MAX_CLUSTERED = 4_000  # pieces; their distances take 64 MB
 MAX_SPEAKERS = 100
-KNOWN_SECONDS = 10.0  # of the recording of a known speaker, from a client of a server
+SHORTEST_REFERENCE, LONGEST_REFERENCE = 2.0, 10.0  # seconds, as OpenAI asks
 INNER_GAP, PIECE = 12, 118  # frames; one local speaker may be two similar voices, so pieces are short
 SAME = 0.7  # of the frames of two pieces: the later one is not embedded again
 MIN_ALONE = 12  # frames; of a piece with fewer without overlap, all are embedded
@@ -69,7 +68,11 @@ class Diarizer:
     """Finds turns of `least` to `most` speakers. In each of `enrolled` speaks the named one alone."""
 
     def __init__(
-        self, models: SpeakerModels, least: int, most: int, enrolled: Mapping[str, Recording] | None = None
+        self,
+        models: SpeakerModels,
+        least: int = 1,
+        most: int = MAX_SPEAKERS,
+        enrolled: Mapping[str, Recording] | None = None,
     ) -> None:
         self.models, self.least, self.most = models, least, most
         self._enrolled: dict[str, np.ndarray] = {}
@@ -103,28 +106,13 @@ class Diarizer:
         return label_speakers(transcript, self.find_turns(recording)[0])
 
 
-class Labeler:
-    """Labels transcripts with the speakers of their recordings. `known`: files of each one alone."""
-
-    def __init__(
-        self, models: SpeakerModels, known: Mapping[str, bytes], lock: AbstractContextManager[Any]
-    ) -> None:
-        self._lock, source = lock, "known_speaker_references"
-
-        def check(seconds: float) -> None:
-            if seconds > KNOWN_SECONDS:
-                raise UserError(f"{source}: longer than {KNOWN_SECONDS:g} s")
-
-        enrolled = {
-            name: Recording(source, content=functools.partial(bytes, file), on_read=check)
-            for name, file in known.items()
-        }
-        with lock:  # one recording at a time
-            self._diarizer = Diarizer(models, 1, MAX_SPEAKERS, enrolled)
-
-    def __call__(self, recording: Recording, transcript: Transcript) -> Transcript:
-        with self._lock:
-            return self._diarizer.label(recording, transcript)
+def read_reference(source: str, file: bytes) -> Recording:
+    """The recording of a speaker whom a client knows. `source` names it in messages."""
+    blocks = read_blocks(source, SAMPLE_RATE, block_seconds=LONGEST_REFERENCE, content=file)
+    audio_S, more_S = next(blocks), next(blocks, None)
+    if more_S is not None or len(audio_S) < SHORTEST_REFERENCE * SAMPLE_RATE:
+        raise UserError(f"{source}: expected {SHORTEST_REFERENCE:g} to {LONGEST_REFERENCE:g} s of audio")
+    return Recording(source, content=audio_S, sample_rate=SAMPLE_RATE)
 
 
 def load_diarizer(args: Namespace) -> Diarizer:

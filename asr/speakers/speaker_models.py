@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -76,19 +77,25 @@ NAMES = {kind: (f"{kind}.safetensors", Path(known.path).name) for kind, known in
 
 @dataclass(frozen=True)
 class SpeakerModels:
-    """The two models that tell who speaks when, on one device and in evaluation mode."""
+    """The two models that tell who speaks when, on one device and in evaluation mode.
+
+    Threads take turns, batch by batch: a short recording does not wait for a long one.
+    """
 
     embedding: CamPlusPlus
     segmentation: PyanNet
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # title, license, origin and sizes
+    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def embed(self, waveforms: Sequence[Tensor]) -> Tensor:
         """(N, D): embeddings of length 1 of mono waveforms at 16 kHz, each of 25 ms or more."""
-        return self.embedding.embed(waveforms)
+        with self._turn:
+            return self.embedding.embed(waveforms)
 
     def segment(self, windows_BS: Tensor, *, probabilities: bool = False) -> Tensor:
         """(B, frames, 3): 1 where a speaker is active, else 0; or the probability of it."""
-        return self.segmentation.segment(windows_BS, probabilities=probabilities)
+        with self._turn:
+            return self.segmentation.segment(windows_BS, probabilities=probabilities)
 
 
 def load_speaker_models(path: str | Path | None, device: str | torch.device = "cpu") -> SpeakerModels:

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from asr.errors import UserError, plural, shorten
 from asr.transcripts.subtitles import Cue, SubtitlesConfig, build_cues, to_milliseconds
@@ -431,16 +432,11 @@ def _write_ctm(transcript: Transcript) -> str:
         for word in segment.words:
             start, end = to_milliseconds(word.start), to_milliseconds(word.end)
             times = f"{_milli(start)} {_milli(max(0, end - start))}"
-            columns = [
-                escape_id(transcript.id),
-                str(segment.channel or 1),
-                times,
-                "_".join(clean(word.text).split()),
-            ]
-            columns.append(_decimal(word.confidence))
+            text, confidence = "_".join(clean(word.text).split()), _decimal(word.confidence)
             if segment.diarized is not None:  # as in NIST's rich transcriptions, after the type of the token
-                columns = [*columns[:-1], columns[-1] or "NA", "lex", escape_id(segment.diarized)]
-            rows.append(" ".join(columns).rstrip(" ") + "\n")
+                confidence = f"{confidence or 'NA'} lex {escape_id(segment.diarized)}"
+            row = f"{escape_id(transcript.id)} {segment.channel or 1} {times} {text} {confidence}"
+            rows.append(row.rstrip(" ") + "\n")
     return "".join(rows)
 
 
@@ -501,14 +497,8 @@ WRITERS: dict[str, Writer] = {
 def escape_id(name: str) -> str:
     """A name for ctm, stm and trn, as in URLs: %20 for a space. What has meaning there: white space,
     brackets, the semicolon of a comment; and the percent sign, so that different names stay different."""
-    return (
-        re.sub(
-            r"[\s\x00-\x1f\x7f-\x9f();%\ud800-\udfff]",
-            lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass")),
-            name,
-        )
-        or "%"
-    )
+    special = r"[\s\x00-\x1f\x7f-\x9f();%\ud800-\udfff]"
+    return re.sub(special, lambda match: quote(match[0], errors="surrogatepass"), name) or "%"
 
 
 def clean(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from serve_examples import RATE, at_a_port, encode, make_app, speak, wait_until
+from serve_examples import RATE, at_a_port, connect, encode, make_app, speak, wait_until
 from starlette.testclient import TestClient
 
 from asr.serve import Session
@@ -145,10 +145,6 @@ def address(app: Any) -> Iterator[str]:
         yield address
 
 
-def connect(address: str) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", int(address.partition(":")[2])), timeout=10)
-
-
 def test_slow_clients_hold_up_nobody(address: str, app: Any) -> None:
     """Many connections that never end their requests; another is answered meanwhile."""
     links = [connect(address) for _ in range(50)]
@@ -224,7 +220,6 @@ def make_mov_alias(url: str) -> bytes:
 def test_files_that_name_others_open_nothing(client: TestClient, tmp_path: Path) -> None:
     secret = tmp_path / "secret.wav"
     secret.write_bytes(AUDIO)
-    called: list[Any] = []
     with socket.create_server(("127.0.0.1", 0)) as canary:
         canary.settimeout(0.5)
         url = f"http://127.0.0.1:{canary.getsockname()[1]}/"
@@ -233,5 +228,4 @@ def test_files_that_name_others_open_nothing(client: TestClient, tmp_path: Path)
             is_own = name == "mov-alias"  # whose own bytes are then its sound
             assert answer.status_code == 400 or is_own or answer.json()["text"] == "", (name, answer.text)
         with pytest.raises(TimeoutError):
-            called.append(canary.accept())
-    assert not called
+            canary.accept()

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
-import itertools
+import json
 import logging
 import select
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hostile_audio import encode_media
-from serve_examples import RATE, at_a_port, encode, load_tiny, make_app, speak, wait_until
+from serve_examples import RATE, at_a_port, connect, encode, fail_once, load_tiny, make_app, speak, wait_until
+from speaker_examples import MODELS
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from asr.errors import UserError
 from asr.serve import Keys
+from asr.speakers import speaker_models
 
 URL = "/v1/audio/transcriptions"
 AUDIO = encode(speak(4.0))
@@ -53,9 +59,8 @@ def gated() -> Iterator[Gated]:
 
 
 def post(client: TestClient, content: bytes = AUDIO, headers: Any = None, **fields: Any) -> Any:
-    return client.post(
-        URL, files={"file": ("a.wav", content)}, data={"model": "tiny"} | fields, headers=headers
-    )
+    file = {"file": ("a.wav", content)}
+    return client.post(URL, files=file, data={"model": "tiny"} | fields, headers=headers)
 
 
 @contextlib.contextmanager
@@ -72,6 +77,29 @@ def busy(
         gated.gate.release(1000)
         thread.join(10)
         assert answers[0].status_code == 200
+
+
+def test_labels_of_a_short_file_do_not_wait_for_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, gate, diarized = threading.Event(), threading.Event(), {"response_format": "diarized_json"}
+
+    def segment(windows_BS: Any) -> Any:
+        if len(windows_BS) > 1:
+            begun.set()
+            assert gate.wait(10)
+        return MODELS.segment(windows_BS)
+
+    models = SimpleNamespace(segment=segment, embed=MODELS.embed)
+    monkeypatch.setattr(speaker_models, "load_speaker_models", lambda path, device: models)
+    with TestClient(make_app()) as client, ThreadPoolExecutor() as pool:
+        long = pool.submit(post, client, encode(speak(13.0)), **diarized)
+        assert begun.wait(20) and post(client, **diarized).status_code == 200
+        gate.set()
+        assert long.result(20).status_code == 200
+
+
+def test_wrong_speaker_models_are_told_at_the_start() -> None:
+    with pytest.raises(UserError, match=r"absent\.pt: no such file"):
+        make_app(speaker_model="absent.pt")
 
 
 @pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer ", "Basic open sesame", "Bearer öpen"])
@@ -141,11 +169,6 @@ def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
     with at_a_port(make_app()) as address, connect(address) as link:
         send_head(link, "content-length: 1000")
         assert b" 408 " in link.recv(4096)
-
-
-def connect(address: str) -> socket.socket:
-    host, _, port = address.partition(":")
-    return socket.create_connection((host, int(port)), timeout=5)
 
 
 def send_head(link: socket.socket, header: str) -> None:
@@ -218,16 +241,7 @@ def test_a_client_that_leaves_is_forgotten(gated: Gated, stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", ["false", "true"])
 def test_a_model_that_fails_fails_its_request_alone(stream: str, caplog: pytest.LogCaptureFixture) -> None:
-    model = load_tiny()
-    recognize, faults = model.recognize, itertools.chain([True], itertools.repeat(False))
-
-    def fail_once(segments: Any, request: Any) -> Any:
-        if next(faults):
-            raise RuntimeError("secret of the machine")
-        return recognize(segments, request)
-
-    model.recognize = fail_once  # type: ignore[method-assign]
-    with TestClient(make_app(recognizer=model)) as client:
+    with TestClient(make_app(recognizer=fail_once())) as client:
         answer = post(client, encode(speak(2.0)), stream=stream)
         assert "internal_error" in answer.text and "secret" not in answer.text
         assert answer.status_code == (500 if stream == "false" else 200)
@@ -236,24 +250,17 @@ def test_a_model_that_fails_fails_its_request_alone(stream: str, caplog: pytest.
 
 
 def test_a_full_disk_is_no_fault_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    import errno
-
-    def fill(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("tempfile.SpooledTemporaryFile.rollover", fill)
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr("tempfile.SpooledTemporaryFile.rollover", full)
     with TestClient(make_app()) as client:
         answer = post(client)
         assert answer.status_code == 503 and "No space left" in answer.json()["error"]["message"]
 
 
 def test_a_request_is_one_line_of_json_without_texts_and_names(caplog: pytest.LogCaptureFixture) -> None:
-    import json
-
     with TestClient(make_app()) as client, caplog.at_level(logging.INFO, "asr.serve.app"):
-        answer = client.post(
-            URL, files={"file": ("secret.wav", AUDIO)}, data={"model": "tiny", "prompt": "ab"}
-        )
+        secret = {"file": ("secret.wav", AUDIO)}
+        answer = client.post(URL, files=secret, data={"model": "tiny", "prompt": "ab"})
     (record,) = [record for record in caplog.records if record.getMessage().startswith("request ")]
     line = json.loads(record.getMessage().removeprefix("request "))
     assert line["request_id"] == answer.headers["x-request-id"]

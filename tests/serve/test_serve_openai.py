@@ -17,8 +17,9 @@ import pytest
 from serve_examples import RATE, SURE, at_a_port, encode, load_tiny, make_app, speak
 from speaker_examples import MODELS, make_audio
 
+from asr.audio.segmentation import make_recording
 from asr.serve import Keys
-from asr.speakers import speaker_models
+from asr.speakers import Diarizer, speaker_models
 from asr.transcription import Model
 from asr.transcripts.transcript import format_transcript
 
@@ -78,38 +79,47 @@ def test_streaming(client: openai.OpenAI, expected: Any) -> None:
     assert events[-1].type == "transcript.text.done" and events[-1].usage.seconds == 6
 
 
-def test_speakers(address: str, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Known ones have their names; a stream has the same segments, at its end."""
+def test_speakers(client: openai.OpenAI, recognizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known one may have a label of ours; a stream has the same segments, at its end."""
     monkeypatch.setattr(speaker_models, "load_speaker_models", lambda path, device: MODELS)
-    talk = encode(make_audio([(0.2, 2.2, 0), (2.6, 4.6, 1)], 5.0))
-    known = base64.b64encode(encode(make_audio([(0.0, 3.0, 1)], 3.0))).decode()
+    talk, voice = make_audio([(0.2, 2.2, 0), (2.6, 4.6, 1)], 5.0), make_audio([(0.0, 2.0, 1)], 2.0)
     options: Any = {
-        "known_speaker_names": ["Ann"],
-        "known_speaker_references": [f"data:audio/wav;base64,{known}"],
+        "known_speaker_names": ["SPEAKER_00"],
+        "known_speaker_references": [to_url(encode(voice))],
         "response_format": "diarized_json",
     }
 
     def ask(**more: Any) -> Any:
-        return client.audio.transcriptions.create(model="tiny", file=("a.wav", talk), **options, **more)
+        file = ("a.wav", encode(talk))
+        return client.audio.transcriptions.create(model="tiny", file=file, **options, **more)
 
     answer = ask()
     type(answer).model_validate(answer.model_dump())
-    assert {segment.speaker for segment in answer.segments} == {"SPEAKER_00", "Ann"}
-    assert " ".join(segment.text for segment in answer.segments) == answer.text and answer.duration == 5.0
+    diarizer = Diarizer(MODELS, enrolled={"SPEAKER_00": make_recording(voice, RATE)})
+    plain = Model(recognizer).transcribe(talk, RATE, decoding=SURE)
+    labeled = [(one.speaker, one.text) for one in diarizer.label(make_recording(talk, RATE), plain).segments]
+    assert [(one.speaker, one.text) for one in answer.segments] == labeled
+    assert [*dict.fromkeys(name for name, _ in labeled)] == ["SPEAKER_01", "SPEAKER_00"]
+    assert answer.text == plain.text and answer.duration == 5.0
     *segments, done = ask(stream=True)
     assert [one.model_dump() for one in segments] == [one.model_dump() for one in answer.segments]
     assert done.text == answer.text
-    long = encode(make_audio([], 11.0))
-    for wrong, problem in (b"no audio", "not audio"), (long, "longer than 10 s"), (long[:32000], "no speech"):
-        url = f"data:audio/wav;base64,{base64.b64encode(wrong).decode()}"
-        for own, told in (
-            (url, problem),
-            ("https://example.org/a.wav", "expected data"),
-            (url + "%", "expected"),
-        ):
-            options["known_speaker_references"] = [own]
-            with pytest.raises(openai.BadRequestError, match=f"known_speaker_references: .*{told}"):
-                ask()
+    for wrong, problem in {
+        to_url(b"no audio"): "recording 1: .*not audio",
+        to_url(encode(make_audio([(0.0, 10.1, 1)], 10.1))): "recording 1: expected 2 to 10 s",
+        to_url(encode(voice[:-1])): "recording 1: expected 2 to 10 s",
+        to_url(encode(0.01 * voice)): "recording 1: no speech",
+        "https://example.org/a.wav": "expected data",
+        to_url(encode(voice)) + "%": "expected data",
+    }.items():
+        options["known_speaker_references"] = [wrong]
+        with pytest.raises(openai.BadRequestError, match=f"references: {problem}") as caught:
+            ask()
+        assert caught.value.param == "known_speaker_references"
+
+
+def to_url(file: bytes) -> str:
+    return f"data:audio/wav;base64,{base64.encodebytes(file).decode()}"
 
 
 def test_other_fields(client: openai.OpenAI) -> None:

@@ -151,6 +151,7 @@ def test_speakers_are_renamed_everywhere(page: Page, monkeypatch: pytest.MonkeyP
     page.once("dialog", lambda dialog: dialog.accept("Ann <b>"))
     page.locator(".speaker").first.focus()
     page.keyboard.press("Enter")
+    expect(page.locator(".speaker").first).to_be_focused()
     renamed = [label.replace("SPEAKER_00", "Ann <b>") for label in labels]
     assert page.locator(".speaker").all_inner_texts() == renamed
     saved = {name: download(page, name) for name in ("txt", "srt", "vtt", "json")}

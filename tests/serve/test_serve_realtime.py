@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from serve_examples import RATE, at_a_port, load_tiny, make_app, speak, wait_until
+from serve_examples import RATE, at_a_port, fail_once, load_tiny, make_app, speak, wait_until
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
@@ -78,9 +78,8 @@ def test_a_session_begins_and_is_described(client: TestClient) -> None:
         assert created["session"]["type"] == "transcription"
         assert audio["format"] == {"type": "audio/pcm", "rate": 24000}
         assert audio["transcription"]["model"] == "tiny" and audio["turn_detection"]["type"] == "server_vad"
-        updated = update(
-            socket, **PCM, transcription={"model": "tiny", "language": "de"}, turn_detection=None
-        )
+        german = {"model": "tiny", "language": "de"}
+        updated = update(socket, **PCM, transcription=german, turn_detection=None)
         assert updated["type"] == "session.updated"
         audio = updated["session"]["audio"]["input"]
         assert audio["format"]["rate"] == RATE and audio["turn_detection"] is None
@@ -91,11 +90,8 @@ def test_a_pause_ends_an_item_and_its_events_come_in_order(client: TestClient) -
     with session(client, turn_detection={"type": "server_vad", "silence_duration_ms": 500}) as socket:
         append(socket, to_pcm(AUDIO))
         events = receive_until(socket, f"{KIND}.completed", 2)
-    first = [
-        event
-        for event in events
-        if event.get("item_id", event.get("item", {}).get("id")) == events[0]["item_id"]
-    ]
+    own = events[0]["item_id"]
+    first = [one for one in events if one.get("item_id", one.get("item", {}).get("id")) == own]
     kinds = [event["type"] for event in first]
     buffer, item = "input_audio_buffer", "conversation.item"
     expected = [f"{buffer}.speech_started", f"{buffer}.speech_stopped", f"{buffer}.committed"]
@@ -223,10 +219,8 @@ def test_who_may_not_come_in_is_told_before_the_socket_opens() -> None:
             ("/v1/realtime?intent=conversation", None, {"authorization": "Bearer sesame"}),
             ("/v1/realtime?model=huge", None, {"authorization": "Bearer sesame"}),
         ):
-            with (
-                pytest.raises(WebSocketDisconnect),
-                client.websocket_connect(url, protocols, headers=headers) as socket,
-            ):
+            link = client.websocket_connect(url, protocols, headers=headers)
+            with pytest.raises(WebSocketDisconnect), link as socket:
                 socket.receive_json()
         protocols = ["realtime", "openai-insecure-api-key.sesame"]
         with client.websocket_connect(URL, protocols) as socket:
@@ -246,16 +240,8 @@ def test_a_session_ends_with_its_client(client: TestClient) -> None:
 
 
 def test_a_model_that_fails_fails_its_turn_alone() -> None:
-    model = load_tiny()
-    recognize, faults = model.recognize, [RuntimeError("secret")]
-
-    def fail_once(segments: Any, request: Any) -> Any:
-        if faults:
-            raise faults.pop()
-        return recognize(segments, request)
-
-    model.recognize = fail_once  # type: ignore[method-assign]
-    with TestClient(make_app(recognizer=model)) as client, session(client, turn_detection=None) as socket:
+    app = make_app(recognizer=fail_once())
+    with TestClient(app) as client, session(client, turn_detection=None) as socket:
         append(socket, to_pcm(AUDIO[: 3 * RATE]))
         failed = receive_until(socket, f"{KIND}.failed")[-1]
         assert failed["error"]["code"] == "transcription_failed" and "secret" not in str(failed)

@@ -319,15 +319,15 @@ function showSpeaker(label) {
   const button = document.createElement("button");
   button.type = "button";
   button.className = `speaker color-${[...names.keys()].indexOf(label) % 6}`;
+  button.dataset.speaker = label;
   button.textContent = names.get(label);
   button.title = "Rename this speaker";
   button.onclick = () => {
     const name = prompt(`Name of ${names.get(label)}`, names.get(label))?.trim();
     if (!name) return;
     names.set(label, name);
-    if (isEditing()) takeEdits();
-    show();
-    if (isEditing()) startEditing();
+    const same = `[data-speaker="${CSS.escape(label)}"]`;
+    document.querySelectorAll(same).forEach((other) => (other.textContent = name));
   };
   return button;
 }
