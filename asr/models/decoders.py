@@ -210,12 +210,12 @@ class DecoderLayer(nn.Module):
         block = self.self_attention_block
         is_causal = all_of_BU is None
         update = self.self_attention(block.norm(x_BUD), all_of_BU, causal=is_causal, cache=cache)
-        x_BUD = x_BUD + block.dropout(update)
+        x_BUD = block.add(x_BUD, update)
         block = self.cross_attention_block
         attended, weights_BHUT = self.cross_attention(block.norm(x_BUD), memory, weights_of, bias_BUT)
-        x_BUD = x_BUD + block.dropout(attended)
+        x_BUD = block.add(x_BUD, attended)
         block = self.feed_forward_block
-        return x_BUD + block.dropout(self.feed_forward(block.norm(x_BUD))), weights_BHUT
+        return block.add(x_BUD, self.feed_forward(block.norm(x_BUD))), weights_BHUT
 
 
 class TransformerDecoderState(DecoderState):
@@ -260,8 +260,10 @@ class TransformerDecoder(Decoder):
     def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> TransformerDecoderState:
         mask_BT = length_mask(encoded_lengths_B.clamp(min=1), encoded_BTD.size(1))
         layers = cast(list[DecoderLayer], self.layers)
+        memories = [layer.cross_attention.precompute_kv(encoded_BTD, mask_BT) for layer in layers]
+        # Contiguous: each step of decoding reads them again, head by head.
         return TransformerDecoderState(
-            [layer.cross_attention.precompute_kv(encoded_BTD, mask_BT) for layer in layers]
+            [EncoderKV(kv.keys_BHSK.contiguous(), kv.values_BHSK.contiguous(), kv.bias_BS) for kv in memories]
         )
 
     def step(

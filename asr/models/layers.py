@@ -260,6 +260,7 @@ class Rotary(nn.Module):
 
 
 MANY_KEYS = 256  # more than a text has tokens, so those of a recording
+FEW_SCORES = 4096  # a call takes longer than they do
 BLOCK_SCORES = 4_000_000  # 8 MB
 
 Window = tuple[int, int]  # each step attends to so many steps before it, itself, and so many after it
@@ -325,9 +326,9 @@ class SelfAttention(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         """`mask_BT` is True at real steps (None: all are). With a cache, x holds the new steps only."""
-        queries, keys, values = (
-            split_heads(part, self.num_heads) for part in self.project_in(x_BTD).chunk(3, dim=-1)
-        )
+        batch, length, dim = x_BTD.shape
+        parts_BTEHK = self.project_in(x_BTD).view(batch, length, 3, self.num_heads, dim // self.num_heads)
+        queries, keys, values = parts_BTEHK.transpose(1, 3).unbind(2)  # (B, H, T, K) each
         start = 0 if cache is None else len(cache)
         if self.rotary is not None:
             queries, keys = self.rotary(queries, start), self.rotary(keys, start)
@@ -404,10 +405,11 @@ def attend(queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: T
     is_single, is_training = queries_BHTK.size(2) == 1, torch.is_grad_enabled()
     if is_on_cpu and is_half and not is_training and not is_single:
         return _attend_in_blocks(queries_BHTK, keys_BHSK, values_BHSK, mask)
-    # PyTorch's own takes two to five times as long: backwards in half precision, or for one query. In half
-    # precision products compile a kernel for each shape, so keys that grow token by token are left to it.
-    is_slow = is_training if is_half else is_single
-    if not (is_on_cpu and (is_slow or (is_single and keys_BHSK.size(2) >= MANY_KEYS))):
+    # PyTorch's own takes two to five times as long backwards in half precision, and longer for one query. In
+    # half precision products compile a kernel for each shape, so keys that grow token by token are left to it.
+    num_keys = keys_BHSK.size(2)
+    is_slow = is_training if is_half else is_single and keys_BHSK[..., 0].numel() > FEW_SCORES
+    if not (is_on_cpu and (is_slow or (is_half and is_single and num_keys >= MANY_KEYS))):
         return F.scaled_dot_product_attention(queries_BHTK, keys_BHSK, values_BHSK, attn_mask=mask)
     scores_BHTS = queries_BHTK * queries_BHTK.size(-1) ** -0.5 @ keys_BHSK.mT
     if mask is not None:
@@ -474,7 +476,8 @@ def _self_attention_mask(
 
 def split_heads(x_BTD: Tensor, num_heads: int) -> Tensor:
     """(B, T, D) to (B, H, T, K)."""
-    return x_BTD.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+    batch, length, dim = x_BTD.shape
+    return x_BTD.view(batch, length, num_heads, dim // num_heads).transpose(1, 2)
 
 
 def merge_heads(x_BHTK: Tensor) -> Tensor:
