@@ -76,11 +76,15 @@ class Subsampling(nn.Module):
         for convolution in self.convolutions:
             lengths_B = subsampled_lengths(lengths_B, 2)
             x_BCTF = convolution(x_BCTF)
-            # A convolution writes into the padding, where the next one would read it. A product keeps the
-            # memory format on the way back, which `masked_fill_` loses.
-            is_step_BT = length_mask(lengths_B, x_BCTF.size(2))
-            x_BCTF = x_BCTF.mul_(is_step_BT[:, None, :, None]).relu_()
-        return self.norm(self.project(x_BCTF[:batch].permute(0, 2, 3, 1).flatten(2))), lengths_B
+            # A convolution writes into the padding, where the next one would read it. On the way back `relu_`
+            # lets nothing through where there are zeros.
+            with torch.no_grad():
+                x_BCTF.mul_(length_mask(lengths_B, x_BCTF.size(2))[:, None, :, None])
+            x_BCTF = x_BCTF.relu_()
+        x_BTFC = x_BCTF.permute(0, 2, 3, 1)
+        if len(x_BTFC) > batch:  # a slice of all would lose the memory format on the way back
+            x_BTFC = x_BTFC[:batch]
+        return self.norm(self.project(x_BTFC.flatten(2))), lengths_B
 
 
 class LayeredEncoderConfig(EncoderConfig):
@@ -289,15 +293,16 @@ class DepthwiseConvolution(nn.Module):
             x_BDT = F.conv1d(x_BTD.mT, weight_DK[:, None], padding=self.kernel // 2, groups=len(weight_DK))
             return x_BDT.mT + self.bias_D.to(x_BTD.dtype)
         batch, length, dim = x_BTD.shape
-        num_blocks = -(-length // self.block)
-        span = self.block + self.kernel - 1
+        block = max(self.block, self.kernel)  # an output then depends on its block and the next one alone
+        num_blocks = -(-length // block)
+        span, before = block + self.kernel - 1, self.kernel // 2
         # The kernel and `block` zeros, repeated and cut into rows one element shorter, move one step a row.
-        row = F.pad(weight_DK, (0, self.block)).repeat(1, self.block)
-        band = row[:, : self.block * span].view(dim, self.block, span)
-        tail = num_blocks * self.block - length
-        padded = F.pad(x_BTD, (0, 0, self.kernel // 2, self.kernel // 2 + tail))
-        spans = padded.unfold(1, span, self.block).permute(2, 0, 1, 3).reshape(dim, batch * num_blocks, span)
-        convolved = torch.bmm(spans, band.transpose(1, 2)).view(dim, batch, num_blocks * self.block)
+        band = F.pad(weight_DK, (0, block)).repeat(1, block)[:, : block * span].view(dim, block, span)
+        padded = F.pad(x_BTD.permute(2, 0, 1), (before, (num_blocks + 1) * block - before - length))
+        blocks = padded.view(dim, batch, num_blocks + 1, block)
+        # Not by `unfold`, whose way back takes several times as long.
+        spans = torch.cat([blocks[:, :, :-1], blocks[:, :, 1:, : self.kernel - 1]], dim=-1).flatten(1, 2)
+        convolved = torch.bmm(spans, band.transpose(1, 2)).view(dim, batch, num_blocks * block)
         return convolved[:, :, :length].permute(1, 2, 0) + self.bias_D.to(x_BTD.dtype)
 
 

@@ -255,12 +255,11 @@ class Rotary(nn.Module):
         codes_TK = self.positions.codes(start + x_BHTK.size(-2), x_BHTK.device)[start:].to(x_BHTK.dtype)
         sines, cosines = codes_TK.unflatten(-1, (-1, 2)).unbind(-1)
         # Pair i is (i, i + K/2): whole halves move, not every other one.
-        first, second = x_BHTK.chunk(2, dim=-1)
-        return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
+        sines_TK, cosines_TK = torch.cat([-sines, sines], dim=-1), torch.cat([cosines, cosines], dim=-1)
+        return torch.addcmul(x_BHTK * cosines_TK, x_BHTK.roll(x_BHTK.size(-1) // 2, -1), sines_TK)
 
 
 MANY_KEYS = 256  # more than a text has tokens, so those of a recording
-FEW_SCORES = 4096  # a call takes longer than they do
 BLOCK_SCORES = 4_000_000  # 8 MB
 
 Window = tuple[int, int]  # each step attends to so many steps before it, itself, and so many after it
@@ -326,12 +325,11 @@ class SelfAttention(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         """`mask_BT` is True at real steps (None: all are). With a cache, x holds the new steps only."""
-        batch, length, dim = x_BTD.shape
-        parts_BTEHK = self.project_in(x_BTD).view(batch, length, 3, self.num_heads, dim // self.num_heads)
-        queries, keys, values = parts_BTEHK.transpose(1, 3).unbind(2)  # (B, H, T, K) each
-        start = 0 if cache is None else len(cache)
+        heads_BHTK = split_heads(self.project_in(x_BTD), 3 * self.num_heads)
+        compared_BHTK, values = heads_BHTK.split([2 * self.num_heads, self.num_heads], dim=1)
         if self.rotary is not None:
-            queries, keys = self.rotary(queries, start), self.rotary(keys, start)
+            compared_BHTK = self.rotary(compared_BHTK, 0 if cache is None else len(cache))
+        queries, keys = compared_BHTK.chunk(2, dim=1)
         if cache is not None:
             keys, values = cache.append(keys, values)
         mask = _self_attention_mask(mask_BT, queries, keys, causal, self.window)
@@ -405,11 +403,10 @@ def attend(queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: T
     is_single, is_training = queries_BHTK.size(2) == 1, torch.is_grad_enabled()
     if is_on_cpu and is_half and not is_training and not is_single:
         return _attend_in_blocks(queries_BHTK, keys_BHSK, values_BHSK, mask)
-    # PyTorch's own takes two to five times as long backwards in half precision, and longer for one query. In
-    # half precision products compile a kernel for each shape, so keys that grow token by token are left to it.
-    num_keys = keys_BHSK.size(2)
-    is_slow = is_training if is_half else is_single and keys_BHSK[..., 0].numel() > FEW_SCORES
-    if not (is_on_cpu and (is_slow or (is_half and is_single and num_keys >= MANY_KEYS))):
+    # PyTorch's own takes twice as long: backwards in half precision, or for one query and many keys. In half
+    # precision products compile a kernel for each shape, so keys that grow token by token are left to it.
+    is_slow = (is_training and is_half) or (is_single and keys_BHSK.size(2) >= MANY_KEYS)
+    if not (is_on_cpu and is_slow):
         return F.scaled_dot_product_attention(queries_BHTK, keys_BHSK, values_BHSK, attn_mask=mask)
     scores_BHTS = queries_BHTK * queries_BHTK.size(-1) ** -0.5 @ keys_BHSK.mT
     if mask is not None:
