@@ -260,10 +260,13 @@ class TransformerDecoder(Decoder):
     def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> TransformerDecoderState:
         mask_BT = length_mask(encoded_lengths_B.clamp(min=1), encoded_BTD.size(1))
         layers = cast(list[DecoderLayer], self.layers)
-        memories = [layer.cross_attention.precompute_kv(encoded_BTD, mask_BT) for layer in layers]
+        projected = (layer.cross_attention.precompute_kv(encoded_BTD, mask_BT) for layer in layers)
         # Contiguous: each step of decoding reads them again, head by head.
         return TransformerDecoderState(
-            [EncoderKV(kv.keys_BHSK.contiguous(), kv.values_BHSK.contiguous(), kv.bias_BS) for kv in memories]
+            [
+                EncoderKV(kv.keys_BHSK.contiguous(), kv.values_BHSK.contiguous(), kv.bias_BS)
+                for kv in projected
+            ]
         )
 
     def step(

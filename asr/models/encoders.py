@@ -78,13 +78,11 @@ class Subsampling(nn.Module):
             x_BCTF = convolution(x_BCTF)
             # A convolution writes into the padding, where the next one would read it. On the way back `relu_`
             # lets nothing through where there are zeros.
-            with torch.no_grad():
-                x_BCTF.mul_(length_mask(lengths_B, x_BCTF.size(2))[:, None, :, None])
+            x_BCTF.detach().mul_(length_mask(lengths_B, x_BCTF.size(2))[:, None, :, None])
             x_BCTF = x_BCTF.relu_()
-        x_BTFC = x_BCTF.permute(0, 2, 3, 1)
-        if len(x_BTFC) > batch:  # a slice of all would lose the memory format on the way back
-            x_BTFC = x_BTFC[:batch]
-        return self.norm(self.project(x_BTFC.flatten(2))), lengths_B
+        if len(x_BCTF) > batch:  # a slice of all would lose the memory format on the way back
+            x_BCTF = x_BCTF[:batch]
+        return self.norm(self.project(x_BCTF.permute(0, 2, 3, 1).flatten(2))), lengths_B
 
 
 class LayeredEncoderConfig(EncoderConfig):

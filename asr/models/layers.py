@@ -361,9 +361,7 @@ class CrossAttention(nn.Module):
         self.project_out = nn.Linear(dim, dim)
 
     def precompute_kv(self, encoded_BSD: Tensor, mask_BS: Tensor | None) -> EncoderKV:
-        keys, values = (
-            split_heads(part, self.num_heads) for part in self.project_memory(encoded_BSD).chunk(2, dim=-1)
-        )
+        keys, values = split_heads(self.project_memory(encoded_BSD), 2 * self.num_heads).chunk(2, dim=1)
         bias_BS = None if mask_BS is None else as_bias(mask_BS, keys)
         return EncoderKV(keys, values, bias_BS)
 
@@ -473,8 +471,7 @@ def _self_attention_mask(
 
 def split_heads(x_BTD: Tensor, num_heads: int) -> Tensor:
     """(B, T, D) to (B, H, T, K)."""
-    batch, length, dim = x_BTD.shape
-    return x_BTD.view(batch, length, num_heads, dim // num_heads).transpose(1, 2)
+    return x_BTD.view(*x_BTD.shape[:2], num_heads, x_BTD.size(2) // num_heads).transpose(1, 2)
 
 
 def merge_heads(x_BHTK: Tensor) -> Tensor:

@@ -258,10 +258,7 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     parameters = [p for p in model.parameters() if p.requires_grad]
     decayed = [p for p in parameters if p.ndim > 1 and id(p) not in embeddings]
     others = [p for p in parameters if p.ndim <= 1 or id(p) in embeddings]
-    groups = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
+    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0}]
     # The fused kernel updates all parameters in one pass, on a CPU as on a GPU.
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=BETAS, fused=True)
 
@@ -277,12 +274,8 @@ class MovingAverage:
     def update(self, model: nn.Module, step: int) -> None:
         # The first weights are random: a small decay drops them quickly.
         decay = min(self.decay, (1 + step) / (10 + step))
-        averages: list[Tensor] = []
-        currents: list[Tensor] = []
-        for name, tensor in model.state_dict().items():
-            if tensor.is_floating_point():
-                averages.append(self.weights[name])
-                currents.append(tensor)
-            else:
-                self.weights[name].copy_(tensor)
-        torch._foreach_lerp_(averages, currents, 1 - decay)
+        current = model.state_dict()
+        names = [name for name, tensor in current.items() if tensor.is_floating_point()]
+        torch._foreach_lerp_([self.weights[n] for n in names], [current[n] for n in names], 1 - decay)
+        for name in current.keys() - set(names):
+            self.weights[name].copy_(current[name])
