@@ -1,7 +1,7 @@
-"""Seconds of a training step: ours beside SpeechBrain's and torchaudio's Conformer, and cost against length.
+"""Seconds of a training step: ours beside those of torchaudio, SpeechBrain and ESPnet, and against length.
 
     python tools/bench_train.py                  # all tables
-    python tools/bench_train.py --table others   # only the comparison; needs `pip install speechbrain`
+    python tools/bench_train.py --table others   # only the comparison; `pip install speechbrain espnet`
 
 A step is forward, backward and AdamW on 8 utterances of 10 s, in a process whose C library keeps freed
 memory, as that of `asr train` does. Contenders take turns in one process, and the medians are compared:
@@ -15,6 +15,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
 from bench_decode import read_status
@@ -92,6 +93,24 @@ class TorchaudioConformer(nn.Module):
         return self.layers(*self.subsampling(features_BTF, lengths_B))
 
 
+class ESPnetConformer(nn.Module):
+    """ESPnet's Conformer with its relative positions, behind our subsampling."""
+
+    def __init__(self, dim: int, num_layers: int, num_heads: int, feed_forward_dim: int, kernel: int) -> None:
+        super().__init__()
+        from espnet2.asr.encoder.conformer_encoder import ConformerEncoder as TheirEncoder
+
+        self.subsampling = Subsampling(SubsamplingConfig(), NUM_MELS, dim)
+        self.layers = TheirEncoder(
+            dim, dim, num_heads, feed_forward_dim, num_layers, input_layer=None, rel_pos_type="latest",
+            macaron_style=True, cnn_module_kernel=kernel,
+        )  # fmt: skip
+
+    def forward(self, features_BTF: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        x_BTD, lengths_B = self.subsampling(features_BTF, lengths_B)
+        return self.layers(x_BTD, lengths_B)[0], lengths_B
+
+
 def build_ours(dim: int, num_layers: int, num_heads: int, feed_forward_dim: int, kernel: int) -> nn.Module:
     config = ConformerEncoderConfig(
         dim=dim, num_layers=num_layers, num_heads=num_heads, feed_forward_dim=feed_forward_dim, kernel=kernel
@@ -138,12 +157,12 @@ def compare_with_others(rounds: int) -> None:
     sizes = {"dim": 144, "num_layers": 4, "num_heads": 4, "feed_forward_dim": 576, "kernel": 31}
     batch = make_batch(8, 10.0)
     builders: dict[str, Callable[..., nn.Module]] = {"ours": build_ours, "torchaudio": TorchaudioConformer}
-    try:
-        import speechbrain  # noqa: F401
-
-        builders["SpeechBrain"] = SpeechBrainConformer
-    except ImportError:
-        print("SpeechBrain is not installed and left out: pip install speechbrain")
+    others = {"SpeechBrain": SpeechBrainConformer, "ESPnet": ESPnetConformer}
+    for name, build in others.items():
+        if find_spec(name.lower()) is None:
+            print(f"{name} is not installed and left out: pip install {name.lower()}")
+        else:
+            builders[name] = build
     steps = {}
     for name, build in builders.items():
         for precision in (torch.float32, torch.bfloat16):
