@@ -27,7 +27,7 @@ WINDOW = round(WINDOW_SECONDS * SAMPLE_RATE)  # samples
 STEP = 185  # frames from one window to the next: 3.1 s
 EDGE = (FIELD_SAMPLES - FRAME_SAMPLES) // 2  # samples before the first frame of a window
 BLOCK = 1 << 16  # frames whose votes are counted together: 18 minutes
-MAX_CLUSTERED = 4_000  # pieces; their distances take 64 MB
+MAX_CLUSTERED = 1_000  # pieces; their products take 8 MB
 MAX_SPEAKERS = 100
 SHORTEST_REFERENCE, LONGEST_REFERENCE = 2.0, 10.0  # seconds, as OpenAI asks
 INNER_GAP, PIECE = 12, 118  # frames; one local speaker may be two similar voices, so pieces are short
@@ -35,10 +35,12 @@ SAME = 0.7  # of the frames of two pieces: the later one is not embedded again
 MIN_ALONE = 12  # frames; of a piece with fewer without overlap, all are embedded
 CROP = 3 * SAMPLE_RATE // 2  # samples of an embedding; shorter speech is repeated
 # Chosen on meetings of training and dev speakers: recipes/conversations.
-THRESHOLD, ENROLLED = 0.64, 0.5  # cosine distances up to which clusters are joined, centroids are known
-FOUNDING_SECONDS = 1.5  # shorter pieces join the nearest cluster, but found none
+BETWEEN = 0.25  # share of the variance of embeddings that is between speakers
+ENROLLED = 0.5  # cosine distance up to which a centroid is that of a known speaker
+FOUNDING_SECONDS = 1.5  # in all windows; shorter pieces join the nearest cluster, but found none
 MIN_SHARE, MIN_SECONDS = 0.04, 40.0  # of all pieces; a cluster with less of both is not a speaker
 MIN_GAP, MIN_TURN = 15, 6  # frames; shorter gaps are closed, shorter turns dropped
+Known = Mapping[str, Recording]  # the speech of each known speaker
 Span = tuple[float, float, int]  # start and end of a turn, and its cluster
 
 
@@ -68,11 +70,7 @@ class Diarizer:
     """Finds turns of `least` to `most` speakers. In each of `enrolled` speaks the named one alone."""
 
     def __init__(
-        self,
-        models: SpeakerModels,
-        least: int = 1,
-        most: int = MAX_SPEAKERS,
-        enrolled: Mapping[str, Recording] | None = None,
+        self, models: SpeakerModels, least: int = 1, most: int = MAX_SPEAKERS, enrolled: Known | None = None
     ) -> None:
         self.models, self.least, self.most = models, least, most
         self._enrolled: dict[str, np.ndarray] = {}
@@ -197,46 +195,58 @@ def join_runs(runs: Iterable[tuple[int, int]], gap: float) -> list[tuple[int, in
 
 def cluster_pieces(evidence: SpeakerEvidence, least: int, most: int) -> tuple[np.ndarray, np.ndarray]:
     """The cluster of each piece, and the centroids. Of hours, evenly spread pieces found the clusters."""
-    from scipy.cluster.hierarchy import linkage
-    from scipy.spatial.distance import pdist
-
-    points_ND = np.stack(evidence.embeddings)[[own.place for own in evidence.pieces]]
-    seconds_N = np.array([own.seconds for own in evidence.pieces])
+    points_ND = np.stack(evidence.embeddings).astype(np.float64)
+    places_P = np.array([own.place for own in evidence.pieces])
+    seconds_N = np.bincount(places_P, [own.seconds for own in evidence.pieces])
     founding = np.flatnonzero(seconds_N >= min(FOUNDING_SECONDS, np.median(seconds_N)))
     chosen = founding[np.linspace(0, len(founding) - 1, min(len(founding), MAX_CLUSTERED)).astype(int)]
     weights = seconds_N[chosen] * (len(founding) / len(chosen))
-    labels = np.zeros(len(chosen), int)
-    if len(chosen) > 1:
-        labels = cut_tree(linkage(pdist(points_ND[chosen], "cosine"), "average"), weights, least, most)
+    labels = join_points(points_ND[chosen], weights, least, most)
     speech_C = np.bincount(labels, weights)
     count = min(max(1, _count_speakers(speech_C)), most)
-    weighted_ND = points_ND[chosen] * weights[:, None]
     order = np.argsort(-speech_C, kind="stable")[:count]
-    centroids_CD = _normalize(np.stack([weighted_ND[labels == own].sum(axis=0) for own in order]))
-    ranked_NC = np.argsort(-(points_ND @ centroids_CD.T), axis=1, kind="stable")
-    clusters_N = ranked_NC[:, 0].copy()
-    for _, group in itertools.groupby(enumerate(evidence.pieces), lambda numbered: numbered[1].window):
-        # Local speakers who talk at the same time are two: the shorter piece takes its second best cluster.
-        for (place, one), (later, other) in itertools.combinations(group, 2) if count > 1 else ():
-            is_shared = one.start < other.end and other.start < one.end and one.local != other.local
-            if is_shared and clusters_N[place] == clusters_N[later]:
-                changed = place if one.seconds < other.seconds else later
-                clusters_N[changed] = ranked_NC[changed, 1]
-    return clusters_N, centroids_CD
+    centroids_CD = _normalize(((labels == order[:, None]) * weights) @ points_ND[chosen])
+    return (points_ND @ centroids_CD.T).argmax(axis=1)[places_P], centroids_CD
 
 
-def cut_tree(links: np.ndarray, weights_N: np.ndarray, least: int, most: int) -> np.ndarray:
-    """Cut at the height nearest to the threshold where the number of speakers is right, or nearly."""
-    from scipy.cluster.hierarchy import fcluster
+def join_points(points_ND: np.ndarray, weights_N: np.ndarray, least: int, most: int) -> np.ndarray:
+    """Join the pair of clusters for which one speaker is likeliest, until none is likelier than two.
 
-    cuts: dict[int, np.ndarray] = {}
-    for height in sorted([*links[-4 * MAX_SPEAKERS :, 2], THRESHOLD], key=lambda own: abs(own - THRESHOLD)):
-        labels_N = fcluster(links, height, "distance") - 1
-        count = _count_speakers(np.bincount(labels_N, weights_N))
-        cuts.setdefault(max(least - count, count - most, 0), labels_N)
-        if 0 in cuts:
-            break
-    return cuts[min(cuts)]
+    Embeddings are taken to be normal around their speaker's mean, and these means around zero, with the
+    same variance in all directions. Stops near by if the number of speakers is not right there.
+    """
+    noise, sizes_N, stages, gains = 1 - BETWEEN, np.ones(len(points_ND)), [np.arange(len(points_ND))], [0.0]
+    products_NN = points_ND @ points_ND.T  # of the sums of two clusters
+
+    def measure(sizes: np.ndarray, squares: np.ndarray) -> np.ndarray:
+        """Log likelihood that all are of one speaker, up to what joining does not change."""
+        total = noise + sizes * BETWEEN
+        return BETWEEN / (noise * total) * squares - np.log(total / noise)
+
+    def find_gains(own: int) -> np.ndarray:
+        squares_N = products_NN.diagonal()
+        alone_N = measure(sizes_N, squares_N)
+        both_N = measure(sizes_N[own] + sizes_N, squares_N[own] + squares_N + 2 * products_NN[own])
+        return np.where(sizes_N > 0, both_N - alone_N[own] - alone_N, -np.inf)
+
+    gains_NN = np.stack([find_gains(own) for own in range(len(points_ND))])
+    np.fill_diagonal(gains_NN, -np.inf)
+    while len(stages) < len(points_ND):
+        own, other = sorted(divmod(int(gains_NN.argmax()), len(points_ND)))
+        gains.append(gains_NN[own, other])
+        stages.append(np.where(stages[-1] == other, own, stages[-1]))
+        sizes_N[[own, other]] = sizes_N[own] + sizes_N[other], 0
+        products_NN[own] += products_NN[other]
+        products_NN[:, own] += products_NN[:, other]
+        gains_NN[own] = gains_NN[:, own] = find_gains(own)
+        gains_NN[own, own] = gains_NN[other] = gains_NN[:, other] = -np.inf
+    best = next((stage for stage, gain in enumerate(gains) if gain < 0), len(gains)) - 1
+
+    def measure_misses(stage: int) -> tuple[int, int]:
+        count = _count_speakers(np.bincount(stages[stage], weights_N))
+        return max(least - count, count - most, 0), abs(stage - best)
+
+    return stages[min(range(len(stages)), key=measure_misses)]
 
 
 def _count_speakers(speech_C: np.ndarray) -> int:

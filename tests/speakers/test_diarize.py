@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from scipy.stats import multivariate_normal
 from speaker_examples import MODELS, Spans, make_audio
 from system_examples import save_talker
 
@@ -49,6 +50,27 @@ def test_speech_is_embedded_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODELS, "embed", lambda own: waveforms.extend(own) or embed(own))
     assert len(find([(4.0 * n, 4.0 * n + 3, n % 2) for n in range(20)], 80)) == 20
     assert 40 <= len(waveforms) <= 80  # of 1.5 s; embedded in each window they are 128
+
+
+def test_clusters_are_joined_by_their_likelihood() -> None:
+    def measure(own: list[int]) -> float:
+        covariance = (1 - diarize.BETWEEN) * np.eye(len(own)) + diarize.BETWEEN
+        return float(multivariate_normal(cov=covariance).logpdf(points_ND[own].T).sum())
+
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        points_ND = random.normal(size=(9, 16)) + random.normal(size=(3, 16)).repeat(3, axis=0)
+        clusters = [[row] for row in range(9)]
+        while pairs := list(itertools.combinations(clusters, 2)):
+            gains = [measure(a + b) - measure(a) - measure(b) for a, b in pairs]
+            if max(gains) < 0:
+                break
+            one, other = pairs[int(np.argmax(gains))]
+            clusters = [own for own in clusters if own not in (one, other)] + [one + other]
+        labels = diarize.join_points(points_ND / 4, np.ones(9), 1, 9)
+        assert sorted(map(sorted, clusters)) == sorted(
+            np.flatnonzero(labels == own).tolist() for own in {*labels}
+        )
 
 
 def test_number_of_speakers() -> None:
@@ -112,13 +134,9 @@ def test_transcripts_are_labeled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 turns = [(one["start"], one["end"], one["speaker"]) for one in segments]
                 read = read_rttm(tmp_path / "out" / f"{name}.rttm")
                 assert [(one.start, pytest.approx(one.end), one.speaker) for one in read] == turns
-    for wrong in (
-        f"{files[0]} --format rttm",
-        "- --diarize",
-        "--stream --speakers 2",
-        f"{files[0]} --diarize --channels separate",
-    ):
-        assert main(["transcribe", *wrong.split()]) == 2
+    wrongs = "{} --format rttm", "{} --diarize --channels separate", "- --diarize", "--stream --speakers 2"
+    for wrong in wrongs:
+        assert main(["transcribe", *wrong.format(files[0]).split()]) == 2
 
 
 @pytest.mark.slow
