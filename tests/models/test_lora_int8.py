@@ -227,15 +227,14 @@ def test_kernels_of_many_shapes_take_little_memory() -> None:
         pytest.skip("this processor int8 is not exact on this processor")
     script = """
 from pathlib import Path
-from types import SimpleNamespace
 import torch
+from asr.cli import limit_threads
 from asr.models import Int8Linear
-from asr.transcription import Transcriber
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-Transcriber.__init__(SimpleNamespace(), "cpu", "int8", prefers_int8=True)
+limit_threads(1)
 layer, weights = Int8Linear(torch.randn(64, 64)), torch.randn(64, 64).bfloat16()
 before = resident()
 with torch.inference_mode():
