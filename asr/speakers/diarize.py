@@ -35,7 +35,8 @@ SAME = 0.7  # of the frames of two pieces: the later one is not embedded again
 MIN_ALONE = 12  # frames; of a piece with fewer without overlap, all are embedded
 CROP = 3 * SAMPLE_RATE // 2  # samples of an embedding; shorter speech is repeated
 # Chosen on meetings of training and dev speakers: recipes/conversations.
-BETWEEN = 0.25  # share of the variance of embeddings that is between speakers
+BETWEEN = 0.38  # share of the variance of embeddings that is between speakers
+DRIFT = 0.07  # of the other variance, that pieces of one speaker share: a hundred count as 12
 ENROLLED = 0.5  # cosine distance up to which a centroid is that of a known speaker
 FOUNDING_SECONDS = 1.5  # in all windows; shorter pieces join the nearest cluster, but found none
 MIN_SHARE, MIN_SECONDS = 0.04, 40.0  # of all pieces; a cluster with less of both is not a speaker
@@ -212,8 +213,8 @@ def cluster_pieces(evidence: SpeakerEvidence, least: int, most: int) -> tuple[np
 def join_points(points_ND: np.ndarray, weights_N: np.ndarray, least: int, most: int) -> np.ndarray:
     """Join the pair of clusters for which one speaker is likeliest, until none is likelier than two.
 
-    Embeddings are taken to be normal around their speaker's mean, and these means around zero, with the
-    same variance in all directions. Stops near by if the number of speakers is not right there.
+    Embeddings are normal around a mean of their speaker, and these means around zero, with the same variance
+    in all directions. Stops near by if the number of speakers is not right there.
     """
     noise, sizes_N, stages, gains = 1 - BETWEEN, np.ones(len(points_ND)), [np.arange(len(points_ND))], [0.0]
     products_NN = points_ND @ points_ND.T  # of the sums of two clusters
@@ -224,13 +225,14 @@ def join_points(points_ND: np.ndarray, weights_N: np.ndarray, least: int, most: 
         return BETWEEN / (noise * total) * squares - np.log(total / noise)
 
     def find_gains(own: int) -> np.ndarray:
-        squares_N = products_NN.diagonal()
-        alone_N = measure(sizes_N, squares_N)
-        both_N = measure(sizes_N[own] + sizes_N, squares_N[own] + squares_N + 2 * products_NN[own])
-        return np.where(sizes_N > 0, both_N - alone_N[own] - alone_N, -np.inf)
+        shares_N = 1 / (1 + DRIFT * sizes_N)  # of the pieces of each cluster, that count
+        counts_N, squares_N = shares_N * sizes_N, shares_N**2 * products_NN.diagonal()
+        products_N, alone_N = shares_N[own] * shares_N * products_NN[own], measure(counts_N, squares_N)
+        both_N = measure(counts_N[own] + counts_N, squares_N[own] + squares_N + 2 * products_N)
+        is_other_N = (sizes_N > 0) & (np.arange(len(sizes_N)) != own)
+        return np.where(is_other_N, both_N - alone_N[own] - alone_N, -np.inf)
 
     gains_NN = np.stack([find_gains(own) for own in range(len(points_ND))])
-    np.fill_diagonal(gains_NN, -np.inf)
     while len(stages) < len(points_ND):
         own, other = sorted(divmod(int(gains_NN.argmax()), len(points_ND)))
         gains.append(gains_NN[own, other])
@@ -239,14 +241,11 @@ def join_points(points_ND: np.ndarray, weights_N: np.ndarray, least: int, most: 
         products_NN[own] += products_NN[other]
         products_NN[:, own] += products_NN[:, other]
         gains_NN[own] = gains_NN[:, own] = find_gains(own)
-        gains_NN[own, own] = gains_NN[other] = gains_NN[:, other] = -np.inf
+        gains_NN[other] = gains_NN[:, other] = -np.inf
     best = next((stage for stage, gain in enumerate(gains) if gain < 0), len(gains)) - 1
-
-    def measure_misses(stage: int) -> tuple[int, int]:
-        count = _count_speakers(np.bincount(stages[stage], weights_N))
-        return max(least - count, count - most, 0), abs(stage - best)
-
-    return stages[min(range(len(stages)), key=measure_misses)]
+    counts = [_count_speakers(np.bincount(labels_N, weights_N)) for labels_N in stages]
+    misses = [(max(least - count, count - most, 0), abs(stage - best)) for stage, count in enumerate(counts)]
+    return stages[misses.index(min(misses))]
 
 
 def _count_speakers(speech_C: np.ndarray) -> int:

@@ -52,7 +52,9 @@ def test_speech_is_embedded_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 40 <= len(waveforms) <= 80  # of 1.5 s; embedded in each window they are 128
 
 
-def test_clusters_are_joined_by_their_likelihood() -> None:
+def test_clusters_are_joined_by_their_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diarize, "DRIFT", 0)
+
     def measure(own: list[int]) -> float:
         covariance = (1 - diarize.BETWEEN) * np.eye(len(own)) + diarize.BETWEEN
         return float(multivariate_normal(cov=covariance).logpdf(points_ND[own].T).sum())
