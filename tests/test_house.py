@@ -25,13 +25,13 @@ from asr.transcription import TranscriptionSettings
 ROOT = Path(__file__).resolve().parent.parent
 
 MAX_LINES_OF_ASR = 29_900
-MAX_LINES_OF_CORE = 18_900
+MAX_LINES_OF_CORE = 18_800
 # Capabilities that came after the house was built, with budgets of their own.
 MAX_LINES_OF_CAPABILITY = {"speakers": 1_700}
 CAPABILITIES = "formats", "recipe", "research", "scale", "scoring/nist", "serve", "shards", "whisper"
 MAX_LINES_OF_TESTS = 32_500
-MAX_TRACKED_FILES = 700
-MAX_UNUSED_SETTINGS = {"run": 15, "call": 4}
+MAX_TRACKED_FILES = 675
+MAX_UNUSED_SETTINGS = {"run": 14, "call": 2}
 MAX_MODULES = {"conformer": 43, "shipped": 43, "whisper": 49}
 MAX_FILES = {"conformer": 20, "shipped": 25, "whisper": 27}
 
