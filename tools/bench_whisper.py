@@ -254,10 +254,12 @@ model = WhisperModel(sys.argv[2], device="cpu", compute_type="int8", cpu_threads
 segments, _ = model.transcribe(sys.argv[3], beam_size=int(sys.argv[5]), language="en")
 print(" ".join(segment.text.strip() for segment in segments))""",
     "whisper.cpp": """import sys
+import soundfile
 from pywhispercpp.model import Model
 model = Model(sys.argv[1], n_threads=int(sys.argv[4]), language="en", redirect_whispercpp_logs_to=None,
               params_sampling_strategy=int(int(sys.argv[5]) > 1), print_progress=False, print_realtime=False)
-print(" ".join(segment.text.strip() for segment in model.transcribe(sys.argv[3])))""",
+audio_S, _ = soundfile.read(sys.argv[3], dtype="float32")  # a path has to end with .wav
+print(" ".join(segment.text.strip() for segment in model.transcribe(audio_S)))""",
 }
 
 
