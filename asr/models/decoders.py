@@ -210,12 +210,12 @@ class DecoderLayer(nn.Module):
         block = self.self_attention_block
         is_causal = all_of_BU is None
         update = self.self_attention(block.norm(x_BUD), all_of_BU, causal=is_causal, cache=cache)
-        x_BUD = block.add(x_BUD, update)
+        x_BUD = x_BUD + block.dropout(update)
         block = self.cross_attention_block
         attended, weights_BHUT = self.cross_attention(block.norm(x_BUD), memory, weights_of, bias_BUT)
-        x_BUD = block.add(x_BUD, attended)
+        x_BUD = x_BUD + block.dropout(attended)
         block = self.feed_forward_block
-        return block.add(x_BUD, self.feed_forward(block.norm(x_BUD))), weights_BHUT
+        return x_BUD + block.dropout(self.feed_forward(block.norm(x_BUD))), weights_BHUT
 
 
 class TransformerDecoderState(DecoderState):

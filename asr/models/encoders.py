@@ -224,9 +224,6 @@ class Block(nn.Module):
         self.norm = nn.LayerNorm(config.dim)
         self.dropout = Dropout(config.dropout)
 
-    def add(self, x_BTD: Tensor, update_BTD: Tensor) -> Tensor:
-        return x_BTD + (self.dropout(update_BTD) if self.training else update_BTD)
-
 
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward; of a language model too, where it is causal."""
@@ -248,9 +245,9 @@ class EncoderLayer(nn.Module):
     ) -> Tensor:
         block = self.attention_block
         update = self.attention(block.norm(x_BTD), mask_BT, causal=causal, cache=cache)
-        x_BTD = block.add(x_BTD, update)
+        x_BTD = x_BTD + block.dropout(update)
         block = self.feed_forward_block
-        return block.add(x_BTD, self.feed_forward(block.norm(x_BTD)))
+        return x_BTD + block.dropout(self.feed_forward(block.norm(x_BTD)))
 
 
 class TransformerEncoder(LayeredEncoder):

@@ -274,7 +274,7 @@ def test_falling_behind_is_said_once(
     for seconds in (0.1, 3.5, 9.0, 2.0, 0.5, 4.0):
         now[0] = pipe.arrived + seconds
         assert pipe.delay() == pytest.approx(seconds)
-    assert [message[:24] for message in caplog.messages] == [f"decoding is {n} s behind" for n in (3.5, 4.0)]
+    assert [said[:29] for said in caplog.messages] == [f"decoding is {n} s behind the " for n in (3.5, 4.0)]
 
 
 # --- pipes ------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def test_speakers(client: openai.OpenAI, recognizer: Any, monkeypatch: pytest.Mo
     labeled = [(one.speaker, one.text) for one in diarizer.label(make_recording(talk, RATE), plain).segments]
     assert [(one.speaker, one.text) for one in answer.segments] == labeled
     assert [*dict.fromkeys(name for name, _ in labeled)] == ["SPEAKER_01", "SPEAKER_00"]
-    assert answer.text == plain.text and answer.duration == 5.0
+    assert answer.text == plain.text == " ".join(text for _, text in labeled) and answer.duration == 5.0
     *segments, done = ask(stream=True)
     assert [one.model_dump() for one in segments] == [one.model_dump() for one in answer.segments]
     assert done.text == answer.text

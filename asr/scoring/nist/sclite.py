@@ -241,16 +241,13 @@ def _make_batches(numbers_P: np.ndarray, lengths_P2: np.ndarray) -> Iterator[np.
     sizes_P2 = lengths_P2[order_P] + 1
     too_long = order_P[sizes_P2.prod(axis=1) > MAX_TABLE]
     if len(too_long):
-        number, lengths = (
-            numbers_P[too_long[0]] + 1,
-            "{:,} units against {:,}".format(*lengths_P2[too_long[0]]),
-        )
+        number = numbers_P[too_long[0]] + 1
+        lengths = "{:,} units against {:,}".format(*lengths_P2[too_long[0]])
         raise UserError(f"utterance number {number}: {lengths} are too long; cut it, or align as jiwer does")
     while len(order_P):
         most = max(1, MAX_BATCH // int(sizes_P2[0].prod()))  # more would not fit if all were as small
-        padded_P = np.maximum.accumulate(sizes_P2[:most]).prod(axis=1) * np.arange(
-            1, len(sizes_P2[:most]) + 1
-        )
+        largest_P2 = np.maximum.accumulate(sizes_P2[:most])
+        padded_P = largest_P2.prod(axis=1) * np.arange(1, len(largest_P2) + 1)
         count = max(1, int(np.searchsorted(padded_P, MAX_BATCH, side="right")))
         yield order_P[:count]
         order_P, sizes_P2 = order_P[count:], sizes_P2[count:]
