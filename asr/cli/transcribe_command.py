@@ -55,8 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     safetensors; or the folder of a run or of one of its checkpoints (default: ASR_MODEL in the environment,
     else whisper-base)"""
     add("--model", metavar="MODEL", help=text)
-    text = """Whisper: the language spoken, such as de or German; `--language list` shows them all (default:
-    detected)"""
+    text = "Whisper: the language, such as de or German; `--language list` shows them (default: detected)"
     add("--language", metavar="CODE", help=text)
     add("--task", choices=("transcribe", "translate"), help="Whisper: translate into English")
     text = "Whisper: a text that may have come before, such as names and their spelling"

@@ -1,7 +1,6 @@
 """Utterances of manifests and folders of shards, with their audio; sentences of these and of text files.
 
-The only place in which the core imports asr/shards and asr/formats: without these folders, manifests work
-as before.
+The only place in which the core imports asr/shards and asr/formats: manifests work without these folders.
 """
 
 from __future__ import annotations

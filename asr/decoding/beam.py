@@ -19,8 +19,7 @@ from asr.models.guided_attention import GaussianWindow, ctc_window_bias
 from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 # B utterances, W beams of each, R = B x W rows, C candidate tokens of a beam or step, N = W x C (and W more
-# in the search step by step), T encoded steps, V vocabulary, U steps of the search, H hypotheses of the
-# n-best list
+# in the search step by step), T encoded steps, V vocabulary, U steps of the search, H n-best hypotheses
 
 PRESELECTION = 1.5  # candidates of a beam that CTC scores too, as a multiple of the beam
 # Under the decoder alone, a text may end where the log-probability of the end is at most this far below that

@@ -51,10 +51,9 @@ Name = TypeVar("Name")
 Attempt = TypeVar("Attempt")
 Result = TypeVar("Result")
 
-# Audio is padded to a multiple of so many encoded steps, and batched by padded length. So
-# the shapes of an utterance's matrices, and with them the rounding, do not depend on its neighbors: a
-# Transformer encodes it to the same bits in any batch. The kernels of LSTM and Conformer still differ in the
-# last digit.
+# Audio is padded to a multiple of so many encoded steps, and batched by padded length. So the shapes of an
+# utterance's matrices, and with them the rounding, do not depend on its neighbors: a Transformer encodes it
+# to the same bits in any batch. The kernels of LSTM and Conformer still differ in the last digit.
 STEP_MULTIPLE = 16
 _CONSTRAINED_CTC_WEIGHT = 0.8  # the decoder then chooses among what CTC finds likely
 
@@ -271,8 +270,7 @@ class SpeechDecoder:
         return batches
 
     def padded_frames(self, num_samples: int, speed: float = 1.0) -> int:
-        """Frames that audio is padded to. At other speeds they follow from those at the usual one, as batches
-        do."""
+        """Frames that audio is padded to. At other speeds these, like batches, follow from the usual ones."""
         multiple = STEP_MULTIPLE * self.model.subsampling_factor
         num_frames = max(1, -(-self.front_end.num_frames(num_samples) // multiple)) * multiple
         if speed != 1.0:

@@ -111,8 +111,7 @@ def drop_out(x: Tensor, probability: float) -> Tensor:
     """`F.dropout`, but some four times as fast on a CPU.
 
     PyTorch draws one random double an element there, which costs a training step more than its matrix
-    products. Here one 64-bit draw serves eight elements, or four where 1/256 is too coarse a step for the
-    probability.
+    products. Here one 64-bit draw serves eight elements, or four where 1/256 is too coarse a step.
     """
     if probability == 0:
         return x

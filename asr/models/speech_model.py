@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -113,9 +114,10 @@ def _find(root: nn.Module, kind: type[nn.Linear]) -> list[tuple[str, nn.Module, 
     ]
 
 
-# Instructions that multiply matrices at least 1.5 times as fast as those of float32, by the names of
+# Instructions that multiply matrices at least 1.5 times as fast as float32 (Zen 3: twice), by the names of
 # torch.cpu.get_capabilities(). What is not in the table is left to the setting: on ARM nothing was measured.
-FAST_INSTRUCTIONS = {"int8": ("amx_int8", "avx512_vnni", "avx_vnni"), "bf16": ("amx_bf16", "avx512_bf16")}
+VNNI = ("amx_int8", "avx512_vnni", "avx_vnni")  # sums of 8-bit products in 32 bits
+FAST_INSTRUCTIONS = {"int8": (*VNNI, "avx2"), "bf16": ("amx_bf16", "avx512_bf16")}
 BF16_COMPUTE_CAPABILITY = (8, 0)  # of GPUs, from Ampere on
 MAX_KERNELS = 32
 
@@ -185,6 +187,7 @@ def limit_kernel_cache() -> None:
 # M rows, N outputs, K inputs
 
 INT8_MAX = 127
+PAIRS_MAX = 64  # of weights: 2 x 255 x 64 fits in 16 bits
 OUTPUTS_AT_ONCE = 256  # rounded at once: in float32 they should stay in the cache
 ZERO_POINT = 128  # of the inputs, which the processor requires to be unsigned
 
@@ -193,7 +196,8 @@ class Int8Linear(nn.Module):
     """A linear layer of weights that are rounded to 8 bits by output, and inputs by row.
 
     Each row has its own scale, and sums of whole numbers are exact: what comes of a row does not depend on
-    its company.
+    its company. AVX2 adds products up by pairs in 16 bits, so weights have 7 bits there. FBGEMM, which has
+    such products, is deprecated in PyTorch: without it, `is_int8_exact` is false.
     """
 
     scales_N: Tensor
@@ -205,24 +209,38 @@ class Int8Linear(nn.Module):
     ) -> None:
         """`dtype` is that of the output."""
         super().__init__()
-        int8_NK, scales_N = _round(weight_NK.detach())
+        has = torch.cpu.get_capabilities()
+        self._adds_pairs = has.get("avx2", False) and not any(has.get(name, False) for name in VNNI)
+        self.weight_max = PAIRS_MAX if self._adds_pairs else INT8_MAX
+        int8_NK, scales_N = _round(weight_NK.detach(), self.weight_max)
         self.dtype = dtype
         self.out_features, self.in_features = weight_NK.shape
-        self._packed = torch.ops.onednn.qlinear_prepack(int8_NK, None)  # no buffer: it cannot be moved
         self.register_buffer("scales_N", scales_N)
         self.register_buffer("bias_N", None if bias_N is None else bias_N.detach().to(dtype, copy=True))
         self.register_buffer("_zeros_N", torch.zeros(self.out_features, dtype=torch.int64))
+        # Packed, it is no buffer: it cannot be moved.
+        if self._adds_pairs:
+            with warnings.catch_warnings(action="ignore"):
+                packable_NK = torch._make_per_channel_quantized_tensor(int8_NK, scales_N, self._zeros_N, 0)
+            self._packed = torch.ops.quantized.linear_prepack(packable_NK, None)
+        else:
+            self._packed = torch.ops.onednn.qlinear_prepack(int8_NK, None)
 
     def forward(self, x: Tensor) -> Tensor:
         x_MK = x.reshape(-1, self.in_features)
         largest_M1 = torch.maximum(x_MK.amax(1, True), -x_MK.amin(1, True)).float()
         scales_M1 = largest_M1.clamp_(min=1e-30).mul_(1 / INT8_MAX)
-        # What is cut off is past the point: halves are rounded up.
-        uint8_MK = torch.div(x_MK, scales_M1).add_(ZERO_POINT + 0.5).to(torch.uint8)
-        y_MN = torch.ops.onednn.qlinear_pointwise(
-            uint8_MK, 1.0, ZERO_POINT, self._packed, self.scales_N, self._zeros_N, None,
-            1.0, 0, self.dtype, "none", [], "",
-        )  # fmt: skip
+        scaled_MK = torch.div(x_MK, scales_M1)
+        if self._adds_pairs:
+            multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+            y_MN = multiply(scaled_MK, 1.0, ZERO_POINT, self._packed).to(self.dtype)
+        else:
+            # What is cut off is past the point: halves are rounded up.
+            uint8_MK = scaled_MK.add_(ZERO_POINT + 0.5).to(torch.uint8)
+            y_MN = torch.ops.onednn.qlinear_pointwise(
+                uint8_MK, 1.0, ZERO_POINT, self._packed, self.scales_N, self._zeros_N, None,
+                1.0, 0, self.dtype, "none", [], "",
+            )  # fmt: skip
         scales_M1 = scales_M1.to(self.dtype)
         if self.bias_N is None:
             y_MN *= scales_M1
@@ -243,24 +261,20 @@ def quantize_layers(model: nn.Module) -> None:
         setattr(parent, name, Int8Linear(linear.weight, linear.bias))
 
 
-def _round(weight_NK: Tensor) -> tuple[Tensor, Tensor]:
-    """Integers of 8 bits and their scales."""
+def _round(weight_NK: Tensor, largest: int) -> tuple[Tensor, Tensor]:
+    """Integers up to `largest` and their scales."""
     int8_NK = torch.empty_like(weight_NK, dtype=torch.int8)
     scales = []
     for part_MK, int8_MK in zip(*(both.split(OUTPUTS_AT_ONCE) for both in (weight_NK, int8_NK)), strict=True):
         part_MK = part_MK.float()
-        scales.append(part_MK.abs().amax(1).clamp_(min=1e-30).div_(INT8_MAX))
+        scales.append(part_MK.abs().amax(1).clamp_(min=1e-30).div_(largest))
         int8_MK.copy_((part_MK / scales[-1][:, None]).round_())
     return int8_NK, torch.cat(scales)
 
 
 @torch.inference_mode()
 def is_int8_exact() -> bool:
-    """Check that this processor multiplies in 8 bits without errors.
-
-    One without instructions for that adds pairs up in 16 bits, which large ones do not fit in; and not every
-    build of PyTorch has such products.
-    """
+    """Check that this processor multiplies in 8 bits without errors; not every build of PyTorch does."""
     try:
         products_MN = Int8Linear(torch.ones(64, 512))(torch.ones(2, 512))
     except (AttributeError, RuntimeError):
@@ -268,8 +282,7 @@ def is_int8_exact() -> bool:
     return torch.allclose(products_MN, torch.tensor(512.0), rtol=1e-5)
 
 
-# B batch, T encoded steps, F features, U tokens, N rows of the decoder (tokens and the end), V vocabulary,
-# D dimension
+# B batch, T encoded steps, F features, U tokens, N rows of decoder (tokens, end), V vocabulary, D dimension
 
 
 class SpeechModelConfig(ModelConfig):

@@ -1,8 +1,7 @@
 """Decode dev and test by every setup that a system offers; dev chooses one. Score and compare the systems.
 
 Every figure of results.json follows from the table beside it, test.jsonl.gz: a line for each utterance with
-its reference and the hypothesis of each run. Anyone can compute the figures again; tests do so with what is
-published.
+its reference and the hypothesis of each run. Anyone can compute the figures again, as tests do.
 """
 
 from __future__ import annotations

@@ -242,8 +242,7 @@ def _train(experiment: Experiment, run: PlannedRun, runs: Sequence[PlannedRun]) 
 def _explain_other_training(
     run: PlannedRun, record: Mapping[str, Any], runs: Sequence[PlannedRun]
 ) -> str | None:
-    """Explain in what the training in the folder differs from this one; None if there is none, or no
-    difference."""
+    """Explain how the training in the folder differs from this one; None if it does not, or is missing."""
     if not record:
         return None
     try:

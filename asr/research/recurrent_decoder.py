@@ -31,8 +31,7 @@ class RecurrentAttentionConfig(Config):
     """Score of an encoded step for the state of the decoder."""
 
     score: Literal["additive", "dot", "scaled_dot"] = "additive"
-    """additive: a small network. dot: the product of query and key. scaled_dot: this over the root of their
-    dimension."""
+    """additive: a small network. dot: query times key. scaled_dot: this over the root of their dimension."""
     location: Kernel | None = None
     """Steps, an odd number, that a convolution of the last weights sees, so that attention knows where it
     stood; null: there is none."""

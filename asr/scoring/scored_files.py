@@ -224,8 +224,7 @@ def match_transcripts(
     """The hypotheses of the utterances that have a reference, by their ids and in their order; and notes,
     such as which ids are missing or unknown. An error if they are of another corpus.
 
-    They may be other references or systems too; `if_missing` is the note on those that
-    are missing.
+    They may be other references or systems too; `if_missing` is the note on those that are missing.
     """
     notes: list[str] = []
     hypotheses = hypothesis.entries

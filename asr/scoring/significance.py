@@ -158,8 +158,7 @@ def count_segment_errors(
     """Errors of either system in each segment of an utterance between GOOD_UNITS_BETWEEN correct units.
 
     Errors of both are sorted along each reference, an insertion before the unit that follows it. Two
-    neighbors belong together unless enough correct units lie between. Each of the pairs `unsplit` is one
-    segment.
+    neighbors belong together unless enough correct units lie between. Pairs `unsplit` are one segment each.
     """
     system_E = np.repeat([0, 1], [len(first), len(second)])
     pair_E = np.concatenate([first.pair_E, second.pair_E])

@@ -147,8 +147,7 @@ def _replace_punctuation(match: re.Match[str]) -> str:
 # In the order in which they have to run: punctuation that goes after spaces were counted leaves two.
 RULES: dict[str, Callable[[str], str]] = {
     # Control characters, marks of direction, soft hyphens, zero width spaces, variation selectors. White
-    # space and zero width joiners stay. Khmer or Thai whose words are parted by zero width spaces loses its
-    # words.
+    # space and zero width joiners stay. Khmer or Thai with zero width spaces between words loses its words.
     "strip_invisible": lambda text: _INVISIBLE.sub("", text),
     # Letter and accent as one character where there is one (e + ´ as é), Hangul as syllables.
     "nfc": _nfc,

@@ -79,8 +79,7 @@ class TrainingState:
     window: tuple[int, int] = (0, 0)
     """Window of shards that comes next in the epoch, and the batches of the epoch before it."""
     first_world_size: int = 1
-    """Processes that the training was started with: without train.batches_per_update, the batches of an
-    update."""
+    """Processes at the start of the training: without train.batches_per_update, the batches of an update."""
     data_hashes: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files that each setting names for utterances and texts."""
     bad_updates: int = 0  # updates in a row that were skipped because loss or gradient was not finite

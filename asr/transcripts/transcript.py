@@ -303,8 +303,7 @@ class TranscriptStream:
     """One stream for all recordings, such as standard output: pieces of text, to be written one by one.
 
     As txt, each line of `several` recordings begins with the path of its audio. json is one array, jsonl
-    has a line for each recording. Segments may come before their transcript: formats of segments write them
-    at once.
+    has a line for each recording. Segments may come first: formats of segments write them at once.
     """
 
     def __init__(self, name: str, config: SubtitlesConfig | None = None, several: bool = True) -> None:

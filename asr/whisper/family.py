@@ -92,8 +92,7 @@ class WhisperDecodingConfig(Config):
     beam: int = pydantic.Field(default=1, gt=0)
     """Hypotheses kept at each step; 1 is greedy."""
     temperatures: tuple[pydantic.PositiveFloat, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
-    """Sampling temperatures, tried one after the other while `checks` reject the text. Empty: the first text
-    is kept."""
+    """Sampling temperatures, tried in turn while `checks` reject the text. Empty: the first text is kept."""
     samples: int = pydantic.Field(default=5, gt=0)
     """Texts sampled at each temperature. Of those with the fewest faults, the most likely is taken."""
     max_no_speech: float | None = pydantic.Field(default=0.6, gt=0, lt=1)
