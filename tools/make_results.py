@@ -16,7 +16,7 @@ HEAD = """# All results
 
 Word error rates on the test sets of the recipes, with intervals by speaker where speakers are known. Made by
 `python tools/make_results.py` from the results.json beside each report. The pages of the recipes say what was
-compared and why.
+compared and why. Errors of diarization are in [conversations](conversations/README.md).
 
 """
 

@@ -21,7 +21,7 @@ from asr.errors import UserError
 Result = TypeVar("Result")
 
 BUCKET_BYTES = 25_000_000  # of gradients that are sent together
-SILENCE_SECONDS = 3  # in which torchrun ends a process whose error another has reported
+SILENCE_SECONDS = 10  # by so much one process may be behind another, on a busy machine
 PREPARATION_LIMIT = timedelta(days=1)  # for what one process does while the others wait
 
 
