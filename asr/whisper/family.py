@@ -91,7 +91,7 @@ class WhisperDecodingConfig(Config):
     """Words that are likely to occur. They are put before the prompt, the only context that Whisper reads."""
     beam: int = pydantic.Field(default=1, gt=0)
     """Hypotheses kept at each step; 1 is greedy."""
-    temperatures: tuple[pydantic.PositiveFloat, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
+    temperatures: tuple[pydantic.PositiveFloat, ...] = (0.2, 0.4)
     """Sampling temperatures, tried in turn while `checks` reject the text. Empty: the first text is kept."""
     samples: int = pydantic.Field(default=5, gt=0)
     """Texts sampled at each temperature. Of those with the fewest faults, the most likely is taken."""

@@ -281,11 +281,10 @@ def test_names_and_links_that_lead_elsewhere_stay_inside(tmp_path: Path) -> None
 
 def test_too_many_bytes_or_too_old_a_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = make_zip(tmp_path / "x.zip", "a", "b", "c")
-    with pytest.raises(UserError, match="more than the 10 bytes"):
-        extract(archive, tmp_path / "corpus", max_bytes=10)
-    monkeypatch.delattr(tarfile, "data_filter")
-    with pytest.raises(UserError, match="this Python checks no names"):
-        extract(archive, tmp_path / "corpus", max_bytes=10)
+    for message in ("more than the 10 bytes", "this Python checks no names"):
+        with pytest.raises(UserError, match=message):
+            extract(archive, tmp_path / "corpus", max_bytes=10)
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
     assert os.listdir(tmp_path) == ["x.zip"]
 
 
