@@ -71,7 +71,9 @@ def score_rows(path: Path, collar: float) -> dict[str, Any]:
                 name: compare_turns(scores[first], scores[name], (first, name)).to_dict() for name in others
             },
         }
-    return rows
+    # The last digits of sums are the processor's.
+    rounded: dict[str, Any] = json.loads(json.dumps(rows), parse_float=lambda number: round(float(number), 9))
+    return rounded
 
 
 def format_table(rows: dict[str, Any]) -> list[str]:
