@@ -220,7 +220,8 @@ class Int8Linear(nn.Module):
         self.register_buffer("_zeros_N", torch.zeros(self.out_features, dtype=torch.int64))
         # Packed, it is no buffer: it cannot be moved.
         if self._adds_pairs:
-            with warnings.catch_warnings(action="ignore"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 packable_NK = torch._make_per_channel_quantized_tensor(int8_NK, scales_N, self._zeros_N, 0)
             self._packed = torch.ops.quantized.linear_prepack(packable_NK, None)
         else:

@@ -28,8 +28,8 @@ from asr.models import (
 
 
 def build(name: str, **settings: object) -> SpeechModel:
-    torch.manual_seed(0)
     config = SpeechModelConfig.model_validate(SYSTEMS[name].model_dump() | settings)
+    torch.manual_seed(0)
     model = build_model(config, NUM_FEATURES, VOCAB_SIZE)
     assert isinstance(model, SpeechModel)
     return model
