@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, text)
     text = """write references and hypotheses there as they are scored (reference.jsonl, METHOD.jsonl, and the
     same as .trn), in which `asr score` finds the same errors, and as the model wrote them
-    (METHOD.raw.jsonl); of speakers at once reference.stm and hypothesis.stm; of a classifier labels.jsonl"""
+    (METHOD.raw.jsonl); of mixed speech reference.stm and hypothesis.stm; of a classifier labels.jsonl"""
     add("--output-dir", metavar="DIR", help=text)
     add("--json", action="store_true", help="print one JSON object")
 

@@ -229,7 +229,7 @@ class ChecksConfig(Config):
     """Bytes of the text over its compressed bytes: prose has 1 to 2, endless repetition more. null: no limit.
     The text of CTC's best path may compress as well."""
     min_log_probability: float | None = pydantic.Field(default=-1.0, lt=0)
-    """Mean log-probability of a token under the decoder: at -1 each is a third likely. null: no limit."""
+    """Mean log-probability of a token under the decoder: at -1 each has probability 0.37. null: no limit."""
 
     max_skipped_seconds: float | None = pydantic.Field(default=1.5, gt=0)
     """Seconds of speech on CTC's best path that attention may skip: three words or so; null: no limit."""

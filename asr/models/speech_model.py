@@ -114,9 +114,9 @@ def _find(root: nn.Module, kind: type[nn.Linear]) -> list[tuple[str, nn.Module, 
     ]
 
 
+VNNI = ("amx_int8", "avx512_vnni", "avx_vnni")  # sums of 8-bit products in 32 bits
 # Instructions that multiply matrices at least 1.5 times as fast as float32 (Zen 3: twice), by the names of
 # torch.cpu.get_capabilities(). What is not in the table is left to the setting: on ARM nothing was measured.
-VNNI = ("amx_int8", "avx512_vnni", "avx_vnni")  # sums of 8-bit products in 32 bits
 FAST_INSTRUCTIONS = {"int8": (*VNNI, "avx2"), "bf16": ("amx_bf16", "avx512_bf16")}
 BF16_COMPUTE_CAPABILITY = (8, 0)  # of GPUs, from Ampere on
 MAX_KERNELS = 32
@@ -126,8 +126,12 @@ def is_fast(precision: Literal["int8", "bf16"], device: torch.device) -> bool:
     """Check that the device has instructions for it. Nothing is timed: equal runs are equal."""
     if device.type == "cuda":
         return precision == "bf16" and torch.cuda.get_device_capability(device) >= BF16_COMPUTE_CAPABILITY
+    return _has_any(FAST_INSTRUCTIONS[precision])
+
+
+def _has_any(instructions: Sequence[str]) -> bool:
     capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name, False) for name in FAST_INSTRUCTIONS[precision])
+    return any(capabilities.get(name, False) for name in instructions)
 
 
 def choose_device(name: str, is_elsewhere: bool = False) -> torch.device:
@@ -209,8 +213,7 @@ class Int8Linear(nn.Module):
     ) -> None:
         """`dtype` is that of the output."""
         super().__init__()
-        has = torch.cpu.get_capabilities()
-        self._adds_pairs = has.get("avx2", False) and not any(has.get(name, False) for name in VNNI)
+        self._adds_pairs = _has_any(["avx2"]) and not _has_any(VNNI)
         self.weight_max = PAIRS_MAX if self._adds_pairs else INT8_MAX
         int8_NK, scales_N = _round(weight_NK.detach(), self.weight_max)
         self.dtype = dtype
