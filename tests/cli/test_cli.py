@@ -152,42 +152,57 @@ def test_help_of_a_command(words: str, usage: str, capsys: pytest.CaptureFixture
     assert stopped.value.code == 0 and capsys.readouterr().out.startswith(usage)
 
 
-def test_quiet_stands_anywhere(tmp_path: Path) -> None:
+def test_quiet_stands_anywhere(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """It stands before the command, behind it, or behind its action."""
-    (tmp_path / "empty.csv").write_text("audio,duration,text\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TQDM_DISABLE", "0")  # what it was comes back
+    Path("empty.csv").write_text("audio,duration,text\n")
     convert = "manifest convert empty.csv out.jsonl"
     for words in (f"-q {convert}", convert.replace(" ", " -q ", 1), f"{convert} --quiet", convert):
-        found = run_asr(*words.split(), cwd=tmp_path)
-        assert ("is read as csv" in found.stderr) == (words == convert) and "has no utterance" in found.stderr
+        caplog.set_level("INFO")
+        caplog.clear()
+        main(words.split())
+        assert ("is read as csv" in caplog.text) == (words == convert), words
+        assert "has no utterance" in capsys.readouterr().err + caplog.text
 
 
 SHOW = {  # what each shell shows for a line that ends where the cursor is
-    "bash": "source <(asr completion bash); COMP_WORDS=({line}); COMP_CWORD={count}; _asr; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
-    "fish": "asr completion fish | source; complete -C '{line}'",
+    "bash": (
+        "source <(asr completion bash)",
+        "COMP_WORDS=({line}); COMP_CWORD={count}; _asr; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+    ),
+    "fish": ("asr completion fish | source", "complete -C '{line}'"),
+}
+LINES = {
+    "asr tr": {"train", "transcribe"},
+    "asr transcribe --format s": {"srt", "stm"},
+    "asr transcribe a.wav --model x --out": {"--output-dir", "--output-format"},
+    "asr recipe run --stage repo": {"report"},
+    "asr -q manifest convert --from pa": {"parquet"},
 }
 
 
 @pytest.mark.parametrize("shell", SHOW)
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        ("asr tr", {"train", "transcribe"}),
-        ("asr transcribe --format s", {"srt", "stm"}),
-        ("asr transcribe a.wav --model x --out", {"--output-dir", "--output-format"}),
-        ("asr recipe run --stage repo", {"report"}),
-        ("asr -q manifest convert --from pa", {"parquet"}),
-    ],
-)
-def test_completion(shell: str, line: str, shown: set[str], tmp_path: Path) -> None:
+def test_completion(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     (tmp_path / "asr").write_text(f'#!/bin/sh\nexec {sys.executable} -m asr "$@"\n')
     (tmp_path / "asr").chmod(0o755)
     paths = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
-    script = SHOW[shell].format(line=line, count=len(line.split()) - 1)
+    start, show = SHOW[shell]
+    shows = [show.format(line=line, count=len(line.split()) - 1) for line in LINES]
+    script = "\n".join([start, *(f"{show}; echo /" for show in shows)])
     done = subprocess.run([shell, "-c", script], env=os.environ | paths, capture_output=True, text=True)
-    found = {word.partition("\t")[0] for word in done.stdout.splitlines()}
-    assert {word for word in found if word.startswith(line.split()[-1])} == shown, done.stderr
+    *shown, rest = done.stdout.split("/\n")
+    assert not rest, done.stderr
+    for (line, expected), text in zip(LINES.items(), shown, strict=True):
+        found = {word.partition("\t")[0] for word in text.splitlines()}
+        assert {word for word in found if word.startswith(line.split()[-1])} == expected, done.stderr
 
 
 def test_completion_knows_no_values_of_paths(capsys: pytest.CaptureFixture[str]) -> None:
