@@ -98,10 +98,10 @@ def limit_tokens(model: SpeechModel, count: int) -> None:
 
 
 def encode_in_batches(model: SpeechModel, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Encoded steps of 12 utterances, from features with garbage in the padding on, `size` at a time."""
-    frames = [4 * (2 + 7 * number % 13) + number % 4 for number in range(12)]
-    batch = make_utterances(frames, [1] * 12, padding=9.0)
-    for start in range(0, 12, size):
+    """Encoded steps of 8 utterances, from features with garbage in the padding on, `size` at a time."""
+    frames = [4 * (2 + 7 * number % 13) + number % 4 for number in range(8)]
+    batch = make_utterances(frames, [1] * 8, padding=9.0)
+    for start in range(0, 8, size):
         rows = slice(start, start + size)
         yield model.encode(batch.features_BTF[rows, : max(frames[rows])], batch.feature_lengths_B[rows])
 

@@ -144,7 +144,7 @@ def test_special_tokens_are_never_said(token: int) -> None:
 
 # --- greedy --------------------------------------------------------------------------------------
 
-LENGTHS = [10, 8, 0, 5, 3, 1, 9]
+LENGTHS = [6, 4, 0, 1, 5]
 
 
 def decode_plainly(model: SpeechModel, encoded_TD: torch.Tensor, limit: int) -> list[int]:
@@ -167,7 +167,7 @@ def decode_plainly(model: SpeechModel, encoded_TD: torch.Tensor, limit: int) -> 
 def test_decoder_equals_a_plain_loop(name: str) -> None:
     """In a batch, with a cache, ending at different times."""
     endings = set()
-    for max_tokens, bias in itertools.product((None, 5), (-3.0, 0.0, 3.0)):
+    for max_tokens, bias in itertools.product((None, 4), (-3.0, 0.0, 3.0)):
         model = build_talker(name, int(max_tokens is None), bias)
         encoded_BTD, lengths_B = random_encoded(model, LENGTHS)
         decoded = decode_by_decoder(model, encoded_BTD, lengths_B, max_tokens)

@@ -191,9 +191,9 @@ def test_the_batch_changes_nothing(method: str, name: str) -> None:
             for encoded in encode_in_batches(model, size)
             for text in all_texts(search(model, *encoded, config))
         ]
-        for size in (1, 7)
+        for size in (1, 5)
     }
-    assert texts[1] == texts[7]
+    assert texts[1] == texts[5]
     assert len({tokens for (tokens,) in texts[1]}) > 3  # or a decoder that says always the same would pass
 
 
