@@ -24,7 +24,7 @@ from asr.text import EOS_ID, UNK_ID, Tokenizer, TokenizerConfig
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
 RATE = 16_000
-SECONDS = (0.3, 0.62, 0.9, 0.6, 0.91, 1.4)
+SECONDS = (0.3, 0.62, 0.6, 1.4)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         samples[: len(samples) // 3] *= 0.001
         audio.write(f"{number}.wav", samples, RATE)
         rows.append({"id": f"u{number}", "audio": f"{number}.wav", "duration": seconds, "text": "ONE"})
-    rows.append({"id": "part", "audio": "5.wav", "start": 0.5, "duration": 0.7, "text": "TWO"})
+    rows.append({"id": "part", "audio": "3.wav", "start": 0.5, "duration": 0.7, "text": "TWO"})
     Path("test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return "test.jsonl"
 
@@ -131,12 +131,12 @@ def test_what_is_too_long_is_cut_in_both(tiny_run: Callable[..., RunConfig], man
     settings = ["checks=off"]
     cut, evaluated, _ = decode_both_ways(model, manifest, *settings)
     assert cut == evaluated
-    assert cut["u5"] != decode_both_ways(model, manifest, "segmentation.method=none", "checks=off")[1]["u5"]
+    assert cut["u3"] != decode_both_ways(model, manifest, "segmentation.method=none", "checks=off")[1]["u3"]
 
 
 @pytest.mark.parametrize("checks", ["on", pytest.param("off", marks=pytest.mark.slow)])
 def test_whisper(manifest: str, checks: str) -> None:
-    sizes = SIZES | {"n_text_ctx": 64}
+    sizes = SIZES | {"n_text_ctx": 32}
     weights = make_weights(sizes=sizes)
     weights["decoder.token_embedding.weight"][: len(VOCABULARY)] *= 4  # so that it says text
     model = str(write_huggingface(Path("whisper-tiny"), weights, sizes=sizes))

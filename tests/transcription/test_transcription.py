@@ -76,9 +76,9 @@ def make_audio(seconds: float, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """From a hundredth of a second to seven seconds, the long ones of several segments."""
+    """From a hundredth of a second to five seconds, the last one of several segments."""
     folder = tmp_path_factory.mktemp("files")
-    lengths = [0.01, 0.1, 0.5, 1.0, 1.3, 1.31, 2.0, 2.2, 2.9, 4.0, 7.0]
+    lengths = [0.01, 0.1, 0.5, 0.7, 1.3, 1.31, 1.0, 5.0]
     for number, seconds in enumerate(lengths):
         audio.write(folder / f"{number:02}.wav", np.clip(make_audio(seconds, number), -1, 1), RATE)
     return sorted(folder.iterdir())
@@ -296,12 +296,12 @@ def test_loading_leaves_the_environment_alone(
 def test_python_interface(tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "model", build_system(tiny_run, "transformer-hybrid"), {"step": 0})
     model = load_model(tmp_path / "model", "cpu", segmentation=SHORT, checks=ChecksConfig.off())
-    from_file = model.transcribe(files[-1])
+    from_file = model.transcribe(files[-1], beam=2)
     samples_S = audio.read(files[-1], RATE)
-    from_array = model.transcribe(samples_S, RATE)
+    from_array = model.transcribe(samples_S, RATE, beam=2)
     assert from_file.segments == from_array.segments and len(from_file.segments) > 1
-    assert (from_file.id, from_array.audio, from_file.separator) == ("10", "", " ")
-    assert from_file.duration == from_array.duration == 7.0
+    assert (from_file.id, from_array.audio, from_file.separator) == ("07", "", " ")
+    assert from_file.duration == from_array.duration == 5.0
     assert all(segment.decoding == "joint" for segment in from_file.segments)
     with pytest.raises(UserError, match="sample_rate"):
         model.transcribe(samples_S)
@@ -313,7 +313,7 @@ def test_python_interface(tiny_run: Callable[..., RunConfig], files: list[Path],
     assert names == ["device", "iter_segments", "name", "precision", "transcribe", "transcribe_files"]
     assert repr(model) == f"Model({tmp_path}/model, 0.0 M parameters, float32 on cpu)"
     assert str(from_file) == from_file.text and repr(from_file).startswith(
-        "Transcript('10', 7.0 s, 6 segments: '"
+        "Transcript('07', 5.0 s, 3 segments: '"
     )
 
 
@@ -387,10 +387,10 @@ def test_what_came_before_a_break_is_kept_and_the_break_is_said(
     (tmp_path / "cut.flac").write_bytes(content[: len(content) // 2])
     ((_, transcript),) = Model(recognizer).transcribe_files([tmp_path / "cut.flac"])
     assert isinstance(transcript, Transcript)
-    assert 6 < transcript.duration < 22 and transcript.text
+    assert 4 < transcript.duration < 16 and transcript.text
     assert len(transcript.warnings) == 1 and "cut.flac" in transcript.warnings[0]
     whole = Model(recognizer).transcribe(tmp_path / "whole.flac")
-    assert whole.warnings == () and whole.duration == 28.0
+    assert whole.warnings == () and whole.duration == 20.0
     assert whole.text.startswith(transcript.text[:20])
 
 
@@ -399,8 +399,8 @@ def test_silence_and_noise_say_nothing(
 ) -> None:
     monkeypatch.setattr(silero, "load_silero", SileroModel)
     recognizer = build_recognizer(tiny_run, "transformer-hybrid")
-    noise_S = 0.1 * np.random.default_rng(0).standard_normal(30 * RATE)
-    for samples_S in (np.zeros(30 * RATE), noise_S, np.zeros(0), np.zeros(100)):
+    noise_S = 0.1 * np.random.default_rng(0).standard_normal(10 * RATE)
+    for samples_S in (np.zeros(10 * RATE), noise_S, np.zeros(0), np.zeros(100)):
         assert Model(recognizer).transcribe(samples_S, RATE).segments == ()
 
 
@@ -416,7 +416,7 @@ def test_stopping_early_leaves_no_thread(tiny_run: Callable[..., RunConfig], fil
 def test_half_precision_runs(tiny_run: Callable[..., RunConfig], files: list[Path]) -> None:
     system = build_system(tiny_run, "transformer-hybrid")
     recognizer = Recognizer(system, "cpu", "bf16", segmentation=SHORT, checks=ChecksConfig.off())
-    assert Model(recognizer).transcribe(files[-1]).segments
+    assert Model(recognizer).transcribe(files[-1], beam=2).segments
     with pytest.raises(UserError, match="int8_bf16 is for Whisper models"):
         Recognizer(system, "cpu", "int8_bf16")
 
@@ -431,7 +431,7 @@ def test_a_model_in_8_bits(tiny_run: Callable[..., RunConfig], files: list[Path]
     whole, rounded = (recognizer.decoder.encode([audio_S]).ctc_BTV.exp() for recognizer in found)
     assert not torch.equal(whole, rounded)
     torch.testing.assert_close(whole, rounded, rtol=0, atol=0.02)
-    assert Model(found[1]).transcribe(files[-1]).compute_type == "int8 on cpu"
+    assert Model(found[1]).transcribe(files[-1], beam=2).compute_type == "int8 on cpu"
 
 
 @pytest.mark.slow
