@@ -99,7 +99,7 @@ def test_stretches_of_speech_are_told() -> None:
 @pytest.mark.parametrize("level", [0.0, 1e-4, 0.01, 0.3])
 def test_silence_and_steady_noise_are_no_speech(level: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silero, "load_silero", SileroModel)
-    noise_S = level * np.random.default_rng(0).standard_normal(60 * RATE)
+    noise_S = level * np.random.default_rng(0).standard_normal(20 * RATE)
     assert split(noise_S) == []
 
 
@@ -130,8 +130,9 @@ def test_all_speech_is_in_some_segment_and_none_is_too_long(
             assert before.cut_after == after.cut_before
             assert before.end == pytest.approx(after.cut_before + CONFIG.overlap_seconds, abs=0.02)
             assert after.start == pytest.approx(after.cut_before - CONFIG.overlap_seconds, abs=0.02)
-    assert len(found) == len(split(audio_S)), "the sizes of the blocks change the segments"
-    for segment, other in zip(found, split(audio_S), strict=True):
+    others = split(audio_S)
+    assert len(found) == len(others), "the sizes of the blocks change the segments"
+    for segment, other in zip(found, others, strict=True):
         assert segment.start == other.start and np.array_equal(segment.audio_S, other.audio_S)
 
 
