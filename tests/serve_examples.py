@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import io
 import itertools
 import socket
@@ -25,13 +26,14 @@ from asr.serve import Keys, ServeConfig, build_app
 from asr.whisper import WhisperDecodingConfig, WhisperRecognizer
 
 RATE = 16_000
+build_once = functools.cache(build_system)
 SHORT = SegmentationConfig(max_seconds=3.0)
 SURE = WhisperDecodingConfig(temperatures=(), max_no_speech=None)
 
 
 def load_tiny() -> WhisperRecognizer:
     """Random weights that say much."""
-    system = build_system(True, window_steps=200)  # of four seconds
+    system = build_once(True, window_steps=200)  # of four seconds
     return WhisperRecognizer(system, "cpu", "float32", segmentation=SHORT, checks=ChecksConfig.off())
 
 
