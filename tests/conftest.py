@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 sys.path += [str(folder) for folder in Path(__file__).parent.iterdir() if folder.is_dir()]
 
 # A busy machine is slow; that is no fault of what is tested.
-settings.register_profile("asr", deadline=None, max_examples=50)
+settings.register_profile("asr", deadline=None, max_examples=25)
 settings.load_profile("asr")
 
 # A thread that has nothing to do sleeps, where tests ask for two, and leaves its core to other tests.

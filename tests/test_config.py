@@ -155,7 +155,7 @@ def test_a_wrong_value_in_python_is_an_error_of_the_user() -> None:
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(
     rate=finite,
     steps=st.integers(min_value=-(2**62), max_value=2**62),
@@ -175,7 +175,7 @@ def test_what_is_dumped_is_loaded_again(
     assert load(tmp_path_factory.mktemp("config"), dump_config(run)) == run
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(
     text=st.text(alphabet="train:steps 0123\n\t-[]{}&*!?|>'\"%@`#,.é\x00", max_size=60)
     | st.binary(max_size=60)

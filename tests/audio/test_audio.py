@@ -231,7 +231,7 @@ def sounds(draw: st.DrawFn) -> tuple[bytes, np.ndarray, int]:
     return data, soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)[0], rate
 
 
-@settings(PROPERTY, max_examples=60)
+@settings(PROPERTY)
 @given(sounds(), st.sampled_from([None, 8_000, 16_000, 22_050]))
 def test_reads_what_was_written(
     tmp_path: Path, sound: tuple[bytes, np.ndarray, int], wanted: int | None

@@ -489,7 +489,7 @@ def damages(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damages(), st.sampled_from([{}, {"start": 0.5, "duration": 0.4}, {"sample_rate": 8_000}]))
 def test_damaged_files_raise_audio_errors_only(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], data: bytes, arguments: dict[str, Any]

@@ -37,7 +37,6 @@ def sum_alignments(scores_TV: Tensor) -> list[tuple[float, tuple[int, ...]]]:
 
 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=12), min_size=1, max_size=4))
-@settings(max_examples=60)
 def test_the_best_path_merges_repeats_and_removes_blanks(paths: list[list[int]]) -> None:
     longest = max(1, *map(len, paths))
     padded = torch.tensor([[*path, *[6] * (longest - len(path))] for path in paths])
@@ -60,7 +59,6 @@ def test_a_wide_beam_finds_every_text_with_its_probability(seed: int, scale: flo
 
 
 @given(st.integers(0, 1000), st.integers(1, 5))
-@settings(max_examples=25)
 def test_a_beam_equals_the_textbook_search(seed: int, beam: int) -> None:
     """Narrow beams too: no extension is missed by looking at some candidates only."""
     lengths = [14, 9]

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 from decoding_examples import collapse, ctc_losses
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from asr.models import CTCPrefixes
 from asr.text import BLANK_ID
@@ -54,7 +54,6 @@ def score_prefix(scores_TV: torch.Tensor, prefix: list[int]) -> tuple[float, flo
 
 
 @given(st.integers(0, 1000), st.integers(1, 5), st.lists(st.integers(1, VOCABULARY - 1), max_size=4))
-@settings(max_examples=40)
 def test_scores_are_the_sums_over_all_alignments(seed: int, steps: int, prefix: list[int]) -> None:
     scores_TV = random_scores(1, steps, VOCABULARY, seed)[0]
     for ours, theirs in zip(
@@ -64,7 +63,6 @@ def test_scores_are_the_sums_over_all_alignments(seed: int, steps: int, prefix: 
 
 
 @given(st.integers(0, 1000), st.integers(1, 5), st.lists(st.integers(1, VOCABULARY - 1), max_size=3))
-@settings(max_examples=40)
 def test_times_of_the_next_token_are_the_sums_over_all_alignments(
     seed: int, steps: int, prefix: list[int]
 ) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from decoding_examples import ctc_losses, search_beams
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from asr.cli import main
@@ -88,7 +88,6 @@ def test_estimates_equal_those_of_lmplz(
 sentence_lists = st.lists(st.lists(st.sampled_from("xyz"), max_size=6), min_size=1, max_size=8)
 
 
-@settings(max_examples=40)
 @given(sentence_lists, st.integers(1, 4), st.lists(st.sampled_from("xyz"), max_size=4))
 def test_what_may_follow_sums_to_one(sentences: list[list[str]], order: int, context: list[str]) -> None:
     vocabulary = ["<s>", "</s>", "<unk>", *"wxyz"]
@@ -160,7 +159,6 @@ def test_a_text_is_as_likely_as_its_words(order: int) -> None:
         assert ours == pytest.approx(expected, rel=1e-4), text
 
 
-@settings(max_examples=40)
 @given(st.text(alphabet="AB ", max_size=8), st.integers(1, 3))
 def test_characters_that_may_follow_sum_to_one(text: str, order: int) -> None:
     """After any text: with unknown words, double spaces, and reordered rows."""

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 from model_examples import NUM_FEATURES, build_example, make_utterances
 from whisper_examples import VOCAB_SIZE, VOCABULARY
 
@@ -205,7 +205,6 @@ def test_words_take_their_edges_from_the_sound() -> None:
 
 @given(st.lists(st.integers(0, 60), min_size=3, max_size=3), st.integers(0, 20_000))
 @example([1, 1, 1], 960)  # two words within one frame
-@settings(max_examples=30)
 def test_word_times_are_sane_whatever_the_steps(steps: list[int], num_samples: int) -> None:
     tokenizer = Tokenizer.train(TokenizerConfig(type="characters"), ["A B"])
     audio_S = np.random.default_rng(0).standard_normal(num_samples).astype(np.float32)

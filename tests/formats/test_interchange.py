@@ -184,7 +184,7 @@ def test_a_row_of_endless_lines_is_refused(tmp_path: Path, monkeypatch: pytest.M
             list(read(tmp_path / "a.csv"))
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(
     data=st.binary(max_size=100),
     head=st.sampled_from([b"", b"path,text\n", b"path\ttext\n", b'{"audio_filepath":']),

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from asr.data import Utterance
 from asr.errors import UserError
@@ -279,7 +279,6 @@ UTTERANCES = st.builds(
 )
 
 
-@settings(max_examples=60)
 @given(st.lists(UTTERANCES, min_size=1, max_size=5, unique_by=lambda utterance: utterance.id))
 def test_there_and_back(tmp_path_factory: pytest.TempPathFactory, utterances: list[Utterance]) -> None:
     folder = tmp_path_factory.mktemp("kaldi") / "data"

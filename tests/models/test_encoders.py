@@ -137,7 +137,6 @@ def test_each_utterance_as_if_alone(factor: int, padding: float) -> None:
 
 
 @given(frame=st.integers(0, 63), factor=st.sampled_from(FACTORS))
-@settings(max_examples=40)
 def test_a_step_sees_its_own_frames_and_few_others(frame: int, factor: int) -> None:
     """Step t stands for frames t * factor to (t + 1) * factor; times in the encoder rest on that."""
     ours = build_subsampling(factor)
@@ -212,7 +211,7 @@ def build_layer(**options: Any) -> ConformerLayer:
     dim=st.integers(1, 5),
     batch=st.integers(1, 3),
 )
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_depthwise_convolution_equals_a_grouped_one(length: int, kernel: int, dim: int, batch: int) -> None:
     """Forwards and backwards, in float64."""
     torch.manual_seed(0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from decoding_examples import build_talker, random_encoded, search
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from model_examples import (
     ATTENDING,
     MONOTONIC,
@@ -79,7 +79,6 @@ def catch_bias(model: SpeechModel) -> list[Any]:
     steps=st.lists(st.integers(1, 20), min_size=3, max_size=3),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=25)
 def test_penalty_equals_its_formula(rows: list[int], steps: list[int], seed: int) -> None:
     """1 - exp(-(n/N - t/T)^2 / (2 * 0.2^2)) times the attention: sums over rows, a mean over heads."""
     lengths, random = steps[: len(rows)], torch.Generator().manual_seed(seed)
@@ -127,7 +126,6 @@ def test_the_diagonal_runs_through_the_speech() -> None:
     width=st.floats(0.02, 5.0),
     num_steps=st.integers(1, 60),
 )
-@settings(max_examples=50)
 def test_prior_equals_its_formula(
     spans: list[tuple[float, float]], rows: list[int], width: float, num_steps: int
 ) -> None:
@@ -226,7 +224,6 @@ def test_step_by_step_with_a_bias_is_the_same(name: str) -> None:
 
 
 @given(st.integers(0, 1000), st.integers(1, 5), st.lists(st.integers(1, VOCABULARY - 1), max_size=3))
-@settings(max_examples=25)
 def test_texts_are_followed_as_all_their_alignments_say(seed: int, steps: int, text: list[int]) -> None:
     scores_BTV = random_scores(1, steps, VOCABULARY, seed)
     times_NT = ctc_token_times(scores_BTV, torch.tensor([steps]), torch.tensor([[text]]).long())[0, 0]

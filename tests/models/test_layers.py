@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -241,7 +241,6 @@ def attend_in_window(
     shortest=st.integers(1, 90),
     data=st.data(),
 )
-@settings(max_examples=40)
 def test_window_attention_equals_a_band_mask(
     length: int, left: int, right: int, shortest: int, data: st.DataObject
 ) -> None:
@@ -297,7 +296,6 @@ def test_rotary_equals_a_complex_product() -> None:
 
 
 @given(first=st.integers(1, 30), second=st.integers(1, 30), length=st.integers(1, 30))
-@settings(max_examples=30)
 def test_a_start_continues_a_sequence(first: int, second: int, length: int) -> None:
     """Also after the tables had to grow, and after they were longer than needed."""
     positions = Positions(8)

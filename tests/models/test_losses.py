@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from asr.decoding import align_tokens
@@ -98,7 +98,6 @@ def best_path_spans(log_probabilities_TV: Tensor, tokens: list[int], blank: int)
 
 
 @given(tokens=st.lists(st.integers(1, 2), max_size=3), num_steps=st.integers(1, 6), seed=st.integers(0, 1000))
-@settings(max_examples=40)
 def test_alignment_is_the_best_path(tokens: list[int], num_steps: int, seed: int) -> None:
     num_repeats = sum(a == b for a, b in itertools.pairwise(tokens))
     if num_steps < len(tokens) + num_repeats:

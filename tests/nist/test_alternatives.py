@@ -124,7 +124,7 @@ def run_sclite(pairs: list[tuple[str, str]], options: str = "") -> list[tuple[in
 
 
 @needs_sclite
-@settings(max_examples=3, phases=[Phase.generate])  # shrinking would start sclite for minutes
+@settings(max_examples=2, phases=[Phase.generate])  # shrinking would start sclite for minutes
 @pytest.mark.parametrize("options", ["", "-D", "-F", "-F -D"])
 @given(data=st.data())
 def test_random_texts_with_marks_count_as_in_sclite(data: st.DataObject, options: str) -> None:

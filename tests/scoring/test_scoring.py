@@ -7,7 +7,7 @@ import math
 import jiwer
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from asr.errors import UserError
 from asr.scoring import Counts, count_character_errors, count_word_errors, score
@@ -18,7 +18,6 @@ hypotheses = st.lists(words, max_size=8).map(" ".join)
 pairs = st.lists(st.tuples(references, hypotheses), min_size=1, max_size=8)
 
 
-@settings(max_examples=50)
 @given(pairs)
 def test_rates_are_jiwers(pairs) -> None:
     said, heard = map(list, zip(*pairs, strict=True))
@@ -70,7 +69,6 @@ several = st.lists(
 )
 
 
-@settings(max_examples=50)
 @given(several)
 def test_of_several_references_the_one_with_the_fewest_errors_counts(triples) -> None:
     said = {str(number): texts[0] for number, (texts, _) in enumerate(triples)}

@@ -11,7 +11,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from asr.errors import UserError
 from asr.transcripts import Segment, Transcript, TranscriptFile, Word, format_transcript, read_transcripts
@@ -180,7 +180,6 @@ def test_csv_with_quoted_line_ends(tmp_path: Path) -> None:
 WORDS = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=5)
 
 
-@settings(max_examples=40)
 @example(utterances={"a-1": [";;"]}, kind="trn")
 @given(
     utterances=st.dictionaries(
