@@ -41,10 +41,15 @@ def folder(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_copy(folder: Path, commands: list[str], outputs: Path) -> None:
-    """By the package in a folder, as if none had been imported so far."""
-    for name in [name for name in sys.modules if name.split(".")[0] == "asr"]:
+def forget(*packages: str) -> None:
+    """As if none of their modules had been imported so far."""
+    for name in [name for name in sys.modules if f"{name}.".startswith(tuple(f"{own}." for own in packages))]:
         del sys.modules[name]
+
+
+def run_copy(folder: Path, commands: list[str], outputs: Path) -> None:
+    """By the package in a folder."""
+    forget("asr")
     sys.path.insert(0, str(folder))
     os.chdir(folder)
     with (outputs / "output").open("w") as sys.stdout, (outputs / "errors").open("w") as sys.stderr:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from multiprocessing import get_context
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
+import torch
 import yaml
 from system_examples import save_talker
+from test_deletion import forget
 from whisper_examples import SIZES, make_weights, write_huggingface
 
 from asr.config import _known_keys
@@ -35,28 +41,27 @@ MAX_UNUSED_SETTINGS = {"run": 14, "call": 2}
 MAX_MODULES = {"conformer": 43, "shipped": 43, "whisper": 49}
 MAX_FILES = {"conformer": 20, "shipped": 25, "whisper": 27}
 
-# Runs command lines, each in a process that has torch already, and prints which modules of asr are loaded,
-# and in which files functions ran.
-TRACER = """
-import json, os, sys, threading
-import torch, asr.cli
-root, ran = os.path.dirname(asr.__file__) + os.sep, set()
-def note(frame, event, argument):
-    code = frame.f_code
-    if event == "call" and code.co_flags & 1 and code.co_filename.startswith(root):  # 1: a function's body
-        ran.add(code.co_filename.removeprefix(root))
-for words in json.loads(sys.argv[1]):
-    if os.fork():
-        os.wait()
-        continue
+
+def trace(words: list[str], found: Path) -> None:
+    """Run a command in a fork, write which modules of asr it loads, and in which files functions run."""
+    forget("asr", "torch._dynamo")
+    vars(torch).pop("_dynamo", None)
+    cli, ran = importlib.import_module("asr.cli"), set[str]()
+    root = f"{Path(cli.__file__).parent.parent}{os.sep}"
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        if (
+            event == "call" and code.co_flags & 1 and code.co_filename.startswith(root)
+        ):  # 1: a function's body
+            ran.add(code.co_filename.removeprefix(root))
+
     sys.settrace(note)
     threading.settrace(note)
-    status = asr.cli.main(words)
+    status = cli.main(words)
     sys.settrace(None)
     loaded = sorted(name for name in sys.modules if name.split(".")[0] == "asr")
-    print(json.dumps([status, loaded, sorted(ran), "torch._dynamo" in sys.modules]), file=sys.stderr, flush=True)
-    os._exit(0)
-"""
+    found.write_text(json.dumps([status, loaded, sorted(ran), "torch._dynamo" in sys.modules]))
 
 
 def count_lines(folder: Path) -> int:
@@ -138,10 +143,12 @@ def test_the_way_from_audio_to_text(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     soundfile.write(tmp_path / "noise.wav", rng.normal(scale=0.1, size=16_000).astype("float32"), 16_000)
     words = ["transcribe", str(tmp_path / "noise.wav"), "--set", "segmentation.method=none", "--model"]
-    command = [sys.executable, "-c", TRACER, json.dumps([[*words, str(model)] for model in models.values()])]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    shown = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("[0, [")]
-    for kind, (_, modules, files, has_compiler) in zip(models, shown, strict=True):
+    for kind, model in models.items():
+        process = get_context("fork").Process(target=trace, args=([*words, str(model)], tmp_path / kind))
+        process.start()
+        process.join(120)
+        status, modules, files, has_compiler = json.loads((tmp_path / kind).read_text())
+        assert status == 0
         assert not has_compiler, "PyTorch's compiler takes most of a second to import"
         assert len(modules) <= MAX_MODULES[kind], modules
         assert len(files) <= MAX_FILES[kind], files
