@@ -62,7 +62,7 @@ def run_copy(folder: Path, commands: list[str], outputs: Path) -> None:
 )
 def test_what_is_left_transcribes_and_trains(name: str, folder: Path, tmp_path: Path) -> None:
     shutil.move(folder / "asr" / name, tmp_path / "gone")
-    train = f"train run.yaml train.steps=1 output_dir={tmp_path}/run"
+    train = f"train run.yaml train.steps=1 train.threads=1 output_dir={tmp_path}/run"
     commands = ["transcribe a.wav --model model --set checks=off", train, ASKED[name]]
     try:
         # A fork is quicker than a new interpreter, which would import torch first.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -47,13 +45,12 @@ def trace(words: list[str], found: Path) -> None:
     forget("asr", "torch._dynamo")
     vars(torch).pop("_dynamo", None)
     cli, ran = importlib.import_module("asr.cli"), set[str]()
-    root = f"{Path(cli.__file__).parent.parent}{os.sep}"
+    root = f"{ROOT / 'asr'}/"
 
-    def note(frame: FrameType, event: str, argument: Any) -> None:
+    def note(frame: Any, event: str, argument: Any) -> None:
         code = frame.f_code
-        if (
-            event == "call" and code.co_flags & 1 and code.co_filename.startswith(root)
-        ):  # 1: a function's body
+        is_body = code.co_flags & 1  # of a function
+        if event == "call" and is_body and code.co_filename.startswith(root):
             ran.add(code.co_filename.removeprefix(root))
 
     sys.settrace(note)
@@ -148,7 +145,6 @@ def test_the_way_from_audio_to_text(tmp_path: Path) -> None:
         process.start()
         process.join(120)
         status, modules, files, has_compiler = json.loads((tmp_path / kind).read_text())
-        assert status == 0
-        assert not has_compiler, "PyTorch's compiler takes most of a second to import"
+        assert status == 0 and not has_compiler, "PyTorch's compiler takes most of a second to import"
         assert len(modules) <= MAX_MODULES[kind], modules
         assert len(files) <= MAX_FILES[kind], files

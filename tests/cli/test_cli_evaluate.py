@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import soundfile
 from hostile_audio import make_speechlike
 from system_examples import save_talker
+from test_cli_transcribe import Done, Run
 
 import asr
 from asr import cli
 from asr.cli.evaluation_job import Speech
 from asr.decoding import ChecksConfig, SpeechDecoder
-
-
-class Done(NamedTuple):
-    """Exit status, standard output, and all that was said beside it."""
-
-    status: int
-    out: str
-    said: str
-
-
-Run = Callable[..., Done]
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +98,8 @@ def test_decoding_beam_and_set(run: Run) -> None:
     assert list(read_ways(run)) == ["joint"]
     everything = read_ways(run, "--decoding", "all")
     assert list(everything) == ["ctc_greedy", "ctc_beam", "attention", "rescoring", "joint"]
-    wide = everything["ctc_beam"]
-    assert wide["decoding"]["beam"] == 10
-    assert read("--beam", "1")["score"] == everything["ctc_greedy"]["score"] != wide["score"]
+    greedy, wide = everything["ctc_greedy"], everything["ctc_beam"]
+    assert read("--beam", "1")["score"] == greedy["score"] != wide["score"] and wide["decoding"]["beam"] == 10
     by_option, by_setting = read("--beam", "7"), read("--set", "decoding.beam=7")
     assert by_option["decoding"]["beam"] == 7 and by_option["score"] == by_setting["score"]
     done = run("--set", "subtitles.line_width=9")
