@@ -172,8 +172,7 @@ def score_labels(
 ) -> LabelScore:
     """Compare the labels of utterances, by id: as many of each as are expected.
 
-    For the interval, utterances are drawn as wholes, or speakers where these are given: the labels within
-    one are alike.
+    For the interval, whole utterances are drawn, or speakers where given: labels within one are alike.
     """
     labels = sorted({label for side in (expected, predicted) for names in side.values() for label in names})
     index = {label: number for number, label in enumerate(labels)}

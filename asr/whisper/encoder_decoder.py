@@ -88,9 +88,8 @@ class WhisperEncoder(Encoder):
     def encode_with_silence(self, features_BTF: Tensor, stride: int) -> tuple[Tensor, Tensor]:
         """Encode features that end in silence as if it went on to the last position.
 
-        Of that silence, one step of `stride` is computed, and stands for the others too. Returns (B, S, D)
-        of the computed steps, and (B, S) the logarithm of how many each stands for: attention to it adds that
-        to its scores.
+        Of that silence, one step of `stride` is computed, and stands for the others too. Returns (B, S, D) of
+        the computed steps, and (B, S) the log of how many each stands for: attention to it adds that to scores.
         """
         num_steps = features_BTF.size(1) // FRAMES_PER_STEP
         # What a convolution finds at the end is not silence, but zeros.
@@ -227,6 +226,7 @@ class Whisper(nn.Module):
         self.decoder.tie()
         # A list of linear layers would keep the weights of them all.
         modules = [module for module in self.modules() if not isinstance(module, nn.Linear)]
+        of_encoder = set(self.encoder.modules())
         for module in modules:
             if not isinstance(module, StoredEmbedding):
                 module._apply(lambda tensor: tensor.to(torch.float32, copy=True), recurse=False)
@@ -236,7 +236,8 @@ class Whisper(nn.Module):
                 if isinstance(linear, nn.Linear):
                     is_attended = name in ("project_in", "project_queries", "project_memory")
                     output_dtype = dtype if is_attended else torch.float32
-                    setattr(module, name, Int8Linear(linear.weight, linear.bias, output_dtype))
+                    many_rows = module in of_encoder or name == "project_memory"
+                    setattr(module, name, Int8Linear(linear.weight, linear.bias, output_dtype, many_rows))
 
 
 class StoredEmbedding(nn.Embedding):
