@@ -354,6 +354,7 @@ def _known_keys(annotation: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 Precision = Literal["auto", "float32", "bf16", "fp16", "int8", "int8_bf16"]
 """int8: linear layers in 8 bits, all else in float32; int8_bf16: attention and convolution in bf16."""
+DEVICES = r"auto|cpu|cuda(:\d+)?"
 
 
 class EncoderConfig(Config):

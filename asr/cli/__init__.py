@@ -224,9 +224,18 @@ def add_batch_size(parser: argparse._ActionsContainer, items: str) -> None:
     parser.add_argument("--batch-size", type=whole_number(1), default=8, metavar="N", help=text)
 
 
+def device_name(text: str) -> str:
+    """Type of --device: a wrong name is told before torch is imported."""
+    from asr.config import DEVICES
+
+    if not re.fullmatch(DEVICES, text):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected auto, cpu, cuda or cuda:1")
+    return text
+
+
 def add_device(parser: argparse._ActionsContainer) -> None:
     text = "cpu, cuda or cuda:1 (default: auto, a GPU if there is one)"
-    parser.add_argument("--device", default="auto", help=text)
+    parser.add_argument("--device", type=device_name, default="auto", help=text)
 
 
 def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None:

@@ -38,11 +38,6 @@ class ModelConfig(Config):
     type: str
 
     @property
-    def reads_text(self) -> bool:
-        """True if text.training normalizes texts of the manifest for it."""
-        return True
-
-    @property
     def num_texts(self) -> int:
         """Number of texts of an utterance that it learns: `text`, `extras.text_2` and so on."""
         return 1

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.config import Config, Precision, choose_by_type
+from asr.config import DEVICES, Config, Precision, choose_by_type
 from asr.errors import UserError
 from asr.models.decoders import (
     AnyDecoder,
@@ -137,7 +137,7 @@ def _has_any(instructions: Sequence[str]) -> bool:
 def choose_device(name: str, is_elsewhere: bool = False) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
+    if re.fullmatch(DEVICES, name) is None:
         raise UserError(f"device {name}: expected auto, cpu, cuda or cuda:1")
     try:
         device = torch.device(name)
@@ -231,7 +231,7 @@ class Int8Linear(nn.Module):
             parts = zip(*(x.split(OUTPUTS_AT_ONCE) for x in (int8_NK, scales_N, self._zeros_N)), strict=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                packable = [torch._make_per_channel_quantized_tensor(*part, 0) for part in parts]
+                packable = [torch._make_per_channel_quantized_tensor(q, s, z, 0) for q, s, z in parts]
             self._packed = [torch.ops.quantized.linear_prepack(part_PK, None) for part_PK in packable]
         else:
             self._packed = torch.ops.onednn.qlinear_prepack(int8_NK, None)

@@ -38,10 +38,6 @@ class RecordingLabelConfig(LabelModelConfig):
     """Field of the manifest that holds the label: speaker, language, text, or extras.NAME. The training
     manifest says which labels there are; any other, in dev or test, counts as an error."""
 
-    @property
-    def reads_text(self) -> bool:
-        return self.label == "text"
-
     def find_labels(self, text: TextConfig) -> RecordingLabels:
         return RecordingLabels(self.label, text)
 
@@ -54,10 +50,6 @@ class FrameLabelsConfig(LabelModelConfig):
     """Field of the manifest that says when each label holds, as "TWO:0.106-0.436 SIX:0.51-0.9", in seconds
     from the start of the utterance. A step has the label that covers its middle, or else that of silence.
     `asr align` writes such a field. accuracy is that of frames: the share of steps labeled rightly."""
-
-    @property
-    def reads_text(self) -> bool:
-        return False
 
     def find_labels(self, text: TextConfig) -> FrameLabels:
         return FrameLabels(self.label)

@@ -27,7 +27,6 @@ class SpeakerEmbeddingConfig(ModelConfig):
 
     scores: ClassVar[tuple[str, ...]] = ("accuracy", "loss")
     label: ClassVar[str] = "speaker"
-    reads_text: ClassVar[bool] = False
 
     type: Literal["speaker_embedding"]
     sizes: CamPlusPlusSizes = CamPlusPlusSizes()

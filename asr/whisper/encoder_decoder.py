@@ -89,7 +89,7 @@ class WhisperEncoder(Encoder):
         """Encode features that end in silence as if it went on to the last position.
 
         Of that silence, one step of `stride` is computed, and stands for the others too. Returns (B, S, D) of
-        the computed steps, and (B, S) the log of how many each stands for: attention to it adds that to scores.
+        the computed steps, and (B, S) the log of how many each stands for: attention adds that to its scores.
         """
         num_steps = features_BTF.size(1) // FRAMES_PER_STEP
         # What a convolution finds at the end is not silence, but zeros.
