@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,15 +63,6 @@ def write_corpus(folder: Path, num_utterances: int, seconds: tuple[float, float]
         )
     write_manifest(folder / "train.jsonl", utterances)
     return Manifest.open(folder / "train.jsonl")
-
-
-@pytest.fixture(autouse=True)
-def few_threads() -> Iterator[None]:
-    """Batches this small are built faster by one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
