@@ -45,7 +45,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def tones(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with train.jsonl (48 utterances) and dev.jsonl (6)."""
+    """A folder with train.jsonl (48 utterances) and dev.jsonl (5)."""
     from tone_examples import write_tones
 
     return write_tones(tmp_path_factory.mktemp("tones"))

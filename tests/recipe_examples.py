@@ -26,7 +26,7 @@ COMMON = """
 output_dir: runs/tones/{name}
 data: {{train: data/tones/train.jsonl, dev: data/tones/dev.jsonl}}
 features: {{num_mels: 20, cmvn: utterance}}
-batches: {{max_seconds: 40, max_utterances: 16, num_workers: 0}}
+batches: {{max_seconds: 40, max_utterances: 4, num_workers: 0}}
 optim: {{learning_rate: 3e-3, warmup_steps: 3}}
 train: {{steps: 4, precision: float32, device: cpu, validate_every: 2, save_every: 2, log_every: 1, keep_best: 2}}
 """

@@ -26,12 +26,12 @@ train: {{steps: 12, precision: float32, device: cpu, validate_every: 6, save_eve
 
 
 def write_tones(folder: Path) -> Path:
-    """train.jsonl (48 utterances) and dev.jsonl (6): 2 to 4 words, each a tone of its own."""
+    """train.jsonl (48 utterances of 2 to 4 words, each a tone of its own) and dev.jsonl (5 of 1 or 2)."""
     random = np.random.default_rng(0)
-    for split, count in (("train", 48), ("dev", 6)):
+    for split, count, fewest, most in (("train", 48, 2, 4), ("dev", 5, 1, 2)):
         lines = []
         for number in range(count):
-            words = random.choice(list(TONES_HZ), random.integers(2, 5))
+            words = random.choice(list(TONES_HZ), random.integers(fewest, most + 1))
             audio = np.concatenate([np.zeros(800), *(make_tone(word, random) for word in words)])
             audio += 0.003 * random.standard_normal(len(audio))
             path = folder / f"{split}-{number}.wav"

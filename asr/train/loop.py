@@ -62,6 +62,7 @@ class Ranked(NamedTuple):
     score: float
     step: int
     loss: float
+    scores: dict[str, float] | None = None  # all of them; None in checkpoints of older versions
 
     @property
     def rank(self) -> tuple[float, float, int]:
@@ -335,8 +336,9 @@ def finish(
     results = []
     for candidate in candidates:
         weights = average_weights([output_dir / "checkpoints" / step_name(step) for step in candidate])
-        with learner.using_weights(weights):
-            scores = compute_dev_scores(system, data.dev.evaluation_batches(), process)
+        if len(candidate) > 1 or (scores := state.best[0].scores) is None:
+            with learner.using_weights(weights):
+                scores = compute_dev_scores(system, data.dev.evaluation_batches(), process)
         results.append((rank(scores, select_by, candidate[0]), candidate, scores, weights))
     _, chosen, scores, weights = min(results, key=lambda result: result[0].rank)
     monitor.record(state.step, "model", {"steps": sorted(chosen)} | scores)
@@ -407,12 +409,9 @@ def rank(scores: dict[str, float], select_by: str, step: int) -> Ranked:
     """Negate a score where higher is better, so that the lowest is the best."""
     value = (scores | {"updates": step})[select_by]
     score = -value if select_by in HIGHER_IS_BETTER else value
-    return Ranked(_without_nan(score), step, _without_nan(scores["loss"]))
-
-
-def _without_nan(loss: float) -> float:
-    """Make NaN the worst: it compares with nothing, so that sorting would leave it where it is."""
-    return math.inf if math.isnan(loss) else loss
+    # NaN is the worst: it compares with nothing, so that sorting would leave it where it is.
+    score, loss = (math.inf if math.isnan(number) else number for number in (score, scores["loss"]))
+    return Ranked(score, step, loss, scores)
 
 
 def describe(system: System[Net], process: Process) -> str:

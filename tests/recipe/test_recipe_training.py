@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,32 @@ from safetensors.torch import load_file
 from asr.recipe import Experiment, read_record, run_recipe
 from asr.train import Learner
 
+START = "start_from: runs/tones/transformer\n"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
+    """A folder in which both systems have been trained, small ones: ctc_lstm starts from transformer."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("trained")
+    recipes_dir = write_tones_recipe(folder, tones)
+    write_conf(folder, "transformer", COMMON.format(name="transformer") + SYSTEMS["ctc_lstm"])
+    write_conf(folder, "ctc_lstm", START + COMMON.format(name="ctc_lstm") + SYSTEMS["ctc_lstm"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("asr.train.monitor.draw_learning_curve", lambda path, panels: path.touch())
+        run_recipe(make_experiment(recipes_dir), "prepare")
+        train_all(make_experiment(recipes_dir))
+    return folder
+
 
 @pytest.fixture
-def recipes_dir(tmp_path: Path, tones: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def recipes_dir(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where everything is as it was trained."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("asr.train.monitor.draw_learning_curve", lambda path, panels: path.touch())
-    recipes_dir = write_tones_recipe(tmp_path, tones)
-    run_recipe(make_experiment(recipes_dir), "prepare")
-    return recipes_dir
+    return tmp_path / "recipes"
 
 
 @pytest.fixture
@@ -36,7 +55,7 @@ def train_all(experiment: Experiment) -> None:
 
 def change_conf(recipes_dir: Path, old: str, new: str) -> None:
     assert old in COMMON
-    text = COMMON.replace(old, new).format(name="ctc_lstm")
+    text = START + COMMON.replace(old, new).format(name="ctc_lstm")
     write_conf(recipes_dir.parent, "ctc_lstm", text + SYSTEMS["ctc_lstm"])
 
 
@@ -47,6 +66,7 @@ def messages(said: pytest.LogCaptureFixture, *words: str) -> list[str]:
 
 
 def test_each_system_is_trained_once(recipes_dir: Path, said: pytest.LogCaptureFixture) -> None:
+    shutil.rmtree("runs")
     train_all(make_experiment(recipes_dir))
     assert Path("runs/tones/ctc_lstm/model/model.safetensors").is_file()
     assert Path("runs/tones/transformer/model/model.safetensors").is_file()
@@ -64,10 +84,6 @@ def test_each_system_is_trained_once(recipes_dir: Path, said: pytest.LogCaptureF
 def test_another_training_keeps_the_old(
     recipes_dir: Path, said: pytest.LogCaptureFixture, change: str
 ) -> None:
-    if change == "start":
-        text = "start_from: runs/tones/transformer\n" + COMMON.format(name="ctc_lstm")
-        write_conf(recipes_dir.parent, "ctc_lstm", text + SYSTEMS["transformer"])
-    train_all(make_experiment(recipes_dir))
     old = Path("runs/tones/ctc_lstm/model/model.safetensors").read_bytes()
     if change == "settings":
         change_conf(recipes_dir, "3e-3", "2e-3")
@@ -75,9 +91,8 @@ def test_another_training_keeps_the_old(
         lines = Path("data/tones/train.jsonl").read_text().splitlines(keepends=True)
         Path("data/tones/train.jsonl").write_text("".join(lines[:40]))
     else:
-        text = COMMON.replace("3e-3", "2e-3").format(name="transformer") + SYSTEMS["transformer"]
+        text = COMMON.replace("3e-3", "2e-3").format(name="transformer") + SYSTEMS["ctc_lstm"]
         write_conf(recipes_dir.parent, "transformer", text)
-    messages(said)
     train_all(make_experiment(recipes_dir))
     expected = {"settings": "optim.learning_rate", "data": "data.train", "start": "the model that it starts"}
     shown = messages(said)
@@ -91,7 +106,6 @@ def test_another_training_keeps_the_old(
 
 def test_force_trains_again_and_keeps_the_old(recipes_dir: Path) -> None:
     experiment = make_experiment(recipes_dir, only=("ctc_lstm",))
-    train_all(experiment)
     old = Path("runs/tones/ctc_lstm/model/model.safetensors").read_bytes()
     run_recipe(experiment, "train", force=True)
     for name in ("ctc_lstm.old-1", "ctc_lstm"):  # the same settings give the same bits
@@ -100,7 +114,6 @@ def test_force_trains_again_and_keeps_the_old(recipes_dir: Path) -> None:
 
 def test_more_updates_go_on(recipes_dir: Path, said: pytest.LogCaptureFixture) -> None:
     experiment = make_experiment(recipes_dir, only=("ctc_lstm",))
-    train_all(experiment)
     change_conf(recipes_dir, "steps: 4", "steps: 6")
     train_all(experiment)
     assert messages(said, "more updates are requested") and not Path("runs/tones/ctc_lstm.old-1").exists()
@@ -111,7 +124,6 @@ def test_an_interrupted_training_goes_on(
     recipes_dir: Path, said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = make_experiment(recipes_dir, only=("ctc_lstm",))
-    train_all(experiment)
     whole = load_file("runs/tones/ctc_lstm/model/model.safetensors")
     Path("runs/tones/ctc_lstm").rename("whole")
     original = Learner.update

@@ -94,11 +94,11 @@ def test_every_system_resumes_exactly(
 
 
 def send_signals(monkeypatch: pytest.MonkeyPatch, numbers: Sequence[int]) -> None:
-    """During the fifth update."""
+    """During the third update."""
     original = Learner.update
 
     def update(self: Learner, batches: Sequence[Batch], step: int) -> Any:
-        for number in numbers if step == 4 else ():
+        for number in numbers if step == 2 else ():
             os.kill(os.getpid(), number)
         return original(self, batches, step)
 
@@ -117,16 +117,17 @@ def test_termination_saves_and_resumes(
     number: int,
     error: type[BaseException],
 ) -> None:
-    whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.steps=6"))
+    settings = ("train.steps=4", "train.save_every=2")
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole", *settings))
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     with monkeypatch.context() as patch, pytest.raises(error) as caught, caplog.at_level(logging.INFO):
         send_signals(patch, [number])
-        train(tiny_run("train.steps=6"))
+        train(tiny_run(*settings))
     assert number == signal.SIGINT or caught.value.code == 143
-    assert "stopped and saved at update 5; the same command resumes" in caplog.text
+    assert "stopped and saved at update 3; the same command resumes" in caplog.text
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
-    assert find_checkpoints(tmp_path / "run")[-1].name == "step-00000005", "the update in progress is kept"
-    assert_equal_bits(whole, train(tiny_run("train.steps=6")))
+    assert find_checkpoints(tmp_path / "run")[-1].name == "step-00000003", "the update in progress is kept"
+    assert_equal_bits(whole, train(tiny_run(*settings)))
 
 
 def test_a_second_interrupt_stops_at_once(
@@ -134,8 +135,8 @@ def test_a_second_interrupt_stops_at_once(
 ) -> None:
     send_signals(monkeypatch, [signal.SIGINT, signal.SIGINT])
     with pytest.raises(KeyboardInterrupt):
-        train(tiny_run())
-    assert find_checkpoints(tmp_path / "run")[-1].name == "step-00000003"
+        train(tiny_run("train.save_every=2"))
+    assert find_checkpoints(tmp_path / "run")[-1].name == "step-00000002"
     assert "saving after this update; Ctrl-C again stops at once" in capfd.readouterr().err
 
 
@@ -174,11 +175,11 @@ def test_an_interrupt_that_is_ignored_stays_so(
     send_signals(monkeypatch, [signal.SIGINT])
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        train(tiny_run("train.steps=6"))
+        train(tiny_run("train.steps=4"))
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
-    assert read_log(tmp_path / "run", "dev")[-1]["step"] == 6
+    assert read_log(tmp_path / "run", "dev")[-1]["step"] == 4
 
 
 @pytest.mark.parametrize(
@@ -209,11 +210,11 @@ def test_termination_of_the_whole_group(tiny_run: TinyRun, tmp_path: Path, numbe
 
 
 def test_the_result_is_the_best_on_dev(tiny_run: TinyRun, tmp_path: Path) -> None:
-    folder = train(tiny_run("train.validate_every=2", "train.select_by=loss"))
+    folder = train(tiny_run("train.steps=4", "train.validate_every=1", "train.select_by=loss"))
     dev = read_log(tmp_path / "run", "dev")
     best = sorted(line["loss"] for line in dev)[:2]
     kept = {path.name for path in find_checkpoints(tmp_path / "run")}
-    assert kept == {f"step-{line['step']:08d}" for line in dev if line["loss"] in best} | {"step-00000012"}
+    assert kept == {f"step-{line['step']:08d}" for line in dev if line["loss"] in best} | {"step-00000004"}
     state = load_state(folder)
     assert state["dev_scores"]["loss"] <= best[0] + 1e-6
     system = load_system(folder)
@@ -254,13 +255,13 @@ def test_a_process_without_dev_batches_has_the_scores_of_all(
 
 def test_changed_settings_are_refused(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asr.train.monitor.open_tensorboard", lambda config, step: lambda step, numbers: None)
-    train(tiny_run("train.steps=3"))
-    for setting in ("optim.learning_rate=0.1", "train.steps=2"):
+    train(tiny_run("train.steps=2"))
+    for setting in ("optim.learning_rate=0.1", "train.steps=1"):
         with pytest.raises(UserError, match=rf"other settings \({setting.partition('=')[0]}: "):
-            train(tiny_run("train.steps=3", setting))
+            train(tiny_run("train.steps=2", setting))
     free = ("train.log_every=7", "batches.num_workers=1", "data.max_unknown=0.5", "train.save_every=1")
     free += ("train.validate_every=1", "train.keep_best=1", "train.tensorboard=true")
-    train(tiny_run("train.steps=3", *free))
+    train(tiny_run("train.steps=2", *free))
 
 
 # --- a training continues -------------------------------------------------------------------------
@@ -270,26 +271,26 @@ def test_a_finished_training_is_extended(
     tiny_run: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With more updates than planned at first, it is the one that was planned with so many."""
-    whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.steps=9", "train.validate_every=3"))
-    train(tiny_run("train.steps=6", "train.validate_every=3"))
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.steps=3", "train.validate_every=1"))
+    train(tiny_run("train.steps=2", "train.validate_every=1"))
     with caplog.at_level(logging.INFO):
-        assert_equal_bits(whole, train(tiny_run("train.steps=9", "train.validate_every=3")))
-    assert "train.steps: 6 then, 9 now" in caplog.text
+        assert_equal_bits(whole, train(tiny_run("train.steps=3", "train.validate_every=1")))
+    assert "train.steps: 2 then, 3 now" in caplog.text
     warnings = [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
     assert all("hardly learned" in message for message in warnings)
-    assert [line["step"] for line in read_log(tmp_path / "run", "dev")] == [3, 6, 9]
-    assert [line["step"] for line in read_log(tmp_path / "run", "model")] == [9]
+    assert [line["step"] for line in read_log(tmp_path / "run", "dev")] == [1, 2, 3]
+    assert [line["step"] for line in read_log(tmp_path / "run", "model")] == [3]
 
 
 def test_a_run_and_its_data_may_move(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:
     """Other paths to the same utterances, and other times of checkpoints, make the same model."""
     settings = ("train.select_by=updates", "train.keep_best=1")
-    whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.steps=4", *settings))
-    train(tiny_run("train.steps=2", *settings))
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.steps=2", *settings))
+    train(tiny_run("train.steps=1", *settings))
     (tmp_path / "run").rename(tmp_path / "moved")
     (tmp_path / "link").symlink_to(tones)
     moved = (f"output_dir={tmp_path}/moved", f"data.train=[{tmp_path}/link/train.jsonl]")
-    assert_equal_bits(whole, train(tiny_run("train.steps=4", *moved, *settings)))
+    assert_equal_bits(whole, train(tiny_run("train.steps=2", *moved, *settings)))
 
 
 def test_one_broken_file_of_a_small_dev_set_stops_nothing(
@@ -298,7 +299,7 @@ def test_one_broken_file_of_a_small_dev_set_stops_nothing(
     utterances = list(read_manifest(tones / "dev.jsonl"))
     utterances[0] = utterances[0].model_copy(update={"audio": str(tmp_path / "missing.wav")})
     write_manifest(tmp_path / "dev.jsonl", utterances)
-    settings = ("train.steps=4", "train.validate_every=2", f"data.dev={tmp_path}/dev.jsonl")
+    settings = ("train.steps=2", "train.validate_every=1", f"data.dev={tmp_path}/dev.jsonl")
     train(tiny_run(*settings))
     assert "missing.wav" in caplog.text
 
@@ -310,9 +311,9 @@ def test_a_validation_that_fails_loses_no_update(
         raise UserError("dev cannot be read")
 
     monkeypatch.setattr(loop, "compute_dev_scores", fail)
-    for step in (2, 4):  # a restart continues behind it
+    for step in (1, 2):  # a restart continues behind it
         with pytest.raises(UserError, match="dev cannot be read"):
-            train(tiny_run("train.steps=5", "train.validate_every=2"))
+            train(tiny_run("train.steps=3", "train.validate_every=1"))
         assert load_state(find_checkpoints(tmp_path / "run")[-1])["step"] == step
 
 
@@ -321,12 +322,12 @@ def test_a_changed_manifest_is_refused(tiny_run: TinyRun, tones: Path, tmp_path:
     utterances = list(read_manifest(tones / f"{name}.jsonl"))
     write_manifest(tmp_path / "own.jsonl", utterances)
     setting = f"data.{name}={tmp_path}/own.jsonl"
-    train(tiny_run("train.steps=2", setting))
+    train(tiny_run("train.steps=1", setting))
     write_manifest(tmp_path / "own.jsonl", utterances[::-1])
     with pytest.raises(UserError, match=rf"data\.{name}: the utterances changed"):
-        train(tiny_run("train.steps=4", setting))
+        train(tiny_run("train.steps=2", setting))
     write_manifest(tmp_path / "own.jsonl", utterances)  # the same once more
-    train(tiny_run("train.steps=3", setting))
+    train(tiny_run("train.steps=2", setting))
 
 
 def test_what_a_killed_training_left_is_removed(tiny_run: TinyRun, tmp_path: Path) -> None:
@@ -335,7 +336,7 @@ def test_what_a_killed_training_left_is_removed(tiny_run: TinyRun, tmp_path: Pat
         folder.mkdir(parents=True)
         (folder / "model.safetensors").write_bytes(b"half")
     for _ in range(2):
-        train(tiny_run("train.steps=3"))
+        train(tiny_run("train.steps=1"))
     assert not any(folder.exists() for folder in left)
     assert len(read_log(tmp_path / "run", "model")) == 1, "the end is made and logged again, not twice"
 
@@ -377,20 +378,20 @@ def test_full_disk_leaves_the_last_checkpoint(
     original = checkpoint.save_file
 
     def save_file(tensors: Any, path: Path) -> None:
-        if "step-00000006" in str(path):
+        if "step-00000002" in str(path):
             Path(path).write_bytes(b"half")
             raise OSError(errno.ENOSPC, "No space left on device")
         original(tensors, path)
 
     monkeypatch.setattr(checkpoint, "save_file", save_file)
     with pytest.raises(UserError, match="No space left on device"):
-        train(tiny_run("train.steps=6"))
-    assert [folder.name for folder in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000003"]
+        train(tiny_run("train.steps=2", "train.save_every=1"))
+    assert [folder.name for folder in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000001"]
 
 
 def test_command_line(tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny_run()
-    assert main(["train", str(tmp_path / "run.yaml"), "train.steps=2"]) == 0
+    assert main(["train", str(tmp_path / "run.yaml"), "train.steps=1"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "run" / "model")
     assert loop.train  # the command is that loop
     assert (tmp_path / "run" / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
