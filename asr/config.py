@@ -183,7 +183,7 @@ def find_differences(first: Config, second: Config, prefix: str = "") -> dict[st
 # --- YAML ---------------------------------------------------------------------------------------
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # in C, as the loader
     """Quotes all but plain words: texts such as 0E0, a number to the loader below, or with line breaks."""
 
 
