@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from asr.recipe.evaluation import describe_machine
 from asr.speakers import TurnScore, compare_turns, format_rttm, read_rttm, score_turns
 from asr.system.checkpoint import find_commit
@@ -42,6 +44,13 @@ def count_right(score: TurnScore) -> int:
     return int((score.sums_MK[:, 5] == score.sums_MK[:, 6]).sum())
 
 
+def join_scores(scores: list[TurnScore]) -> TurnScore:
+    """Score several recordings, of which each has been scored."""
+    return TurnScore(
+        tuple(score.recordings[0] for score in scores), np.concatenate([score.sums_MK for score in scores])
+    )
+
+
 def score_rows(path: Path, collar: float) -> dict[str, Any]:
     """Scores of each row, and the first system against each of the others, from the file of hypotheses."""
     systems = {}
@@ -50,16 +59,11 @@ def score_rows(path: Path, collar: float) -> dict[str, Any]:
             Path(folder, "turns.rttm").write_text(text)
             systems[name] = read_rttm(Path(folder, "turns.rttm"))
     reference = systems.pop("reference")
+    whole = {name: score_turns(reference, turns, collar=collar).split() for name, turns in systems.items()}
     rows = {}
     for title, names in list_rows(dict.fromkeys(turn.recording for turn in reference)).items():
-        own = set(names)
         scores = {
-            name: score_turns(
-                (turn for turn in reference if turn.recording in own),
-                (turn for turn in turns if turn.recording in own),
-                collar=collar,
-            )
-            for name, turns in systems.items()
+            name: join_scores([score[recording] for recording in names]) for name, score in whole.items()
         }
         first, *others = scores
         rows[title] = {

@@ -6,6 +6,7 @@ its reference and the hypothesis of each run. Anyone can compute the figures aga
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import logging
@@ -77,12 +78,17 @@ def score_runs(table: Path, baseline: str, runs: Sequence[Record]) -> dict[str, 
     references, columns = read_table(table)
     hypotheses = {run["name"]: columns[setup_name(run["name"], run["decoding"])] for run in runs}
     systems = {run["variant"]: [own for own in runs if own["variant"] == run["variant"]] for run in runs}
-    scores = {name: pool(own, references, hypotheses) for name, own in systems.items()}
+
+    @functools.cache  # many systems have one run, whose score is theirs, and is compared
+    def pool_runs(*names: str) -> Score:
+        return pool([run for run in runs if run["name"] in names], references, hypotheses)
+
+    scores = {name: pool_runs(*(run["name"] for run in own)) for name, own in systems.items()}
     comparisons = []
     for name, own in systems.items():
         shared, others = _share_folds(own, systems.get(baseline, []))
         if name != baseline and shared:
-            first, second = (pool(side, references, hypotheses) for side in (shared, others))
+            first, second = (pool_runs(*(run["name"] for run in side)) for side in (shared, others))
             comparisons.append(_compare(name, baseline, first, second))
     first = next(iter(scores.values()))
     return {
@@ -92,7 +98,7 @@ def score_runs(table: Path, baseline: str, runs: Sequence[Record]) -> dict[str, 
             "resampled_by": first.resampled_by,
             **({"references": first.num_references} if first.num_references > 1 else {}),
         },
-        "runs": [{**run, **_score_alone(run, references, columns)} for run in runs],
+        "runs": [{**run, **_score_alone(run, references, columns, pool_runs(run["name"]))} for run in runs],
         "systems": [
             {"name": name, **describe_score(found), **_describe_characters(found)}
             for name, found in scores.items()
@@ -118,18 +124,20 @@ def _share_folds(first: Sequence[Record], second: Sequence[Record]) -> tuple[lis
     return kept[0], kept[1]
 
 
-def _score_alone(run: Record, references: Texts, columns: Mapping[str, Texts]) -> dict[str, Any]:
+def _score_alone(
+    run: Record, references: Texts, columns: Mapping[str, Texts], pooled: Score
+) -> dict[str, Any]:
     """Score a run by itself: as it was decoded, by its other setups, and on the speakers that it knows."""
     tested = choose_tested(run, references)
     setups = {}
     for setup, known in run["methods"]["test"].items():
         own = columns.get(setup_name(run["name"], setup))
         if own is not None:
-            fresh = score_texts(tested, {id: own[id] for id in tested}, resamples=0)
+            is_own = setup == run["decoding"]
+            fresh = pooled if is_own else score_texts(tested, {id: own[id] for id in tested}, resamples=0)
             known = {**known, "wer": fresh.error_rate, "cer": fresh.cer}
         setups[setup] = known
     texts = columns[setup_name(run["name"], run["decoding"])]
-    pooled = pool([run], references, {run["name"]: texts})
     figures = describe_score(pooled) | _describe_characters(pooled)
     figures["methods"] = {**run["methods"], "test": setups}
     if run["left_out"] is not None:

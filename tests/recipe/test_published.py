@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import runpy
@@ -52,14 +53,20 @@ def score_lengths(tables: list[Any], runs: list[dict[str, Any]], beam: int) -> d
     }
 
 
+@functools.cache
+def read_once(path: Path) -> Any:
+    return read_table(path)
+
+
 def find_wrong_figures(folder: Path) -> list[str]:
     """What a fresh scoring of the hypotheses in `folder` finds otherwise than results.json says."""
     published = read_json(folder / "results.json")
     fresh = json.loads(json.dumps(score_runs(folder / TABLE, published["baseline"], published["runs"])))
     wrong = [name for name in fresh if fresh[name] != published[name]]
     tables = [read_table(folder / TABLE)]
-    for path in sorted(folder.parent.glob("*.jsonl.gz")):  # longer strings, with columns STUDY.RUN.SETUP
-        references, columns = read_table(path)
+    others = sorted(folder.parent.glob("*.jsonl.gz")) if "lengths" in published else ()
+    for path in others:  # longer strings, with columns STUDY.RUN.SETUP
+        references, columns = read_once(path)
         prefix = f"{folder.name}."
         if own := {
             name.removeprefix(prefix): texts for name, texts in columns.items() if name.startswith(prefix)
