@@ -93,6 +93,15 @@ def torchaudio() -> ModuleType:
     return torchaudio
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """No test cuts the power, which is all that this waiting is for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda file: None)
+        patch.setattr("soundfile.SoundFile.flush", lambda self: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     """Tests run in two processes on two cores: more threads than cores make them wait for each other."""

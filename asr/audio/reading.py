@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import logging
 import math
 import os
@@ -161,11 +162,13 @@ def write(path: str | Path, audio: np.ndarray, sample_rate: int) -> None:
             f"{audio.dtype} {audio.shape}"
         )
     samples = np.clip(np.rint(audio * 32768), -32768, 32767).astype(np.int16)
+    content = io.BytesIO()  # of a file, soundfile would wait for the disk
     try:
-        with replace_file(path, flush=False) as file:
-            soundfile.write(file.fileno(), samples, sample_rate, "PCM_16", format=container, closefd=False)
+        soundfile.write(content, samples, sample_rate, "PCM_16", format=container)
     except RuntimeError as error:
         raise AudioError(f"{path}: cannot write the file ({error})") from None
+    with replace_file(path, flush=False) as file:
+        file.write(content.getbuffer())
 
 
 def resample(audio: np.ndarray, from_rate: int, to_rate: int) -> np.ndarray:

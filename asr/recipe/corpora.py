@@ -137,11 +137,11 @@ def find_files(folder: Path, *suffixes: str) -> Iterator[Path]:
     """All files below whose name ends so, in any case; links are followed, folders read in order."""
     seen = set()
     for parent, folders, names in os.walk(folder, followlinks=True):
-        real = os.path.realpath(parent)
-        if real in seen:  # links in a circle
+        status = os.stat(parent)
+        if (status.st_dev, status.st_ino) in seen:  # links in a circle
             folders.clear()
             continue
-        seen.add(real)
+        seen.add((status.st_dev, status.st_ino))
         folders.sort()
         for name in sorted(names):
             if name.lower().endswith(suffixes) and not name.startswith("."):

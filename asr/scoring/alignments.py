@@ -111,12 +111,13 @@ def find_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]], method: Met
     """The differences of many (reference, hypothesis) pairs, each a sequence of units."""
     if method == "sclite":
         return load_nist().find_cheapest_edits(pairs)
-    rows: list[Any] = []
+    cells: list[int] = []
     for number, (reference, hypothesis) in enumerate(pairs):
         if reference != hypothesis:
             edits: Any = Levenshtein.editops(reference, hypothesis).as_list()
-            rows += [(number, _CODES[kind], i, j) for kind, i, j in edits]
-    return Edits(*np.array(rows, np.int64).reshape(-1, 4).T)
+            for kind, i, j in edits:
+                cells += (number, _CODES[kind], i, j)
+    return Edits(*np.array(cells, np.int64).reshape(-1, 4).T)
 
 
 def count_operations(edits: Edits, reference_lengths: Sequence[int] | np.ndarray) -> np.ndarray:

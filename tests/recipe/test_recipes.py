@@ -162,7 +162,7 @@ def test_an4_joined(
 
 
 FSDD_SPEAKERS = ("jackson", "theo")
-STRINGS_PER_SPEAKER = {"train": 20, "dev": 5, "test": 10}
+STRINGS_PER_SPEAKER = {"train": 10, "dev": 5, "test": 5}
 LONG_STRINGS = {"dev_15": (15, 1), "test_10": (10, 4), "test_15": (15, 2)}
 
 
