@@ -70,12 +70,15 @@ def test_meetings_are_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         for corpus in ("an4", "fsdd", "speechocean762")
         for n in range(40)
     ]
-    corpora = dict.fromkeys(("train", "test"), items)
-    recipe = load("conversations", monkeypatch, read_corpora=lambda *_: corpora, find_corpus=lambda *_: None)
-    recipe.prepare(None, tmp_path, steps={"test": 5})
+    small = {
+        "read_corpora": lambda *_: dict.fromkeys(("train", "test"), items),
+        "find_corpus": lambda *_: None,
+    }
+    recipe = load("conversations", monkeypatch, **small, MEETING_SECONDS=(25.0, 35.0))
+    recipe.prepare(None, tmp_path, steps={"test": 7})
     turns, segments = read_rttm(tmp_path / "test.rttm"), read_seglst(tmp_path / "test.json")
     manifest = list(read_manifest(tmp_path / "test.jsonl"))
-    assert [u.extras["overlap"] for u in manifest] == [0, 0, 0, 0.1, 0.1, 0.2, 0.2, 0.2]
+    assert [u.extras["overlap"] for u in manifest] == [0, 0, 0.1, 0.1, 0.2, 0.2]
     for meeting in manifest:
         audio = read(meeting.audio, 16_000)
         active = np.zeros((5, len(audio)), int)
