@@ -242,7 +242,7 @@ Call = Callable[..., tuple[int, str, str]]
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Two models of short texts, since random weights seldom come to an end."""
     folder = tmp_path_factory.mktemp("models")
-    sizes = SIZES | {"n_text_ctx": 64}
+    sizes = SIZES | {"n_audio_ctx": 100, "n_text_ctx": 64}
     written = {}
     for seed, name in enumerate(("first", "second")):
         weights = make_weights(seed, sizes)

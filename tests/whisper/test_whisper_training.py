@@ -16,7 +16,7 @@ from decoding_examples import decode_by_decoder, search
 from recipe_examples import make_experiment, write_conf, write_tones_recipe
 from safetensors.torch import load_file
 from torch import Tensor
-from whisper_examples import VOCABULARY, make_weights, write_huggingface
+from whisper_examples import SIZES, VOCABULARY, make_weights, write_huggingface
 
 from asr.cli import main
 from asr.decoding import DecodingConfig, pad_tokens
@@ -51,10 +51,16 @@ BuildRun = Callable[..., RunConfig]
 LORA = ("model.lora={rank: 16}", "model.frozen=[encoder, decoder]")
 
 
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sizes = SIZES | {"n_text_ctx": 48}
+    return write_huggingface(tmp_path_factory.mktemp("source"), make_weights(sizes=sizes), sizes=sizes)
+
+
 @pytest.fixture
-def run(tones: Path, tmp_path: Path) -> BuildRun:
+def run(tones: Path, tiny: Path, tmp_path: Path) -> BuildRun:
     """Builds the config of a run that starts from a tiny Whisper with random weights."""
-    write_huggingface(tmp_path / "tiny", make_weights())
+    shutil.copytree(tiny, tmp_path / "tiny")
 
     def build(*overrides: str) -> RunConfig:
         path = tmp_path / "run.yaml"
