@@ -128,11 +128,11 @@ def apply_spec_augment(
     for name, length in zip(ids, feature_lengths_B.tolist(), strict=True):
         warps.append(_draw_warp(config.time_warp, length, (seed, epoch, "time_warp", name)))
         width = min(int(MAX_TIME_MASK_SHARE * length), config.time_mask_width or length)
-        stream = random_stream(seed, epoch, "time_masks", name)
-        time_masks.append(draw_masks(config.num_time_masks, width, length, stream))
-        stream = random_stream(seed, epoch, "frequency_masks", name)
+        keys = seed, epoch, "time_masks", name
+        time_masks.append(draw_masks(config.num_time_masks, width, length, keys))
+        keys = seed, epoch, "frequency_masks", name
         width = config.frequency_mask_width
-        bands.append(draw_masks(config.num_frequency_masks, width, num_features, stream))
+        bands.append(draw_masks(config.num_frequency_masks, width, num_features, keys))
 
     valid_BT1 = valid_frames(features_BTF, feature_lengths_B)
     fill_B11 = _mean(features_BTF, valid_BT1)
@@ -152,10 +152,13 @@ def _draw_warp(limit: int, length: int, keys: tuple[str | int, ...]) -> tuple[in
     return int(stream.integers(limit + 1, length - limit - 1)), int(stream.integers(-limit, limit + 1))
 
 
-def draw_masks(num_masks: int, max_width: int, size: int, stream: np.random.Generator) -> np.ndarray:
+def draw_masks(num_masks: int, max_width: int, size: int, keys: tuple[str | int, ...]) -> np.ndarray:
     """(num_masks, 2) starts and widths below `size`; widths from 0 to max_width, anywhere."""
+    if not num_masks:
+        return np.zeros((0, 2), np.int64)
+    stream = random_stream(*keys)
     widths_M = stream.integers(0, min(max_width, size) + 1, num_masks)
-    return np.stack([stream.integers(0, size - widths_M + 1), widths_M], axis=1)
+    return np.array([stream.integers(0, size - widths_M + 1), widths_M]).T
 
 
 def build_mask(masks: Sequence[np.ndarray], size: int) -> Tensor:
