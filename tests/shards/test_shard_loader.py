@@ -22,7 +22,7 @@ from asr.shards import ShardFolder, ShardLoader, TarShard, WindowStart, shard_lo
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> ShardFolder:
     path = tmp_path_factory.mktemp("corpus")
-    return pack_noise(write_noise(path, 60), path / "shards", 6)
+    return pack_noise(write_noise(path, 36), path / "shards", 6)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_what_cannot_be_trained_on_is_left_out(folder: ShardFolder, caplog: pyte
     ids = {name for batch in short.epoch_batches(0) for name in batch.ids}
     assert ids == {item.id for item in read_data(folder.address) if item.duration >= 0.2}
     assert "utterances are left out of training (shorter than batches.min_seconds = 0.2)" in caplog.text
-    with pytest.raises(UserError, match="none of the 60 utterances can be trained on"):
+    with pytest.raises(UserError, match="none of the 36 utterances can be trained on"):
         list(load_shards(folder, min_seconds=1.0).epoch_batches(0))
 
 
