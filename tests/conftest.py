@@ -43,6 +43,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionfinish() -> None:
+    gc.freeze()  # pytest looks for garbage five times at the end
+
+
 @pytest.fixture(scope="session")
 def tones(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with train.jsonl (48 utterances) and dev.jsonl (5)."""

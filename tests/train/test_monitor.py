@@ -23,6 +23,12 @@ from asr.train import Outcome, loop, monitor, train, train_model
 
 TinyRun = Callable[..., RunConfig]
 SHORT = ("train.steps=4", "train.log_every=1", "train.validate_every=4", "train.save_every=2")
+DRAW = monitor.draw_learning_curve
+
+
+@pytest.fixture(autouse=True)
+def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "draw_learning_curve", lambda path, panels: None)
 
 
 def test_lines_have_the_time(tiny_run: TinyRun, tmp_path: Path) -> None:
@@ -76,12 +82,12 @@ def test_the_learning_curve_is_that_of_the_log(
     text = "".join(json.dumps({"step": step, "kind": kind} | values) + "\n" for kind, step, values in lines)
     (tmp_path / "log.jsonl").write_text(text)
     drawn: list[Any] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(monitor, "draw_learning_curve", lambda path, panels: drawn.append(panels))
-        monitor.draw_log(tmp_path, "updates")
+    monkeypatch.setattr(monitor, "draw_learning_curve", lambda path, panels: drawn.append(panels))
+    monitor.draw_log(tmp_path, "updates")
     assert drawn[0] == {
         "loss": {"train": [(1, 3.0), (2, 2.0)], "dev": [(2, 2.5)]}, "wer": {"dev": [(2, 0.5)]}
     }  # fmt: skip
+    monkeypatch.setattr(monitor, "draw_learning_curve", DRAW)
     (tmp_path / "learning_curve.png").mkdir()
     monitor.draw_log(tmp_path, "wer")
     assert "not a regular file" in caplog.text, "a picture that fails stops nothing"
