@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from asr.recipe import read_table, read_texts, score_texts
-from asr.scoring import score_systems
+from asr.scoring import Score, score_systems
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
@@ -24,9 +24,11 @@ class Shown:
     """Rates in percent; by itself it is WER with two digits."""
 
     wer: float
-    low: float = 0.0
-    high: float = 0.0
-    cer: float = 0.0
+    score: Score | None = None
+
+    def __getattr__(self, name: str) -> float:
+        """low and high, the interval, and cer: computed where they are shown."""
+        return 100 * float(getattr(self.score if name == "cer" else self.score.interval, name))
 
     def __format__(self, form: str) -> str:
         return format(self.wer, form or ".2f")
@@ -42,8 +44,7 @@ def find(source: str) -> Shown:
     references, hypotheses = read_cached(table)
     own = {id: f for id, f in references.items() if speaker in (f.get("speaker"), "")}
     found = score_texts(own, {id: hypotheses[column][id] for id in own})
-    low, high = (found.interval.low, found.interval.high) if found.interval else (0.0, 0.0)
-    return Shown(*(100 * rate for rate in (found.error_rate, low, high, found.cer)))
+    return Shown(100 * found.error_rate, found)
 
 
 @functools.cache
