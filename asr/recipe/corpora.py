@@ -333,12 +333,9 @@ def delay_and_sum(channels_CS: np.ndarray, sample_rate: int) -> np.ndarray:
         return channels_CS.sum(axis=0).astype(np.float32)
     delays_C = find_delays(channels_CS, sample_rate)
     num_samples = channels_CS.shape[1]
-    padded = num_samples + round(
-        2 * MAX_DELAY_SECONDS * sample_rate
-    )  # what is shifted out must not come round
+    padded = num_samples + round(2 * MAX_DELAY_SECONDS * sample_rate)  # what is shifted out stays out
     spectra_CF = np.fft.rfft(channels_CS, padded)
-    frequencies_F = np.fft.rfftfreq(padded)
-    aligned_CF = spectra_CF * np.exp(2j * np.pi * frequencies_F * delays_C[:, None])
+    aligned_CF = spectra_CF * np.exp(2j * np.pi * np.fft.rfftfreq(padded) * delays_C[:, None])
     return np.fft.irfft(aligned_CF.mean(axis=0), padded)[:num_samples].astype(np.float32)
 
 

@@ -78,17 +78,14 @@ def score_runs(table: Path, baseline: str, runs: Sequence[Record]) -> dict[str, 
     references, columns = read_table(table)
     hypotheses = {run["name"]: columns[setup_name(run["name"], run["decoding"])] for run in runs}
     systems = {run["variant"]: [own for own in runs if own["variant"] == run["variant"]] for run in runs}
-
-    @functools.cache  # many systems have one run, whose score is theirs, and is compared
-    def pool_runs(*names: str) -> Score:
-        return pool([run for run in runs if run["name"] in names], references, hypotheses)
-
-    scores = {name: pool_runs(*(run["name"] for run in own)) for name, own in systems.items()}
+    # Many systems have one run, whose score is theirs, and is compared.
+    pooled = functools.cache(lambda *own: pool([r for r in runs if r["name"] in own], references, hypotheses))
+    scores = {name: pooled(*(run["name"] for run in own)) for name, own in systems.items()}
     comparisons = []
     for name, own in systems.items():
         shared, others = _share_folds(own, systems.get(baseline, []))
         if name != baseline and shared:
-            first, second = (pool_runs(*(run["name"] for run in side)) for side in (shared, others))
+            first, second = (pooled(*(run["name"] for run in side)) for side in (shared, others))
             comparisons.append(_compare(name, baseline, first, second))
     first = next(iter(scores.values()))
     return {
@@ -98,7 +95,7 @@ def score_runs(table: Path, baseline: str, runs: Sequence[Record]) -> dict[str, 
             "resampled_by": first.resampled_by,
             **({"references": first.num_references} if first.num_references > 1 else {}),
         },
-        "runs": [{**run, **_score_alone(run, references, columns, pool_runs(run["name"]))} for run in runs],
+        "runs": [{**run, **_score_alone(run, references, columns, pooled(run["name"]))} for run in runs],
         "systems": [
             {"name": name, **describe_score(found), **_describe_characters(found)}
             for name, found in scores.items()
@@ -124,9 +121,7 @@ def _share_folds(first: Sequence[Record], second: Sequence[Record]) -> tuple[lis
     return kept[0], kept[1]
 
 
-def _score_alone(
-    run: Record, references: Texts, columns: Mapping[str, Texts], pooled: Score
-) -> dict[str, Any]:
+def _score_alone(run: Record, references: Texts, columns: Mapping[str, Texts], pooled: Score) -> Record:
     """Score a run by itself: as it was decoded, by its other setups, and on the speakers that it knows."""
     tested = choose_tested(run, references)
     setups = {}

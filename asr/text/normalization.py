@@ -55,11 +55,9 @@ def normalize(text: str, rules: Sequence[Rule]) -> str:
 def _load_english() -> Callable[[str], str]:
     from whisper_normalizer.english import EnglishTextNormalizer  # what it depends on takes time to import
 
-    normalizer: Callable[[str], str] = EnglishTextNormalizer()
-    return normalizer
+    return functools.lru_cache(1 << 16)(EnglishTextNormalizer())  # references come once for each system
 
 
-@functools.lru_cache(1 << 16)  # each system is compared with the same references
 def normalize_english(text: str) -> str:
     """Normalize by the rules of Whisper: numbers as digits, contractions in full, American spelling."""
     _check_characters(text)

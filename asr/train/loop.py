@@ -220,8 +220,7 @@ def start_or_resume(system: System[Net], process: Process) -> tuple[Learner, Tra
         return learner, TrainingState(
             precision, first_world_size=process.world_size, data_hashes=hash_data(system.config)
         )
-    saved = RunConfig.load(last / "config.yaml")
-    stored = load_state(last)
+    saved, stored = RunConfig.load(last / "config.yaml"), load_state(last)
     names = {field.name for field in dataclasses.fields(TrainingState)}
     state = TrainingState(**{name: value for name, value in stored.items() if name in names})
     state.best = [Ranked(*ranked) for ranked in state.best[: settings.keep_best]]
@@ -401,8 +400,7 @@ def report_bad_update(names: list[str], outcome: Outcome, state: TrainingState) 
 
 def rank_checkpoint(state: TrainingState, scores: dict[str, float], select_by: str, keep_best: int) -> None:
     """Rank the checkpoint of this update among the best ones."""
-    ranked = sorted([*state.best, rank(scores, select_by, state.step)], key=lambda one: one.rank)
-    state.best = ranked[:keep_best]
+    state.best = sorted([*state.best, rank(scores, select_by, state.step)], key=lambda a: a.rank)[:keep_best]
 
 
 def rank(scores: dict[str, float], select_by: str, step: int) -> Ranked:

@@ -137,15 +137,8 @@ def test_the_table_of_all_results_is_that_of_the_files() -> None:
 
 
 def make_run(name: str, variant: str, seed: int = 0, left_out: str | None = None) -> dict[str, Any]:
-    return {
-        "name": name,
-        "variant": variant,
-        "seed": seed,
-        "left_out": left_out,
-        "decoding": "joint",
-        "decoding_config": {"beam": 10},
-        "methods": {"test": {"joint": {}}},
-    }
+    own = {"name": name, "variant": variant, "seed": seed, "left_out": left_out, "decoding": "joint"}
+    return own | {"decoding_config": {"beam": 10}, "methods": {"test": {"joint": {}}}}
 
 
 @pytest.fixture

@@ -79,20 +79,10 @@ def test_a_part_of_a_subset_is_prepared_when_asked_for(librispeech: Corpus, tmp_
 def voxforge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
     root = tmp_path / "it"
     for number in range(60):
-        folder = (
-            root
-            / "extracted"
-            / (
-                f"anonymous-200807{number % 28 + 1:02}-a{number:02}"
-                if number % 2
-                else f"ana-20990101-a{number:02}"
-            )
-        )
-        write_text(
-            folder / "etc" / "PROMPTS",
-            f"{folder.name}/mfc/it-0001 Parla-più piano {chr(97 + number % 26)}",
-            encoding="cp1252" if number % 3 else "utf-8",
-        )
+        visit = f"anonymous-200807{number % 28 + 1:02}" if number % 2 else "ana-20990101"
+        folder = root / "extracted" / f"{visit}-a{number:02}"
+        line = f"{folder.name}/mfc/it-0001 Parla-più piano {chr(97 + number % 26)}"
+        write_text(folder / "etc/PROMPTS", line, encoding="cp1252" if number % 3 else "utf-8")
         write_text(folder / "etc" / "README", "User Name:anonymous")
         write_audio(folder / ("wav/it-0001.wav" if number % 5 else "flac/it-0001.flac"), 0.05)
     return load("voxforge", monkeypatch), root

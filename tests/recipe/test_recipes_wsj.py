@@ -115,18 +115,7 @@ def reverb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
     for name in names.values():
         write_text(
             root / f"REVERB/MC_WSJ_AV_{name}/mlf/WSJ.mlf",
-            *(
-                "#!MLF!#",
-                '"*/T21c0206.lab"',
-                "PEOPLE'",
-                "`SAY",
-                "DON'T",
-                "N",
-                ".",
-                '"*/T6c0201.lab"',
-                "YES",
-                ".",
-            ),
+            """#!MLF!#\n"*/T21c0206.lab"\nPEOPLE'\n`SAY\nDON'T\nN\n.\n"*/T6c0201.lab"\nYES\n.""",
         )
     etc = root / "wsjcam0/data/primary_microphone/etc"
     write_text(etc / "si_tr.dot", "One \\.POINT two (c02c0201)", "[door_slam] (c02c0202)", "Three (c02c0203)")

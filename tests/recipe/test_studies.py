@@ -103,14 +103,9 @@ def test_a_report(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("asr.train.monitor.draw_learning_curve", lambda path, panels: path.touch())
     recipe = load_recipe("tones", write_tones_recipe(tmp_path, tones))
-    study = Study(
-        name="s",
-        question="which?",
-        system="ctc_lstm",
-        baseline="long",
-        variants={"long": (), "short": ("train.steps=2",)},
-        methods=("attention", "ctc_greedy"),
-    )
+    variants, methods = {"long": (), "short": ("train.steps=2",)}, ("attention", "ctc_greedy")
+    about = {"name": "s", "question": "which?", "system": "ctc_lstm", "baseline": "long"}
+    study = Study(**about, variants=variants, methods=methods)
     experiment = Experiment(recipe, tmp_path / "out", seeds=(0, 1), only=("long",), study=study)
     run_study(experiment)
 
@@ -136,13 +131,8 @@ def test_folds_are_the_manifests_without_one_speaker(tmp_path: Path, monkeypatch
             for n, speaker in enumerate(speakers)
         ]
         write_manifest(tmp_path / "data" / f"{split}.jsonl", spoken)
-    study = Study(
-        question="who?",
-        system="ctc_lstm",
-        baseline="a",
-        folds="speaker",
-        variants={"a": (), "b": ("seed=1",)},
-    )
+    about = {"question": "who?", "system": "ctc_lstm", "baseline": "a", "folds": "speaker"}
+    study = Study(**about, variants={"a": (), "b": ("seed=1",)})
     cases = build_cases(study, variants, tmp_path / "data")
     assert list(cases) == [f"{name}_without_{who}" for name in "ab" for who in ("ann", "bob", "cem")]
     for case in cases.values():

@@ -102,9 +102,7 @@ def test_archives_that_ask_for_memory(tmp_path: Path) -> None:
     """A terabyte of zeros, by a call that PyTorch itself lets pass; a bomb; one number as a large matrix."""
     zeros = b"\x80\x02cbuiltins\nbytearray\n\x8a\x06\x00\x00\x00\x00\x00\x01\x85R."
     refuse(write_archive(tmp_path / "tiny.pt", zeros), "would run code .*bytearray")
-    refuse(
-        write_archive(tmp_path / "bomb.pt", bytes(60_000_000), zipfile.ZIP_DEFLATED), "compressed archive"
-    )
+    refuse(write_archive(tmp_path / "bomb.pt", bytes(60_000_000), zipfile.ZIP_DEFLATED), "compressed archive")
     repeated = torch.zeros(1, 1).expand(len(VOCABULARY) + 1608, 10**9)
     wide = WEIGHTS | {"decoder.token_embedding.weight": repeated}
     refuse(write_openai(tmp_path / "wide.pt", wide), "bytes of weights in a smaller file")
