@@ -140,8 +140,8 @@ def test_both_parts_have_one_time_axis(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"title": "$_{$ and $"},  # Matplotlib would read formulas into it, and fail
-        {"names": ["$_{$", "_{", "$^$", "^", "\\", " "]},
+        # Matplotlib would read formulas into these, and fail.
+        {"title": "$_{$ and $", "names": ["$_{$", "_{", "$^$", "^", "\\", " "]},
         {"values_NT": np.zeros((1, 3)), "names": [END]},
     ],
 )

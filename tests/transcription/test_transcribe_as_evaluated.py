@@ -136,7 +136,7 @@ def test_what_is_too_long_is_cut_in_both(tiny_run: Callable[..., RunConfig], man
 
 @pytest.mark.parametrize("checks", ["on", pytest.param("off", marks=pytest.mark.slow)])
 def test_whisper(manifest: str, checks: str) -> None:
-    sizes = SIZES | {"n_text_ctx": 32}
+    sizes = SIZES | {"n_audio_ctx": 100, "n_text_ctx": 32}  # windows of two seconds
     weights = make_weights(sizes=sizes)
     weights["decoder.token_embedding.weight"][: len(VOCABULARY)] *= 4  # so that it says text
     model = str(write_huggingface(Path("whisper-tiny"), weights, sizes=sizes))
