@@ -7,6 +7,7 @@ the others wait for it.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -39,6 +40,9 @@ gc.disable()  # looking for garbage takes 40 % of the collection of tests, which
 
 
 def pytest_collection_finish() -> None:
+    # pytest would join and leave each of PyTorch's 45 loggers that do not propagate, six times a test.
+    for logger in logging.root.manager.loggerDict.values():
+        logger.propagate = True  # type: ignore[union-attr]
     gc.freeze()
     gc.enable()
 

@@ -130,9 +130,7 @@ def test_all_speech_is_in_some_segment_and_none_is_too_long(
             assert before.cut_after == after.cut_before
             assert before.end == pytest.approx(after.cut_before + CONFIG.overlap_seconds, abs=0.02)
             assert after.start == pytest.approx(after.cut_before - CONFIG.overlap_seconds, abs=0.02)
-    others = split(audio_S)
-    assert len(found) == len(others), "the sizes of the blocks change the segments"
-    for segment, other in zip(found, others, strict=True):
+    for segment, other in zip(found, split(audio_S), strict=True):  # whatever the sizes of the blocks
         assert segment.start == other.start and np.array_equal(segment.audio_S, other.audio_S)
 
 

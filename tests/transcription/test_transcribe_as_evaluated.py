@@ -107,8 +107,7 @@ def test_files_as_utterances(tiny_run: Callable[..., RunConfig], manifest: str) 
     """Silence is cut off neither: the model was trained with it."""
     model = save_model(tiny_run, "lstm-ctc")
     files = [f"{number}.wav" for number in range(len(SECONDS))]
-    settings = ["checks=off"]
-    transcribed, evaluated, _ = decode_both_ways(model, manifest, *settings, files=files)
+    transcribed, evaluated, _ = decode_both_ways(model, manifest, "checks=off", files=files)
     assert transcribed == {Path(file).stem: evaluated[f"u{Path(file).stem}"] for file in files}
 
 
@@ -128,8 +127,7 @@ def test_what_is_too_long_is_cut_in_both(tiny_run: Callable[..., RunConfig], man
     text = path.read_text().replace("max_utterance_seconds: 30.0", f"max_utterance_seconds: {limit}")
     assert limit in text
     path.write_text(text)
-    settings = ["checks=off"]
-    cut, evaluated, _ = decode_both_ways(model, manifest, *settings)
+    cut, evaluated, _ = decode_both_ways(model, manifest, "checks=off")
     assert cut == evaluated
     assert cut["u3"] != decode_both_ways(model, manifest, "segmentation.method=none", "checks=off")[1]["u3"]
 
