@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +50,12 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     gc.freeze()  # pytest looks for garbage five times at the end
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder. pytest's own would first list those of all other tests."""
+    return Path(tempfile.mkdtemp("", f"{request.node.originalname}-", tmp_path_factory.getbasetemp()))
 
 
 @pytest.fixture(scope="session")

@@ -48,7 +48,7 @@ def forget(*packages: str) -> None:
 
 
 def run_copy(folder: Path, commands: list[str], outputs: Path) -> None:
-    """By the package in a folder."""
+    """By the package in a folder, in a fork: a new interpreter would import torch first."""
     forget("asr")
     sys.path.insert(0, str(folder))
     os.chdir(folder)
@@ -65,7 +65,6 @@ def test_what_is_left_transcribes_and_trains(name: str, folder: Path, tmp_path: 
     train = f"train run.yaml train.steps=1 train.threads=1 output_dir={tmp_path}/run"
     commands = ["transcribe a.wav --model model --set checks=off", train, ASKED[name]]
     try:
-        # A fork is quicker than a new interpreter, which would import torch first.
         process = get_context("fork").Process(target=run_copy, args=(folder, commands, tmp_path))
         process.start()
         process.join(120)

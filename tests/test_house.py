@@ -49,8 +49,7 @@ def trace(words: list[str], found: Path) -> None:
 
     def note(frame: Any, event: str, argument: Any) -> None:
         code = frame.f_code
-        is_body = code.co_flags & 1  # of a function
-        if event == "call" and is_body and code.co_filename.startswith(root):
+        if event == "call" and code.co_flags & 1 and code.co_filename.startswith(root):  # a function's body
             ran.add(code.co_filename.removeprefix(root))
 
     sys.settrace(note)

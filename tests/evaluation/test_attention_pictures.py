@@ -140,8 +140,7 @@ def test_both_parts_have_one_time_axis(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        # Matplotlib would read formulas into these, and fail.
-        {"title": "$_{$ and $", "names": ["$_{$", "_{", "$^$", "^", "\\", " "]},
+        {"title": "$_{$ and $", "names": ["$_{$", "_{", "$^$", "^", "\\", " "]},  # formulas to Matplotlib
         {"values_NT": np.zeros((1, 3)), "names": [END]},
     ],
 )

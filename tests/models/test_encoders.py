@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from encoder_examples import assert_each_as_if_alone
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -211,7 +211,6 @@ def build_layer(**options: Any) -> ConformerLayer:
     dim=st.integers(1, 5),
     batch=st.integers(1, 3),
 )
-@settings(max_examples=40)
 def test_depthwise_convolution_equals_a_grouped_one(length: int, kernel: int, dim: int, batch: int) -> None:
     """Forwards and backwards, in float64."""
     torch.manual_seed(0)
