@@ -661,4 +661,4 @@ def test_a_pipe_in_a_shell(talker: str, audio: Path) -> None:
     command = f"cat a.wav | {sys.executable} -m asr transcribe - --model {talker} {' '.join(BELIEVE)}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=100, cwd=audio)
     assert done.returncode == 0 and is_text(done.stdout) and len(done.stdout.splitlines()) == 1
-    assert "device: " in done.stderr and "%|" not in done.stderr
+    assert "1 transcribed; " in done.stderr and "%|" not in done.stderr
