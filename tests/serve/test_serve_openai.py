@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import openai
+import lazy_loader
 import pytest
 from serve_examples import RATE, SURE, at_a_port, encode, load_tiny, make_app, speak
 from speaker_examples import MODELS, make_audio
@@ -23,6 +23,7 @@ from asr.speakers import Diarizer, speaker_models
 from asr.transcription import Model
 from asr.transcripts.transcript import format_transcript
 
+openai = lazy_loader.load("openai")  # its import takes a second, in each process that collects tests
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what the client still offers
 
 KEYS = Keys({"ann": hashlib.sha256(b"sesame").hexdigest()})

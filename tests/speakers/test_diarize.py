@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 import soundfile
-from scipy.stats import multivariate_normal
 from speaker_examples import MODELS, Spans, make_audio
 from system_examples import save_talker
 
@@ -57,7 +57,7 @@ def test_clusters_are_joined_by_their_likelihood(monkeypatch: pytest.MonkeyPatch
     @functools.cache
     def measure(*own: int) -> float:
         covariance = (1 - diarize.BETWEEN) * np.eye(len(own)) + diarize.BETWEEN
-        return float(multivariate_normal(cov=covariance).logpdf(points_ND[list(own)].T).sum())
+        return float(scipy.stats.multivariate_normal(cov=covariance).logpdf(points_ND[list(own)].T).sum())
 
     monkeypatch.setattr(diarize, "DRIFT", 0)
     for seed in range(10):
