@@ -264,7 +264,8 @@ def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_
     with open(writer, "wb") as closed:
         found = run_asr(*words, cwd=tmp_path, stdout=closed)
     assert "Error" not in found.stderr and "Traceback" not in found.stderr
-    assert found.returncode == (0 if words == ["--help"] else 141)  # argparse sees to its own output
+    # Newer Pythons' argparse sees to its own output.
+    assert found.returncode in ((0, 141) if words == ["--help"] else (141,))
     assert (tmp_path / "report.html").exists() == ("--html" in words)
 
 
