@@ -286,7 +286,7 @@ class Silence(NamedTuple):
 
 
 # By width and whether it is multilingual: tiny and base.en, whose texts stay as good (docs/benchmarks.md).
-SILENCES = {(384, True): Silence(3.0, 4), (512, False): Silence(1.0, 16)}
+SILENCES = {(384, True): Silence(1.0, 8), (512, False): Silence(1.0, 16)}
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,15 @@ def read_once(path: Path) -> Any:
     return read_table(path)
 
 
+def round_figures(tree: Any) -> Any:
+    """As it is in a file, with nine decimals: the last ones differ between versions of numpy."""
+    return json.loads(json.dumps(tree), parse_float=lambda text: round(float(text), 9))
+
+
 def find_wrong_figures(folder: Path) -> list[str]:
     """What a fresh scoring of the hypotheses in `folder` finds otherwise than results.json says."""
-    published = read_json(folder / "results.json")
-    fresh = json.loads(json.dumps(score_runs(folder / TABLE, published["baseline"], published["runs"])))
+    published = round_figures(read_json(folder / "results.json"))
+    fresh = round_figures(score_runs(folder / TABLE, published["baseline"], published["runs"]))
     wrong = [name for name in fresh if fresh[name] != published[name]]
     tables = [read_table(folder / TABLE)]
     others = sorted(folder.parent.glob("*.jsonl.gz")) if "lengths" in published else ()
@@ -74,7 +79,7 @@ def find_wrong_figures(folder: Path) -> list[str]:
             tables.append((references, own))
     for title, lengths in published.get("lengths", {}).items():
         found = score_lengths(tables, published["runs"], int(title.rpartition(" ")[2]))
-        wrong += [title] * (json.loads(json.dumps(found)) != lengths)
+        wrong += [title] * (round_figures(found) != lengths)
     return wrong
 
 
