@@ -192,7 +192,7 @@ def limit_kernel_cache() -> None:
 
 INT8_MAX = 127
 PAIRS_MAX = 64  # of weights: 2 x 255 x 64 fits in 16 bits
-OUTPUTS_AT_ONCE = 2048  # rounded and packed: in float32 they should stay in the cache
+OUTPUTS_AT_ONCE = 4096  # rounded and packed at once; more take longer
 ZERO_POINT = 128  # of the inputs, which the processor requires to be unsigned
 
 
@@ -200,8 +200,8 @@ class Int8Linear(nn.Module):
     """A linear layer of weights that are rounded to 8 bits by output, and inputs by row.
 
     Each row has its own scale, and sums of whole numbers are exact: what comes of a row does not depend on
-    its company. AVX2 adds products up by pairs in 16 bits, so weights have 7 bits there. For a few rows
-    FBGEMM is faster, but it packs weights slowly. PyTorch deprecates it: without, `is_int8_exact` is false.
+    its company. AVX2 adds products up by pairs in 16 bits, so weights have 7 bits there. FBGEMM, which has
+    such products, is deprecated in PyTorch: without it, `is_int8_exact` is false.
     """
 
     scales_N: Tensor
@@ -209,17 +209,12 @@ class Int8Linear(nn.Module):
     _zeros_N: Tensor
 
     def __init__(
-        self,
-        weight_NK: Tensor,
-        bias_N: Tensor | None = None,
-        dtype: torch.dtype = torch.float32,
-        many_rows: bool = False,
+        self, weight_NK: Tensor, bias_N: Tensor | None = None, dtype: torch.dtype = torch.float32
     ) -> None:
-        """`dtype` is that of the output. `many_rows` come at a time, as those of an encoder."""
+        """`dtype` is that of the output."""
         super().__init__()
-        adds_pairs = _has_any(["avx2"]) and not _has_any(VNNI)
-        self.weight_max = PAIRS_MAX if adds_pairs else INT8_MAX
-        self._is_fbgemm = adds_pairs and not many_rows
+        self._adds_pairs = _has_any(["avx2"]) and not _has_any(VNNI)
+        self.weight_max = PAIRS_MAX if self._adds_pairs else INT8_MAX
         int8_NK, scales_N = _round(weight_NK.detach(), self.weight_max)
         self.dtype = dtype
         self.out_features, self.in_features = weight_NK.shape
@@ -227,7 +222,7 @@ class Int8Linear(nn.Module):
         self.register_buffer("bias_N", None if bias_N is None else bias_N.detach().to(dtype, copy=True))
         self.register_buffer("_zeros_N", torch.zeros(self.out_features, dtype=torch.int64))
         # Packed, it is no buffer: it cannot be moved.
-        if self._is_fbgemm:  # in parts, as it would read a large matrix in leaps
+        if self._adds_pairs:  # in parts, as it would read a large matrix in leaps
             parts = zip(*(x.split(OUTPUTS_AT_ONCE) for x in (int8_NK, scales_N, self._zeros_N)), strict=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -241,7 +236,7 @@ class Int8Linear(nn.Module):
         largest_M1 = torch.maximum(x_MK.amax(1, True), -x_MK.amin(1, True)).float()
         scales_M1 = largest_M1.clamp_(min=1e-30).mul_(1 / INT8_MAX)
         scaled_MK = torch.div(x_MK, scales_M1)
-        if self._is_fbgemm:
+        if self._adds_pairs:
             multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
             parts = [multiply(scaled_MK, 1.0, ZERO_POINT, part_PK) for part_PK in self._packed]
             y_MN = (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).to(self.dtype)
@@ -287,8 +282,7 @@ def _round(weight_NK: Tensor, largest: int) -> tuple[Tensor, Tensor]:
 def is_int8_exact() -> bool:
     """Check that this processor multiplies in 8 bits without errors; not every build of PyTorch does."""
     try:
-        layers = [Int8Linear(torch.ones(64, 512), many_rows=many_rows) for many_rows in (False, True)]
-        products_MN = torch.cat([layer(torch.ones(2, 512)) for layer in layers])
+        products_MN = Int8Linear(torch.ones(64, 512))(torch.ones(2, 512))
     except (AttributeError, RuntimeError):
         return False
     return torch.allclose(products_MN, torch.tensor(512.0), rtol=1e-5)

@@ -226,7 +226,6 @@ class Whisper(nn.Module):
         self.decoder.tie()
         # A list of linear layers would keep the weights of them all.
         modules = [module for module in self.modules() if not isinstance(module, nn.Linear)]
-        of_encoder = set(self.encoder.modules())
         for module in modules:
             if not isinstance(module, StoredEmbedding):
                 module._apply(lambda tensor: tensor.to(torch.float32, copy=True), recurse=False)
@@ -236,8 +235,7 @@ class Whisper(nn.Module):
                 if isinstance(linear, nn.Linear):
                     is_attended = name in ("project_in", "project_queries", "project_memory")
                     output_dtype = dtype if is_attended else torch.float32
-                    many_rows = module in of_encoder or name == "project_memory"
-                    setattr(module, name, Int8Linear(linear.weight, linear.bias, output_dtype, many_rows))
+                    setattr(module, name, Int8Linear(linear.weight, linear.bias, output_dtype))
 
 
 class StoredEmbedding(nn.Embedding):
