@@ -354,7 +354,11 @@ def _known_keys(annotation: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 Precision = Literal["auto", "float32", "bf16", "fp16", "int8", "int8_bf16"]
 """int8: linear layers in 8 bits, all else in float32; int8_bf16: attention and convolution in bf16."""
-DEVICES = r"auto|cpu|cuda(:\d+)?"
+
+
+def check_device(name: str) -> None:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise UserError(f"device {name}: expected auto, cpu, cuda or cuda:1")
 
 
 class EncoderConfig(Config):

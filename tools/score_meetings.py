@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from asr.recipe.evaluation import describe_machine
+from asr.recipe.evaluation import describe_machine, round_figures
 from asr.speakers import TurnScore, compare_turns, format_rttm, read_rttm, score_turns
 from asr.system.checkpoint import find_commit
 
@@ -75,9 +75,7 @@ def score_rows(path: Path, collar: float) -> dict[str, Any]:
                 name: compare_turns(scores[first], scores[name], (first, name)).to_dict() for name in others
             },
         }
-    # The last digits of sums are the processor's.
-    rounded: dict[str, Any] = json.loads(json.dumps(rows), parse_float=lambda number: round(float(number), 9))
-    return rounded
+    return dict(round_figures(rows))
 
 
 def format_table(rows: dict[str, Any]) -> list[str]:

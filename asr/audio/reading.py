@@ -162,8 +162,9 @@ def write(path: str | Path, audio: np.ndarray, sample_rate: int) -> None:
             f"{audio.dtype} {audio.shape}"
         )
     samples = np.clip(np.rint(audio * 32768), -32768, 32767).astype(np.int16)
-    try:  # in memory: of a file, soundfile would wait for the disk
-        soundfile.write(content := io.BytesIO(), samples, sample_rate, "PCM_16", format=container)
+    content = io.BytesIO()  # of a file, soundfile would wait for the disk
+    try:
+        soundfile.write(content, samples, sample_rate, "PCM_16", format=container)
     except RuntimeError as error:
         raise AudioError(f"{path}: cannot write the file ({error})") from None
     with replace_file(path, flush=False) as file:

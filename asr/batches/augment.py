@@ -129,7 +129,7 @@ def apply_spec_augment(
         warps.append(_draw_warp(config.time_warp, length, (seed, epoch, "time_warp", name)))
         width = min(int(MAX_TIME_MASK_SHARE * length), config.time_mask_width or length)
         time_masks.append(draw_masks(config.num_time_masks, width, length, (seed, epoch, "time_masks", name)))
-        keys, width = (seed, epoch, "frequency_masks", name), config.frequency_mask_width
+        width, keys = config.frequency_mask_width, (seed, epoch, "frequency_masks", name)
         bands.append(draw_masks(config.num_frequency_masks, width, num_features, keys))
 
     valid_BT1 = valid_frames(features_BTF, feature_lengths_B)

@@ -196,8 +196,8 @@ def _require_unchanged(file: IO[bytes], path: Path, stamp: tuple[int, int]) -> N
 
 def find_more_references(fields: Mapping[str, _Value]) -> dict[str, _Value]:
     """Return the fields reference_2, reference_3 and so on, in this order."""
-    names = (name for name in fields if name.startswith("reference_") and _REFERENCE.fullmatch(name))
-    return {name: fields[name] for name in sorted(names, key=lambda name: int(name[10:]))}
+    numbers = {name: int(match[1]) for name in fields if (match := _REFERENCE.fullmatch(name))}
+    return {name: fields[name] for name in sorted(numbers, key=lambda name: numbers[name])}
 
 
 # --- records ------------------------------------------------------------------------------------

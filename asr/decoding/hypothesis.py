@@ -209,8 +209,9 @@ MAX_STILL_TOKENS, STILL_SECONDS = 6, 0.1  # 60 tokens a second, where people spe
 MAX_REPEATS = 4  # of a sequence of tokens in a row, unless CTC's best path has as many
 MAX_CTC_DISTANCE = 0.5  # edits per token of the longer text: with less than half shared, one is wrong
 MAX_TOKENS_PER_SECOND = 40.0  # the fastest speakers reach 25 characters a second
-# Geometric mean of CTC's probabilities of the tokens on its best path. Below the first, audio is taken for
-# no speech; below the second, if the decoder disagrees, for music or noise: each head hears its own text.
+# Geometric mean of CTC's probabilities of the tokens on its best path. Below the first, the audio is taken
+# for no speech; below the second, if the decoder disagrees, for music or noise, of which each head makes a
+# text of its own.
 MIN_SPEECH_PROBABILITY, MIN_AGREED_PROBABILITY = 0.5, 0.75
 # Nats by which CTC may find a text less likely than its own best path and still confirm it: 1 to 150.
 # Chosen on FSDD's dev: from 2 to 6 nothing is lost at trained lengths, and in strings of twice the length,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.config import DEVICES, Config, Precision, choose_by_type
+from asr.config import Config, Precision, check_device, choose_by_type
 from asr.errors import UserError
 from asr.models.decoders import (
     AnyDecoder,
@@ -137,8 +136,7 @@ def _has_any(instructions: Sequence[str]) -> bool:
 def choose_device(name: str, is_elsewhere: bool = False) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if re.fullmatch(DEVICES, name) is None:
-        raise UserError(f"device {name}: expected auto, cpu, cuda or cuda:1")
+    check_device(name)
     try:
         device = torch.device(name)
         torch.empty(1, device="meta" if is_elsewhere else device)
@@ -192,7 +190,8 @@ def limit_kernel_cache() -> None:
 
 INT8_MAX = 127
 PAIRS_MAX = 64  # of weights: 2 x 255 x 64 fits in 16 bits
-OUTPUTS_AT_ONCE = 4096  # rounded and packed at once; more take longer
+OUTPUTS_AT_ONCE = 256  # rounded at once: in float32 they should stay in the cache
+OUTPUTS_PACKED = 4096  # by FBGEMM at once: more take longer to pack, fewer to multiply
 ZERO_POINT = 128  # of the inputs, which the processor requires to be unsigned
 
 
@@ -223,7 +222,7 @@ class Int8Linear(nn.Module):
         self.register_buffer("_zeros_N", torch.zeros(self.out_features, dtype=torch.int64))
         # Packed, it is no buffer: it cannot be moved.
         if self._adds_pairs:  # in parts, as it would read a large matrix in leaps
-            parts = zip(*(x.split(OUTPUTS_AT_ONCE) for x in (int8_NK, scales_N, self._zeros_N)), strict=True)
+            parts = zip(*(x.split(OUTPUTS_PACKED) for x in (int8_NK, scales_N, self._zeros_N)), strict=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 packable = [torch._make_per_channel_quantized_tensor(q, s, z, 0) for q, s, z in parts]

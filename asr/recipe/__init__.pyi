@@ -45,6 +45,7 @@ from .evaluation import (
     pool as pool,
     read_table as read_table,
     read_texts as read_texts,
+    round_figures as round_figures,
     score_runs as score_runs,
     score_texts as score_texts,
     setup_name as setup_name,

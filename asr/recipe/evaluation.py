@@ -113,6 +113,11 @@ def pool(runs: Sequence[Record], references: Texts, hypotheses: Mapping[str, Tex
     )
 
 
+def round_figures(tree: Any) -> Any:
+    """Round to nine decimals, in types of JSON: others depend on processor and numpy."""
+    return json.loads(json.dumps(tree), parse_float=lambda text: round(float(text), 9))
+
+
 def _share_folds(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Record], list[Record]]:
     """Keep the runs of seeds and folds that both variants have."""
     keys = [{(run["seed"], run["left_out"]) for run in runs} for runs in (first, second)]

@@ -237,7 +237,8 @@ class Phones(Units):
     """The phones of each word, and the space between words.
 
     Words that sound alike differ in a mark at their end, #1 for the second most frequent of the training
-    texts and so on: each spelling is one word, n-grams tell TWO from TOO, searches need no pronunciations.
+    texts and so on: so each spelling is one word, n-grams tell TWO from TOO, and no search needs to know of
+    pronunciations.
     """
 
     def __init__(self, tokens: tuple[str, ...], model: bytes):

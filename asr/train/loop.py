@@ -220,7 +220,8 @@ def start_or_resume(system: System[Net], process: Process) -> tuple[Learner, Tra
         return learner, TrainingState(
             precision, first_world_size=process.world_size, data_hashes=hash_data(system.config)
         )
-    saved, stored = RunConfig.load(last / "config.yaml"), load_state(last)
+    saved = RunConfig.load(last / "config.yaml")
+    stored = load_state(last)
     names = {field.name for field in dataclasses.fields(TrainingState)}
     state = TrainingState(**{name: value for name, value in stored.items() if name in names})
     state.best = [Ranked(*ranked) for ranked in state.best[: settings.keep_best]]
@@ -335,7 +336,8 @@ def finish(
     results = []
     for candidate in candidates:
         weights = average_weights([output_dir / "checkpoints" / step_name(step) for step in candidate])
-        if len(candidate) > 1 or (scores := state.best[0].scores) is None:
+        scores = state.best[0].scores if len(candidate) == 1 else None
+        if scores is None:
             with learner.using_weights(weights):
                 scores = compute_dev_scores(system, data.dev.evaluation_batches(), process)
         results.append((rank(scores, select_by, candidate[0]), candidate, scores, weights))
@@ -400,7 +402,8 @@ def report_bad_update(names: list[str], outcome: Outcome, state: TrainingState) 
 
 def rank_checkpoint(state: TrainingState, scores: dict[str, float], select_by: str, keep_best: int) -> None:
     """Rank the checkpoint of this update among the best ones."""
-    state.best = sorted([*state.best, rank(scores, select_by, state.step)], key=lambda a: a.rank)[:keep_best]
+    ranked = sorted([*state.best, rank(scores, select_by, state.step)], key=lambda one: one.rank)
+    state.best = ranked[:keep_best]
 
 
 def rank(scores: dict[str, float], select_by: str, step: int) -> Ranked:

@@ -119,7 +119,7 @@ needs_int8 = pytest.mark.skipif(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("is_avx2", [False, True])
 def test_sums_of_whole_numbers(dtype: torch.dtype, is_avx2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.models.speech_model.OUTPUTS_AT_ONCE", 16)  # 33 are in three parts
+    monkeypatch.setattr("asr.models.speech_model.OUTPUTS_PACKED", 16)  # 33 are in three parts
     if is_avx2:  # what newer processors compute as well
         if "fbgemm" not in torch.backends.quantized.supported_engines:
             pytest.skip("products for AVX2 are of FBGEMM")

@@ -19,6 +19,7 @@ from asr.recipe import (
     find_language_model,
     pool,
     read_table,
+    round_figures,
     score_runs,
     setup_name,
     write_table,
@@ -56,11 +57,6 @@ def score_lengths(tables: list[Any], runs: list[dict[str, Any]], beam: int) -> d
 @functools.cache
 def read_once(path: Path) -> Any:
     return read_table(path)
-
-
-def round_figures(tree: Any) -> Any:
-    """As it is in a file, with nine decimals: the last ones differ between versions of numpy."""
-    return json.loads(json.dumps(tree), parse_float=lambda text: round(float(text), 9))
 
 
 def find_wrong_figures(folder: Path) -> list[str]:
