@@ -420,7 +420,8 @@ def _open_audio(path: Path, content: AudioContent | None = None) -> Iterator[Any
 def _choose_decoder(path: Path, file: BinaryIO, head: bytes, stack: contextlib.ExitStack) -> Any:
     import soundfile
 
-    if head.startswith(_LIBSNDFILE_KINDS):
+    is_mpeg = head.partition(b"fmt ")[2][4:6] in (b"P\0", b"U\0")  # libsndfile prints notes on its damage
+    if head.startswith(_LIBSNDFILE_KINDS) and not is_mpeg:
         file.seek(0)  # libsndfile begins where the descriptor stands
         with contextlib.suppress(soundfile.LibsndfileError):
             sound = stack.enter_context(soundfile.SoundFile(file.fileno(), closefd=False))
