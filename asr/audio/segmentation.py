@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 FRAMES_PER_SECOND = 100
 
-BLOCK_SECONDS = 1.0
+BLOCK_SECONDS = 4.0  # whole chunks of the detector
 STANDARD_INPUT = "-"
 Item = TypeVar("Item")
 

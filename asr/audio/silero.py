@@ -97,7 +97,7 @@ class SileroModel(nn.Module):
         self.chunk_samples = sample_rate * 32 // 1000
         self._context_samples = self.chunk_samples // 8  # of the chunk before
         weights = _read_weights("_model" if sample_rate == 16_000 else "_model_8k")
-        self._basis = weights["stft.forward_basis_buffer"]
+        self._window = weights["stft.forward_basis_buffer"][0, 0]  # of a Fourier transform, its frequency 0
         self._kernels = [
             tuple(weights[f"encoder.{index}.reparam_conv.{part}"] for part in ("weight", "bias"))
             for index in range(len(_STRIDES))
@@ -122,13 +122,14 @@ class SileroModel(nn.Module):
         return probability_C.numpy(), (ends_CS[-1].clone(), memory)
 
     def _encode(self, audio_CS: Tensor) -> Tensor:
-        window = self._basis.size(2)
-        padded = F.pad(audio_CS[:, None], (0, window // 4), mode="reflect")
-        real, imaginary = F.conv1d(padded, self._basis, stride=window // 2).chunk(2, dim=1)
-        x = (real.square() + imaginary.square()).sqrt()
+        size = len(self._window)
+        padded_CS = F.pad(audio_CS[:, None], (0, size // 4), mode="reflect")[:, 0]
+        x_CTD = torch.fft.rfft(padded_CS.unfold(1, size, size // 2) * self._window).abs()
         for (weight, bias), stride in zip(self._kernels, _STRIDES, strict=True):
-            x = F.conv1d(x, weight, bias, stride, padding=1).relu()
-        return x[..., 0]
+            # As a product: a convolution would compile a kernel for each number of chunks.
+            around_CTD = F.pad(x_CTD, (0, 0, 1, 1)).unfold(1, 3, stride).flatten(2)
+            x_CTD = F.linear(around_CTD, weight.flatten(1), bias).relu()
+        return x_CTD[:, 0]
 
 
 def _read_weights(prefix: str) -> dict[str, Tensor]:

@@ -254,7 +254,7 @@ class Rotary(nn.Module):
 
 
 MANY_KEYS = 256  # more than a text has tokens, so those of a recording
-BLOCK_SCORES = 4_000_000  # 8 MB
+BLOCK_SCORES = 1_000_000  # 2 MB
 
 Window = tuple[int, int]  # each step attends to so many steps before it, itself, and so many after it
 

@@ -230,12 +230,15 @@ class Whisper(nn.Module):
             if not isinstance(module, StoredEmbedding):
                 module._apply(lambda tensor: tensor.to(torch.float32, copy=True), recurse=False)
         self.encoder.convolution_2.to(dtype)
+        of_decoder = set(self.decoder.modules())
         for module in modules:
             for name, linear in list(module.named_children()):
                 if isinstance(linear, nn.Linear):
                     is_attended = name in ("project_in", "project_queries", "project_memory")
                     output_dtype = dtype if is_attended else torch.float32
-                    setattr(module, name, Int8Linear(linear.weight, linear.bias, output_dtype))
+                    takes_few_rows = module in of_decoder and name != "project_memory"
+                    own = Int8Linear(linear.weight, linear.bias, output_dtype, takes_few_rows)
+                    setattr(module, name, own)
 
 
 class StoredEmbedding(nn.Embedding):
@@ -273,7 +276,7 @@ def _zero_past(x_BDT: Tensor, mask_BT: Tensor | None) -> Tensor:
 
 
 ROUND_SECONDS = 0.5  # shorter windows are padded to a multiple, so that those of many clips are alike
-PADDED_SECONDS = (4.0, 8.0, 16.0, 24.0)  # to which encoded windows are padded, to be decoded together
+PADDED_SECONDS = (4.0, 8.0, 16.0, 21.0, 24.0)  # to which encoded windows are padded, to be decoded together
 
 
 class Silence(NamedTuple):
