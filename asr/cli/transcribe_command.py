@@ -131,14 +131,11 @@ def _read_clip(text: str) -> tuple[float, float | None]:
     """Parse 60,90 or 1:00,1:30 as start and duration in seconds; None where there is no end."""
     time = r"((?:\d{1,9}:){0,2}\d{1,9}(?:\.\d*)?)"
     match = re.fullmatch(f"{time}(?:,{time}?)?", text)
-    start, end = map(_to_seconds, (match[1], match[2] or "inf")) if match else (0.0, 0.0)
+    parts = [reversed(time.split(":")) for time in (match[1], match[2] or "inf")] if match else ["0", "0"]
+    start, end = (sum(60.0**power * float(part) for power, part in enumerate(own)) for own in parts)
     if end <= start:
         raise argparse.ArgumentTypeError(f"{text!r}: expected one part, such as 60,90 or 1:00,1:30")
     return start, end - start if end < math.inf else None
-
-
-def _to_seconds(time: str) -> float:
-    return sum(60.0**power * float(part) for power, part in enumerate(reversed(time.split(":"))))
 
 
 def run(args: argparse.Namespace) -> int:

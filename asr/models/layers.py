@@ -395,9 +395,14 @@ def attend(queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: T
     is_single, is_training = queries_BHTK.size(2) == 1, torch.is_grad_enabled()
     if is_on_cpu and is_half and not is_training and not is_single:
         return _attend_in_blocks(queries_BHTK, keys_BHSK, values_BHSK, mask)
-    # PyTorch's own takes twice as long: backwards in half precision, or for one query and many keys. In half
-    # precision products compile a kernel for each shape, so keys that grow token by token are left to it.
-    is_slow = (is_training and is_half) or (is_single and keys_BHSK.size(2) >= MANY_KEYS)
+    has_many = keys_BHSK.size(2) >= MANY_KEYS
+    if is_on_cpu and is_half and not is_training and not has_many:
+        # PyTorch's own takes five times as long in half precision as in float32; products would compile a
+        # kernel for each number of keys, which grows token by token.
+        attended_BHTK = attend(queries_BHTK.float(), keys_BHSK.float(), values_BHSK.float(), mask)
+        return attended_BHTK.to(queries_BHTK.dtype)
+    # PyTorch's own takes twice as long: backwards in half precision, or for one query and many keys.
+    is_slow = (is_training and is_half) or (is_single and has_many)
     if not (is_on_cpu and is_slow):
         return F.scaled_dot_product_attention(queries_BHTK, keys_BHSK, values_BHSK, attn_mask=mask)
     scores_BHTS = queries_BHTK * queries_BHTK.size(-1) ** -0.5 @ keys_BHSK.mT

@@ -204,7 +204,7 @@ class Int8Linear(nn.Module):
     """
 
     scales_N: Tensor
-    bias_N: Tensor | None
+    bias_N: Tensor
     _zeros_N: Tensor
 
     def __init__(
@@ -212,18 +212,20 @@ class Int8Linear(nn.Module):
         weight_NK: Tensor,
         bias_N: Tensor | None = None,
         dtype: torch.dtype = torch.float32,
-        takes_few_rows: bool = False,
+        few_rows: bool = False,
     ) -> None:
         """`dtype` is that of the output. FBGEMM takes half the time of oneDNN for few rows, more for many."""
         super().__init__()
         adds_pairs = _has_any(["avx2"]) and not _has_any(VNNI)
         self.weight_max = PAIRS_MAX if adds_pairs else INT8_MAX
-        self._has_fbgemm = adds_pairs or (takes_few_rows and _has_any(["avx512_vnni"]) and _has_fbgemm())
+        can_choose = _has_any(["avx512_vnni"]) and hasattr(torch.ops.quantized, "linear_prepack")
+        self._has_fbgemm = adds_pairs or (few_rows and can_choose)
         int8_NK, scales_N = _round(weight_NK.detach(), self.weight_max)
         self.dtype = dtype
         self.out_features, self.in_features = weight_NK.shape
         self.register_buffer("scales_N", scales_N)
-        self.register_buffer("bias_N", None if bias_N is None else bias_N.detach().to(dtype, copy=True))
+        bias_N = torch.zeros_like(scales_N) if bias_N is None else bias_N
+        self.register_buffer("bias_N", bias_N.detach().to(dtype, copy=True))
         self.register_buffer("_zeros_N", torch.zeros(self.out_features, dtype=torch.int64))
         # Packed, it is no buffer: it cannot be moved.
         if self._has_fbgemm:  # in parts, as it would read a large matrix in leaps
@@ -252,16 +254,8 @@ class Int8Linear(nn.Module):
                 uint8_MK, 1.0, ZERO_POINT, self._packed, self.scales_N, self._zeros_N, None,
                 1.0, 0, self.dtype, "none", [], "",
             )  # fmt: skip
-        scales_M1 = scales_M1.to(self.dtype)
-        if self.bias_N is None:
-            y_MN *= scales_M1
-        else:
-            torch.addcmul(self.bias_N, y_MN, scales_M1, out=y_MN)
+        torch.addcmul(self.bias_N, y_MN, scales_M1.to(self.dtype), out=y_MN)
         return y_MN.view(*x.shape[:-1], self.out_features)
-
-
-def _has_fbgemm() -> bool:
-    return hasattr(torch.ops.quantized, "linear_prepack")
 
 
 def quantize_layers(model: nn.Module) -> None:

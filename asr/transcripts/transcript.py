@@ -364,11 +364,6 @@ def _write_json(transcript: Transcript) -> str:
     return dump_json(transcript.to_dict(), indent=2) + "\n"
 
 
-def _write_jsonl(transcript: Transcript) -> str:
-    """All of the recording on one line, so that the files of many can be put one after the other."""
-    return dump_json(transcript.to_dict()) + "\n"
-
-
 def dump_json(record: dict[str, Any], indent: int | None = None) -> str:
     dumped = json.dumps(record, ensure_ascii=False, allow_nan=False, indent=indent)
     # Half characters, as in file names that are not UTF-8, cannot be encoded; they only stand in strings. The
@@ -377,11 +372,6 @@ def dump_json(record: dict[str, Any], indent: int | None = None) -> str:
 
 
 # --- plain text and subtitles -------------------------------------------------------------------
-
-
-def _write_txt(transcript: Transcript, segment: Segment) -> str:
-    """A line for each segment between pauses."""
-    return f"{_name_speaker(segment)}{segment.text}\n"
 
 
 def _name_speaker(segment: Segment | Cue) -> str:
@@ -477,9 +467,9 @@ def _write_trn(transcript: Transcript) -> str:
 
 
 WRITERS: dict[str, Writer] = {
-    "txt": Writer(_write_txt),
+    "txt": Writer(lambda _, segment: f"{_name_speaker(segment)}{segment.text}\n"),
     "json": Writer(_write_json, "transcript"),
-    "jsonl": Writer(_write_jsonl, "transcript"),
+    "jsonl": Writer(lambda transcript: dump_json(transcript.to_dict()) + "\n", "transcript"),
     "srt": Writer(_write_srt_cue, "cue", holds_several=False),
     "vtt": Writer(_write_vtt_cue, "cue", header="WEBVTT\n\n", holds_several=False),
     "tsv": Writer(_write_tsv, header="id\tstart\tend\tconfidence\tspeaker\ttext\n"),

@@ -236,9 +236,8 @@ class Whisper(nn.Module):
                 if isinstance(linear, nn.Linear):
                     is_attended = name in ("project_in", "project_queries", "project_memory")
                     output_dtype = dtype if is_attended else torch.float32
-                    takes_few_rows = module in of_decoder and name != "project_memory"
-                    own = Int8Linear(linear.weight, linear.bias, output_dtype, takes_few_rows)
-                    setattr(module, name, own)
+                    few_rows = module in of_decoder and name != "project_memory"
+                    setattr(module, name, Int8Linear(linear.weight, linear.bias, output_dtype, few_rows))
 
 
 class StoredEmbedding(nn.Embedding):

@@ -117,10 +117,10 @@ needs_int8 = pytest.mark.skipif(
 @needs_int8
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("is_avx2", [False, True])
-def test_sums_of_whole_numbers(dtype: torch.dtype, is_avx2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["many rows", "few rows", "avx2"])
+def test_sums_of_whole_numbers(dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asr.models.speech_model.OUTPUTS_PACKED", 16)  # 33 are in three parts
-    if is_avx2:  # what newer processors compute as well
+    if kind == "avx2":  # what newer processors compute as well
         if "fbgemm" not in torch.backends.quantized.supported_engines:
             pytest.skip("products for AVX2 are of FBGEMM")
         monkeypatch.setattr(torch.backends.quantized, "engine", "fbgemm")
@@ -130,7 +130,7 @@ def test_sums_of_whole_numbers(dtype: torch.dtype, is_avx2: bool, monkeypatch: p
     x_MK[4] = 0.0
     weight_NK, bias_N = draw(33, 70, seed=1), draw(33, seed=2)
     weight_NK[7] = 0.0
-    layer = Int8Linear(weight_NK, bias_N, dtype)
+    layer = Int8Linear(weight_NK, bias_N, dtype, kind == "few rows")
     found_MN = layer(x_MK)
     assert found_MN.dtype == dtype
     expected_MN = multiply_plainly(x_MK, weight_NK, bias_N, layer.weight_max)
@@ -141,8 +141,9 @@ def test_sums_of_whole_numbers(dtype: torch.dtype, is_avx2: bool, monkeypatch: p
 
 
 @torch.no_grad()
-def test_company_changes_nothing() -> None:
-    layer = Int8Linear(draw(48, 64, seed=1), draw(48, seed=2))
+@pytest.mark.parametrize("few_rows", [False, True])
+def test_company_changes_nothing(few_rows: bool) -> None:
+    layer = Int8Linear(draw(48, 64, seed=1), draw(48, seed=2), torch.float32, few_rows)
     x_BTK = draw(3, 5, 64) * torch.tensor([1e-3, 1.0, 1e3])[:, None, None]
     together_BTN = layer(x_BTK)
     assert together_BTN.shape == (3, 5, 48)
