@@ -56,7 +56,7 @@ from asr.transcripts.transcript import (
 
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast
 WINDOW = 8  # batches whose segments are sorted by length
-LONGEST_BATCHES = 3  # of the longest segments, 11 minutes of Whisper's: fewer would leave batches half full
+LONGEST_BATCHES = 6  # of the longest segments, 16 minutes of Whisper's: fewer would leave batches half full
 SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut through phrases, even if training had them
 SEGMENTS = pydantic.TypeAdapter(list[Segment])  # of a journal
 

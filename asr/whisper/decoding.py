@@ -296,15 +296,17 @@ def search(model: Whisper, rules: Rules, beginning: Beginning, beam: int) -> lis
     for place in range(max_tokens):
         width = sums_BW.size(1)
         allowed_RV = rules.apply(scores_RV, tokens_BWL.flatten(0, 1)[:, :place])
-        sums_BWV = sums_BW[..., None] + allowed_RV.log_softmax(-1).unflatten(0, (-1, width))
-        ends_BW = sums_BWV[..., rules.end].clone()
-        sums_BWV[..., rules.end] = -torch.inf
-        top_BW, chosen_BW = sums_BWV.flatten(1).topk(beam)
+        gains_RV = allowed_RV.log_softmax(-1)
+        ends_BW = sums_BW + gains_RV[:, rules.end].view_as(sums_BW)
+        gains_RV[:, rules.end] = -torch.inf
+        gains_RW, tokens_RW = gains_RV.topk(beam)  # more of one hypothesis are not among the best
+        top_BW, chosen_BW = (sums_BW[..., None] + gains_RW.unflatten(0, (-1, width))).flatten(1).topk(beam)
         # An end counts only if it is among the best of its step.
         ends_BW.masked_fill_(ends_BW <= top_BW[:, -1:], -torch.inf)
         note(ends_BW, place + 1)
         counts_B += (ends_BW > -torch.inf).sum(1)
-        parents_BW, next_BW = chosen_BW // sums_BWV.size(2), chosen_BW % sums_BWV.size(2)
+        parents_BW = chosen_BW // beam
+        next_BW = tokens_RW.view(len(sums_BW), -1).gather(1, chosen_BW)
         rows_B1 = torch.arange(len(sums_BW), device=device)[:, None]
         tokens_BWL, sums_BW = tokens_BWL[rows_B1, parents_BW], top_BW
         tokens_BWL[..., place] = next_BW
