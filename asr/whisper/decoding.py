@@ -22,8 +22,8 @@ from asr.whisper.whisper_tokenizer import WhisperTokenizer
 # V vocabulary, C times among it, L longest text, T encoded steps, D dimension
 
 PIECE = 32  # tokens of earlier text read at once: the scores of each take 200 kB, and nobody looks at them
-LOOP = 48  # tokens at the end of a text, of which all repeat those before: nobody speaks like that
-LOOK_UP = 16  # tokens between two searches for loops, for which a GPU has to be waited for
+LOOP = 24  # tokens at the end of a text, of which all repeat those before: nobody speaks like that
+LOOK_UP = 8  # tokens between two searches for loops, for which a GPU has to be waited for
 SECONDS_PER_STEP = 0.02  # of the encoder, and between two tokens of time
 
 Found = tuple[tuple[int, ...], float]
