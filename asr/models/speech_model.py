@@ -285,7 +285,8 @@ def _round(weight_NK: Tensor, largest: int) -> tuple[Tensor, Tensor]:
 def is_int8_exact() -> bool:
     """Check that this processor multiplies in 8 bits without errors; not every build of PyTorch does."""
     try:
-        products_MN = Int8Linear(torch.ones(64, 512))(torch.ones(2, 512))
+        layers = [Int8Linear(torch.ones(64, 512), few_rows=few_rows) for few_rows in (False, True)]
+        products_MN = torch.cat([layer(torch.ones(2, 512)) for layer in layers])
     except (AttributeError, RuntimeError):
         return False
     return torch.allclose(products_MN, torch.tensor(512.0), rtol=1e-5)
