@@ -97,7 +97,7 @@ class SileroModel(nn.Module):
         self.chunk_samples = sample_rate * 32 // 1000
         self._context_samples = self.chunk_samples // 8  # of the chunk before
         weights = _read_weights("_model" if sample_rate == 16_000 else "_model_8k")
-        self._window = weights["stft.forward_basis_buffer"][0, 0]  # of a Fourier transform, its frequency 0
+        self._window = weights["stft.forward_basis_buffer"][0, 0]  # times the cosine of frequency 0: 1
         self._kernels = [
             tuple(weights[f"encoder.{index}.reparam_conv.{part}"] for part in ("weight", "bias"))
             for index in range(len(_STRIDES))
