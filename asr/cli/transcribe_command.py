@@ -131,8 +131,9 @@ def _read_clip(text: str) -> tuple[float, float | None]:
     """Parse 60,90 or 1:00,1:30 as start and duration in seconds; None where there is no end."""
     time = r"((?:\d{1,9}:){0,2}\d{1,9}(?:\.\d*)?)"
     match = re.fullmatch(f"{time}(?:,{time}?)?", text)
-    parts = [reversed(time.split(":")) for time in (match[1], match[2] or "inf")] if match else ["0", "0"]
-    start, end = (sum(60.0**power * float(part) for power, part in enumerate(own)) for own in parts)
+    times = (match[1], match[2] or "inf") if match else ("0", "0")
+    places = (enumerate(reversed(time.split(":"))) for time in times)  # seconds first
+    start, end = (sum(60.0**power * float(part) for power, part in own) for own in places)
     if end <= start:
         raise argparse.ArgumentTypeError(f"{text!r}: expected one part, such as 60,90 or 1:00,1:30")
     return start, end - start if end < math.inf else None

@@ -200,7 +200,7 @@ class Int8Linear(nn.Module):
 
     Each row has its own scale, and sums of whole numbers are exact: what comes of a row does not depend on
     its company. AVX2 adds products up by pairs in 16 bits, so weights have 7 bits there. FBGEMM, which has
-    such products, is deprecated in PyTorch: without it, `is_int8_exact` is false.
+    such products, is deprecated in PyTorch: without it, `is_int8_exact` is false there.
     """
 
     scales_N: Tensor
@@ -219,7 +219,7 @@ class Int8Linear(nn.Module):
         adds_pairs = _has_any(["avx2"]) and not _has_any(VNNI)
         self.weight_max = PAIRS_MAX if adds_pairs else INT8_MAX
         can_choose = _has_any(["avx512_vnni"]) and hasattr(torch.ops.quantized, "linear_prepack")
-        self._has_fbgemm = adds_pairs or (few_rows and can_choose)
+        self._uses_fbgemm = adds_pairs or (few_rows and can_choose)
         int8_NK, scales_N = _round(weight_NK.detach(), self.weight_max)
         self.dtype = dtype
         self.out_features, self.in_features = weight_NK.shape
@@ -228,7 +228,7 @@ class Int8Linear(nn.Module):
         self.register_buffer("bias_N", bias_N.detach().to(dtype, copy=True))
         self.register_buffer("_zeros_N", torch.zeros(self.out_features, dtype=torch.int64))
         # Packed, it is no buffer: it cannot be moved.
-        if self._has_fbgemm:  # in parts, as it would read a large matrix in leaps
+        if self._uses_fbgemm:  # in parts, as it would read a large matrix in leaps
             parts = zip(*(x.split(OUTPUTS_PACKED) for x in (int8_NK, scales_N, self._zeros_N)), strict=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -242,13 +242,12 @@ class Int8Linear(nn.Module):
         largest_M1 = torch.maximum(x_MK.amax(1, True), -x_MK.amin(1, True))
         scales_M1 = largest_M1.clamp_(min=1e-30).mul_(1 / INT8_MAX)
         scaled_MK = torch.div(x_MK, scales_M1)
-        if self._has_fbgemm:
+        if self._uses_fbgemm:
             multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
             parts = [multiply(scaled_MK, 1.0, ZERO_POINT, part_PK) for part_PK in self._packed]
             y_MN = (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).to(self.dtype)
         else:
-            # What is cut off is past the point: halves are rounded up. To int32 first: from float32 straight
-            # to uint8 PyTorch goes number by number, which takes four times as long.
+            # Halves are rounded up. By way of int32: PyTorch casts to uint8 one by one, in four times the time.
             uint8_MK = scaled_MK.add_(ZERO_POINT + 0.5).to(torch.int32).to(torch.uint8)
             y_MN = torch.ops.onednn.qlinear_pointwise(
                 uint8_MK, 1.0, ZERO_POINT, self._packed, self.scales_N, self._zeros_N, None,
