@@ -15,7 +15,6 @@ from .builder import (
 from .loader import (
     BatchLoader as BatchLoader,
     TextLoader as TextLoader,
-    count_allowed as count_allowed,
     translate_worker_errors as translate_worker_errors,
 )
 from .order import (

@@ -102,18 +102,14 @@ class UtteranceLoader:
 
     def require_few_skipped(self, num_skipped: float) -> None:
         """Stop the run if so many utterances that could not be used are too many."""
-        allowed = count_allowed(self._num_utterances)
+        count = self._num_utterances
+        allowed = max(int(MAX_BROKEN_SHARE * count), min(MAX_BROKEN, count // 2))
         if num_skipped > allowed:
             raise UserError(
-                f"{self.name}: {num_skipped:.0f} of {self._num_utterances} utterances cannot be used, more "
+                f"{self.name}: {num_skipped:.0f} of {count} utterances cannot be used, more "
                 f"than {allowed}; fix or remove them. The first: "
                 f"{'; '.join(list(self._skipped.values())[:5])}"
             )
-
-
-def count_allowed(num_utterances: int) -> int:
-    """Number of utterances, of this many, that may be broken."""
-    return max(int(MAX_BROKEN_SHARE * num_utterances), min(MAX_BROKEN, num_utterances // 2))
 
 
 class BatchLoader(UtteranceLoader):

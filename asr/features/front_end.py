@@ -136,9 +136,9 @@ class FrontEnd(torch.nn.Module):
         mel_KM = _compute_mel_filters(config)
         self._bands = _split_bands(mel_KM)
         if config.convention == "whisper":
-            self._register_constant("window_W", compute_hann_window(config.window_samples))
-        else:  # the first weight is 0: see _cut_windows
-            self._register_constant("window_W", INT16_SCALE * compute_povey_window(config.window_samples)[1:])
+            self._register_constant("window_W", np.hanning(config.window_samples + 1)[:-1])  # periodic
+        else:  # Povey's; the first weight is 0: see _cut_windows
+            self._register_constant("window_W", INT16_SCALE * np.hanning(config.window_samples)[1:] ** 0.85)
         # The power of a bin is re * re + im * im. The FFT lays re and im of a bin side by side; a matrix
         # with each row twice adds them on the way to the bands.
         self._register_constant("mel_KM", mel_KM.repeat(2, axis=0))
@@ -240,16 +240,6 @@ class FrontEnd(torch.nn.Module):
 
 
 # --- windows, mel filters and cepstra, in float64 -----------------------------------------------
-
-
-def compute_povey_window(num_samples: int) -> np.ndarray:
-    """Kaldi's own: like Hamming's, but 0 at both ends."""
-    return (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(num_samples) / (num_samples - 1))) ** 0.85
-
-
-def compute_hann_window(num_samples: int) -> np.ndarray:
-    """Periodic, as an FFT of the same size wants it."""
-    return 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(num_samples) / num_samples)
 
 
 def compute_kaldi_filters(bins_K: np.ndarray, low_hz: float, high_hz: float, num_mels: int) -> np.ndarray:

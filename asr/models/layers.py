@@ -387,22 +387,29 @@ class CrossAttention(nn.Module):
         return self.project_out(merge_heads(attended).view_as(x_BTD)), weights
 
 
+def has_any(instructions: Sequence[str]) -> bool:
+    """Check that the processor has some of them, by the names of torch.cpu.get_capabilities()."""
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in instructions)
+
+
 def attend(queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: Tensor | None) -> Tensor:
     """softmax(q k / sqrt(K)) v, (B, H, T, K). `mask` is True where a query may attend, or is a bias."""
     if mask is not None and mask.dtype != torch.bool:
         mask = mask.to(queries_BHTK.dtype)
     is_on_cpu, is_half = queries_BHTK.device.type == "cpu", queries_BHTK.dtype.itemsize < 4
     is_single, is_training = queries_BHTK.size(2) == 1, torch.is_grad_enabled()
-    if is_on_cpu and is_half and not is_training and not is_single:
-        return _attend_in_blocks(queries_BHTK, keys_BHSK, values_BHSK, mask)
     has_many = keys_BHSK.size(2) >= MANY_KEYS
-    if is_on_cpu and is_half and not is_training and not has_many:
+    if not is_on_cpu or (is_half and not is_training and has_any(["amx_bf16"])):
+        return F.scaled_dot_product_attention(queries_BHTK, keys_BHSK, values_BHSK, attn_mask=mask)
+    if is_half and not is_training and not is_single:
+        return _attend_in_blocks(queries_BHTK, keys_BHSK, values_BHSK, mask)
+    if is_half and not is_training and not has_many:
         # In float32 it takes a fifth of the time. Products would compile a kernel for each number of keys.
         attended_BHTK = attend(queries_BHTK.float(), keys_BHSK.float(), values_BHSK.float(), mask)
         return attended_BHTK.to(queries_BHTK.dtype)
     # PyTorch's own takes twice as long: backwards in half precision, or for one query and many keys.
-    is_slow = (is_training and is_half) or (is_single and has_many)
-    if not (is_on_cpu and is_slow):
+    if not ((is_training and is_half) or (is_single and has_many)):
         return F.scaled_dot_product_attention(queries_BHTK, keys_BHSK, values_BHSK, attn_mask=mask)
     scores_BHTS = queries_BHTK * queries_BHTK.size(-1) ** -0.5 @ keys_BHSK.mT
     if mask is not None:

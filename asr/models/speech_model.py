@@ -28,7 +28,7 @@ from asr.models.decoders import (
 from asr.models.encoders import AnyEncoderConfig, EncoderModel
 from asr.models.guided_attention import GuidedAttention, GuidedAttentionConfig, GuidedBatch, ctc_window_bias
 from asr.models.language_model import LanguageModel, LanguageModelConfig
-from asr.models.layers import Dropout, ModelConfig, Net, find_more_kinds, without_weights
+from asr.models.layers import Dropout, ModelConfig, Net, find_more_kinds, has_any, without_weights
 from asr.models.losses import Losses, Targets, ctc_loss
 
 # B batch, T steps, D dimension of the input, K dimension of the output, R rank
@@ -85,13 +85,6 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
             raise UserError(f"model.frozen: no part {part!r} in this model; it has {known}") from None
 
 
-def add_low_rank(model: nn.Module, config: LoraConfig) -> None:
-    """Replace each projection of attention by a layer of low rank."""
-    for _, parent, name, linear in _find(model, nn.Linear):
-        if name in PROJECTIONS:
-            setattr(parent, name, LowRankLinear(linear, config.rank, config.alpha / config.rank))
-
-
 def merge_low_rank(model: nn.Module) -> None:
     """Merge all changes: plain projections compute the same in less time."""
     for _, parent, name, layer in _find(model, LowRankLinear):
@@ -125,12 +118,7 @@ def is_fast(precision: Literal["int8", "bf16"], device: torch.device) -> bool:
     """Check that the device has instructions for it. Nothing is timed: equal runs are equal."""
     if device.type == "cuda":
         return precision == "bf16" and torch.cuda.get_device_capability(device) >= BF16_COMPUTE_CAPABILITY
-    return _has_any(FAST_INSTRUCTIONS[precision])
-
-
-def _has_any(instructions: Sequence[str]) -> bool:
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name, False) for name in instructions)
+    return has_any(FAST_INSTRUCTIONS[precision])
 
 
 def choose_device(name: str, is_elsewhere: bool = False) -> torch.device:
@@ -216,10 +204,11 @@ class Int8Linear(nn.Module):
     ) -> None:
         """`dtype` is that of the output. FBGEMM takes half the time of oneDNN for few rows, more for many."""
         super().__init__()
-        adds_pairs = _has_any(["avx2"]) and not _has_any(VNNI)
+        adds_pairs = has_any(["avx2"]) and not has_any(VNNI)
         self.weight_max = PAIRS_MAX if adds_pairs else INT8_MAX
-        can_choose = _has_any(["avx512_vnni"]) and hasattr(torch.ops.quantized, "linear_prepack")
-        self._uses_fbgemm = adds_pairs or (few_rows and can_choose)
+        is_there = has_any(["avx512_vnni"]) and hasattr(torch.ops.quantized, "linear_prepack")
+        is_slower = len(weight_NK) > OUTPUTS_PACKED and has_any(["amx_int8"])  # for any number of rows
+        self._uses_fbgemm = adds_pairs or (few_rows and is_there and not is_slower)
         int8_NK, scales_N = _round(weight_NK.detach(), self.weight_max)
         self.dtype = dtype
         self.out_features, self.in_features = weight_NK.shape
@@ -247,7 +236,7 @@ class Int8Linear(nn.Module):
             parts = [multiply(scaled_MK, 1.0, ZERO_POINT, part_PK) for part_PK in self._packed]
             y_MN = (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).to(self.dtype)
         else:
-            # Halves are rounded up. By way of int32: PyTorch casts to uint8 one by one, in four times the time.
+            # Halves are rounded up. By way of int32: PyTorch casts to uint8 one by one, four times as slowly.
             uint8_MK = scaled_MK.add_(ZERO_POINT + 0.5).to(torch.int32).to(torch.uint8)
             y_MN = torch.ops.onednn.qlinear_pointwise(
                 uint8_MK, 1.0, ZERO_POINT, self._packed, self.scales_N, self._zeros_N, None,
@@ -373,8 +362,10 @@ class SpeechModel(EncoderModel):
                 assert isinstance(self.decoder, Decoder)
                 self.decoder = PositionTrackingDecoder(window.width, self.decoder, dim, vocab_size)
         freeze(self, config.frozen)
-        if config.lora is not None:
-            add_low_rank(self, config.lora)
+        if (lora := config.lora) is not None:
+            for _, parent, name, linear in _find(self, nn.Linear):
+                if name in PROJECTIONS:
+                    setattr(parent, name, LowRankLinear(linear, lora.rank, lora.alpha / lora.rank))
         if not any(parameter.requires_grad for parameter in self.parameters()):
             raise UserError("model.frozen leaves nothing that could be trained; take a part out")
 

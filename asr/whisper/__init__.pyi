@@ -15,6 +15,7 @@ from .decoding import (
 )
 from .encoder_decoder import (
     SILENCES as SILENCES,
+    Bf16Linear as Bf16Linear,
     EncodedSteps as EncodedSteps,
     Silence as Silence,
     Whisper as Whisper,

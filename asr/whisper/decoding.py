@@ -87,7 +87,8 @@ def decode_windows(
         def rate(own: Found, row: int) -> Segment:
             (tokens, mean), no_speech, (language, probability) = own, silences[row], part.languages[row]
             text, warnings, how = tokenizer.decode(tokens).strip(), list[str](), method
-            if _is_silence(mean, no_speech, config, checks):
+            is_unlikely = checks.min_log_probability is None or mean < checks.min_log_probability
+            if config.max_no_speech is not None and no_speech > config.max_no_speech and is_unlikely:
                 warnings = [f"no speech: {text!r} was dropped"] if text else []
                 tokens, text, how = (), "", ""
             elif ids := [token for token in tokens if token < tokenizer.end]:
@@ -118,12 +119,6 @@ def decode_windows(
 def _rank(segment: Segment) -> tuple[int, float]:
     """Number of faults, then how unlikely it is; what was dropped as silence has none."""
     return len(segment.warnings) if segment.decoding else 0, -(segment.average_log_probability or 0.0)
-
-
-def _is_silence(mean: float, no_speech: float, config: WhisperDecodingConfig, checks: ChecksConfig) -> bool:
-    if config.max_no_speech is None or no_speech <= config.max_no_speech:
-        return False
-    return checks.min_log_probability is None or mean < checks.min_log_probability
 
 
 def build_prompts(

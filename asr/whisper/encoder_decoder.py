@@ -22,7 +22,7 @@ from asr.models.decoders import (
     WeightsOf,
 )
 from asr.models.encoders import Encoder, EncoderLayer, TransformerEncoderConfig
-from asr.models.layers import Dropout, EncoderKV, as_bias, length_mask, without_weights
+from asr.models.layers import Dropout, EncoderKV, as_bias, has_any, length_mask, without_weights
 from asr.models.speech_model import Int8Linear
 from asr.whisper.family import FRAMES_PER_STEP, MAX_STEPS, WhisperSizes
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
@@ -218,6 +218,8 @@ class Whisper(nn.Module):
     def quantize(self, dtype: torch.dtype) -> None:
         """Linear layers in 8 bits, for inference on a CPU; attention and convolution in `dtype`.
 
+        With AMX, layers of many rows are in bf16: to round their input would take longer than their product.
+
         The model may be in half precision, as it was read: layer after layer is rounded, so that there is no
         copy in float32. What is left has memory of its own, and the file need not stay mapped.
         """
@@ -231,13 +233,29 @@ class Whisper(nn.Module):
                 module._apply(lambda tensor: tensor.to(torch.float32, copy=True), recurse=False)
         self.encoder.convolution_2.to(dtype)
         of_decoder = set(self.decoder.modules())
+        is_bf16_fast = dtype == torch.bfloat16 and has_any(["amx_bf16"])
         for module in modules:
             for name, linear in list(module.named_children()):
                 if isinstance(linear, nn.Linear):
+                    few_rows = module in of_decoder and name != "project_memory"
+                    if is_bf16_fast and not few_rows:
+                        setattr(module, name, Bf16Linear(linear))
+                        continue
                     is_attended = name in ("project_in", "project_queries", "project_memory")
                     output_dtype = dtype if is_attended else torch.float32
-                    few_rows = module in of_decoder and name != "project_memory"
                     setattr(module, name, Int8Linear(linear.weight, linear.bias, output_dtype, few_rows))
+
+
+class Bf16Linear(nn.Module):
+    """A linear layer in bf16, whatever the precision of its input."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight_NK = linear.weight.detach().bfloat16()
+        self.bias_N = linear.bias.detach().bfloat16()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x.bfloat16(), self.weight_NK, self.bias_N)
 
 
 class StoredEmbedding(nn.Embedding):

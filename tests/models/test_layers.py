@@ -166,6 +166,7 @@ def test_attend_in_blocks_of_queries(
     monkeypatch: pytest.MonkeyPatch, causal: bool, block_scores: int
 ) -> None:
     """As in bfloat16 on a CPU: of one query, a few, or all at once."""
+    monkeypatch.setattr(layers, "has_any", lambda instructions: False)
     monkeypatch.setattr(layers, "BLOCK_SCORES", block_scores)
     mask = length_mask(torch.tensor([7, 3]), 7)[:, None, None]
     mask = mask & torch.ones(7, 7, dtype=torch.bool).tril() if causal else mask
@@ -176,10 +177,12 @@ def test_attend_in_blocks_of_queries(
     torch.testing.assert_close(attended.double(), plain_attention(*heads, mask), rtol=0, atol=0.05)
 
 
+@pytest.mark.parametrize("amx", [False, True])
 @pytest.mark.parametrize("num_queries", [1, 7])
 @pytest.mark.parametrize("first", [0, 4, 7])
-def test_attend_with_a_bias_of_the_last_keys(first: int, num_queries: int) -> None:
-    """In bfloat16 on a CPU, where scores without a bias are left as they are."""
+def test_attend_with_a_bias(first: int, num_queries: int, amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bias of the last keys in bfloat16 on a CPU, where scores without one stay as they are unless it has AMX."""
+    monkeypatch.setattr(layers, "has_any", lambda instructions: amx)
     queries, keys, values = (part.bfloat16() for part in random_heads(7))
     bias_B11S = torch.zeros(len(keys), 1, 1, 7)
     bias_B11S[1, ..., first:] = 2.0

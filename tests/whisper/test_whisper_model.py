@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from whisper_systems import build_system
 
 from asr.errors import UserError
 from asr.models import Int8Linear, is_int8_exact
-from asr.whisper import SILENCES, Silence, Whisper, build_sizes, rename_weights
+from asr.whisper import SILENCES, Bf16Linear, Silence, Whisper, build_sizes, rename_weights
 
 WEIGHTS = make_weights()
 CONFIG = build_sizes({**SIZES, "n_vocab": VOCAB_SIZE}, "the test")
@@ -149,17 +150,20 @@ def test_windows_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(not is_int8_exact(), reason="this processor has no instructions for 8 bits")
+@pytest.mark.parametrize("has_amx", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
-def test_quantized(dtype: torch.dtype) -> None:
+def test_quantized(dtype: torch.dtype, has_amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores are off by little beside their spread, whole and step by step."""
+    monkeypatch.setattr("asr.whisper.encoder_decoder.has_any", lambda instructions: has_amx)
     weights = rename_weights(CONFIG, dict(WEIGHTS), "the test")
     model = Whisper.of(CONFIG, {name: weight.clone() for name, weight in weights.items()})
     model.quantize(dtype)
     linears = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
-    assert not linears and sum(isinstance(module, Int8Linear) for module in model.modules()) == (
-        4 * SIZES["n_audio_layer"] + 7 * SIZES["n_text_layer"] + 1
-    )
+    counts = Counter(type(module) for module in model.modules())
+    bf16 = 4 * SIZES["n_audio_layer"] + SIZES["n_text_layer"] if has_amx and dtype == torch.bfloat16 else 0
+    assert not linears and counts[Bf16Linear] == bf16
+    assert counts[Int8Linear] == 4 * SIZES["n_audio_layer"] + 7 * SIZES["n_text_layer"] + 1 - bf16
     features_BTF, lengths_B, tokens_BU = make_batch(60, 60)
     encoded_BTD, steps_B, _ = model.encode(features_BTF, lengths_B)
     expected_BTD, *_ = MODEL.encode(features_BTF, lengths_B)
