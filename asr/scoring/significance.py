@@ -71,19 +71,21 @@ class Comparison:
 
     @property
     def verdict(self) -> Literal["better", "worse", "undecided"]:
-        """Verdict on the first system: better or worse only if the matched pairs and, where speakers are
-        known, the interval by speaker agree.
+        """Verdict on the first system: better or worse only if the matched pairs and the interval agree.
 
         The matched pairs take all errors of a speaker for independent. Where systems differ by speaker, they
         alone were wrong in 4 of 10 simulated test sets.
         """
-        interval = None if self.bootstrap is None else self.bootstrap.interval
-        excludes_zero = interval is not None and not interval.low <= 0 <= interval.high
-        if self.p >= 1 - CONFIDENCE or not self.difference:
-            return "undecided"
-        if self.signed_ranks is not None and not excludes_zero:
+        agrees = self.signed_ranks is None if self._excludes_zero is None else self._excludes_zero
+        if self.p >= 1 - CONFIDENCE or not self.difference or not agrees:
             return "undecided"
         return "better" if self.difference < 0 else "worse"
+
+    @property
+    def _excludes_zero(self) -> bool | None:
+        """Return if the interval excludes 0; None without an interval."""
+        interval = None if self.bootstrap is None else self.bootstrap.interval
+        return None if interval is None else not interval.low <= 0 <= interval.high
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain types that JSON has."""
@@ -103,7 +105,8 @@ class Comparison:
         numbers += ", p < 0.0001" if self.p < 0.0001 else f", p = {self.p:.{digits}f}"
         if self.verdict == "undecided":
             kind = "speaker" if self.bootstrap is None else self.bootstrap.resampled_by
-            why = f", as it depends on the {kind}s" if self.p < 1 - CONFIDENCE else ""
+            why = ", as p and the interval disagree" if self._excludes_zero else ""
+            why = f", as it depends on the {kind}s" if self.p < 1 - CONFIDENCE else why
             return f"no significant difference between {first} and {second}{why}: {numbers}"
         return f"{first} is better than {second}: {numbers}"
 
