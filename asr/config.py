@@ -353,7 +353,7 @@ def _known_keys(annotation: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 # --- what families of pretrained models, and arguments, need before torch is imported ---------------
 
 Precision = Literal["auto", "float32", "bf16", "fp16", "int8", "int8_bf16"]
-"""int8: linear layers in 8 bits, all else in float32; int8_bf16: attention and convolution in bf16."""
+"""int8: linear layers in 8 bits; int8_bf16: attention, convolution and, with AMX, the encoder in bf16."""
 
 
 def check_device(name: str) -> None:
