@@ -251,8 +251,8 @@ class Bf16Linear(nn.Module):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self.weight_NK = linear.weight.detach().bfloat16()
-        self.bias_N = linear.bias.detach().bfloat16()
+        self.weight_NK = linear.weight.detach().to(torch.bfloat16, copy=True)
+        self.bias_N = linear.bias.detach().to(torch.bfloat16, copy=True)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x.bfloat16(), self.weight_NK, self.bias_N)
