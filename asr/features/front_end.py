@@ -239,7 +239,7 @@ class FrontEnd(torch.nn.Module):
             self._free_windows.append(windows_RN)
 
 
-# --- windows, mel filters and cepstra, in float64 -----------------------------------------------
+# --- mel filters and cepstra, in float64 ---------------------------------------------------------
 
 
 def compute_kaldi_filters(bins_K: np.ndarray, low_hz: float, high_hz: float, num_mels: int) -> np.ndarray:

@@ -206,9 +206,9 @@ class Int8Linear(nn.Module):
         super().__init__()
         adds_pairs = has_any(["avx2"]) and not has_any(VNNI)
         self.weight_max = PAIRS_MAX if adds_pairs else INT8_MAX
-        is_there = has_any(["avx512_vnni"]) and hasattr(torch.ops.quantized, "linear_prepack")
+        can_choose = has_any(["avx512_vnni"]) and hasattr(torch.ops.quantized, "linear_prepack")
         is_slower = len(weight_NK) > OUTPUTS_PACKED and has_any(["amx_int8"])  # for any number of rows
-        self._uses_fbgemm = adds_pairs or (few_rows and is_there and not is_slower)
+        self._uses_fbgemm = adds_pairs or (few_rows and can_choose and not is_slower)
         int8_NK, scales_N = _round(weight_NK.detach(), self.weight_max)
         self.dtype = dtype
         self.out_features, self.in_features = weight_NK.shape

@@ -181,7 +181,7 @@ def test_attend_in_blocks_of_queries(
 @pytest.mark.parametrize("num_queries", [1, 7])
 @pytest.mark.parametrize("first", [0, 4, 7])
 def test_attend_with_a_bias(first: int, num_queries: int, amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bias of the last keys in bfloat16 on a CPU, where scores without one stay as they are unless it has AMX."""
+    """Of the last keys, in bfloat16 on a CPU: without AMX, scores without a bias are left as they are."""
     monkeypatch.setattr(layers, "has_any", lambda instructions: amx)
     queries, keys, values = (part.bfloat16() for part in random_heads(7))
     bias_B11S = torch.zeros(len(keys), 1, 1, 7)
