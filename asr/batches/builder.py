@@ -141,7 +141,8 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             except UserError as error:
                 skipped.append(Skipped(utterance.id, utterance.audio, str(error)))
         ids = tuple(utterance.id for utterance, _, _ in examples)
-        features_BTF, feature_lengths_B = self._compute_features(examples)
+        audio_BS, audio_lengths_B = pad_rows([audio_S for *_, audio_S in examples], np.float32, 0.0)
+        features_BTF, feature_lengths_B = self._inputs.front_end(audio_BS, audio_lengths_B)
         spans_B2 = None
         if epoch is not None:
             features_BTF, spans_B2 = self._augmenter.augment_features(
@@ -185,11 +186,6 @@ class BatchBuilder(Dataset["Batch | UserError"]):
 
             tokens = encode_labels(names, self._inputs.tokenizer)
         return utterance, tokens, audio_S
-
-    def _compute_features(self, examples: list[Example]) -> tuple[Tensor, Tensor]:
-        front_end = self._inputs.front_end
-        audio_BS, audio_lengths_B = pad_rows([audio_S for *_, audio_S in examples], np.float32, 0.0)
-        return front_end(audio_BS, audio_lengths_B)
 
 
 def pad_rows(rows: Sequence[np.ndarray], dtype: npt.DTypeLike, value: float) -> tuple[Tensor, Tensor]:

@@ -111,7 +111,8 @@ def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> int:
             if stored != utterance.audio:
                 utterance = utterance.model_copy(update={"audio": stored})
             line = utterance.model_dump_json(exclude_defaults=True).encode()
-            require_line_fits(utterance.id, line)
+            if len(line) >= MAX_LINE_BYTES:  # it could not be read again
+                raise UserError(f"utterance {utterance.id}: {_too_long(line)}")
             file.write(line + b"\n")
             count += 1
     return count
@@ -233,12 +234,6 @@ def relative_audio(audio: str, folder: str) -> str:
     prefix = folder.rstrip(os.sep) + os.sep
     below = audio[len(prefix) :].lstrip(os.sep) if audio.startswith(prefix) else ""
     return below or audio
-
-
-def require_line_fits(id: str, line: bytes) -> None:
-    """Refuse a line that is too long to be read again; `line` is without its newline."""
-    if len(line) >= MAX_LINE_BYTES:
-        raise UserError(f"utterance {id}: {_too_long(line)}")
 
 
 def _too_long(line: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import inspect
 import logging
 import math
 import sys
@@ -119,7 +120,8 @@ class Learner:
             try:
                 return self._run_batches(batches, num_tokens, step, sends)
             except RuntimeError as error:
-                if not is_out_of_memory(error):
+                is_known = isinstance(error, torch.OutOfMemoryError)  # of a GPU; a CPU's has only words
+                if not is_known and not any(words in str(error) for words in OUT_OF_MEMORY):
                     raise
             # Outside of the handler, which would keep the tensors of the failed pass alive.
             self.optimizer.zero_grad(set_to_none=True)
@@ -210,13 +212,6 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Recognize out of memory: on a GPU PyTorch has a type for it, on a CPU only words."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(
-        words in str(error) for words in OUT_OF_MEMORY
-    )
-
-
 def halve_largest(batches: list[Batch]) -> list[Batch]:
     """Replace the largest batch, padding included, by its two halves."""
     largest = max(range(len(batches)), key=lambda index: batches[index].padded_size)
@@ -252,6 +247,14 @@ def learning_rate_at(step: int, config: OptimConfig, max_steps: int) -> float:
     return peak * (FINAL_SCALE + (1 - FINAL_SCALE) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
+class AdamW(torch.optim.AdamW):
+    """PyTorch's, without the import of its compiler, a second: some methods only keep it away from them."""
+
+
+for _name in ("add_param_group", "zero_grad", "step", "state_dict", "load_state_dict"):
+    setattr(AdamW, _name, torch.no_grad()(inspect.unwrap(getattr(torch.optim.AdamW, _name))))
+
+
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     """Build AdamW with weight decay for matrices only: not for scales, shifts and rare embeddings."""
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
@@ -260,7 +263,7 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     others = [p for p in parameters if p.ndim <= 1 or id(p) in embeddings]
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0}]
     # The fused kernel updates all parameters in one pass, on a CPU as on a GPU.
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=BETAS, fused=True)
+    return AdamW(groups, lr=config.learning_rate, betas=BETAS, fused=True)
 
 
 class MovingAverage:
