@@ -397,14 +397,14 @@ def attend(queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: T
     """softmax(q k / sqrt(K)) v, (B, H, T, K). `mask` is True where a query may attend, or is a bias."""
     if mask is not None and mask.dtype != torch.bool:
         mask = mask.to(queries_BHTK.dtype)
-    is_on_cpu, is_half = queries_BHTK.device.type == "cpu", queries_BHTK.dtype.itemsize < 4
-    is_single, is_training = queries_BHTK.size(2) == 1, torch.is_grad_enabled()
-    has_many = keys_BHSK.size(2) >= MANY_KEYS
-    if not is_on_cpu or (is_half and not is_training and has_any(["amx_bf16"])):
+    is_half, is_training = queries_BHTK.dtype.itemsize < 4, torch.is_grad_enabled()
+    is_single, has_many = queries_BHTK.size(2) == 1, keys_BHSK.size(2) >= MANY_KEYS
+    infers_in_half = is_half and not is_training
+    if queries_BHTK.device.type != "cpu" or (infers_in_half and has_any(["amx_bf16"])):
         return F.scaled_dot_product_attention(queries_BHTK, keys_BHSK, values_BHSK, attn_mask=mask)
-    if is_half and not is_training and not is_single:
+    if infers_in_half and not is_single:
         return _attend_in_blocks(queries_BHTK, keys_BHSK, values_BHSK, mask)
-    if is_half and not is_training and not has_many:
+    if infers_in_half and not has_many:
         # In float32 it takes a fifth of the time. Products would compile a kernel for each number of keys.
         attended_BHTK = attend(queries_BHTK.float(), keys_BHSK.float(), values_BHSK.float(), mask)
         return attended_BHTK.to(queries_BHTK.dtype)
