@@ -248,7 +248,7 @@ def learning_rate_at(step: int, config: OptimConfig, max_steps: int) -> float:
 
 
 class AdamW(torch.optim.AdamW):
-    """PyTorch's, without the import of its compiler, a second: some methods only keep it away from them."""
+    """PyTorch's, whose methods would import the compiler, a second, only to keep it away from them."""
 
 
 for _name in ("add_param_group", "zero_grad", "step", "state_dict", "load_state_dict"):
