@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from asr.scoring import score_systems
-from asr.speakers import Turn, format_rttm, format_seglst, format_uem, score_turns
+from asr.speakers import Turn, format_rttm, format_seglst, score_turns
 
 MD_EVAL = Path("/usr/lib/sctk/bin/md-eval.pl")
 OPTIONS = [(0.0, False), (0.25, False), (0.0, True), (0.5, True)]
@@ -98,7 +98,8 @@ def compare_with_md_eval(number: int, collar: float, skip_overlap: bool, folder:
     uem = {name: [(0.0, 20_001.0), (25_001.0, 100_000.0)] for name in names}
     for file, side in zip("rs", sides, strict=True):
         (folder / file).write_text(format_rttm(side))
-    (folder / "u").write_text(format_uem(uem))
+    lines = [f"{name} 1 {start} {end}\n" for name, spans in uem.items() for start, end in spans]
+    (folder / "u").write_text("".join(lines))
     command = [
         "perl",
         str(MD_EVAL),

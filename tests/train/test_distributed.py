@@ -204,7 +204,7 @@ def test_another_number_of_processes_learns_from_the_same_batches(
 ) -> None:
     """Update by update, from each update on: nothing of an epoch is lost, nothing comes twice."""
     setting = f"train.batches_per_update={'null' if asked is None else asked}"
-    system = prepare_system(tiny_run("batches.max_utterances=4", setting), Process(0, 1, torch.device("cpu")))
+    system = prepare_system(tiny_run("batches.max_utterances=1", setting), Process(0, 1, torch.device("cpu")))
 
     def updates(world_size: int, batches_done: int) -> list[set[str]]:
         """The utterances of each, from all processes."""
