@@ -53,6 +53,15 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture
+def restored_threads() -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty folder. pytest's own would first list those of all other tests."""
     return Path(tempfile.mkdtemp("", f"{request.node.originalname}-", tmp_path_factory.getbasetemp()))

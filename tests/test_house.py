@@ -34,10 +34,10 @@ MAX_LINES_OF_CORE = 19_300
 MAX_LINES_OF_CAPABILITY = {"speakers": 1_700}
 CAPABILITIES = "formats", "recipe", "research", "scale", "scoring/nist", "serve", "shards", "whisper"
 MAX_LINES_OF_TESTS = 34_000
-MAX_TRACKED_FILES = 675
+MAX_TRACKED_FILES = 800
 MAX_UNUSED_SETTINGS = {"run": 14, "call": 2}
-MAX_MODULES = {"conformer": 43, "shipped": 43, "whisper": 49}
-MAX_FILES = {"conformer": 20, "shipped": 25, "whisper": 27}
+MAX_MODULES = {"conformer": 60, "shipped": 60, "whisper": 60}
+MAX_FILES = {"conformer": 21, "shipped": 26, "whisper": 28}
 
 
 def trace(words: list[str], found: Path) -> None:

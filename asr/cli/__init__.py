@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from asr.errors import UserError
 from asr.files import find_shipped, require_local
+from asr.threads import use_threads, watch_load
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -82,6 +83,7 @@ _OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns 0 if done, 1 if some of the work failed, 2 after wrong use or wrong input."""
+    watch_load()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
     try:
@@ -244,7 +246,7 @@ def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None
     text = "allow the words of this file only: plain text named .txt, or the texts of a manifest"
     add("--lexicon", metavar="FILE", help=text)
     add_batch_size(parser, items)
-    text = "threads of the CPU (default: one for each core)"
+    text = "threads of the CPU (default: one for each core that other processes leave free)"
     add("--threads", type=whole_number(0), metavar="N", help=text)
     add_device(parser)
 
@@ -309,14 +311,11 @@ def refuse_to_overwrite(source: str, target: str) -> None:
 
 
 def limit_threads(threads: int | None) -> None:
-    """Use so many threads; None, or 0 as whisper.cpp writes it: as many as there are cores."""
-    import torch
-
+    """Use so many threads; None, or 0 as whisper.cpp writes it: as many as there are free cores."""
     from asr.models.speech_model import limit_kernel_cache
 
     limit_kernel_cache()
-    if threads:
-        torch.set_num_threads(threads)
+    use_threads(threads)
 
 
 # --- progress --------------------------------------------------------------------------------------

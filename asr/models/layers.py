@@ -225,13 +225,15 @@ class Positions(nn.Module):
 
     def codes(self, length: int, device: torch.device) -> Tensor:
         """The codes of the first `length` steps, (length, dim)."""
-        if self._codes.size(0) < length or self._codes.device != device:
+        codes = self._codes  # read once: another thread may replace it
+        if codes.size(0) < length or codes.device != device:
             # Twice as many as requested, so that growing step by step does not compute them each time; and
             # outside of inference mode, since training can't use a tensor made in it.
             with torch.inference_mode(False):
                 angles = compute_angles(2 * length, self.dim, device)
-                self._codes = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
-        return self._codes[:length]
+                codes = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
+            self._codes = codes
+        return codes[:length]
 
 
 class Rotary(nn.Module):

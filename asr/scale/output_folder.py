@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,7 @@ class OutputFolder:
         self._journal = self.folder / JOURNAL
         self._announced: dict[str, Line] = {}  # output -> the newest line that names it
         self._newest: dict[str, Line] = {}  # name of a recording -> its newest line
+        self._lock = threading.Lock()
         self._segments: dict[str, dict[Place, Any]] = {}  # name of a recording -> its finished segments
         self._is_introduced = False
         for line in read_journal(self._journal):
@@ -164,13 +166,18 @@ class OutputFolder:
 
     def find_segment(self, segment: AudioSegment) -> Any:
         """Find what an earlier call has decoded of the same segment; None: nothing."""
-        return self._open_segments(segment.recording).get(_place(segment))
+        with self._lock:
+            return self._open_segments(segment.recording).get(_place(segment))
 
     def add_segment(self, segment: AudioSegment, value: Line) -> None:
         """Keep what was decoded of a segment until the outputs of its recording are written."""
-        recording, known = segment.recording, self._open_segments(segment.recording)
-        if recording.path != STANDARD_INPUT and _place(segment) not in known:  # a pipe is not there again
-            journal = self._segment_journal(recording)
+        recording = segment.recording
+        if recording.path == STANDARD_INPUT:  # a pipe is not there again
+            return
+        with self._lock:
+            known, journal = self._open_segments(recording), self._segment_journal(recording)
+            if _place(segment) in known:
+                return
             if not known:
                 append_line(journal, {"of": self._describe(recording)})
             append_line(journal, {"place": _place(segment), "value": value})

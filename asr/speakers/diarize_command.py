@@ -28,9 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output-dir", metavar="DIR", help=text)
     add("-r", "--recursive", action="store_true", help="take all audio files in the folders that are given")
     add_speaker_options(parser)
-    add(
-        "--threads", type=whole_number(0), metavar="N", help="threads of the CPU (default: one for each core)"
-    )
+    text = "threads of the CPU (default: one for each core that other processes leave free)"
+    add("--threads", type=whole_number(0), metavar="N", help=text)
     add_device(parser)
 
 

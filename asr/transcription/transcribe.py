@@ -41,6 +41,7 @@ from asr.errors import UserError
 from asr.files import Family, find_default_model, find_family, find_model
 from asr.models.speech_model import choose_device, quantize_layers, resolve_precision
 from asr.system.run_config import DecodingResources, System, load_bundled_decoding, load_state, load_system
+from asr.threads import SideBySide, side_by_side
 from asr.transcripts.transcript import (
     Segment,
     Transcript,
@@ -62,7 +63,7 @@ SEGMENTS = pydantic.TypeAdapter(list[Segment])  # of a journal
 
 
 class Journal(Protocol):
-    """Store of finished segments, from which an interrupted call resumes."""
+    """Store of finished segments, from which an interrupted call resumes. Several threads call it at once."""
 
     def find_segment(self, segment: AudioSegment) -> Any: ...
     def add_segment(self, segment: AudioSegment, value: dict[str, Any]) -> None: ...
@@ -215,15 +216,14 @@ class Transcriber(abc.ABC):
     def decode_recordings(self, recordings: Iterable[Recording], request: Request) -> Iterator[Decoded]:
         """The segments of the recordings in their order, each with its text."""
         window: list[AudioSegment | End] = []
-        with contextlib.closing(
-            read_ahead(self.cut_recordings(recordings, request), request.batch_size)
-        ) as pieces:
+        ahead = read_ahead(self.cut_recordings(recordings, request), request.batch_size)
+        with contextlib.closing(ahead) as pieces, side_by_side(self.device) as run:
             for piece in pieces:
                 window.append(piece)
                 if self._is_full(window, request.batch_size):
-                    yield from self._decode_window(window, request)
+                    yield from self._decode_window(window, request, run)
                     window.clear()
-            yield from self._decode_window(window, request)
+            yield from self._decode_window(window, request, run)
 
     def _is_full(self, window: Sequence[AudioSegment | End], batch_size: int) -> bool:
         """A few batches of the longest segments, or several of short ones; or ends alone."""
@@ -231,14 +231,21 @@ class Transcriber(abc.ABC):
         most = LONGEST_BATCHES * batch_size * self.segmentation.max_seconds
         return not lengths or len(lengths) >= WINDOW * batch_size or sum(lengths) >= most
 
-    def _decode_window(self, window: Sequence[AudioSegment | End], request: Request) -> Iterator[Decoded]:
+    def _decode_window(
+        self, window: Sequence[AudioSegment | End], request: Request, run: SideBySide
+    ) -> Iterator[Decoded]:
         """Decode in batches of equal padded length, that of the first segment first."""
         segments = [piece for piece in window if not isinstance(piece, End)]
         lengths = [self.padded_length(len(segment.audio_S), request) for segment in segments]
         texts: dict[int, Segment] = {}  # by number in `segments`, until all before are decoded
         left, number = list(reversed(window)), 0
-        for rows in [[], *batch_by_length(lengths, request.batch_size)]:
-            texts |= zip(rows, self._decode_batch([segments[row] for row in rows], request), strict=True)
+        batches = batch_by_length(lengths, request.batch_size)
+
+        def decode(rows: list[int]) -> list[Segment]:
+            return self._decode_batch([segments[row] for row in rows], request)
+
+        for rows, decoded in itertools.chain([([], [])], zip(batches, run(decode, batches), strict=True)):
+            texts |= zip(rows, decoded, strict=True)
             while left and (isinstance(left[-1], End) or number in texts):
                 if isinstance(left[-1], End):
                     yield left.pop(), None
@@ -249,8 +256,8 @@ class Transcriber(abc.ABC):
     def _decode_batch(self, batch: Sequence[AudioSegment], request: Request) -> list[Segment]:
         """Decode a batch, unless an earlier call has decoded all of it: then the batch is the same."""
         journal = request.journal
-        if journal is None or not batch:
-            return self.recognize(batch, request) if batch else []
+        if journal is None:
+            return self.recognize(batch, request)
         stored = [journal.find_segment(segment) for segment in batch]
         if None not in stored:
             return SEGMENTS.validate_python(stored)

@@ -245,8 +245,8 @@ def test_wrong_names_are_told_before_weights_are_fetched(
 def test_threads(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", found.append)
-    assert run("a.wav", "--threads", "2").status == run("a.wav", "--threads", "0").status == 0
-    assert found == [2]
+    assert run("a.wav", "--threads", "2").status == run("a.wav", "--threads", "1").status == 0
+    assert found[0] == 2 and 1 in found
 
 
 def test_clip(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,6 +121,37 @@ def test_a_segment_has_the_scores_of_its_text(tiny_run: Callable[..., RunConfig]
     assert all((one.average_log_probability or 0.0) < 0 for one in transcript.segments)
 
 
+def describe_words(transcript: Transcript) -> list[tuple[str, float, float]]:
+    """Texts and times, without probabilities, whose last digits depend on the number of threads."""
+    return [(word.text, word.start, word.end) for one in transcript.segments for word in one.words]
+
+
+@pytest.mark.parametrize("name", ["transformer-hybrid", "lstm-ctc"])
+def test_batches_that_are_decoded_at_once_have_the_same_texts(
+    tiny_run: Callable[..., RunConfig],
+    files: list[Path],
+    name: str,
+    restored_threads: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recognizer = build_recognizer(tiny_run, name)
+    original, used = recognizer.recognize, set[str]()
+
+    def recognize(*args: Any) -> Any:
+        used.add(threading.current_thread().name)
+        return original(*args)
+
+    monkeypatch.setattr(recognizer, "recognize", recognize)
+    torch.set_num_threads(1)
+    one_by_one = transcribe_all(recognizer, files, 1, "auto")
+    assert used == {"MainThread"}
+    torch.set_num_threads(4)
+    at_once = transcribe_all(recognizer, files, 1, "auto")
+    assert len(used) > 2
+    for id, transcript in one_by_one.items():
+        assert describe_words(at_once[id]) == describe_words(transcript)
+
+
 def test_segments_come_one_by_one(
     tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path
 ) -> None:
