@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 
-from asr.cli import add_config, read_overrides, require_any_input
+from asr.cli import add_config, limit_threads, read_overrides, require_any_input
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
         return 2  # one process says it
     for handler in logging.getLogger().handlers:
         handler.setFormatter(LINES)
+    limit_threads(config.train.threads)
     trained = train_model(config)
     if is_main_process():
         print(trained.model_dir)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asr.cli import limit_threads
 from asr.errors import UserError
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if not args.yes and (study or args.stage in (None, "download")):
         _ask(experiment)
+    limit_threads(None)
     if study:
         run_study(experiment)
     else:

@@ -186,7 +186,7 @@ class TrainConfig(Config):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
     threads: int | None = pydantic.Field(default=None, gt=0)
-    """Threads of PyTorch on a CPU; null: as many as it finds cores."""
+    """Threads of PyTorch on a CPU; null: one for each core that other processes leave free at the start."""
     log_every: int = pydantic.Field(default=50, gt=0)
     """Updates between two lines in log.jsonl."""
     tensorboard: bool = False

@@ -35,6 +35,7 @@ from asr.system.checkpoint import (
     write_checkpoint,
 )
 from asr.system.run_config import HIGHER_IS_BETTER, MODEL_PREFIX, RunConfig, System, load_state, read_tensors
+from asr.threads import LoadWatch
 from asr.train.dev_scores import compute_dev_scores
 from asr.train.distributed import (
     Process,
@@ -89,6 +90,8 @@ class TrainingState:
     audio_seconds: float = 0.0  # audio trained on so far, by all processes
     longest_seconds: float | None = None
     """Length of the longest training utterance: recordings are cut to such lengths to be transcribed."""
+    threads: int | None = None
+    """Threads of the first start, so that a resumed training sums in the same order; None in older ones."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,7 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
     learner.try_batch(data.train.largest_batch())
     logger.info("%s", describe(system, process))
     monitor = Monitor(system.config, state.step, is_main=process.is_main, callback=callback)
+    load = LoadWatch()
     since_log: list[Outcome] = []
     seconds_logged = state.seconds
 
@@ -179,6 +183,8 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
                     means = compute_means(since_log, state.seconds - seconds_logged)
                     monitor.record(state.step, "train", {"epoch": state.epoch} | means)
                     since_log, seconds_logged = [], state.seconds
+                    if process.device.type == "cpu":
+                        load.warn_of_waiting()
                 validates = state.step % settings.validate_every == 0 or is_last
                 if validates:
                     try:
@@ -218,7 +224,10 @@ def start_or_resume(system: System[Net], process: Process) -> tuple[Learner, Tra
         precision = choose_precision(settings.precision, process)
         learner = Learner(system.model, system.config, process, precision)
         return learner, TrainingState(
-            precision, first_world_size=process.world_size, data_hashes=hash_data(system.config)
+            precision,
+            first_world_size=process.world_size,
+            data_hashes=hash_data(system.config),
+            threads=torch.get_num_threads(),
         )
     saved = RunConfig.load(last / "config.yaml")
     stored = load_state(last)
@@ -226,6 +235,8 @@ def start_or_resume(system: System[Net], process: Process) -> tuple[Learner, Tra
     state = TrainingState(**{name: value for name, value in stored.items() if name in names})
     state.best = [Ranked(*ranked) for ranked in state.best[: settings.keep_best]]
     require_same_training(system.config, saved, state.data_hashes, last)
+    if state.threads is not None and settings.threads is None and process.device.type == "cpu":
+        torch.set_num_threads(state.threads)
     learner = Learner(system.model, system.config, process, state.precision)
     weights = read_tensors(last / "model.safetensors")
     weights = ((k.removeprefix(MODEL_PREFIX), v) for k, v in weights if k.startswith(MODEL_PREFIX))
