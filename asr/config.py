@@ -357,7 +357,7 @@ Precision = Literal["auto", "float32", "bf16", "fp16", "int8", "int8_bf16"]
 
 
 def check_device(name: str) -> None:
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+    if not isinstance(name, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
         raise UserError(f"device {name}: expected auto, cpu, cuda or cuda:1")
 
 

@@ -324,6 +324,21 @@ def test_loading_leaves_the_environment_alone(
     assert [os.environ.pop(name) for name in names] == ["32", "32"]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "int4"}, "precision = 'int4': expected auto, float32, bf16, fp16, int8, int8_bf16"),
+        ({"precision": None}, "precision = None: expected auto"),
+        ({"device": "gpu"}, "device gpu: expected auto, cpu, cuda or cuda:1"),
+        ({"device": 0}, "device 0: expected auto, cpu, cuda or cuda:1"),
+    ],
+)
+def test_options_of_load_model_that_there_are_not(options: Any, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_model("there is no such model", **options)
+    assert str(caught.value).startswith(message)
+
+
 def test_python_interface(tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "model", build_system(tiny_run, "transformer-hybrid"), {"step": 0})
     model = load_model(tmp_path / "model", "cpu", segmentation=SHORT, checks=ChecksConfig.off())
