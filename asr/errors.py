@@ -2,7 +2,7 @@
 
 import difflib
 import reprlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 
 class UserError(ValueError):
@@ -22,6 +22,14 @@ def shorten(value: object) -> str:
 def plural(count: int, noun: str) -> str:
     """Count things in words: `1 speaker`, `2 speakers`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Refuse a value that an option does not have."""
+    if value not in choices:
+        near = suggest(value, choices, "") if isinstance(value, str) else ""
+        hint = f"; {near}" if near else ""
+        raise UserError(f"{name} = {shorten(value)}: expected {', '.join(choices)}{hint}")
 
 
 def suggest(name: str, known: Collection[str], otherwise: str | None = None) -> str:

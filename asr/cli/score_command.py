@@ -7,13 +7,15 @@ import itertools
 import json
 import logging
 import os
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from asr.cli import whole_number
 from asr.data.records import read_seconds
 from asr.data.text_lines import open_lines
 from asr.errors import UserError
+from asr.scoring.options import Align, Meeting, Normalization, Unit
 
 if TYPE_CHECKING:
     from asr.scoring.page import Report
@@ -22,17 +24,6 @@ if TYPE_CHECKING:
     from asr.transcripts.readers import TranscriptFile
 
 logger = logging.getLogger(__name__)
-
-ALIGNMENTS: dict[str, dict[str, Any]] = {
-    "jiwer": {"align": "jiwer"},
-    "sclite": {"align": "sclite"},
-    "sclite-D": {"align": "sclite", "has_optional_words": True},
-    "sclite-F": {"align": "sclite", "has_fragments": True},
-    "sclite-FD": {"align": "sclite", "has_fragments": True, "has_optional_words": True},
-    "cpwer": {"align": "jiwer", "meeting": "cpwer"},
-    "tcpwer": {"align": "jiwer", "meeting": "tcpwer"},
-    "orcwer": {"align": "jiwer", "meeting": "orcwer"},
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,19 +37,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     text = "the reference texts; - for standard input; several files A,B,C where several texts are right"
     add("reference", metavar="REF", help=text)
-    text = "the texts of a system: a file, or a field of REF's records that holds them"
+    text = """the texts of a system: a file, or a field of REF's records that holds them; NAME=FILE names the
+    system"""
     add("hypotheses", metavar="HYP", nargs="+", help=text)
     text = "also a table for each speaker, or value of any other field of REF; may be repeated"
     add("--by", metavar="FIELD", action="append", default=[], help=text)
     text = """normalize texts first: basic removes case, punctuation and [tags]; english also unifies numbers,
     contractions and spelling (default: none)"""
-    add("--normalize", choices=("none", "basic", "english"), default="none", help=text)
+    add("--normalize", choices=get_args(Normalization), default="none", help=text)
     text = "what is counted (default: words)"
-    add("--unit", choices=("words", "characters", "mixed"), default="words", help=text)
+    add("--unit", choices=get_args(Unit), default="words", help=text)
     text = """jiwer: fewest errors (default); sclite: as NIST sclite counts, without options or with -D (words
     in brackets may be missing), -F (ab- is any word that begins so) or both; meetings: cpwer, tcpwer
     (words match only near in time), orcwer (any speaker may say an utterance)"""
-    add("--align", choices=ALIGNMENTS, default="jiwer", help=text)
+    add("--align", choices=(*get_args(Align), *get_args(Meeting)), default="jiwer", help=text)
     text = "a global mapping file, whose rules rewrite both sides first, as NIST hubscr.pl does"
     add("--glm", metavar="FILE", help=text)
     text = "confusions and worst utterances to list (default: 10; of several systems 0)"
@@ -83,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.scoring.counting import describe_choice
     from asr.scoring.page import Report, write_report
     from asr.scoring.scored_files import score_systems
-    from asr.scoring.significance import compare
+    from asr.scoring.significance import compare_scores
 
     if _is_rttm(args.reference):
         return _score_turns(args)
@@ -91,7 +83,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"{args.reference}: not RTTM. Expected speaker turns for --uem and --skip-overlap.")
     if args.pra and len(args.hypotheses) > 1:
         raise UserError(f"--pra {args.pra}: holds a single system; call it once for each")
-    settings = {"unit": args.unit, "normalize": args.normalize, **ALIGNMENTS[args.align]}
+    settings = {"unit": args.unit, "normalize": args.normalize, "align": args.align}
+    if args.align in get_args(Meeting):
+        settings |= {"align": "jiwer", "meeting": args.align}
     if args.align == "tcpwer":
         settings["collar"] = read_seconds("--collar", 5 if args.collar is None else args.collar)
     elif args.collar is not None:
@@ -106,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     for note in notes:
         logger.warning("%s", note)
     comparisons = [
-        compare(first.score, second.score, (first.name, second.name))
+        compare_scores(first.score, second.score, (first.name, second.name))
         for first, second in itertools.combinations(systems, 2)
     ]
     by = {field: _score_groups(field, reference, systems) for field in args.by}
@@ -158,10 +152,16 @@ def _score_groups(
     values = [entry.fields.get(field) or None for entry in entries]
     if field in ("speaker", "channel", "recording"):
         values = [value or getattr(entry, field) for value, entry in zip(values, entries, strict=True)]
+    if (
+        field == "speaker" and reference.format == "trn"
+    ):  # NIST's ids begin with it: (fcaw-an406) (fcaw_an406)
+        named = (re.match(r"([^-_]+)[-_]", id) for id in systems[0].score.ids)
+        values = [value or (name and name[1]) for value, name in zip(values, named, strict=True)]
     if all(value is None for value in values):
         known = ["speaker"] if any(entry.speaker for entry in entries) else []
         known += sorted({name for entry in entries for name in entry.fields})
-        raise UserError(f"--by {field}: {reference.path} has no such field; it has {', '.join(known)}")
+        has = f"it has {', '.join(known)}" if known else "its utterances have no field but id and text"
+        raise UserError(f"--by {field}: {reference.path} has no such field; {has}")
     keys = ["(unknown)" if value is None else value for value in values]
     return [dict(sorted(system.score.group(keys).items())) for system in systems]
 

@@ -32,7 +32,7 @@ from asr.recipe.experiment import Experiment, PlannedRun, read_record
 from asr.scoring.counting import score
 from asr.scoring.intervals import Interval
 from asr.scoring.result import Score
-from asr.scoring.significance import compare
+from asr.scoring.significance import compare_scores
 from asr.system.checkpoint import versions
 from asr.system.run_config import System, load_state, load_system
 from asr.system.shipping import build_resources, read_training_texts
@@ -201,7 +201,7 @@ def _describe_interval(interval: Interval | None) -> list[float] | None:
 
 def _compare(name: str, baseline: str, first: Score, second: Score) -> dict[str, Any]:
     """Compare two systems; the difference is the first less the second, as is its interval."""
-    result = compare(first, second, (name, baseline))
+    result = compare_scores(first, second, (name, baseline))
     return {
         "system": name,
         "baseline": baseline,

@@ -36,6 +36,7 @@ from .result import (
 )
 from .scored_files import (
     ScoredFile as ScoredFile,
+    compare as compare,
     describe_reference as describe_reference,
     find_ids as find_ids,
     match_transcripts as match_transcripts,
@@ -44,7 +45,7 @@ from .scored_files import (
 )
 from .significance import (
     MIN_NORMAL as MIN_NORMAL,
-    compare as compare,
+    compare_scores as compare_scores,
     compute_matched_pairs as compute_matched_pairs,
     compute_mcnemar as compute_mcnemar,
     compute_sign_flip_p as compute_sign_flip_p,

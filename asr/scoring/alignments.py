@@ -12,12 +12,12 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 
 from asr.errors import UserError
+from asr.scoring.options import Unit
 
 # Shapes: E edits of all pairs together, P pairs.
 
 Method = Literal["jiwer", "sclite"]
 """jiwer: fewest edits. sclite: least cost, where a substitution costs 4, a deletion or an insertion 3."""
-Unit = Literal["words", "characters", "mixed"]
 Kind = Literal["correct", "substitution", "deletion", "insertion"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of edits, in the order of the columns of counts."""

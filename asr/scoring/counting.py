@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rapidfuzz.distance import Levenshtein
 
 from asr.errors import UserError, shorten
-from asr.scoring.alignments import Method, Unit, load_nist, split_units
+from asr.scoring.alignments import Method, load_nist, split_units
 from asr.scoring.intervals import RESAMPLES
+from asr.scoring.options import Align, Normalization, Unit, check_options
 from asr.scoring.result import Score, count_pairs, divide
 from asr.text.normalization import Rule, normalize as normalize_text, normalize_english
 
-Normalization = Literal["none", "basic", "english"]
 # In the order of asr.text.normalization.RULES. Tags such as [noise] were never spoken.
 BASIC_RULES: tuple[Rule, ...] = (
     *("strip_invisible", "nfkc", "strip_brackets", "lowercase", "plain_apostrophes"),
@@ -62,10 +62,8 @@ def score(
     recordings: Mapping[str, str] | None = None,
     alternatives: Mapping[str, Sequence[str]] | None = None,
     normalize: Normalization | Callable[[str], str] = "none",
-    align: Method = "jiwer",
+    align: Align = "jiwer",
     unit: Unit = "words",
-    has_optional_words: bool = False,
-    has_fragments: bool = False,
     resamples: int = RESAMPLES,
 ) -> Score:
     """Compare reference texts with recognized texts; `score_files` reads them from files.
@@ -79,22 +77,26 @@ def score(
 
     `normalize` is none (but for white space), basic, english, or a function from text to text. `align` says
     how errors are told apart: by the fewest edits, as jiwer does, or as NIST sclite does without options: by
-    its costs, without regard to case, with the best of alternatives such as `{ a / b }`; if the references
-    `has_optional_words`, such as `(uh)`, they may be missing, as with its option -D; with `has_fragments`,
-    `ab-` counts as any word that begins so and `-bc` as any that ends so, as with its option -F.
+    its costs, without regard to case, with the best of alternatives such as `{ a / b }`. With sclite-D, words
+    in brackets such as `(uh)` may be missing; with sclite-F, `ab-` counts as any word that begins so and
+    `-bc` as any that ends so; sclite-FD does both.
     """
-    for texts in (references, hypotheses):
-        if isinstance(texts, (str, Path)):  # of which nobody knows whether it is a text or a path
-            raise UserError(
-                f"score: got {shorten(str(texts))}. Expected a list of texts, or a dict from ID to text. Try "
-                "score([reference], [hypothesis]) for one text, score_files(reference, hypothesis) for files"
-            )
-    settings: dict[str, Any] = {"align": align, "unit": unit, "resamples": resamples}
-    marks = {"has_optional_words": has_optional_words, "has_fragments": has_fragments}
-    if any(marks.values()) and (normalize != "none" or unit != "words"):
-        raise UserError("optional words or fragments: expected unit words and no normalization")
+    check_options(align=align, unit=unit, normalize=normalize, resamples=resamples)
+    _check_texts("references", references)
+    _check_texts("hypotheses", hypotheses, may_be_missing=True)
+    for id, texts in (alternatives or {}).items():
+        _check_texts(f"alternatives of {id}", texts)
+    method: Method = "jiwer" if align == "jiwer" else "sclite"
+    settings: dict[str, Any] = {"align": method, "unit": unit, "resamples": resamples}
+    marks = {"has_optional_words": "D" in align, "has_fragments": "F" in align}
     refs, hyps, others = _by_id(references), _by_id(hypotheses), dict(alternatives or {})
     speaker_of = None if speakers is None else _by_id(speakers)
+    for name, keys in (("speakers", speaker_of), ("recordings", recordings)):
+        if keys is not None and (missing := [id for id in refs if keys.get(id) is None]):
+            raise UserError(
+                f"{name}: {len(missing):,} of {len(refs):,} references have none, such as {missing[0]}; "
+                "expected one for each reference, or leave them out"
+            )
     if unknown := [id for id in (*hyps, *others) if id not in refs]:
         raise UserError(f"text of {unknown[0]} (and {len(unknown) - 1:,} others), which no reference has")
     if len(hypotheses) < len(references) and not isinstance(hypotheses, Mapping):
@@ -106,7 +108,7 @@ def score(
     candidates = [(id, text) for id, first in refs.items() for text in (first, *others.get(id, ()))]
     texts_C = [change(text) for _, text in candidates]
     pairs_C: list[tuple[str, str | None]] = []
-    read = load_nist().read_as_sclite if align == "sclite" else None
+    read = load_nist().read_as_sclite if method == "sclite" else None
     for (id, raw), text in zip(candidates, texts_C, strict=True):
         hypothesis = hyps.get(id)
         hyp = None if hypothesis is None else change(hypothesis)
@@ -122,7 +124,7 @@ def score(
             hyp = None if hyp is None else read_hyp
         pairs_C.append((text, hyp))
     split = ((split_units(text, unit), split_units(hyp or "", unit)) for text, hyp in pairs_C)
-    counts_C4 = count_pairs(split, align)
+    counts_C4 = count_pairs(split, method)
     errors_C = counts_C4[:, 1:].sum(axis=1)
     starts, start = [], 0
     for id in refs:
@@ -156,6 +158,19 @@ def choose_normalization(normalize: Normalization | Callable[[str], str]) -> Cal
         "english": normalize_english,
     }
     return known[normalize]
+
+
+def _check_texts(name: str, texts: object, may_be_missing: bool = False) -> None:
+    """Refuse what is no text: the repr of another value would count as its words."""
+    if isinstance(texts, (str, bytes, Path)) or not isinstance(texts, (Sequence, Mapping)):
+        raise UserError(
+            f"{name}: got {shorten(texts)}. Expected a list of texts, or a dict from ID to text. "
+            "Try score([reference], [hypothesis]) for one text, score_files(reference, hypothesis) for files"
+        )
+    for id, text in _by_id(texts).items():
+        if not isinstance(text, str) and not (may_be_missing and text is None):
+            expected = "a text, or None where it is missing" if may_be_missing else "a text"
+            raise UserError(f"{name}, {id}: got {shorten(text)}, {type(text).__name__}; expected {expected}")
 
 
 def _by_id(values: Sequence[Any] | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -25,7 +25,14 @@ from asr.scoring.alignments import (
     find_edits,
     split_units,
 )
-from asr.scoring.intervals import CONFIDENCE, Interval, find_rate_interval, number_groups, sum_groups
+from asr.scoring.intervals import (
+    CONFIDENCE,
+    MIN_FOR_INTERVAL,
+    Interval,
+    find_rate_interval,
+    number_groups,
+    sum_groups,
+)
 from asr.transcripts.subtitles import measure_width
 
 Rows = Sequence[Sequence[str]]
@@ -223,11 +230,19 @@ class Score:
 
     @cached_property
     def interval(self) -> Interval | None:
-        """Interval of the error rate; None with resamples=0, or of a single utterance."""
+        """Interval of the error rate; None with resamples=0, or of too few speakers or utterances."""
         if not self.resamples:
             return None
         sums_G2 = sum_groups(np.stack([self.errors_P, self.lengths_P], axis=1), self.groups_P)
         return find_rate_interval(sums_G2, self.resamples)
+
+    @property
+    def why_no_interval(self) -> str:
+        """A note on too few speakers or utterances; "" where there is an interval, or none was wanted."""
+        number = len(np.unique(self.groups_P))
+        if not self.resamples or number >= MIN_FOR_INTERVAL:
+            return ""
+        return f"no interval: {plural(number, self.resampled_by)}, and it takes {MIN_FOR_INTERVAL}"
 
     @cached_property
     def utterances(self) -> tuple[UtteranceScore, ...]:

@@ -10,22 +10,29 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+import numpy as np
 
 from asr.data.manifest import find_more_references
 from asr.errors import UserError, shorten
-from asr.scoring.alignments import Method, Unit, load_nist, split_units
-from asr.scoring.counting import Normalization, choose_normalization, score
+from asr.scoring.alignments import load_nist, split_units
+from asr.scoring.counting import choose_normalization, score
 from asr.scoring.intervals import RESAMPLES
+from asr.scoring.options import Align, Meeting, Normalization, Unit, check_options
 from asr.scoring.result import Score
+from asr.scoring.significance import Comparison, compare_scores
 from asr.transcripts.readers import Entry, TranscriptFile, read_transcripts, split_format
 from asr.transcripts.transcript import Word
 
 logger = logging.getLogger(__name__)
 
 MAX_EXAMPLES = 3
+FORMATTING_SAMPLE = 100  # utterances with errors
+MIN_FORMATTING = 5  # errors; fewer say little of a system
 
-Meeting = Literal["cpwer", "tcpwer", "orcwer"]
+
+Texts = Sequence[str | None] | Mapping[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ def score_files(
     hypothesis: str | Path,
     *,
     normalize: Normalization | Callable[[str], str] = "none",
-    align: Method = "jiwer",
+    align: Align = "jiwer",
     unit: Unit = "words",
     glm: str | None = None,
     meeting: Meeting | None = None,
@@ -63,6 +70,30 @@ def score_files(
     for note in notes:
         logger.warning("%s", note)
     return system.score
+
+
+def compare(
+    reference: str | Path | Texts,
+    first: str | Path | Texts,
+    second: str | Path | Texts,
+    *,
+    names: tuple[str, str] | None = None,
+    **options: Any,
+) -> Comparison:
+    """Compare two systems on the same references, as `asr score` does: print the result for its verdict.
+
+    All three are files, as for `score_files`, or texts, as for `score`; the options are those of these two.
+    """
+    if isinstance(reference, (str, Path)):
+        paths = [str(path) for path in (first, second)]
+        _, systems, notes = score_systems(str(reference), paths, **options)
+        for note in notes:
+            logger.warning("%s", note)
+        scores = [system.score for system in systems]
+        names = names or (systems[0].name, systems[1].name)
+    else:
+        scores = [score(reference, texts, **options) for texts in (first, second)]  # type: ignore[arg-type]
+    return compare_scores(scores[0], scores[1], names or ("first", "second"))
 
 
 def score_systems(
@@ -85,29 +116,33 @@ def score_systems(
     talk in a recording, and `asr.speakers.pair_speakers` finds the words of each utterance.
     Options are those of `score`.
     """
-    change = choose_normalization(normalize)
-    align, unit = options.get("align", "jiwer"), options.get("unit", "words")
+    defaults: dict[str, Any] = {"align": "jiwer", "unit": "words", "resamples": RESAMPLES}
+    options = defaults | options
+    check_options(normalize=normalize, meeting=meeting, collar=collar, **options)
+    change, align, unit = choose_normalization(normalize), options["align"], options["unit"]
     read: Callable[..., TranscriptFile] = read_transcripts
     if meeting is not None:
         from asr.speakers import pair_speakers, read_meeting
 
         read = read_meeting
-        if align != "jiwer" or unit == "characters" or more_references:
-            raise UserError(f"{meeting}: expected words or mixed units, align jiwer, and a single reference")
+        if more_references:
+            raise UserError(f"{meeting}: expected a single reference")
     reference = read(reference_path)
     columns = {field for entry in reference.entries.values() for field in entry.fields}
     hypothesis_paths = [
         f"{reference_path}#{path}" if path in columns and not os.path.exists(path) else path
         for path in hypothesis_paths
     ]
-    names = name_systems(hypothesis_paths)
+    named = [split_name(path) for path in hypothesis_paths]
+    hypothesis_paths = [path for _, path in named]
+    names = name_systems(hypothesis_paths, [name for name, _ in named])
     known_ids = () if reference.format == "plain" else reference.entries
     others = [read_transcripts(path, "reference", known_ids) for path in more_references]
     files = [read(path, "hypothesis", known_ids) for path in hypothesis_paths]
     reference, files = find_ids(reference, [*others, *files])
     others, files = [*_split_fields(reference), *files[: len(others)]], files[len(others) :]
     if glm is not None:
-        if align != "sclite":
+        if not align.startswith("sclite"):
             raise UserError(f"{glm}: its rules may offer alternatives, {{ a / b }}; expected align sclite")
         apply = load_nist().apply_mapping
         reference, *others = [apply(glm, file, "reference") for file in (reference, *others)]
@@ -137,7 +172,31 @@ def score_systems(
         )
         systems.append(ScoredFile(name, file.path, file.format, scored, matched))
         notes += [f"{file.path}: {note}" for note in (*file.notes, *more)]
+        if normalize == "none" and align == "jiwer" and (note := describe_formatting(scored)):
+            notes.append(f"{file.path}: {note}")
+    if systems and (why := systems[0].score.why_no_interval):
+        notes.append(why)
     return reference, systems, notes
+
+
+def describe_formatting(scored: Score) -> str:
+    """Note that most errors are none of recognition; "" if they are not, or are few.
+
+    A sample tells where it is not so, as in most tests: normalizing takes as long as scoring.
+    """
+    wrong = np.flatnonzero(scored.errors_P)
+    if not len(wrong):
+        return ""
+    for numbers in (wrong[:: max(1, len(wrong) // FORMATTING_SAMPLE)], wrong):
+        part = scored.select(numbers.tolist())
+        hypotheses = dict(zip(part.ids, part.hypotheses, strict=True))
+        texts = dict(zip(part.ids, part.references, strict=True))
+        left = score(texts, hypotheses, normalize="basic", unit=part.unit, resamples=0).counts.errors
+        errors = part.counts.errors
+        if errors < MIN_FORMATTING or errors - left < errors / 2:
+            return ""
+    counted = f"{errors - left:,} of {errors:,} errors"
+    return f"{counted} are case, punctuation or [tags], which --normalize basic leaves out"
 
 
 def _split_fields(reference: TranscriptFile) -> list[TranscriptFile]:
@@ -152,14 +211,34 @@ def _split_fields(reference: TranscriptFile) -> list[TranscriptFile]:
     ]
 
 
-def name_systems(paths: Sequence[str]) -> list[str]:
-    """The names of the files; where two are the same, as in */hyp.trn, the whole paths."""
+def split_name(path: str) -> tuple[str, str]:
+    """Split `NAME=FILE`, unless a file has that name; the name is "" where none is given."""
+    name, equals, rest = path.partition("=")
+    if not (equals and name and rest) or os.path.exists(path) or "/" in name:
+        return "", path
+    return name, rest
+
+
+def name_systems(paths: Sequence[str], given: Sequence[str] | None = None) -> list[str]:
+    """The names that were given, else those of the files, with their folders where these differ.
+
+    `asr evaluate` writes a file for each method into one folder: ctc_beam alone would name no system. Where
+    two names are the same, the whole paths.
+    """
     split = [split_format(path) for path in paths]
-    stems = [field or Path(os.path.normpath(path)).stem for _, path, field in split]
-    names = [f"{path}#{field}" if field else path for _, path, field in split]
+    whole = [f"{path}#{field}" if field else path for _, path, field in split]
+    if len(set(whole)) < len(whole):
+        raise UserError(f"{', '.join(whole)}: one is given twice; once is enough")
+    files = [Path(os.path.normpath(path)) for _, path, _ in split]
+    has_folders = len({file.parent for file in files}) > 1
+    stems = [str(Path(file.parent.name if has_folders else "", file.stem)) for file in files]
+    given = given or [""] * len(paths)
+    names = [own or field or stem for own, (_, _, field), stem in zip(given, split, stems, strict=True)]
     if len(set(names)) < len(names):
-        raise UserError(f"{', '.join(names)}: one is given twice; once is enough")
-    return stems if len(set(stems)) == len(stems) else names
+        names = [own or path for own, path in zip(given, whole, strict=True)]
+    if len(set(names)) < len(names):
+        raise UserError(f"{', '.join(names)}: two systems have one name; give NAME=FILE")
+    return names
 
 
 def _find_speakers(reference: TranscriptFile, ids: Sequence[str], notes: list[str]) -> dict[str, str] | None:
@@ -238,6 +317,14 @@ def match_transcripts(
         if reference.format != hypothesis.format:
             notes.append("only one of the two files has ids: utterance N is compared with utterance N")
         hypotheses = dict(zip(reference.entries, hypotheses.values(), strict=True))
+    elif reference.format == hypothesis.format == "stm" and (
+        other := _find_other_times(reference, hypothesis)
+    ):
+        raise UserError(
+            f"{hypothesis.path}: its segments have other times than those of {reference.path}, such as "
+            f"{other}, and its words have no times of their own, by which to match them; expected the same "
+            "segments, or a CTM, which has times of words. Or try --align cpwer, for whole recordings"
+        )
     elif not hypotheses.keys() & reference.entries.keys():
         hypotheses = _match_by_time(reference, hypothesis, notes)
     scored = scored_ids(reference)
@@ -255,6 +342,27 @@ def match_transcripts(
         left_out = f"{len(unknown):,} ids are not in {reference.path} and are left out"
         notes.append(f"{left_out}: {list_examples(unknown)}")
     return entries, notes
+
+
+def _find_other_times(reference: TranscriptFile, hypothesis: TranscriptFile) -> str:
+    """Find a segment that is not one of the reference but overlaps one that is not among the hypotheses."""
+    left: dict[_Key, list[Entry]] = defaultdict(list)
+    for id in reference.entries.keys() - hypothesis.entries.keys():
+        entry = reference.entries[id]
+        left[entry.recording or id, entry.channel].append(entry)
+    for id, entry in hypothesis.entries.items():
+        if id not in reference.entries and any(
+            _overlap(entry, own) for own in left[entry.recording or id, entry.channel]
+        ):
+            return id
+    return ""
+
+
+def _overlap(first: Entry, second: Entry) -> bool:
+    if first.start is None or second.start is None:
+        return False
+    ends = [first.start + (first.duration or 0.0), second.start + (second.duration or 0.0)]
+    return max(first.start, second.start) < min(ends)
 
 
 def scored_ids(reference: TranscriptFile) -> list[str]:

@@ -111,7 +111,7 @@ class Comparison:
         return f"{first} is better than {second}: {numbers}"
 
 
-def compare(first: Score, second: Score, names: tuple[str, str] = ("first", "second")) -> Comparison:
+def compare_scores(first: Score, second: Score, names: tuple[str, str] = ("first", "second")) -> Comparison:
     """Test whether two systems differ on the same references, which must be in both scores.
 
     Settings of the bootstrap are those of the first score.

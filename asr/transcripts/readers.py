@@ -180,7 +180,7 @@ def recognize(lines: list[str], known_ids: Container[str] = ()) -> Format:
         return "jsonl"
     if _is_header(lines[0], "\t"):
         return "tsv"
-    if _is_header(lines[0], ","):
+    if _is_header(lines[0], ",") or _is_header(lines[0], ";"):
         return "csv"
     spoken = [line for line in lines if not line.startswith(";;")]
     timed = [line.split() for line in spoken]

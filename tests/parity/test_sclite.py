@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.scoring import align, compare, score
+from asr.scoring import align, compare_scores, score
 
 pytestmark = pytest.mark.skipif(
     shutil.which("sctk") is None, reason="sclite is missing; apt-get install sctk to compare with it"
@@ -107,7 +107,7 @@ def test_verdicts_on_pairs_of_systems_are_sc_stats(tmp_path: Path, seed: int) ->
     }
     verdicts = set()
     for first, second, segments, mean, z, differ in results:
-        comparison = compare(scores[first], scores[second], (first, second))
+        comparison = compare_scores(scores[first], scores[second], (first, second))
         pairs = comparison.matched_pairs
         assert pairs["segments"] == int(segments)
         assert pairs["mean_difference"] == pytest.approx(float(mean), abs=6e-4)

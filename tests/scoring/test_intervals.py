@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import scipy
@@ -35,7 +37,7 @@ def measure_coverage(num_groups: int, rate: float, spread: float, words: float, 
         *(
             pytest.param(*setting, 2000, marks=pytest.mark.slow)
             for setting in (
-                *((2, 0.1, 0.4, 200), (5, 0.1, 0.4, 200), (10, 0.1, 0.5, 300), (20, 0.1, 0.5, 300)),
+                *((4, 0.1, 0.4, 200), (5, 0.1, 0.4, 200), (10, 0.1, 0.5, 300), (20, 0.1, 0.5, 300)),
                 *((40, 0.05, 0.7, 200), (130, 0.07, 1.0, 6), (130, 0.02, 1.0, 6), (1000, 0.02, 1.0, 10)),
             )
         ),
@@ -48,7 +50,7 @@ def test_interval_holds_the_true_rate(num_groups, rate, spread, words, trials) -
 
 
 def test_no_error_leaves_a_limit_by_the_number_of_words() -> None:
-    interval = find_rate_interval(np.array([[0, 40], [0, 60]]), 1000, 0.95, 0)
+    interval = find_rate_interval(np.array([[0, 40], [0, 50], [0, 10]]), 1000, 0.95, 0)
     assert interval.low == 0
     assert interval.high == pytest.approx(-np.log(0.025) / 100)  # exp(-100 rate) = 2.5 %
 
@@ -103,9 +105,21 @@ def test_seed_decides() -> None:
     assert find_rate_interval(sums_G2[::-1], 500, 0.95, 3) == first  # the order of speakers is of no matter
 
 
-def test_one_group_or_no_words_say_nothing() -> None:
-    assert find_rate_interval(np.array([[3, 10]]), 1000, 0.95, 0) is None
-    assert find_rate_interval(np.array([[3, 0], [1, 0]]), 1000, 0.95, 0) is None
+def test_too_few_groups_or_no_words_say_nothing() -> None:
+    for few in ([[3, 10]], [[0, 10]], [[3, 10], [0, 10]], [[0, 1000], [0, 1000]], [[3, 0], [1, 0], [1, 0]]):
+        assert find_rate_interval(np.array(few), 1000, 0.95, 0) is None
+    assert find_rate_interval(np.array([[3, 10], [0, 10], [1, 10]]), 1000, 0.95, 0) is not None
+
+
+@pytest.mark.parametrize("words", [(10, 7, 12), (100, 70, 20)])
+def test_few_groups_of_other_lengths_go_by_their_residuals(words: tuple[int, ...]) -> None:
+    """The standard error of a ratio, by its textbook formula: from what each group has above the common rate."""
+    x, y = np.array([1, 0, 1]), np.array(words)
+    rate = x.sum() / y.sum()
+    error = math.sqrt(sum((x - rate * y) ** 2) * 3 / 2) / y.sum()
+    reach = scipy.stats.t.ppf(0.975, 2) * error
+    interval = find_ratio_interval(np.stack([x, y], axis=1), 1000, 0.95, 0)
+    assert (interval.low, interval.high) == pytest.approx((rate - reach, rate + reach))
 
 
 def test_groups_are_speakers_only_if_there_are_two() -> None:

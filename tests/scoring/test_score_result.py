@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -94,7 +95,10 @@ def test_table(small) -> None:
 def test_dict_is_what_json_can_write(small) -> None:
     written = json.loads(json.dumps(small.to_dict()))
     assert written["error_rate"] == small.error_rate == 5 / 12
-    assert written["interval"] == [small.interval.low, small.interval.high]
+    assert written["interval"] is None and small.why_no_interval == "no interval: 2 speakers, and it takes 3"
+    alone = dataclasses.replace(small, speakers=None)
+    assert alone.to_dict()["interval"] == [alone.interval.low, alone.interval.high]
+    assert alone.why_no_interval == dataclasses.replace(small, resamples=0).why_no_interval == ""
     assert (written["utterances"], written["speakers"], written["missing_hypotheses"]) == (4, 2, 1)
     assert (written["sentence_errors"], written["sentence_error_rate"]) == (3, 0.75)
     assert (written["substitutions"], written["deletions"], written["insertions"]) == (1, 3, 1)

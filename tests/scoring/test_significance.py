@@ -16,7 +16,7 @@ from asr.scoring import (
     Interval,
     Score,
     align,
-    compare,
+    compare_scores,
     compute_matched_pairs,
     compute_mcnemar,
     compute_sign_flip_p,
@@ -146,15 +146,18 @@ def make_scores(
 
 def test_better_system_is_named_first() -> None:
     better, worse = make_scores((0.05, 0.1))
-    comparison = compare(better, worse, ("transformer", "ctc_lstm"))
+    comparison = compare_scores(better, worse, ("transformer", "ctc_lstm"))
     assert comparison.verdict == "better"
     assert comparison.bootstrap.probability_of_improvement == 1
     points = 100 * comparison.difference
     assert str(comparison).startswith(f"transformer is better than ctc_lstm: {points:.1f} points WER [-")
     assert str(comparison).endswith("], p < 0.0001")
-    unlikely = replace(comparison, matched_pairs=comparison.matched_pairs | {"p": 0.12})
-    assert unlikely.verdict == "undecided" and ", as p and the interval disagree: " in str(unlikely)
-    reverse = compare(worse, better, ("ctc_lstm", "transformer"))
+    for p in (0.0501, 0.12):
+        unlikely = replace(comparison, matched_pairs=comparison.matched_pairs | {"p": p})
+        assert unlikely.verdict == "undecided" and ", as p and the interval disagree: " in str(unlikely)
+    likely = replace(comparison, matched_pairs=comparison.matched_pairs | {"p": 0.0499})
+    assert likely.verdict == "better"
+    reverse = compare_scores(worse, better, ("ctc_lstm", "transformer"))
     assert reverse.verdict == "worse"
     assert str(reverse).startswith(f"transformer is better than ctc_lstm: {points:.1f} points WER [-")
     assert reverse.difference == pytest.approx(-comparison.difference)
@@ -164,7 +167,7 @@ def test_better_system_is_named_first() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(-0.1, 0.0), (0.0, 0.1)])
 def test_an_interval_that_ends_at_zero_decides_nothing(low: float, high: float) -> None:
-    comparison = compare(*make_scores((0.05, 0.1)))
+    comparison = compare_scores(*make_scores((0.05, 0.1)))
     bootstrap = replace(comparison.bootstrap, interval=Interval(low, high))
     for speakers in (comparison.signed_ranks, None):
         assert replace(comparison, bootstrap=bootstrap, signed_ranks=speakers).verdict == "undecided"
@@ -172,11 +175,11 @@ def test_an_interval_that_ends_at_zero_decides_nothing(low: float, high: float) 
 
 def test_equal_rates_stay_undecided() -> None:
     one, other = make_scores((0.08, 0.08))
-    itself = compare(one, one)
+    itself = compare_scores(one, one)
     assert (itself.verdict, itself.p, itself.difference) == ("undecided", 1, 0)
     assert itself.bootstrap.probability_of_improvement == 0.5
     assert (itself.mcnemar["p"], itself.signed_ranks["p"]) == (1, 1)
-    comparison = compare(one, other, ("a", "b"))
+    comparison = compare_scores(one, other, ("a", "b"))
     assert comparison.verdict == "undecided"
     assert str(comparison).startswith("no significant difference between a and b: ")
     assert 0.05 < comparison.bootstrap.probability_of_improvement < 0.95
@@ -185,9 +188,9 @@ def test_equal_rates_stay_undecided() -> None:
 
 def test_without_speakers_or_resamples_the_parts_are_left_out() -> None:
     one, other = make_scores((0.05, 0.1), 40, speakers=False)
-    comparison = compare(one, other)
+    comparison = compare_scores(one, other)
     assert comparison.signed_ranks is None and comparison.bootstrap.resampled_by == "utterance"
-    plain = compare(*(score(each.references, each.hypotheses, resamples=0) for each in (one, other)))
+    plain = compare_scores(*(score(each.references, each.hypotheses, resamples=0) for each in (one, other)))
     assert plain.bootstrap is None and "[" not in str(plain)
 
 
@@ -202,7 +205,7 @@ def test_the_order_of_two_systems_is_of_no_matter(num_utterances: int) -> None:
     ]
     backwards = dict(reversed(list(said.items())))
     first, second = score(said, heard[0]), score(backwards, heard[1])
-    there, back = compare(first, second), compare(second, first)
+    there, back = compare_scores(first, second), compare_scores(second, first)
     assert there.difference == -back.difference != 0
     assert there.bootstrap.interval.low == pytest.approx(-back.bootstrap.interval.high, abs=1e-12)
     assert there.bootstrap.interval.high == pytest.approx(-back.bootstrap.interval.low, abs=1e-12)
@@ -213,9 +216,9 @@ def test_scores_of_different_texts_are_refused() -> None:
     one = score({"a": "x y", "b": "z"}, {"a": "x", "b": "z"})
     for other in (score({"a": "x y"}, {"a": "x"}), score({"a": "X Y", "b": "z"}, {"a": "x"})):
         with pytest.raises(UserError, match="paired tests need the same references in both"):
-            compare(one, other)
+            compare_scores(one, other)
     with pytest.raises(UserError, match="other units or alignments"):
-        compare(one, score({"a": "x y", "b": "z"}, {"a": "x"}, align="sclite"))
+        compare_scores(one, score({"a": "x y", "b": "z"}, {"a": "x"}, align="sclite"))
 
 
 # --- systems that differ by speaker -------------------------------------------------------------
@@ -242,7 +245,7 @@ def simulate(num_speakers: int, mean_difference: float, rng: np.random.Generator
 def count_verdicts(num_speakers: int, number: int, mean_difference: float = 0.0) -> tuple[float, float]:
     """Shares of test sets on which the verdict, and the matched pairs alone, tell the systems apart."""
     rng = np.random.default_rng(num_speakers)
-    found = [compare(*simulate(num_speakers, mean_difference, rng)) for _ in range(number)]
+    found = [compare_scores(*simulate(num_speakers, mean_difference, rng)) for _ in range(number)]
     verdicts = [comparison.verdict != "undecided" for comparison in found]
     return float(np.mean(verdicts)), float(np.mean([comparison.p < 0.05 for comparison in found]))
 
@@ -266,7 +269,7 @@ def test_verdicts_over_many_test_sets(num_speakers: int) -> None:
 
 def test_a_difference_that_depends_on_the_speakers_is_said_to() -> None:
     rng = np.random.default_rng(0)
-    found = (compare(*simulate(10, 0.0, rng), ("new", "old")) for _ in range(30))
+    found = (compare_scores(*simulate(10, 0.0, rng), ("new", "old")) for _ in range(30))
     comparison = next(one for one in found if one.p < 0.01 and one.verdict == "undecided")
     interval = comparison.bootstrap.interval
     assert interval.low < 0 < interval.high
@@ -275,6 +278,6 @@ def test_a_difference_that_depends_on_the_speakers_is_said_to() -> None:
     )
     # Without speakers there are only the errors to go by.
     one, other = simulate(10, 0.3, np.random.default_rng(0))
-    assert compare(one, other).verdict == "worse"
+    assert compare_scores(one, other).verdict == "worse"
     nameless = [score(each.references, each.hypotheses) for each in (one, other)]
-    assert compare(*nameless).verdict == "worse"
+    assert compare_scores(*nameless).verdict == "worse"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -70,7 +69,7 @@ def read_as_sclite(
             reference, hypothesis = (" ".join(map(_strip_marks, words)) for words in texts)
         return reference, hypothesis
     ref, hyp = (_build_network(text, has_optional_words) for text in (reference, hypothesis))
-    first, second = _choose_words(ref, hyp, _is_same_by_fragments if has_fragments else operator.eq)
+    first, second = _choose_words(ref, hyp, _is_same_by_fragments if has_fragments else _is_same)
     return " ".join(first), " ".join(second)
 
 
@@ -124,7 +123,7 @@ def _bad_braces(text: str) -> UserError:
 
 
 def _choose_words(
-    reference: _Network, hypothesis: _Network, is_same: Callable[[str, str], bool]
+    reference: _Network, hypothesis: _Network, is_same: Callable[[str, str, bool, bool], bool]
 ) -> tuple[list[str], list[str]]:
     """The words on the cheapest path through both; of equal ones sclite's: pairs first, then insertions.
 
@@ -140,12 +139,14 @@ def _choose_words(
     for i, ref in enumerate(reference.words):
         costs.append([])
         steps.append([])
-        deletion_cost = _gap_cost(ref, i in reference.optional)
+        ref_is_optional = i in reference.optional
+        deletion_cost = _gap_cost(ref, ref_is_optional)
         for j, hyp in enumerate(hypothesis.words):
             # min takes the first of equal ones.
             options = []
             if i and j:
-                pair_cost = SUBSTITUTION_COST * (not is_same(ref, hyp))
+                are_same = is_same(ref, hyp, ref_is_optional, j in hypothesis.optional)
+                pair_cost = SUBSTITUTION_COST * (not are_same)
                 pair_cost = 2 * GAP_COST if NULL in (ref, hyp) else pair_cost
                 cells = [(a, b) for a in reference.previous[i] for b in hypothesis.previous[j]]
                 options.append(min((costs[a][b] + pair_cost, (a, b)) for a, b in cells))
@@ -169,16 +170,24 @@ def _choose_words(
             ref = reference.words[i] if a != i else NULL
             hyp = hypothesis.words[j] if b != j else NULL
             ref_words += [ref] * (ref != NULL)
-            is_pair = NULL not in (ref, hyp) and is_same(ref, hyp)
+            optional = i in reference.optional, j in hypothesis.optional
+            is_pair = NULL not in (ref, hyp) and is_same(ref, hyp, *optional)
             hyp_words += [ref if is_pair else hyp] * (hyp != NULL)
         i, j = a, b
     return ref_words[::-1], hyp_words[::-1]
 
 
-def _is_same_by_fragments(ref: str, hyp: str) -> bool:
-    """Compare as sclite -F does, which looks at the hypothesis only where the reference is no fragment."""
-    for fragment, word in ((ref, hyp), (hyp, ref)):
-        if len(fragment) > 1 and fragment.startswith("-"):
+def _is_same(ref: str, hyp: str, ref_is_optional: bool, hyp_is_optional: bool) -> bool:
+    return ref == hyp
+
+
+def _is_same_by_fragments(ref: str, hyp: str, ref_is_optional: bool, hyp_is_optional: bool) -> bool:
+    """Compare as sclite -F does, which looks at the hypothesis only where the reference is no fragment.
+
+    An optional word, whose brackets are gone here, may be the beginning of a word but not its end.
+    """
+    for fragment, word, is_optional in ((ref, hyp, ref_is_optional), (hyp, ref, hyp_is_optional)):
+        if len(fragment) > 1 and fragment.startswith("-") and not is_optional:
             return word.endswith(fragment[1:])
         if len(fragment) > 1 and fragment.endswith("-"):
             return word.startswith(fragment[:-1])
