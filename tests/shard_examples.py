@@ -42,7 +42,7 @@ def pack_noise(manifest: Manifest, folder: Path, num_shards: int, **settings: ob
     """Pack into about so many shards."""
     hours = float(manifest.durations.sum()) / 3600 / num_shards
     pack(manifest, folder, PackSettings(hours=hours * 1.0001, **settings))  # type: ignore[arg-type]
-    return ShardFolder.open(folder)
+    return ShardFolder(folder)
 
 
 def set_window(monkeypatch: pytest.MonkeyPatch, shards: int) -> None:

@@ -118,7 +118,7 @@ def write_corpus(folder: Path, count: int) -> None:
                 source="",
             )
         )
-    write_folder_index(folder, infos)
+    write_folder_index(folder, infos, len(infos))
 
 
 def build_loader(folder: str, workers: int) -> ShardLoader:
@@ -127,7 +127,7 @@ def build_loader(folder: str, workers: int) -> ShardLoader:
         FrontEnd(FeaturesConfig()), tokenizer, TextConfig(), AugmentConfig(speed=(0.9, 1.0, 1.1)),
         partial(subsampled_lengths, factor=4), has_ctc=False,
     )  # fmt: skip
-    return ShardLoader([ShardFolder.open(folder)], inputs, BatchConfig(num_workers=workers), seed=1)
+    return ShardLoader([ShardFolder(folder)], inputs, BatchConfig(num_workers=workers), seed=1)
 
 
 def peak_megabytes() -> int:
@@ -170,11 +170,7 @@ def measured(found: dict[str, float], name: str) -> Iterator[None]:
 
 
 def count_planned(loader: ShardLoader) -> tuple[int, int]:
-    ids = (
-        json.loads(key.line)["id"]
-        for batch in loader._plan_epoch(0, WindowStart())
-        for key in batch.row_keys()
-    )
+    ids = (json.loads(row.line)["id"] for rows in loader._plan_epoch(0, WindowStart()) for row in rows)
     count = 0
 
     def counted() -> Iterator[str]:

@@ -63,16 +63,12 @@ def open_shards(path: str | os.PathLike[str]) -> ShardFolder:
     """Read the index of a folder of shards."""
     from asr.shards.shards import ShardFolder
 
-    return ShardFolder.open(path)
+    return ShardFolder(path)
 
 
 def hash_file_or_shards(path: str | Path) -> str:
     """SHA-256 of a manifest, or of the index of a folder of shards, which has the hash of each shard."""
-    if not is_shards(path):
-        return hash_file(path)
-    from asr.shards.shards import hash_index
-
-    return hash_index(path)
+    return open_shards(path).sha256 if is_shards(path) else hash_file(path)
 
 
 def read_data(*paths: str | Path, max_packed: int | None = None) -> Iterator[Utterance]:

@@ -8,9 +8,4 @@ from .packing import (
     write_folder_index as write_folder_index,
 )
 from .shard_loader import ShardLoader as ShardLoader, ShardWindow as ShardWindow, WindowStart as WindowStart
-from .shards import (
-    ShardFolder as ShardFolder,
-    ShardInfo as ShardInfo,
-    TarShard as TarShard,
-    hash_index as hash_index,
-)
+from .shards import ShardFolder as ShardFolder, ShardInfo as ShardInfo, TarShard as TarShard

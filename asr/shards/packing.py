@@ -12,7 +12,7 @@ import json
 import re
 import tarfile
 import urllib.parse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,6 +21,7 @@ import numpy as np
 
 from asr.audio import reading as audio_files
 from asr.audio.reading import TOLERANCE_SECONDS
+from asr.batches.order import hash_names
 from asr.data.manifest import Manifest, Utterance
 from asr.data.packed import INDEX_NAME, MAX_MEMBER_BYTES, PackedUtterance
 from asr.errors import UserError
@@ -58,60 +59,51 @@ def pack(
             with contextlib.suppress(OSError):
                 remains.unlink()
         sources = [_hash_source(manifest, number, own, settings) for number, own in enumerate(dealt)]
-        kept = _find_kept(folder, sources)
-        infos = []
-        write_folder_index(folder, list(kept.values()), len(dealt))
+        infos = _find_kept(folder, sources)
+        num_kept = len(infos)
+        write_folder_index(folder, infos.values(), len(dealt))
         with open(folder / INDEX_NAME, "ab") as index:
             for number, positions in enumerate(dealt):
-                if number in kept:
+                if number in infos:
                     report(float(manifest.durations[positions].sum()))
-                    infos.append(kept[number])
                     continue
-                info = write_shard(folder, settings, number, _select(manifest, positions), report)
-                infos.append(info.model_copy(update={"source": sources[number]}))
-                index.write(infos[-1].model_dump_json(exclude_defaults=True).encode() + b"\n")
+                utterances = (manifest[position] for position in positions.tolist())
+                infos[number] = write_shard(folder, settings, number, sources[number], utterances, report)
+                index.write(_to_line(infos[number]))
                 index.flush()
-        write_folder_index(folder, infos)
-    if not any(info.utterances for info in infos):
-        first = infos[0].failed[0].message
+        shards = [infos[number] for number in range(len(dealt))]
+        write_folder_index(folder, shards, len(shards))
+    if not any(shard.utterances for shard in shards):
+        first = shards[0].failed[0].message
         raise UserError(f"{manifest.name}: none of its {len(manifest)} utterances could be packed; {first}")
-    return infos, len(kept)
-
-
-def _select(manifest: Manifest, positions: np.ndarray) -> Iterator[Utterance]:
-    return (manifest[position] for position in positions.tolist())
+    return shards, num_kept
 
 
 def _hash_source(manifest: Manifest, number: int, positions: np.ndarray, settings: PackSettings) -> str:
     """Hash what a shard is made of: utterances and settings."""
     source = hashlib.sha256(f"{FORMAT} {number} {settings.encoding} webdataset\n".encode())
-    for utterance in _select(manifest, positions):
-        source.update(utterance.model_dump_json().encode() + b"\n")
+    for position in positions.tolist():
+        source.update(manifest[position].model_dump_json().encode() + b"\n")
     return source.hexdigest()
 
 
 def require_distinct_ids(manifest: Manifest) -> None:
     """Refuse a manifest in which two utterances have one id, which names their files. 8 bytes for each."""
-    hashes = np.fromiter((hash_id(item.id) for item in manifest), dtype=np.uint64, count=len(manifest))
-    if not len(hashes):
+    if not len(manifest):
         raise UserError(f"{manifest.name}: no utterance in it; give a manifest with some")
-    ordered = np.sort(hashes)
-    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
-    if len(repeated):
-        name = manifest[int(np.argmax(hashes == repeated[0]))].id
+    hashes, firsts, counts = np.unique(
+        hash_names(item.id for item in manifest), return_index=True, return_counts=True
+    )
+    if len(hashes) < len(manifest):
+        name = manifest[int(firsts[counts.argmax()])].id
         raise UserError(f"{manifest.name}: the id {name} stands there twice; each needs its own")
-
-
-def hash_id(name: str) -> int:
-    """64 bits for a name."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def deal(durations: np.ndarray, settings: PackSettings) -> list[np.ndarray]:
     """Positions in the manifest of each shard: all in random order, cut where a shard has its hours."""
     order = np.random.Generator(np.random.PCG64(settings.seed)).permutation(len(durations))
-    numbers = ((np.cumsum(durations[order]) - durations[order]) // (settings.hours * 3600)).astype(np.int64)
-    return [part for part in np.split(order, np.flatnonzero(np.diff(numbers)) + 1) if len(part)]
+    numbers = (np.cumsum(durations[order]) - durations[order]) // (settings.hours * 3600)
+    return np.split(order, np.flatnonzero(np.diff(numbers)) + 1)
 
 
 # --- the index of the folder ----------------------------------------------------------------------
@@ -122,11 +114,11 @@ def _find_kept(folder: Path, sources: Sequence[str]) -> dict[int, ShardInfo]:
 
     They would stay beside the new ones, where webdataset and lhotse find them, or be written over.
     """
-    place = folder / INDEX_NAME
+    index = folder / INDEX_NAME
     infos: list[ShardInfo] = []
     own: set[str] = set()
-    if place.exists():
-        _, infos = parse_folder_index(str(place), place.read_bytes())
+    if index.exists():
+        _, infos = parse_folder_index(str(index), index.read_bytes())
         own = {name_shard(number) for number in range(len(sources))}  # perhaps not in the index yet
     there = {info.source: info for info in infos if _is_there(folder, info)}
     others = {path.name for path in folder.glob("*.tar")} - own
@@ -143,13 +135,15 @@ def _is_there(folder: Path, info: ShardInfo) -> bool:
     return all(path.is_file() and path.stat().st_size == size for path, size in sizes.items())
 
 
-def write_folder_index(folder: Path, infos: Sequence[ShardInfo], num_shards: int | None = None) -> None:
-    """Write the index of a folder, complete unless it is told a greater number of shards."""
-    header = FolderInfo(shards=len(infos) if num_shards is None else num_shards)
+def write_folder_index(folder: Path, infos: Iterable[ShardInfo], num_shards: int) -> None:
+    """Write the index of a folder, which is complete when it has so many shards."""
     with replace_file(folder / INDEX_NAME) as file:
-        file.write(header.model_dump_json().encode() + b"\n")
-        for info in infos:
-            file.write(info.model_dump_json(exclude_defaults=True).encode() + b"\n")
+        file.write(FolderInfo(shards=num_shards).model_dump_json().encode() + b"\n")
+        file.writelines(map(_to_line, infos))
+
+
+def _to_line(item: ShardInfo | PackedUtterance) -> bytes:
+    return item.model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
 # --- shards ---------------------------------------------------------------------------------------
@@ -160,13 +154,18 @@ def name_shard(number: int) -> str:
 
 
 def write_shard(
-    folder: Path, settings: PackSettings, number: int, utterances: Iterable[Utterance], report: Report
+    folder: Path,
+    settings: PackSettings,
+    number: int,
+    source: str,
+    utterances: Iterable[Utterance],
+    report: Report,
 ) -> ShardInfo:
     """Write one shard and its index."""
-    name = name_shard(number)
+    path = folder / name_shard(number)
     rows: list[PackedUtterance] = []
     failed: list[Failure] = []
-    with replace_file(folder / name) as file, tarfile.open(fileobj=file, mode="w") as tar:
+    with replace_file(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
         for utterance in utterances:
             report(utterance.duration)
             try:
@@ -181,23 +180,21 @@ def write_shard(
             described = json.dumps(record.model_dump(exclude_defaults=True), ensure_ascii=False)
             add_member(tar, f"{key}.json", described.encode())
             rows.append(PackedUtterance(**record.model_dump(), offset=offset, size=len(content)))
-    index_name = f"shard-{number:06d}.jsonl"
-    exclude = {"shard", "version"}
-    lines = [row.model_dump_json(exclude_defaults=True, exclude=exclude).encode() + b"\n" for row in rows]
-    content = b"".join(lines)
-    with replace_file(folder / index_name) as file:
-        file.write(content)
+    index = path.with_suffix(".jsonl")
+    lines = b"".join(_to_line(row) for row in rows)
+    with replace_file(index) as file:
+        file.write(lines)
     return ShardInfo(
-        name=name,
-        index=index_name,
+        name=path.name,
+        index=index.name,
         utterances=len(rows),
         seconds=sum(row.duration for row in rows),
         longest=max((row.duration for row in rows), default=0.0),
-        size=(folder / name).stat().st_size,
-        sha256=hash_file(folder / name),
-        index_size=len(content),
-        index_sha256=hashlib.sha256(content).hexdigest(),
-        source="",
+        size=path.stat().st_size,
+        sha256=hash_file(path),
+        index_size=len(lines),
+        index_sha256=hashlib.sha256(lines).hexdigest(),
+        source=source,
         failed=tuple(failed),
     )
 
@@ -206,7 +203,7 @@ def make_key(name: str) -> str:
     """A name for files: what webdataset would split or what leads elsewhere is escaped, as in URLs."""
     key = urllib.parse.quote(name, safe="").replace(".", "%2E").replace("~", "%7E")
     if len(key) > MAX_KEY_LENGTH:
-        key = f"{key[: MAX_KEY_LENGTH - 17]}-{hash_id(name):016x}"
+        key = f"{key[: MAX_KEY_LENGTH - 17]}-{hash_names([name])[0]:016x}"
     return key
 
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import pydantic
@@ -102,8 +101,7 @@ class TarShard:
 
     def utterances(self) -> Iterator[PackedUtterance]:
         """Read its index."""
-        for line in self.check_index(read_range(self.index)).splitlines():
-            yield self.parse(line)
+        return map(self.parse, self.check_index(read_range(self.index)).splitlines())
 
     def parse(self, line: bytes) -> PackedUtterance:
         """An utterance of a line of the index."""
@@ -122,23 +120,26 @@ class TarShard:
 class ShardFolder:
     """The shards of a folder, here or at an address: some 2 KB of memory for each."""
 
-    def __init__(self, address: str, shards: Sequence[TarShard]) -> None:
-        self.address = address
-        self.shards = shards
-
-    @classmethod
-    def open(cls, address: str | os.PathLike[str]) -> ShardFolder:
+    def __init__(self, address: str | os.PathLike[str]) -> None:
         """Read the index of the folder."""
-        folder, content = _read_folder_index(address)
-        place = join_address(folder, INDEX_NAME)
-        header, infos = parse_folder_index(place, content)
+        self.address = str(address)
+        folder = self.address.removesuffix(INDEX_NAME)
+        folder = folder.rstrip("/") if is_address(folder) else os.path.abspath(folder)
+        index = join_address(folder, INDEX_NAME)
+        try:
+            content = read_start(index, MAX_FOLDER_INDEX_BYTES)
+        except MissingFileError:
+            raise MissingFileError(
+                f"{address}: no {INDEX_NAME} there; write it by `asr manifest pack`"
+            ) from None
+        self.sha256 = hashlib.sha256(content).hexdigest()
+        """Of the index, which has the hash of each shard."""
+        header, infos = parse_folder_index(index, content)
         if len(infos) != header.shards:
             raise UserError(
-                f"{place}: {len(infos):,} of {header.shards:,} shards exist; `asr manifest pack` continues"
+                f"{index}: {len(infos):,} of {header.shards:,} shards exist; `asr manifest pack` continues"
             )
-        return cls(
-            str(address), [TarShard(folder, info) for info in sorted(infos, key=lambda info: info.name)]
-        )
+        self.shards = [TarShard(folder, info) for info in sorted(infos, key=lambda info: info.name)]
 
     def __len__(self) -> int:
         return sum(shard.info.utterances for shard in self.shards)
@@ -151,9 +152,9 @@ class ShardFolder:
 def parse_folder_index(place: str, content: bytes) -> tuple[FolderInfo, list[ShardInfo]]:
     """The index of a folder; a last line without its end, of a writer that was stopped, is left out."""
     lines = content[: content.rfind(b"\n") + 1].splitlines()
+    if not lines:
+        raise UserError(f"{place}: empty; write it by `asr manifest pack`")
     try:
-        if not lines:
-            raise UserError(f"{place}: empty; write it by `asr manifest pack`")
         header = FolderInfo.model_validate_json(lines[0])
         infos = [ShardInfo.model_validate_json(line) for line in lines[1:]]
     except pydantic.ValidationError as error:
@@ -162,18 +163,3 @@ def parse_folder_index(place: str, content: bytes) -> tuple[FolderInfo, list[Sha
     if len(names) < 2 * len(infos):
         raise UserError(f"{place}: a file is named twice; pack it again")
     return header, infos
-
-
-def _read_folder_index(address: str | os.PathLike[str]) -> tuple[str, bytes]:
-    """The folder of shards at an address, and the content of its index."""
-    folder = str(address).removesuffix(INDEX_NAME)
-    folder = folder.rstrip("/") if is_address(folder) else os.path.abspath(folder)
-    try:
-        return folder, read_start(join_address(folder, INDEX_NAME), MAX_FOLDER_INDEX_BYTES)
-    except MissingFileError:
-        raise MissingFileError(f"{address}: no {INDEX_NAME} there; write it by `asr manifest pack`") from None
-
-
-def hash_index(path: str | Path) -> str:
-    """SHA-256 of the index of a folder, which has the hash of each of its shards."""
-    return hashlib.sha256(_read_folder_index(path)[1]).hexdigest()

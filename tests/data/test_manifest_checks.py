@@ -182,7 +182,7 @@ def test_faults_of_shards_are_those_of_a_manifest(tmp_path: Path) -> None:
     [position] = (fault.line for fault in validate(folder) if fault.kind == "empty-text")
     assert order[position - 1] == "u002"
 
-    whole = ShardFolder.open(folder).shards
+    whole = ShardFolder(folder).shards
     with open(whole[-1].address, "r+b") as file:  # a sample of the last shard: only its hash tells
         file.seek(list(whole[-1].utterances())[-1].offset + 100)
         (old,) = file.read(1)

@@ -94,7 +94,7 @@ def test_a_second_run_goes_on_and_ends_the_same(
         patch.setattr(packing, "write_shard", write)
         pack_noise(manifest, tmp_path / "cut", 4)
     with pytest.raises(UserError, match=r"2 of [45] shards exist; `asr manifest pack` continues"):
-        ShardFolder.open(tmp_path / "cut")
+        ShardFolder(tmp_path / "cut")
     with open(tmp_path / "cut" / "index.jsonl", "ab") as file:
         file.write(b'{"name": "shard-0000')  # as a kill in the middle of a line leaves it
     (tmp_path / "cut" / ".shard-000002.tar.4711.tmp").write_bytes(b"as a kill in the middle of a shard does")
@@ -133,7 +133,7 @@ def test_bad_files_are_reported_and_stop_nothing(
     assert status == 1
     assert "3 utterances, 0.00 hours in 1 shards" in capsys.readouterr().out
     assert {item.id for item in read_data(tmp_path / "shards")} == {"u000", "u002", "u004"}
-    [shard] = ShardFolder.open(tmp_path / "shards").shards
+    [shard] = ShardFolder(tmp_path / "shards").shards
     assert {failure.id for failure in shard.info.failed} == {"u001", "u003"}
     for item in list(manifest):
         Path(item.audio).unlink(missing_ok=True)

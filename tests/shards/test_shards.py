@@ -16,7 +16,7 @@ from shard_examples import RATE, pack_noise
 from asr.audio import reading as audio_files
 from asr.data import Manifest, fetch, is_shards, read_audio, read_data
 from asr.errors import UserError
-from asr.shards import ShardFolder, ShardWindow, hash_index
+from asr.shards import ShardFolder, ShardWindow
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def change_shard(folder: Path, **fields: Any) -> None:
 
 
 def test_a_window_finds_each_utterance(manifest: Manifest, folder: Path) -> None:
-    window = ShardWindow([ShardFolder.open(folder)], np.array([[0, 0], [0, 1]]))
+    window = ShardWindow(ShardFolder(folder).shards[:2])
     items = list(window)
     assert len(items) == len(window) > 4
     assert [window[position] for position in range(len(window))] == items
@@ -53,7 +53,7 @@ def test_from_an_address(manifest: Manifest, folder: Path) -> None:
     memory.put(str(folder), "/bucket/shards", recursive=True)
     here, there = list(read_data(folder)), list(read_data("memory://bucket/shards/"))
     assert len(here) == 12 and [item.id for item in here] == [item.id for item in there]
-    assert hash_index(folder) == hash_index("memory://bucket/shards")
+    assert ShardFolder(folder).sha256 == ShardFolder("memory://bucket/shards").sha256
     for item, other, content in zip(here, there, fetch(there), strict=True):
         assert other.audio.startswith("bucket/shards/shard-")
         assert np.array_equal(read_audio(item, RATE), read_audio(other, RATE, content))
