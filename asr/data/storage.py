@@ -57,7 +57,7 @@ def join_address(folder: str, name: str) -> str:
 def find_file(address: str) -> ByteRange:
     """The whole of a file at an address."""
     filesystem, path = _find_filesystem(address)
-    return _whole_file(address, _retry(address, lambda: filesystem.info(path)))
+    return _whole_file(address, retry(address, lambda: filesystem.info(path)))
 
 
 def list_files(folder: str) -> list[ByteRange]:
@@ -66,7 +66,7 @@ def list_files(folder: str) -> list[ByteRange]:
     What the names are is up to those who write there: one that would lead out of the folder is left out.
     """
     filesystem, path = _find_filesystem(f"{folder.rstrip('/')}/")
-    found = _retry(folder, lambda: filesystem.find(path.rstrip("/"), detail=True))
+    found = retry(folder, lambda: filesystem.find(path.rstrip("/"), detail=True))
     files = []
     for name, info in sorted(found.items()):
         parts = name.removeprefix(path.rstrip("/")).strip("/").split("/")
@@ -137,7 +137,7 @@ def _read(address: str, offset: int, size: int, least: int) -> bytes:
                 raise EOFError(f"{len(content):,} of {size:,} bytes came")
             return content
 
-        return bytes(_retry(address, fetch))
+        return bytes(retry(address, fetch))
     try:
         with open(address, "rb") as file:
             file.seek(offset)
@@ -179,20 +179,28 @@ def _cat(filesystem: Any, path: str, start: int, end: int) -> bytes:
     return bytes(sync(filesystem.loop, filesystem._cat_file, path, **span))
 
 
-def _retry(address: str, attempt: Callable[[], Any]) -> Any:
-    """Call until it succeeds; what another attempt would meet again is told at once."""
-    for number in range(1, ATTEMPTS + 1):
+def retry(
+    address: str,
+    attempt: Callable[[], Any],
+    attempts: int | None = None,
+    passing: tuple[type[Exception], ...] = (Exception,),  # each file system has its own
+) -> Any:
+    """Call again after an error that may pass; one that another attempt would meet again is raised at once."""
+    attempts = attempts or ATTEMPTS
+    for number in range(1, attempts + 1):
         try:
             return attempt()
-        except Exception as error:  # each file system has its own
+        except UserError:
+            raise
+        except passing as error:
             fault = str(error) or type(error).__name__
             status = getattr(error, "status", None)  # of HTTP
             is_final = isinstance(error, _FINAL) if not isinstance(status, int) else status // 100 == 4
             if is_final and status not in (408, 425, 429):
                 kind = MissingFileError if isinstance(error, FileNotFoundError) else UserError
                 raise kind(f"{address}: cannot be read ({fault})") from None
-            if number == ATTEMPTS:
-                raise UserError(f"{address}: cannot be read, after {ATTEMPTS} attempts ({fault})") from None
+            if number == attempts:
+                raise UserError(f"{address}: cannot be read, after {attempts} attempts ({fault})") from None
             wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** (number - 1))
             wait *= random.uniform(0.5, 1.0)  # so that a thousand processes do not come back all at once
             logger.info("%s: %s; trying again in %.1f s", address, fault, wait)

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import http.client
-import logging
 import os
 import shutil
 import ssl
 import tarfile
-import time
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from tqdm import tqdm
 
+from asr.data.storage import retry
 from asr.errors import UserError, shorten
 from asr.files import hash_file, unpack
 
-logger = logging.getLogger(__name__)
-
 ATTEMPTS = 3  # at each address
-BACKOFF_SECONDS = 1.0  # before the second attempt; twice as long before each further one
 TIMEOUT_SECONDS = 30.0  # without a byte
 MAX_HEADER_BYTES = 100_000_000  # of a tar file, in which each member has a header and padding
 _BLOCK_BYTES = 1 << 18
@@ -58,11 +55,13 @@ def download(urls: Sequence[str], target: Path, sha256: str | None, *, max_bytes
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         for url in urls:
-            fault = _try(url, part, sha256, max_bytes)
-            if not fault:
-                os.replace(part, target)
-                return
-            faults += f"  {url}\n    {fault}\n"
+            try:
+                retry(url, partial(_fetch, url, part, sha256, max_bytes), ATTEMPTS, _NETWORK_ERRORS)
+            except UserError as error:
+                faults += f"  {error}\n"
+                continue
+            os.replace(part, target)
+            return
     except OSError as error:
         raise UserError(f"{error.filename or part}: cannot write the download ({error.strerror})") from None
     raise UserError(
@@ -71,32 +70,20 @@ def download(urls: Sequence[str], target: Path, sha256: str | None, *, max_bytes
     )
 
 
-def _try(url: str, part: Path, sha256: str | None, max_bytes: int) -> str:
-    """Complete `part` in a few attempts, or return what was wrong with the last one."""
-    fault = ""
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            logger.warning("%s: %s; trying again", url, fault)
-            time.sleep(BACKOFF_SECONDS * 2 ** (attempt - 1))
-        try:
-            _fetch(url, part, sha256, max_bytes)
-            return ""
-        except UserError as error:  # which another attempt would meet again
-            return str(error)
-        except _NETWORK_ERRORS as error:
-            fault = str(error) or type(error).__name__
-            if isinstance(error, urllib.error.HTTPError) and error.code == 416:
-                part.unlink()  # nothing follows what is there: it is complete, or another file
-    return fault
-
-
 def _fetch(url: str, part: Path, sha256: str | None, max_bytes: int) -> None:
     """Append what `part` lacks, or write it again where the server cannot resume; then check it."""
     offset = part.stat().st_size if sha256 is not None and part.exists() else 0
     headers = {"User-Agent": "asr", "Accept-Encoding": "identity"}
     headers |= {"Range": f"bytes={offset}-"} if offset else {}
     request = urllib.request.Request(url, headers=headers)
-    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+    try:
+        response = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:
+            raise
+        part.unlink()  # nothing follows what is there: it is complete, or another file
+        raise ConnectionError(str(error)) from None
+    with response:
         received = offset if response.status == 206 else 0
         total = None if response.length is None else received + response.length
         with (
@@ -109,7 +96,7 @@ def _fetch(url: str, part: Path, sha256: str | None, max_bytes: int) -> None:
                 received += len(block)
                 if received > max_bytes:
                     file.truncate(0)
-                    raise UserError(f"more than the {max_bytes:,} bytes that were expected")
+                    raise UserError(f"{url}: more than the {max_bytes:,} bytes that were expected")
                 file.write(block)
                 bar.update(len(block))
     if total is not None and received < total:
@@ -118,7 +105,7 @@ def _fetch(url: str, part: Path, sha256: str | None, max_bytes: int) -> None:
         fault = f"sent another file: {received:,} bytes, SHA-256 {found}, but {sha256} was expected"
         part.unlink()
         # The older half may be to blame.
-        raise ConnectionError(fault) if offset else UserError(fault)
+        raise ConnectionError(fault) if offset else UserError(f"{url}: {fault}")
 
 
 # --- unpacking ----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asr.data import storage
 from asr.errors import UserError
 from asr.recipe import archives, download, extract
 
@@ -94,7 +95,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(archives, "BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(storage, "FIRST_WAIT_SECONDS", 0.001)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with Server() as running:
@@ -171,10 +172,11 @@ def test_the_next_address_is_tried(server: Server, target: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "fault", "num_requests"),
     [
-        ("status-404", "HTTP Error 404: Not Found", archives.ATTEMPTS),
-        ("cut-always", "the connection ended after", archives.ATTEMPTS),
+        ("status-404", "cannot be read (HTTP Error 404: Not Found)", 1),
+        ("status-503", "cannot be read, after 3 attempts (HTTP Error 503: ", archives.ATTEMPTS),
+        ("cut-always", "cannot be read, after 3 attempts (the connection ended after", archives.ATTEMPTS),
         ("page", "sent another file: 35 bytes, SHA-256 ", 1),
-        ("to:file:///etc/passwd", "HTTP Error 302: Found - Redirection to url 'file:", archives.ATTEMPTS),
+        ("to:file:///etc/passwd", "cannot be read, after 3 attempts (HTTP Error 302: ", archives.ATTEMPTS),
         ("endless", "more than the 1,048,576 bytes that were expected", 1),
     ],
 )
@@ -183,7 +185,7 @@ def test_a_failure_says_where_and_why(
 ) -> None:
     with pytest.raises(UserError) as error:
         fetch(server, target, how)
-    assert f"  {server.url(how)}\n    {fault}" in str(error.value)
+    assert f"  {server.url(how)}: {fault}" in str(error.value)
     assert "pass --corpus-dir FOLDER" in str(error.value)
     assert len(server.requests) == num_requests
     assert not target.exists()
