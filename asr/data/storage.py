@@ -185,7 +185,7 @@ def retry(
     attempts: int | None = None,
     passing: tuple[type[Exception], ...] = (Exception,),  # each file system has its own
 ) -> Any:
-    """Call again after an error that may pass; one that another attempt would meet again is raised at once."""
+    """Call again after an error that may pass; one that another attempt meets again is raised at once."""
     attempts = attempts or ATTEMPTS
     for number in range(1, attempts + 1):
         try:
