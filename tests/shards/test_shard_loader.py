@@ -16,7 +16,7 @@ from test_batches import CONFIG, assert_equal, build_inputs
 from asr.batches import BatchLoader, ProcessShare, order_shards
 from asr.data import Manifest, PackedUtterance, read_data, write_manifest
 from asr.errors import UserError
-from asr.shards import ShardFolder, ShardLoader, TarShard, WindowStart, shard_loader
+from asr.shards import ShardFolder, ShardLoader, TarShard, WindowStart
 
 
 @pytest.fixture(scope="module")
@@ -110,20 +110,6 @@ def test_ranks_together_see_what_one_process_sees(
         assert len({len(rank) for rank in ranks}) == 1
         dealt = [ids for step in zip(*ranks, strict=True) for ids in step]
         assert [ids for ids in dealt if ids] == used[skipped:]
-
-
-def test_shards_are_ordered_once_an_epoch(folder: ShardFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An epoch of 125,000 shards has 15,625 windows, and an order takes a quarter of a second."""
-    epochs: list[int] = []
-
-    def order(*arguments: Any) -> Any:
-        epochs.append(arguments[-1])
-        return order_shards(*arguments)
-
-    monkeypatch.setattr(shard_loader, "order_shards", order)
-    loader = load_shards(folder, window=1)
-    names(loader.epoch_batches(4))
-    assert epochs == [4]
 
 
 def test_processes_divide_the_planning(folder: ShardFolder, monkeypatch: pytest.MonkeyPatch) -> None:
