@@ -133,7 +133,7 @@ class ShardFolder:
                 f"{address}: no {INDEX_NAME} there; write it by `asr manifest pack`"
             ) from None
         self.sha256 = hashlib.sha256(content).hexdigest()
-        """Of the index, which has the hash of each shard."""
+        """Hash of the index, which has the hash of each shard."""
         header, infos = parse_folder_index(index, content)
         if len(infos) != header.shards:
             raise UserError(
