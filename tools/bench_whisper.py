@@ -4,7 +4,7 @@
     python tools/bench_whisper.py ggml-base.en.bin test.jsonl --parts long --beams 1 --minutes 10 60
     pip install openai-whisper faster-whisper pywhispercpp   # those that are missing are left out
 
-All of them get the same weights, of the ggml file (ours by tools/convert_ggml.py), with the same beam, number
+All of them get the same weights, of the ggml file (ours by `asr convert`), with the same beam, number
 of threads and fallback to higher temperatures. Each case runs in a process of its own, and the engines of a
 part one after the other, as often as `--rounds` says: the tables show medians. No case begins that would not
 be over within `--budget` minutes, as far as its last run tells.
@@ -431,7 +431,7 @@ def describe_processor() -> str:
 def make_parts(args: argparse.Namespace, folder: Path) -> list[Part]:
     """Make the recordings, and the cases in the order in which they run: the quickest first."""
     # Here, as it imports torch, whose memory is not that of each engine's process.
-    from convert_ggml import main as convert_ggml
+    from asr.cli import main
 
     all_clips = read_clips(args.manifest)
     clips = choose_clips(all_clips, args.clips)
@@ -451,7 +451,7 @@ def make_parts(args: argparse.Namespace, folder: Path) -> list[Part]:
         recordings, args.models, args.beams
     ):
         ours, converted = folder / f"{model.stem}-ours", folder / model.stem
-        if not ours.exists() and convert_ggml([str(model), str(ours)]) != 0:
+        if not ours.exists() and main(["convert", str(model), str(ours)]) != 0:
             raise SystemExit(2)
         if not converted.exists() and any(engine.startswith("faster") for engine in args.engines):
             convert(ours, converted)

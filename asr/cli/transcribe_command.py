@@ -51,9 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = """audio or video files in any format, manifests (.jsonl, .csv ...) with or without texts,
     shards, folders and addresses such as s3://bucket/talks with -r, or - for standard input"""
     add("audio", metavar="AUDIO", nargs="*", help=text)
-    text = """a Whisper model: a name such as tiny, base.en, large-v3 or distil-large-v3, or a folder of
-    safetensors; or the folder of a run or of one of its checkpoints (default: ASR_MODEL in the environment,
-    else whisper-base)"""
+    text = """a Whisper model: a name such as tiny, base.en, large-v3 or distil-large-v3, a folder of Hugging
+    Face, a ggml-*.bin of whisper.cpp or a .pt of openai-whisper; or the folder of a run or of one of its
+    checkpoints (default: ASR_MODEL in the environment, else whisper-base)"""
     add("--model", metavar="MODEL", help=text)
     text = "Whisper: the language, such as de or German; `--language list` shows them (default: detected)"
     add("--language", metavar="CODE", help=text)

@@ -1,7 +1,6 @@
-"""Checkpoints of Whisper: folders of Hugging Face, and runs that fine-tuned one.
+"""Checkpoints of Whisper: folders of Hugging Face, single files, and runs that fine-tuned one.
 
-The weights get our names, which join projections that go together. Converters in tools/ call the same for the
-names of OpenAI.
+The weights get our names, which join projections that go together.
 """
 
 from __future__ import annotations
@@ -54,7 +53,8 @@ log = logging.getLogger(__name__)
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PATTERNS = ["*.json", "model.safetensors", "model-*.safetensors"]  # to fetch of a model on the hub
-OUTPUT = "proj_out.weight"
+PICKLED = "pytorch_model.bin"
+OUTPUT = "proj_out.weight"  # the embeddings once more
 MAPPINGS = 8  # of each file
 
 Form = Literal["OpenAI", "Hugging Face"]
@@ -100,10 +100,9 @@ def load_whisper(source: str | Path) -> WhisperSystem:
     """Load a model in evaluation mode, on the CPU; weights stay mapped from the file, in its precision."""
     path = find_files(source)
     if path.is_file():
-        raise UserError(
-            f"{path}: expected a folder of safetensors. A checkout converts a .pt file of OpenAI by "
-            "`python tools/convert_pt.py FILE FOLDER`, a file of whisper.cpp by tools/convert_ggml.py"
-        )
+        from asr.whisper.single_files import read_file
+
+        return read_file(path)
     if (path / "config.json").is_file():
         return read_huggingface(path)
     if (folder := find_run(path)) is not None:
@@ -176,6 +175,8 @@ def find_text(source: str | Path) -> TextConfig | None:
 def find_weights(source: str | Path) -> Path:
     """A file that changes when the model does."""
     path = find_files(source)
+    if path.is_file():
+        return path
     folder = path if (path / "config.json").exists() else find_run(path) or path
     return next(iter(_find_weights(folder)), folder / "config.json")
 
@@ -348,16 +349,18 @@ def _name_constants(sizes: WhisperSizes) -> dict[str, Any]:
 
 def _find_weights(folder: Path) -> list[Path]:
     """The files of the weights; none where there are none."""
-    return sorted(folder.glob("model.safetensors")) or sorted(folder.glob("model-*-of-*.safetensors"))
+    patterns = ("model.safetensors", "model-*-of-*.safetensors", PICKLED)
+    return next((found for pattern in patterns if (found := sorted(folder.glob(pattern)))), [])
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
     """The tensors of all files, mapped in parts: each leaves the memory with the last of its tensors."""
     if not (paths := _find_weights(folder)):
-        raise UserError(
-            f"{folder}: no weights; expected model.safetensors beside config.json (a checkout makes it of "
-            "pytorch_model.bin by `python tools/convert_pt.py FOLDER NEW`)"
-        )
+        raise UserError(f"{folder}: no weights; expected model.safetensors or {PICKLED} beside config.json")
+    if paths[0].name == PICKLED:
+        from asr.system.shipping import check_tensors, read_pickled
+
+        return check_tensors(read_pickled(paths[0]), paths[0], tied=OUTPUT)
     weights: dict[str, Tensor] = {}
     for path in paths:
         mapped = math.inf

@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,11 +38,7 @@ from asr.whisper import (
     split_words,
     time_words,
 )
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-import convert_ggml
-import convert_pt
-from convert_pt import read_ranks
+from asr.whisper.single_files import KINDS, dequantize, read_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -92,17 +86,9 @@ def compare(name: str, ours: Tensor, theirs: Tensor, atol: float) -> None:
     assert difference <= atol, name
 
 
-def convert(path: Path) -> Path:
-    """A ggml file as a folder of Hugging Face."""
-    folder = Path(tempfile.mkdtemp()) / path.stem
-    assert convert_ggml.main([str(path), str(folder)]) == 0
-    return folder
-
-
 def load_both(their_whisper: Any, path: Path) -> tuple[WhisperSystem, Any]:
     """Our model and openai-whisper's, of a ggml file."""
-    folder = convert(path)
-    ours = load_whisper(folder)
+    ours = load_whisper(path)
     ours.model.float()
     sizes = their_whisper.model.ModelDimensions(**name_sizes(ours.sizes, "OpenAI"))
     theirs = their_whisper.model.Whisper(sizes).eval()
@@ -186,19 +172,19 @@ def test_text_of_any_tokens(their_whisper: Any) -> None:
     check()
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
-def test_quantized_blocks_of_ggml(kind: str) -> None:
+@pytest.mark.parametrize("kind", [2, 3, 6, 7, 8])
+def test_quantized_blocks_of_ggml(kind: int) -> None:
     """Any bits, but for scales that are no numbers."""
     gguf = pytest.importorskip("gguf", reason="pip install gguf to compare with it")
     from gguf import quants
 
-    dtype = convert_ggml.BLOCKS[getattr(convert_ggml, kind)]
+    dtype = KINDS[kind]
     random = np.random.default_rng(0)
     blocks = np.frombuffer(random.bytes(500 * dtype.itemsize), dtype).copy()
     for name in {"scale", "lowest"} & set(dtype.names or ()):
         blocks[name] = random.standard_normal(500).astype(np.float16)
-    theirs = quants.dequantize(blocks.view(np.uint8), gguf.GGMLQuantizationType[kind])
-    np.testing.assert_allclose(convert_ggml._dequantize(blocks), theirs, rtol=1e-6, atol=1e-6)
+    theirs = quants.dequantize(blocks.view(np.uint8), gguf.GGMLQuantizationType(kind))
+    np.testing.assert_allclose(dequantize(blocks), theirs, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "multilingual"])
@@ -259,8 +245,7 @@ def test_random_weights_of_transformers(
     pickled.mkdir()
     torch.save(theirs.state_dict(), pickled / "pytorch_model.bin")
     (pickled / "config.json").write_bytes((tmp_path / "config.json").read_bytes())
-    assert convert_pt.main([str(pickled), str(tmp_path / "new")]) == 0
-    for name, weight in load_whisper(tmp_path / "new").model.state_dict().items():
+    for name, weight in load_whisper(pickled).model.state_dict().items():
         torch.testing.assert_close(weight, ours.state_dict()[name], rtol=0, atol=0)
 
 
@@ -273,7 +258,7 @@ def test_checkpoint_of_openai(tmp_path: Path, their_whisper: Any) -> None:
         parameter.data = 0.1 * torch.randn_like(parameter)
     torch.save({"dims": dims.__dict__, "model_state_dict": theirs.state_dict()}, tmp_path / "small.en.pt")
     shutil.copy(Path(their_whisper.__file__).parent / "assets" / "gpt2.tiktoken", tmp_path)
-    ours = convert_pt.read_openai(tmp_path / "small.en.pt").model
+    ours = load_whisper(tmp_path / "small.en.pt").model
     features_BTF, tokens_BU = torch.randn(2, 3000, 80), torch.randint(51_864, (2, 7))
     with torch.inference_mode():
         encoded_BTD, lengths_B, _ = ours.encode(features_BTF, torch.tensor([3000, 3000]))
@@ -362,6 +347,4 @@ def test_times_of_words(their_whisper: Any, name: str) -> None:
 def test_vocabulary_of_ggml_is_theirs(their_whisper: Any, name: str) -> None:
     assets = Path(their_whisper.__file__).parent / "assets"
     ranks = "gpt2" if ".en" in name else "multilingual"
-    assert load_whisper(convert(real_model(name))).tokenizer.vocabulary == read_ranks(
-        assets / f"{ranks}.tiktoken"
-    )
+    assert load_whisper(real_model(name)).tokenizer.vocabulary == read_ranks(assets / f"{ranks}.tiktoken")
