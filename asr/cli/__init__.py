@@ -77,6 +77,7 @@ class _Parser(argparse.ArgumentParser):
         return namespace, []
 
 
+VERBOSE = (["--verbose", "True"], ["--verbose", "False"])
 # The reader (`| head`) has gone; a disk, a quota or a device is full.
 _OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -129,7 +130,7 @@ def _run(arguments: list[str]) -> int:
     # Options may be spelled with underscores, as --output_dir.
     dashed = [re.sub("^--[^=]+", lambda name: name[0].replace("_", "-"), word) for word in arguments[:past]]
     parser = build_parser(arguments)
-    args = parser.parse_args([*dashed, *arguments[past:]])
+    args = parser.parse_args([*_drop_verbose(dashed), *arguments[past:]])
     if args.version:
         from importlib.metadata import version
         from platform import python_version
@@ -151,6 +152,12 @@ def _run(arguments: list[str]) -> int:
 
         check_device(args.device)  # before torch is imported
     return int(args.run(args))
+
+
+def _drop_verbose(words: list[str]) -> list[str]:
+    """Leave out `--verbose True` and `--verbose False` of openai-whisper, which change nothing here."""
+    places = [place for place in range(len(words)) if words[place - 1 : place + 1] in VERBOSE]
+    return [word for place, word in enumerate(words) if not {place, place + 1} & {*places}]
 
 
 def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

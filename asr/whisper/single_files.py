@@ -101,7 +101,7 @@ _SCALE, _LOWEST, _FIFTH, _HALVES, _WHOLES = (
     ("halves", "u1", 16),
     ("wholes", "i1", BLOCK),
 )
-KINDS = {
+KINDS: dict[int, np.dtype] = {
     0: np.dtype("<f4"),
     1: np.dtype("<f2"),
     2: np.dtype([_SCALE, _HALVES]),  # q4_0

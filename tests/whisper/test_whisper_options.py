@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from asr.cli import main, transcribe_command
@@ -55,6 +56,62 @@ def test_options_of_theirs_become_settings(
     for wrong in (["--best-of", "many"], ["--fp16", "perhaps"]):
         assert main(["transcribe", "a.wav", "--model", "whisper-base", *wrong]) == 2
         assert wrong[1] in capsys.readouterr().err
+
+
+# Every option of openai-whisper 20250625 but `--model`, with its default, or a usual value where that is None.
+THEIRS = """
+model_dir=None device=cpu output_dir=out output_format=srt verbose=True task=transcribe language=en temperature=0
+best_of=5 beam_size=5 patience=None length_penalty=None suppress_tokens=-1 initial_prompt=Babbage
+carry_initial_prompt=False condition_on_previous_text=True fp16=True temperature_increment_on_fallback=0.2
+compression_ratio_threshold=2.4 logprob_threshold=-1.0 no_speech_threshold=0.6 word_timestamps=False
+prepend_punctuations="'“¿([{- append_punctuations="'.。,，!！?？:：”)]}、 highlight_words=False max_line_width=None
+max_line_count=None max_words_per_line=None threads=0 clip_timestamps=0 hallucination_silence_threshold=None
+"""
+# Those whose default would change something here.
+CHANGING = ["carry_initial_prompt", "condition_on_previous_text"]
+IDLE = "verbose temperature patience length_penalty suppress_tokens word_timestamps prepend_punctuations"
+IDLE += " append_punctuations highlight_words max_words_per_line hallucination_silence_threshold model_dir"
+
+
+@pytest.mark.parametrize(("name", "value"), [pair.split("=") for pair in THEIRS.split()])
+def test_every_option_of_theirs_is_known(name: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["transcribe", "a.wav", f"--{name}", value]
+    if name in CHANGING:
+        with pytest.raises(SystemExit):
+            main(words)
+        assert f"'{value}' is not supported: " in capsys.readouterr().err
+        words[-1] = str(value != "True")
+    found = vars(parse(f"--{name} {words[-1]}"))
+    found.pop("idle", None)
+    assert (found == vars(parse(""))) == (name in IDLE.split() + CHANGING)
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("--temperature 0.5", "--set whisper.temperatures"),
+        ("--condition_on_previous_text True", "use --prompt"),
+        ("--max_words_per_line 5", "--max-line-width"),
+        ("--model_dir models", "--model"),
+        ("--temperature_increment_on_fallback 0", "from 0.01 to 1"),
+    ],
+)
+def test_a_value_that_would_change_something_is_refused(
+    option: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["transcribe", "a.wav", *option.split()])
+    assert reason in capsys.readouterr().err
+
+
+def test_their_temperatures() -> None:
+    """As numpy.arange(0, 1 + 1e-6, step) has them, without the first."""
+    for step in ("0.05", "0.1", "0.2", "0.3", "0.35", "1.0"):
+        settings: Any = build_config(
+            TranscriptionSettings, parse(f"--temperature_increment_on_fallback {step}").set
+        )
+        assert settings.whisper.temperatures == pytest.approx(np.arange(0, 1 + 1e-6, float(step))[1:])
+    assert parse("--temperature_increment_on_fallback None").set == ["whisper.temperatures=[]"]
 
 
 def test_underscores_are_dashes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
