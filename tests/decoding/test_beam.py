@@ -142,6 +142,40 @@ def test_special_tokens_are_never_said(token: int) -> None:
         assert said and said.isdisjoint({BLANK_ID, PAD_ID, SOS_ID, EOS_ID})
 
 
+@torch.inference_mode()
+def build_constant(decoder: dict[int, float], ctc: dict[int, float]) -> SpeechModel:
+    """Heads that give the same scores to these tokens at each step, and next to nothing to others."""
+    model = build_talker("transformer-hybrid")
+    assert model.decoder is not None and model.ctc_head is not None
+    for layer, scores in ((model.decoder.output, decoder), (model.ctc_head, ctc)):
+        layer.weight.zero_()
+        layer.bias.fill_(-50.0)
+        for token, score in scores.items():
+            layer.bias[token] = score
+    return model
+
+
+@pytest.mark.parametrize(("gap", "text"), [(1.9, ()), (2.1, (7, 7, 7))])
+@torch.inference_mode()
+def test_a_text_ends_only_where_the_end_is_likely(gap: float, text: tuple[int, ...]) -> None:
+    """Each token costs something, so a beam prefers the empty text as soon as it may end."""
+    model = build_constant({7: 0.0, EOS_ID: -gap}, {BLANK_ID: 0.0})
+    limit_tokens(model, 3)
+    found = search_beams(model, *random_encoded(model, [6]), DecodingConfig(beam=3))
+    assert texts(found[0])[:1] == [text]
+
+
+@pytest.mark.parametrize(("token", "is_found"), [(6, True), (7, True), (8, False)])
+@torch.inference_mode()
+def test_ctc_scores_three_candidates_of_a_beam_of_two(token: int, is_found: bool) -> None:
+    """CTC is sure of the token that is the second, third or fourth of the decoder."""
+    decoder = {5: 0.0, 6: -0.1, 7: -0.2, 8: -0.3, EOS_ID: -1.0}
+    model = build_constant(decoder, {token: 0.0, BLANK_ID: -8.0})
+    limit_tokens(model, 1)
+    found = search_beams(model, *random_encoded(model, [1]), DecodingConfig(beam=2), ctc_weight=0.5)
+    assert (texts(found[0])[:1] == [(token,)]) == is_found
+
+
 # --- greedy --------------------------------------------------------------------------------------
 
 LENGTHS = [6, 4, 0, 1, 5]

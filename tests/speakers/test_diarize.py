@@ -97,6 +97,29 @@ def test_short_recordings(seconds: float) -> None:
     assert not turns or (turns[0].start < 0.03 and abs(turns[0].end - seconds) < 0.1)
 
 
+@pytest.mark.parametrize(("similarity", "name"), [(0.52, "anna"), (0.48, "SPEAKER_00")])
+def test_a_known_speaker_is_named_if_the_voice_is_similar(similarity: float, name: str) -> None:
+    diarizer = Diarizer(MODELS)
+    talk = Recording(id="talk", content=make_audio([(0.0, 4.0, 0)], 5), sample_rate=SAMPLE_RATE)
+    _, (centroid_D,) = diarize.cluster_pieces(diarize.gather_evidence(talk, MODELS), 1, 1)
+    other_D = np.eye(len(centroid_D))[1] - centroid_D[1] * centroid_D
+    other_D *= np.sqrt(1 - similarity**2) / np.linalg.norm(other_D)
+    diarizer._enrolled = {"anna": similarity * centroid_D + other_D}
+    assert [turn.speaker for turn in diarizer.find_turns(talk)[0]] == [name]
+
+
+def test_short_gaps_are_closed_and_short_turns_dropped() -> None:
+    """Gaps of 14 and 15 frames of 17 ms, then turns of 5 and 6."""
+    active_TL = np.zeros((590, 1), bool)
+    for start, end in ((10, 30), (44, 60), (75, 90), (130, 135), (160, 166)):
+        active_TL[start:end] = True
+    piece = diarize.Piece(window=0, local=0, start=0, end=590, seconds=1.2, place=0)
+    evidence = diarize.SpeakerEvidence([0], [active_TL], [piece], [np.ones(2)])
+    spans = [(start, end) for start, end, _ in diarize.build_turns(evidence, np.zeros(1, int), 0.0)]
+    frames = (np.array(spans) * SAMPLE_RATE - diarize.EDGE) / diarize.FRAME_SAMPLES
+    assert frames.round(6).tolist() == [[10, 60], [75, 90], [160, 166]]
+
+
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Known speakers are named, finished recordings skipped, and wrong input told."""
     monkeypatch.setattr(diarize, "load_speaker_models", lambda path, device: MODELS)
