@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.config import describe_config
     from asr.files import find_family
     from asr.system.run_config import RunConfig
-    from asr.train.monitor import show_value
+    from asr.train.monitor import drop_repeated_rates, show_value
 
     model, rows = dict[str, Any](), []
     path, overrides, family = Path(args.config), read_overrides(args), find_family(args.config, as_run=True)
@@ -35,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
         described = {"model": model, "settings": settings} if model else settings
         print(json.dumps(described, ensure_ascii=False, indent=2, default=str))
         return 0
-    rates = {name: show_value(name, value) for name, value in model.get("scores on dev", {}).items()}
+    scores = drop_repeated_rates(model.get("scores on dev", {}))
+    rates = {name: show_value(name, value) for name, value in scores.items()}
     for name, value in (model | ({"scores on dev": rates} if rates else {})).items():
         print(f"{name:18}{value if isinstance(value, str) else json.dumps(value)}")
     if model:

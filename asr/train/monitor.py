@@ -73,8 +73,11 @@ class Monitor:
         line = {"step": step, "kind": kind, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")} | dict(values)
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        names = [name for name in values if name not in UNSHOWN]
-        shown = ", ".join(f"{name} {show_value(name, values[name])}" for name in names)
+        shown = ", ".join(
+            f"{name} {show_value(name, value)}"
+            for name, value in drop_repeated_rates(values).items()
+            if name not in UNSHOWN
+        )
         logger.info("%s %d/%d%s: %s", kind, step, self._num_steps, self._describe_time_left(step), shown)
         numbers = {f"{kind}/{k}": float(v) for k, v in values.items() if isinstance(v, (int, float))}
         for callback in list(self._callbacks):
@@ -153,6 +156,12 @@ def draw_log(output_dir: Path, select_by: str) -> None:
         logger.warning("%s", error)  # the training is done nonetheless
     else:
         logger.info("learning curve: %s", path)
+
+
+def drop_repeated_rates(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores without the rates of the head that those of the system, `wer` and `cer`, come from."""
+    head = next((head for head in ("decoder", "ctc") if f"wer_{head}" in scores), "")
+    return {name: value for name, value in scores.items() if name not in (f"wer_{head}", f"cer_{head}")}
 
 
 def show_value(name: str, value: Any) -> str:

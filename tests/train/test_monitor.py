@@ -19,6 +19,7 @@ from training_examples import read_log, run_until_killed
 from asr.cli import main
 from asr.errors import UserError
 from asr.system import RunConfig
+from asr.system.run_config import TrainConfig
 from asr.train import Outcome, loop, monitor, train, train_model
 
 TinyRun = Callable[..., RunConfig]
@@ -43,6 +44,28 @@ def test_lines_have_the_time(tiny_run: TinyRun, tmp_path: Path) -> None:
         logging.getLogger().handlers = before
     assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d the model has", stream.getvalue(), re.MULTILINE)
     assert all("T" in line["time"] for line in read_log(tmp_path / "run", "dev"))
+
+
+@pytest.mark.parametrize(
+    ("scores", "shown"),
+    [
+        ({"wer": 0.2, "cer": 0.1, "wer_decoder": 0.2, "cer_decoder": 0.1, "wer_ctc": 0.3}, "wer wer_ctc cer"),
+        ({"wer": 0.2, "cer": 0.1, "wer_ctc": 0.2, "cer_ctc": 0.1, "loss": 1.5}, "loss wer cer"),
+        ({"accuracy": 0.5}, "accuracy"),
+    ],
+)
+def test_no_rate_is_logged_twice(
+    scores: dict[str, float], shown: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file has all of them."""
+    config = RunConfig.model_construct(
+        output_dir=str(tmp_path), train=TrainConfig.model_construct(steps=2, tensorboard=False)
+    )
+    caplog.set_level(logging.INFO)
+    monitor.Monitor(config, 0, is_main=True).record(2, "dev", scores)
+    (message,) = caplog.messages
+    assert {part.split()[0] for part in message.removeprefix("dev 2/2: ").split(", ")} == {*shown.split()}
+    assert read_log(tmp_path, "dev")[0].items() >= scores.items()
 
 
 @pytest.mark.slow
