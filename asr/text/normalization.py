@@ -33,10 +33,14 @@ MAX_MARKS = 100
 
 
 class TextConfig(Config):
-    """Normalization of texts. Rules run in the order of `RULES`, whatever their order in a list."""
+    """Normalization of texts. Rules run in the order in which they are listed for `training`, whatever their
+    order in a config."""
 
     training: tuple[Rule, ...] = SAFE_RULES
-    """Rules for the texts that a model and its tokenizer learn from; RULES explains each."""
+    """Rules for the texts that a model and its tokenizer learn from. strip_invisible drops control characters
+    and zero width spaces. nfc makes one character of a letter and its accent, nfkc also writes ² as 2.
+    strip_tags drops [noise] and <unk>, strip_brackets also (laughs). plain_apostrophes writes don’t as don't.
+    strip_symbols and strip_punctuation put spaces in place of $, emoji or marks."""
 
     scoring: tuple[Rule, ...] = SAFE_RULES
     """Rules for references and hypotheses alike, before words are counted."""
