@@ -53,7 +53,7 @@ class Config(pydantic.BaseModel, metaclass=_CheckedType):
         for name in names:
             value = getattr(self, name)
             if not is_used and value != type(self).model_fields[name].default:
-                raise ValueError(f"{name} = {value} does nothing without {needs}; remove it")
+                raise ValueError(f"{name} = {shorten(value)} does nothing without {needs}; remove it")
 
 
 ConfigType = TypeVar("ConfigType", bound=Config)
@@ -271,7 +271,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
             section[name] = {}
         section = section[name]
         if not isinstance(section, dict):
-            raise UserError(f"override {override!r}: {name} is {section!r}, not a section")
+            raise UserError(f"override {override!r}: {name} is {shorten(section)}, not a section")
     parsed, _ = _parse_yaml(f"value: {value}", f"override {override!r}")
     if list(parsed) != ["value"]:
         raise UserError(f"override {override!r}: the value must be one YAML value on one line")

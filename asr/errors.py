@@ -1,8 +1,10 @@
 """UserError, which the command line prints without a traceback, and how messages show values and names."""
 
 import difflib
+import json
 import reprlib
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 
 class UserError(ValueError):
@@ -14,8 +16,16 @@ class AudioError(UserError):
 
 
 def shorten(value: object) -> str:
-    """Show a value in a message, as Python does, in at most 60 characters."""
-    shown = repr(value[:100]) if isinstance(value, (str, bytes)) else reprlib.repr(value)
+    """Show a value in a message, in at most 60 characters: a text in quotes, others as YAML writes them."""
+    if isinstance(value, bytes):
+        value = value[:100].decode(errors="backslashreplace")
+    if isinstance(value, (str, Path)):
+        shown = repr(str(value)[:100])
+    else:
+        try:
+            shown = json.dumps(value, ensure_ascii=False, default=str)
+        except (RecursionError, TypeError, ValueError):
+            shown = reprlib.repr(value)
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 

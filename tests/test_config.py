@@ -93,7 +93,7 @@ FAULTS = [
     ("train: no\n", [], "train = 'no': expected a section"),
     ("", [], "run.yaml: train is missing; add it"),
     ("train: {steps: 3}\nmodel:\n  type: attnetion\n", [], "run.yaml:2: model: type 'attnetion': expected one of recurrent, attention; did you mean attention?"),
-    ("train: {steps: 3}\nmodel:\n  heads: 3\n", [], "run.yaml:2: model: type None: expected one of recurrent, attention"),
+    ("train: {steps: 3}\nmodel:\n  heads: 3\n", [], "run.yaml:2: model: type null: expected one of recurrent, attention"),
     ("train: {steps: 3}\nmodel:\n  type: recurrent\n  heads: 3\n", [], "run.yaml:4: unknown key model.heads (value 3); it belongs to another type"),
     ("train:\n  steps: 3\n  steps: 4\n", [], "run.yaml:3: train.steps is given twice (first on line 2)"),
     ("train: [1\n", [], "run.yaml:2: not valid YAML"),

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from asr.errors import AudioError, UserError, plural
+from asr.errors import AudioError, UserError, plural, shorten
 from asr.files import replace_file
 
 logger = logging.getLogger(__name__)
@@ -285,8 +285,10 @@ class _Reading:
         self.first = round(self.start * rate)
         self.count = None if self.duration is None else round(self.duration * rate)
         if self.first < 0 or (self.count is not None and self.count < 1):
+            until = "" if self.duration is None else f" and lasts {self.duration} s"
             raise AudioError(
-                f"{self.path}: start is {self.start} s and duration {self.duration} s, less than a sample"
+                f"{self.path}: a part that starts at {self.start} s{until} begins before 0, or is less than "
+                "a sample"
             )
         if known is not None:
             end = self.first + (self.count or 1)
@@ -405,7 +407,7 @@ def _open_audio(path: Path, content: AudioContent | None = None) -> Iterator[Any
         file.seek(0)
         head = file.read(4096)
         if head.lstrip().startswith(_OTHER_KINDS) or not head.translate(None, _TEXT_BYTES):
-            raise AudioError(f"{path}: is text, a picture or an archive, not audio: {head[:20]!r}")
+            raise AudioError(f"{path}: is text, a picture or an archive, not audio: {shorten(head[:20])}")
         decoder = _choose_decoder(path, file, head, stack)
         if not MIN_SAMPLE_RATE <= decoder.sample_rate <= MAX_SAMPLE_RATE:
             expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,} Hz"

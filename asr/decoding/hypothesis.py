@@ -13,6 +13,7 @@ import pydantic
 from rapidfuzz.distance import Levenshtein
 
 from asr.config import Config
+from asr.errors import shorten
 from asr.text.tokenizer import BLANK_ID, UNK_ID
 from asr.transcripts.transcript import measure_compression
 
@@ -252,7 +253,7 @@ class ChecksConfig(Config):
             return "off"
         defaults = ChecksConfig()
         changed = [name for name in type(self).model_fields if getattr(self, name) != getattr(defaults, name)]
-        return ", ".join(["on", *(f"{name} {getattr(self, name)}" for name in changed)])
+        return ", ".join(["on", *(f"{name} {shorten(getattr(self, name))}" for name in changed)])
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,8 @@ def read_arpa(path: str | Path) -> Arpa:
         raise UserError(f"{path}: no \\end\\; expected a complete ARPA file, as text")
     sizes = [len(order) for order in orders]
     if sizes != counts or not sizes:
-        raise UserError(f"{path}: {sizes} n-grams, but its header has {counts}; the file is damaged")
+        shown = (", ".join(map(str, own)) or "no" for own in (sizes, counts))
+        raise UserError(f"{path}: {' n-grams, but its header has '.join(shown)}; the file is damaged")
     return Arpa(orders)
 
 

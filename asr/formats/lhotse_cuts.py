@@ -22,7 +22,7 @@ def read_cuts(path: str | Path, source: Source) -> Iterator[Utterance]:
     with open_lines(path) as lines:
         for number, cut in read_objects(lines):
             if not isinstance(cut.get("recording"), dict):
-                source.losses[f"are left out, as {cut.get('type')} without a recording"] += 1
+                source.losses[f"are left out, as {cut.get('type') or 'cuts'} without a recording"] += 1
                 continue
             try:
                 found = [*_build_fields(lines.folder, cut, source)]
@@ -70,4 +70,4 @@ def _find_audio(recording: Mapping[str, Any], channels: object) -> tuple[str, in
         if 1 < len(requested) < len(there):
             raise UserError(f"{len(requested)} of its channels are meant; expected one, or all")
         return item["source"], there.index(requested[0]) + 1 if len(requested) < len(there) else None
-    raise UserError(f"recording {shorten(recording.get('id'))} has no file with channel {requested}")
+    raise UserError(f"recording {shorten(recording.get('id'))} has no file with channel {shorten(requested)}")

@@ -25,7 +25,7 @@ from anyio import to_thread
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from asr.config import Config
-from asr.errors import UserError
+from asr.errors import UserError, shorten
 from asr.serve.api import (
     ApiError,
     Prompt,
@@ -175,7 +175,7 @@ class Session:
                 self._has_audio = False
                 self._inbox.put(_COMMIT if is_commit else _CLEAR)
             else:
-                raise refuse("type", f"{kind!r:.60} is no event of a transcription session")
+                raise refuse("type", f"{shorten(kind)} is no event of a transcription session")
         except (pydantic.ValidationError, ApiError, UserError) as error:
             fault = describe_fault(error) if isinstance(error, pydantic.ValidationError) else error
             fault = fault if isinstance(fault, ApiError) else ApiError(400, str(fault))

@@ -21,7 +21,7 @@ from asr.config import Config, describe_config, find_differences, load_config
 from asr.data.packed import read_sentences
 from asr.decoding.hypothesis import DecodingConfig, FusionModel
 from asr.decoding.ngram import Lexicon, ShallowFusion, build_ngram_model, collect_words, read_arpa
-from asr.errors import UserError
+from asr.errors import UserError, shorten
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.files import find_families, find_model, find_shipped, read_limited
 from asr.models import AnyModelConfig, LanguageModel, Net, SpeechModel, build_model
@@ -400,7 +400,9 @@ class DecodingResources(Config):
         """The settings that are not the default."""
         decoding = self.decoding or DecodingConfig()
         changed = find_differences(DecodingConfig(), decoding).items()
-        settings = [f"{key} {value}" for key, (_, value) in changed]
+        settings = [
+            f"{key} {value if isinstance(value, str) else shorten(value)}" for key, (_, value) in changed
+        ]
         settings += [f"{kind} {Path(getattr(self, kind)).name}" for kind in self.files]
         return ", ".join(settings) or "as by default"
 

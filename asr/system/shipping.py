@@ -118,7 +118,7 @@ def round_weights(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str
     }
     for name, weight in rounded.items():
         if not weight.isfinite().all():
-            raise UserError(f"{name}: has weights that {dtype} cannot hold; keep it in float32")
+            raise UserError(f"{name}: has weights that {str(dtype)[6:]} cannot hold; keep it in float32")
     return rounded
 
 

@@ -22,7 +22,7 @@ import torch
 
 from asr.batches.loader import translate_worker_errors
 from asr.config import find_differences
-from asr.errors import UserError
+from asr.errors import UserError, shorten
 from asr.files import claim_folder, find_checkpoints
 from asr.models import Net
 from asr.system.checkpoint import (
@@ -272,7 +272,7 @@ def require_same_training(
     free = FREE_SETTINGS | hashes.keys()
     free |= {"train.steps"} if config.train.steps > saved.train.steps else set()
     changed = [
-        f"{key}: {then!r} then, {now!r} now"
+        f"{key}: {shorten(then)} then, {shorten(now)} now"
         for key, (then, now) in find_differences(saved, config).items()
         if key not in free
     ]

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from asr.config import describe_fault
-from asr.errors import UserError, suggest
+from asr.errors import UserError, shorten, suggest
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.files import fetch_model, make_folder, replace_file, usual_mode
 from asr.models.layers import check_weights, without_weights
@@ -291,7 +291,7 @@ def read_huggingface(folder: Path) -> WhisperSystem:
     sizes = build_sizes(settings, str(folder), "Hugging Face", alignment_heads=heads or None)
     for name, expected in _name_constants(sizes).items():
         if (value := settings.get(name, expected)) != expected:
-            raise UserError(f"{source}: {name} is {str(value)[:40]}, but Whisper has {expected}")
+            raise UserError(f"{source}: {name} is {shorten(value)}, but Whisper has {shorten(expected)}")
     theirs = {name.removeprefix("model."): weight for name, weight in _read_weights(folder).items()}
     output, embedding = theirs.pop(OUTPUT, None), theirs.get("decoder.embed_tokens.weight")
     if not (output is None or embedding is None or torch.equal(output.float(), embedding.float())):

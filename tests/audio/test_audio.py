@@ -28,7 +28,7 @@ def wav(tmp_path: Path) -> Path:
 
 
 WRONG_REQUESTS: list[tuple[dict[str, float], str]] = [
-    ({"start": -0.1}, "start is -0.1 s"),
+    ({"start": -0.1}, "starts at -0.1 s begins before 0"),
     ({"start": float("nan")}, "cannot be decoded"),
     ({"start": float("inf")}, "cannot be decoded"),
     ({"duration": 0.0}, "less than a sample"),

@@ -80,7 +80,7 @@ def test_any_utterance_comes_back_as_it_was(
     [
         (line_of(duration=-1), "utterance 'a': duration = -1: should be greater than 0"),
         (line_of(duration="2"), "utterance 'a': duration = '2': "),
-        (line_of(duration=True), "duration = True: "),
+        (line_of(duration=True), "duration = true: "),
         (line_of(duration=48_000_000), "duration = 48000000: "),
         (b'{"id": "a", "audio": "a.wav", "duration": NaN}', "duration = nan: "),
         (b'{"id": "a", "audio": "a.wav", "duration": 1e999}', "duration = inf: "),
@@ -92,16 +92,16 @@ def test_any_utterance_comes_back_as_it_was(
         (line_of(id="a" * 201), "id = 'aaa"),
         (line_of(id=7), "id = 7: "),
         (line_of(audio="a\0.wav"), "audio = 'a\\x00.wav': expected a name without control characters"),
-        (line_of(text=["a"]), "text = ['a']: "),
+        (line_of(text=["a"]), 'text = ["a"]: '),
         (line_of(speaker=""), "speaker = '': "),
         (line_of(language="a\nb"), "language = 'a\\nb': "),
-        (line_of(extras={"a": [1]}), "extras = {'a': [1]}: "),
-        (line_of(extras={"a": 1e400}), "extras = {'a': inf}: "),
+        (line_of(extras={"a": [1]}), 'extras = {"a": [1]}: '),
+        (line_of(extras={"a": 1e400}), 'extras = {"a": inf}: '),
         (line_of(speeker="x"), "unknown field 'speeker'; did you mean speaker?"),
         (line_of(accent="x"), "unknown field 'accent'; fields of your own belong into extras"),
         (line_of(audio_filepath="x"), "`asr manifest convert` reads other formats"),
         (b'{"id": "a", "audio": "a.wav"}', "the field duration is missing"),
-        (b'["a"]', "expected a JSON object, found ['a']"),
+        (b'["a"]', 'expected a JSON object, found ["a"]'),
         (b'{"id": "a"', "not a JSON object on one line"),
         (b"id,audio,text", "; `asr manifest convert` makes manifests of tables"),
         (b"[" * 100_000, "not a JSON object on one line"),
@@ -185,7 +185,7 @@ def test_a_line_without_end_is_refused_without_holding_it_in_memory(tmp_path: Pa
         file.write(b"\n" + line_of() + b"\n")
     tracemalloc.start()
     lines = list(read_lines(path))
-    with pytest.raises(UserError, match=r":1: the line is longer than 1,000,000 bytes; it begins with b'\{"):
+    with pytest.raises(UserError, match=r":1: the line is longer than 1,000,000 bytes; it begins with '\{"):
         list(read_manifest(path))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

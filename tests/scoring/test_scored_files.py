@@ -153,16 +153,16 @@ TEXTS = ["a b c"], ["a b x"]
     ("options", "message"),
     [
         ({"unit": "word"}, "unit = 'word': expected words, characters, mixed; did you mean words?"),
-        ({"unit": ["words"]}, "unit = ['words']: expected words, characters, mixed"),
+        ({"unit": ["words"]}, 'unit = ["words"]: expected words, characters, mixed'),
         ({"align": "nist"}, "align = 'nist': expected jiwer, sclite, sclite-D, sclite-F, sclite-FD"),
-        ({"align": None}, "align = None: expected jiwer"),
+        ({"align": None}, "align = null: expected jiwer"),
         (
             {"normalize": "englsh"},
             "normalize = 'englsh': expected none, basic, english; did you mean english?",
         ),
         ({"resamples": -1}, "resamples = -1: expected a whole number from 0"),
         ({"resamples": 1e3}, "resamples = 1000.0: expected a whole number"),
-        ({"resamples": True}, "resamples = True: expected a whole number"),
+        ({"resamples": True}, "resamples = true: expected a whole number"),
         (
             {"align": "sclite-D", "normalize": "basic"},
             "align sclite-D: expected unit words and no normalization",
@@ -186,12 +186,12 @@ def test_options_that_would_count_something_else(options: Any, message: str) -> 
 @pytest.mark.parametrize(
     ("references", "hypotheses", "message"),
     [
-        ([math.nan], ["a b"], "references, 1: got nan, float; expected a text"),
-        (["a", None], ["a", "b"], "references, 2: got None, NoneType; expected a text"),
-        (["a"], [["a"]], "hypotheses, 1: got ['a'], list; expected a text, or None where it is missing"),
-        ({"x": "a"}, {"x": b"a"}, "hypotheses, x: got b'a', bytes; expected a text, or None"),
+        ([math.nan], ["a b"], "references, 1: got NaN, float; expected a text"),
+        (["a", None], ["a", "b"], "references, 2: got null, NoneType; expected a text"),
+        (["a"], [["a"]], 'hypotheses, 1: got ["a"], list; expected a text, or None where it is missing'),
+        ({"x": "a"}, {"x": b"a"}, "hypotheses, x: got 'a', bytes; expected a text, or None"),
         ([], [], "no references; expected one text or more"),
-        (b"a b", ["a b"], "references: got b'a b'. Expected a list of texts"),
+        (b"a b", ["a b"], "references: got 'a b'. Expected a list of texts"),
         (3, ["a b"], "references: got 3. Expected a list of texts"),
     ],
 )
@@ -206,7 +206,7 @@ def test_what_is_no_text_is_not_scored(references: Any, hypotheses: Any, message
     [
         ({"meeting": "cp"}, "meeting = 'cp': expected cpwer, tcpwer, orcwer"),
         ({"align": "sclte"}, "align = 'sclte': expected jiwer, sclite"),
-        ({"collar": math.nan}, "collar = nan: expected seconds, 0 or more"),
+        ({"collar": math.nan}, "collar = NaN: expected seconds, 0 or more"),
         ({"meeting": "cpwer", "align": "sclite"}, "cpwer: expected words or mixed units, and align jiwer"),
         ({"meeting": "cpwer", "unit": "characters"}, "cpwer: expected words or mixed units"),
     ],

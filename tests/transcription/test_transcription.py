@@ -328,7 +328,7 @@ def test_loading_leaves_the_environment_alone(
     ("options", "message"),
     [
         ({"precision": "int4"}, "precision = 'int4': expected auto, float32, bf16, fp16, int8, int8_bf16"),
-        ({"precision": None}, "precision = None: expected auto"),
+        ({"precision": None}, "precision = null: expected auto"),
         ({"device": "gpu"}, "device gpu: expected auto, cpu, cuda or cuda:1"),
         ({"device": 0}, "device 0: expected auto, cpu, cuda or cuda:1"),
     ],

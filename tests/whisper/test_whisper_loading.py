@@ -218,10 +218,10 @@ def test_settings_of_hugging_face_that_do_not_fit(tmp_path: Path) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_text())
     for change, message in (
-        ({"model_type": "bert"}, "model_type is bert"),
-        ({"activation_function": "relu"}, "activation_function is relu, but Whisper has gelu"),
+        ({"model_type": "bert"}, "model_type is 'bert'"),
+        ({"activation_function": "relu"}, "activation_function is 'relu', but Whisper has 'gelu'"),
         ({"decoder_ffn_dim": 64}, "decoder_ffn_dim is 64, but Whisper has 128"),
-        ({"d_model": None}, "dim = None"),
+        ({"d_model": None}, "dim = null"),
         ({"d_model": 64, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256}, "expected .448, 64."),
         ({"encoder_layers": 10**6}, "encoder_layers"),
     ):

@@ -1,0 +1,62 @@
+"""How messages show values: as YAML and JSON write them, never as Python does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asr.audio.reading import read
+from asr.config import build_config
+from asr.decoding import ChecksConfig, DecodingConfig, read_arpa
+from asr.errors import UserError, shorten
+from asr.formats.lhotse_cuts import _find_audio
+from asr.system.run_config import DecodingResources
+from asr.transcription import TranscriptionSettings
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "null"),
+        (True, "true"),
+        ("don't", '"don\'t"'),
+        (b"<html>", "'<html>'"),
+        ("Grüße".encode(), "'Grüße'"),
+        ("Grüße".encode("latin-1"), r"'Gr\\xfc\\xdfe'"),
+        (("a", None), '["a", null]'),
+        ({"a": [True, 1.5]}, '{"a": [true, 1.5]}'),
+        (Path("/a/b"), "'/a/b'"),
+        ([Path("/a/b")], '["/a/b"]'),
+        (["x" * 100], f'["{"x" * 55}...'),
+        (list(range(100)), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16..."),
+        (float("nan"), "NaN"),
+        ({1}, '"{1}"'),
+        ("x" * 1000, f"'{'x' * 56}..."),
+    ],
+)
+def test_values(value: object, shown: str) -> None:
+    assert shorten(value) == shown
+
+
+def test_messages(tmp_path: Path) -> None:
+    """Of each kind one that had b'...', None, True, a list or a tuple of Python in it."""
+    (tmp_path / "page.mp3").write_text("<html><body>" * 99)
+    (tmp_path / "a.arpa").write_text("\\data\\\nngram 1=2\n\n\\1-grams:\n-1\ta\n\n\\end\\\n")
+
+    def fail(call: Any, *args: Any) -> str:
+        with pytest.raises(UserError) as caught:
+            call(*args)
+        return str(caught.value)
+
+    assert "not audio: '<html><body>" in fail(read, tmp_path / "page.mp3", 16_000)
+    assert "a.arpa: 1 n-grams, but its header has 2;" in fail(read_arpa, tmp_path / "a.arpa")
+    assert 'no file with channel ["a"]' in fail(_find_audio, {"id": "r"}, ["a"])
+    assert "line_width = null: " in fail(build_config, TranscriptionSettings, ["subtitles.line_width=null"])
+    assert "segmentation is true, not" in fail(
+        build_config, TranscriptionSettings, ["segmentation=true", "segmentation.method=none"]
+    )
+    assert ChecksConfig(max_compression=None).describe() == "on, max_compression null"
+    bundled = DecodingResources(decoding=DecodingConfig(speeds=(0.9, 1.0)))
+    assert bundled.describe() == "speeds [0.9, 1.0]"
