@@ -58,6 +58,10 @@ class Config(pydantic.BaseModel, metaclass=_CheckedType):
 
 ConfigType = TypeVar("ConfigType", bound=Config)
 
+# Limits of what a config from elsewhere can ask for: sizes beyond them overflow before a model has shapes.
+Size = Annotated[int, pydantic.Field(gt=0, le=100_000)]
+Depth = Annotated[int, pydantic.Field(gt=0, le=1_000)]
+
 
 def load_config(
     config_class: type[ConfigType], path: str | Path, overrides: Sequence[str] = ()
@@ -205,7 +209,7 @@ _DIGITS = r"(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?"
 for _tag, _pattern, _first in (
     ("bool", "true|false", "tf"),
     ("null", "null|~|", "n~"),
-    ("int", "[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
+    ("int", "[-+]?(?:0|[1-9][0-9]{0,18})", "-+0123456789"),  # 64 bits hold no more digits
     ("float", rf"[-+]?{_DIGITS}|[-+]?\.(?:inf|Inf)|\.(?:nan|NaN)", "-+0123456789."),
 ):
     _firsts = [*_first, *([""] if _tag == "null" else [])]
@@ -226,7 +230,7 @@ def _parse_yaml(text: str | bytes, source: str) -> tuple[dict[str, Any], dict[st
         _index_keys(node, "", lines, source, set())
         try:
             return loader.construct_document(node), lines
-        except (ValueError, KeyError) as error:  # a number of thousands of digits, `!!bool x`
+        except (ValueError, KeyError) as error:  # `!!bool x`
             raise UserError(f"{source}: not a value of a config ({error})") from None
     except (yaml.YAMLError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)

@@ -83,7 +83,7 @@ FAULTS = [
     # run file, overrides, what the message must hold
     ("train:\n  learning_rat: 1e-3\n  steps: 3\n", [], "run.yaml:2: unknown key train.learning_rat (value 0.001); did you mean train.learning_rate?"),
     ("train:\n  steps: 3\nlearning_rate: 1\n", [], "run.yaml:3: unknown key learning_rate (value 1); expected train, model"),
-    ("train:\n  steps: 3%s\n" % ("0" * 5000), [], "run.yaml: not a value of a config (Exceeds the limit"),
+    ("train:\n  steps: 3%s\n" % ("0" * 5000), [], "run.yaml:2: train.steps = '3000"),
     ("train:\n  steps: three\n", [], "run.yaml:2: train.steps = 'three': expected a valid integer"),
     ("train:\n  steps: 2.0\n", [], "train.steps = 2.0: expected a valid integer"),
     ("train:\n  steps: 3\n  speeds: [1, fast]\n", [], "train.speeds.1 = 'fast': expected a valid number"),

@@ -48,9 +48,9 @@ class FeaturesConfig(Config):
     """`log_mel`: energies of the mel bands. `mfcc`: their cepstra, with the zeroth one, without energy."""
     sample_rate: int = Field(default=16_000, ge=1_000, le=192_000)
     """Samples per second of the audio that the front end is given."""
-    window_ms: float = Field(default=25.0, gt=0)
+    window_ms: float = Field(default=25.0, gt=0, le=10_000)
     """Length of the window that a frame is computed from, in milliseconds."""
-    shift_ms: float = Field(default=10.0, gt=0)
+    shift_ms: float = Field(default=10.0, gt=0, le=10_000)
     """Milliseconds from one frame to the next."""
     num_mels: int = Field(default=80, ge=4, le=512)
     """Number of mel bands. Usual are 80 for log_mel (whisper: 80 or 128) and 23 for mfcc."""

@@ -82,5 +82,6 @@ from .speech_model import (
     is_int8_exact as is_int8_exact,
     is_low_rank as is_low_rank,
     merge_low_rank as merge_low_rank,
+    require_memory as require_memory,
     resolve_precision as resolve_precision,
 )

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import pydantic
 import torch
 from torch import Tensor, nn
 
-from asr.config import DecoderConfig, choose_by_type
+from asr.config import DecoderConfig, Size, choose_by_type
 from asr.models.encoders import AttentionConfig, Block
 from asr.models.layers import (
     CrossAttention,
@@ -177,7 +176,7 @@ class TransformerDecoderConfig(DecoderLayersConfig):
     """Layers of causal self-attention, cross-attention and feed-forward over the tokens so far."""
 
     type: Literal["transformer"] = "transformer"
-    window: pydantic.PositiveInt | None = None
+    window: Size | None = None
     """Past tokens that a token attends to; all of them if null."""
 
     @property

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import pydantic
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.config import Config, EncoderConfig, choose_by_type
+from asr.config import Config, Depth, EncoderConfig, Size, choose_by_type
 from asr.features.front_end import FeaturesConfig
 from asr.models.layers import (
     Dropout,
@@ -33,12 +33,15 @@ from asr.models.layers import (
 # B batch, T frames or steps, F features, C channels, D model dimension, K kernel
 
 
+Steps = Annotated[int, pydantic.Field(ge=0, le=100_000)]
+
+
 class SubsamplingConfig(Config):
     """Convolutions over time and frequency, from frames of 10 ms to fewer steps."""
 
     factor: Literal[1, 2, 4, 8] = 4
     """Frames to a step: 4 makes steps of 40 ms."""
-    channels: int = pydantic.Field(default=32, gt=0)
+    channels: Size = 32
     """Number of channels of each convolution."""
 
 
@@ -88,9 +91,9 @@ class Subsampling(nn.Module):
 class LayeredEncoderConfig(EncoderConfig):
     """Subsampling, then layers."""
 
-    dim: int = pydantic.Field(default=256, gt=0)
+    dim: Size = 256
     """Width of the model; of a recurrent one, of each direction, and its output has twice as many."""
-    num_layers: int = pydantic.Field(default=12, gt=0)
+    num_layers: Depth = 12
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Dropout of the output of each layer or block, and inside the feed-forward blocks."""
     subsampling: SubsamplingConfig = SubsamplingConfig()
@@ -140,11 +143,11 @@ def make_frame_times(features: FeaturesConfig, encoder: Encoder | None = None) -
 class AttentionConfig(Config):
     """Layers of self-attention and feed-forward."""
 
-    dim: int = pydantic.Field(default=256, gt=0)
+    dim: Size = 256
     """Width of the layers; that of encoder and decoder may differ."""
-    num_layers: int = pydantic.Field(default=6, gt=0)
-    num_heads: int = pydantic.Field(default=4, gt=0)
-    feed_forward_dim: int = pydantic.Field(default=1024, gt=0)
+    num_layers: Depth = 6
+    num_heads: Size = 4
+    feed_forward_dim: Size = 1024
     """Width inside the feed-forward blocks."""
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Dropout of embeddings, of the output of each block and inside the feed-forward blocks."""
@@ -177,8 +180,8 @@ class AttentionConfig(Config):
 class AttentionEncoderConfig(AttentionConfig, LayeredEncoderConfig):
     """Subsampling, then layers of self-attention and feed-forward, and what else is between."""
 
-    num_layers: int = pydantic.Field(default=12, gt=0)
-    window: tuple[pydantic.NonNegativeInt, pydantic.NonNegativeInt] | None = None
+    num_layers: Depth = 12
+    window: tuple[Steps, Steps] | None = None
     """Steps to the left and right that a step attends to; all of them if null."""
 
     @property
@@ -357,7 +360,7 @@ class LSTMEncoderConfig(LayeredEncoderConfig):
     """Layers of bidirectional LSTMs."""
 
     type: Literal["lstm"] = "lstm"
-    num_layers: int = pydantic.Field(default=4, gt=0)
+    num_layers: Depth = 4
 
 
 class RecurrentEncoder(Encoder):

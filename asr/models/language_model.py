@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-import pydantic
 import torch
 from torch import Tensor, nn
 
+from asr.config import Depth
 from asr.models.encoders import AttentionConfig, EncoderLayer
 from asr.models.layers import Dropout, KeyValueCache, ModelConfig, Net, Positions, name_means
 from asr.models.losses import IGNORED, Losses, Targets, cross_entropy
@@ -25,7 +25,7 @@ class LanguageModelConfig(AttentionConfig, ModelConfig):
 
     type: Literal["language"]
     """language: a model of text alone."""
-    num_layers: int = pydantic.Field(default=4, gt=0)
+    num_layers: Depth = 4
 
 
 class LanguageModel(Net):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from asr.config import Config
+from asr.config import Config, Size
 from asr.errors import UserError
 from asr.files import find_families
 from asr.text.normalization import TextConfig
@@ -94,7 +94,7 @@ def _check_kernel(kernel: int) -> int:
     return kernel
 
 
-Kernel = Annotated[int, pydantic.Field(gt=0), pydantic.AfterValidator(_check_kernel)]
+Kernel = Annotated[Size, pydantic.AfterValidator(_check_kernel)]
 
 
 def length_mask(lengths_B: Tensor, max_length: int) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.config import Config, Precision, check_device, choose_by_type
+from asr.config import Config, Precision, Size, check_device, choose_by_type
 from asr.errors import UserError
 from asr.models.decoders import (
     AnyDecoder,
@@ -42,7 +42,7 @@ class LoraConfig(Config):
     What else is in the model is trained whole, unless `frozen` names it.
     """
 
-    rank: int = pydantic.Field(default=8, gt=0)
+    rank: Size = 8
     """Rank of the change: a projection of D to K dimensions learns rank x (D + K) numbers."""
     alpha: float = pydantic.Field(default=16.0, gt=0)
     """The change is multiplied by alpha / rank, so that another rank needs no other learning rate."""
@@ -331,6 +331,12 @@ class SpeechModelConfig(ModelConfig):
         if run.train.select_by == "token_accuracy" and self.decoder is None:
             raise ValueError("train.select_by = token_accuracy needs a decoder; set it to wer")
         guided = self.guided_attention
+        prior = None if guided is None else guided.prior
+        if prior is not None and prior.end_updates >= run.train.steps:
+            raise ValueError(
+                f"model.guided_attention.prior.end_updates = {prior.end_updates} is not before train.steps = "
+                f"{run.train.steps}, so attention would never be learned without the prior; lower it"
+            )
         if guided is not None and (guided.loss or guided.prior) and run.features.type != "log_mel":
             raise ValueError(
                 "model.guided_attention finds silence in log-mel features: set features.type = log_mel, or "
@@ -363,9 +369,11 @@ class SpeechModel(EncoderModel):
                 self.decoder = PositionTrackingDecoder(window.width, self.decoder, dim, vocab_size)
         freeze(self, config.frozen)
         if (lora := config.lora) is not None:
-            for _, parent, name, linear in _find(self, nn.Linear):
-                if name in PROJECTIONS:
-                    setattr(parent, name, LowRankLinear(linear, lora.rank, lora.alpha / lora.rank))
+            projections = [found for found in _find(self, nn.Linear) if found[2] in PROJECTIONS]
+            if not projections:
+                raise UserError("model.lora changes attention, and this model has none; remove it")
+            for _, parent, name, linear in projections:
+                setattr(parent, name, LowRankLinear(linear, lora.rank, lora.alpha / lora.rank))
         if not any(parameter.requires_grad for parameter in self.parameters()):
             raise UserError("model.frozen leaves nothing that could be trained; take a part out")
 
@@ -461,3 +469,14 @@ def build_model(config: ModelConfig, num_features: int, vocab_size: int) -> Net:
     """The model with fresh random weights; seed torch before for the same ones."""
     build = MODELS.get(type(config)) or find_more_kinds("MODELS")[type(config)]
     return build(config, num_features, vocab_size)
+
+
+def require_memory(config: ModelConfig, num_features: int, vocab_size: int) -> None:
+    """Refuse a model whose weights exceed the memory of this machine, before any of it is built."""
+    with without_weights():
+        model = build_model(config, num_features, vocab_size)
+    needed = sum(weight.nbytes for weight in model.parameters())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        sizes = f"{needed / 1e9:,.0f} GB, and this machine has {memory / 1e9:,.0f} GB"
+        raise UserError(f"model: its weights take {sizes}; lower its sizes (dim, num_layers, ...)")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Literal
 
-import pydantic
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from asr.config import Depth
 from asr.models.encoders import LayeredEncoderConfig, RecurrentEncoder
 
 # B batch, T steps, P past steps, F features, D dimension of a state, N any number of parts of D
@@ -19,7 +19,7 @@ class IntraAttentionEncoderConfig(LayeredEncoderConfig):
     """Layers of bidirectional LSTM that attend to their own past states."""
 
     type: Literal["intra_attention"] = "intra_attention"
-    num_layers: int = pydantic.Field(default=2, gt=0)
+    num_layers: Depth = 2
 
 
 class IntraAttentionState:

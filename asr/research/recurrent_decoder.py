@@ -15,7 +15,7 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from asr.config import Config
+from asr.config import Config, Depth, Size
 from asr.models.decoders import Decoder, DecoderConfig, DecoderState, Weights, WeightsOf
 from asr.models.layers import Dropout, Kernel, length_mask
 from asr.research.intra_attention import IntraAttentionCell, IntraAttentionState
@@ -88,9 +88,9 @@ class RecurrentAttention(nn.Module):
 class RecurrentDecoderConfig(DecoderConfig):
     """A recurrent network over the tokens so far."""
 
-    dim: int = pydantic.Field(default=256, gt=0)
+    dim: Size = 256
     """Width of the states, of the embeddings, of the layer before the output, and of a single summary."""
-    num_layers: int = pydantic.Field(default=1, gt=0)
+    num_layers: Depth = 1
     """The state of the highest is the query of attention, the lowest gets the context."""
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Dropout of the embeddings, between the layers and before the output."""

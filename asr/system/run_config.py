@@ -252,6 +252,10 @@ class RunConfig(Config):
                 f"tokenizer.type = {self.tokenizer.type} does not go with a model of type {self.model.type}; "
                 f"set tokenizer.type: {required}"
             )
+        for name, rules in self.text:
+            if {"lowercase", "uppercase"} <= {*rules}:
+                raise ValueError(f"text.{name}: lowercase and uppercase exclude each other; remove one")
+        self._check_augment()
         self.model.check_run(self)
         parts = (self.tokenizer, *(getattr(self.model, name, None) for name in ("encoder", "decoder")))
         types = {getattr(part, "type", None) for part in parts}
@@ -259,6 +263,20 @@ class RunConfig(Config):
             if family.section in types:
                 family.check_run(self)
         return self
+
+    def _check_augment(self) -> None:
+        masks, width = self.augment.spec_augment, self.features.num_features
+        if masks.num_frequency_masks and masks.frequency_mask_width > width:
+            raise ValueError(
+                f"augment.spec_augment.frequency_mask_width = {masks.frequency_mask_width} is wider than "
+                f"the {width} features; lower it"
+            )
+        slowest, longest = min(self.augment.speed, default=1.0), self.batches.max_utterance_seconds
+        if longest / slowest > self.batches.max_seconds:
+            raise ValueError(
+                f"batches.max_utterance_seconds = {longest} becomes {longest / slowest:g} at the slowest "
+                f"augment.speed, more than batches.max_seconds = {self.batches.max_seconds}; change one"
+            )
 
     @classmethod
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:

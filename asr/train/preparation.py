@@ -31,7 +31,7 @@ from asr.data.packed import (
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.files import find_checkpoints, find_family, find_model
-from asr.models import ModelConfig, Net, build_model
+from asr.models import ModelConfig, Net, build_model, require_memory
 from asr.models.encoders import make_frame_times, subsampled_lengths
 from asr.models.speech_model import is_low_rank
 from asr.scoring.counting import count_word_errors
@@ -193,6 +193,7 @@ def prepare_system(config: RunConfig, process: Process) -> System[Net]:
             return taken
         return _inherit_run(config, tokenizer, find_model(config.start_from))
     front_end = FrontEnd(config.features)
+    require_memory(config.model, front_end.num_features, len(tokenizer))
     model = build_model(config.model, front_end.num_features, len(tokenizer))
     return System(config, tokenizer, front_end, model)
 
@@ -348,6 +349,7 @@ def _inherit_run(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> Syste
         )
     config = inherit_settings(config, source.config.model)
     num_features = source.front_end.num_features
+    require_memory(config.model, num_features, len(tokenizer))
     model = build_model(config.model, num_features, len(tokenizer))
     weights = source.model.state_dict()
     of_tokens = set() if config.keep_tokenizer else find_token_weights(config.model, num_features)
