@@ -8,13 +8,16 @@ import functools
 import ipaddress
 import json
 import logging
+import math
 import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, Collection, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, Headers, MutableHeaders, UploadFile
@@ -46,7 +49,7 @@ from asr.serve.api import (
     too_long,
 )
 from asr.serve.realtime import run_session
-from asr.serve.scheduler import Client, WithdrawnError
+from asr.serve.scheduler import Client, GoneError, WithdrawnError
 from asr.serve.service import Keys, ServeConfig, Service, end_tasks, open_upload, transcribe_upload
 from asr.transcription.transcribe import Transcriber
 from asr.transcripts.transcript import Segment, Transcript
@@ -264,6 +267,11 @@ async def show_models(request: Request) -> Response:
     return JSONResponse(next(one for one in described if one["id"] == name))
 
 
+async def show_ready(request: Request) -> Response:
+    obstacle = request.app.state.service.find_obstacle()
+    return PlainTextResponse(f"{obstacle or 'ready'}\n", 503 if obstacle else 200)
+
+
 async def show_metrics(request: Request) -> Response:
     return PlainTextResponse(request.app.state.service.describe_metrics())
 
@@ -279,7 +287,7 @@ ROUTES: list[Route | WebSocketRoute | Mount] = [
     Route("/v1/audio/translations", translate, methods=["POST"]),
     Route("/v1/models", show_models),
     Route("/health", PlainTextResponse("ok\n")),
-    Route("/ready", PlainTextResponse("ready\n")),
+    Route("/ready", show_ready),
     Route("/metrics", show_metrics),
     WebSocketRoute("/v1/realtime", serve_realtime),
     Route("/v1/models/{name:path}", show_models),
@@ -294,6 +302,24 @@ def build_app(models: dict[str, Transcriber], config: ServeConfig, keys: Keys | 
     app = Starlette(routes=ROUTES, middleware=gate, exception_handlers={HTTPException: _pass_on})
     app.state.service = service
     return app
+
+
+class DrainingServer(uvicorn.Server):
+    """Server that, on a signal, answers new requests by 503 until the files in progress are finished."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, drain_seconds: float) -> None:
+        super().__init__(config)
+        self._service, self._seconds, self._drain_until = service, drain_seconds, math.inf
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._service.is_draining or not self._service.num_requests:
+            super().handle_exit(sig, frame)
+        self._service.is_draining = True
+        self._drain_until = time.monotonic() + self._seconds
+
+    async def on_tick(self, counter: int) -> bool:
+        is_idle = self._service.is_draining and not self._service.num_requests
+        return await super().on_tick(counter) or is_idle or time.monotonic() > self._drain_until
 
 
 # --- around all routes ----------------------------------------------------------------------------
@@ -328,6 +354,10 @@ class Gate:
         try:
             self._check(scope, state)
             await self._app(scope, receive, send_on)
+        except asyncio.CancelledError:
+            if scope["type"] != "http" or status != 499 or not self._service.is_draining:
+                raise
+            await answer(ApiError(503, "the server has been shut down"))(scope, receive, send_on)
         except Exception as error:
             fault = as_api_error(error)
             if isinstance(error, UserError):  # of settings: one about a file is an ApiError already
@@ -395,6 +425,8 @@ def as_api_error(error: Exception) -> ApiError:
         return ApiError(error.status_code, str(error.detail), headers=error.headers)
     if isinstance(error, UserError):
         return ApiError(400, str(error), "file", "unsupported_file")
+    if isinstance(error, GoneError):
+        return ApiError(503, "the server no longer recognizes with this model", code="unavailable")
     if isinstance(error, (WithdrawnError, ClientDisconnect)):
         return ApiError(499, "cancelled", code="cancelled")
     if isinstance(error, OSError):

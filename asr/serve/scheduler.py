@@ -33,10 +33,15 @@ LIVE_SECONDS = 5.0  # that a live session is reckoned with after it has asked
 MAX_BATCH_SECONDS = 1.0
 TRIM_SECONDS = 60.0  # between two returns of freed memory to the system
 NEWEST_SHARE = 0.3  # of the newest batch in the running mean of what a segment takes
+STUCK_SECONDS = 600.0  # after which a batch will probably never end
 
 
 class WithdrawnError(Exception):
     """The request was withdrawn: nobody waits for the result."""
+
+
+class GoneError(Exception):
+    """The thread that recognizes has ended: nothing will be recognized any more."""
 
 
 # Gives freed memory back: glibc keeps what is in pieces, 0.6 GB after half an hour of load.
@@ -89,10 +94,18 @@ class Scheduler:
         self._clock = clock
         self._segment_seconds = 0.0  # that a segment took, lately
         self._waiting: list[_Waiting] = []
+        self._batch: list[_Waiting] = []  # that is being recognized
         self._changed = threading.Condition()
         self._last_live = -math.inf
         self._last_trim = clock()
-        threading.Thread(target=self._work, name="inference", daemon=True).start()
+        self._busy_since = math.inf  # when the current batch began
+        self._is_gone = False
+        threading.Thread(target=self._run, name="inference", daemon=True).start()
+
+    @property
+    def is_working(self) -> bool:
+        """False if its thread has ended, or hangs."""
+        return not self._is_gone and self._clock() - self._busy_since < STUCK_SECONDS
 
     def transcriber_for(self, client: Client) -> Transcriber:
         """The same transcriber, but its segments are recognized in turn with those of others."""
@@ -110,6 +123,8 @@ class Scheduler:
         with self._changed:
             if client.is_cancelled:
                 raise WithdrawnError
+            if self._is_gone:
+                raise GoneError
             if client.is_live:
                 self._last_live = now
             self._waiting += waiting
@@ -127,19 +142,32 @@ class Scheduler:
 
     # --- in the thread ----------------------------------------------------------------------------
 
+    def _run(self) -> None:
+        """Work until the process ends; if an error ends it before, those who wait hear of it at once."""
+        try:
+            self._work()
+        except BaseException:
+            logger.exception("the inference thread has ended; restart the server")
+            with self._changed:
+                self._is_gone = True
+                for one in (*self._batch, *self._waiting):
+                    if not one.result.done():
+                        one.result.set_exception(GoneError())
+
     def _work(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting)
-                batch = self._take_batch()
-            self._recognize_timed(batch)
+                self._batch = self._take_batch()
+            self._recognize_timed(self._batch)
             if self._clock() - self._last_trim > TRIM_SECONDS:
                 trim_memory(0)
                 self._last_trim = self._clock()
 
     def _recognize_timed(self, batch: list[_Waiting]) -> None:
-        started = self._clock()
+        started = self._busy_since = self._clock()
         self._recognize(batch)
+        self._busy_since = math.inf
         took = self._clock() - started
         seconds = sum(len(one.segment.audio_S) / one.segment.sample_rate for one in batch)
         share = NEWEST_SHARE if self._segment_seconds else 1.0

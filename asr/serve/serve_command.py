@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         import uvicorn
 
-        from asr.serve.app import build_app
+        from asr.serve.app import DrainingServer, build_app
     except ModuleNotFoundError as error:
         raise UserError(f"the server needs {error.name}: pip install 'asr-toolkit[serve]'") from None
     limit_threads(args.threads or max(1, (os.cpu_count() or 2) - 1))
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     app = build_app(load_models(args, config), config, keys)
     if not args.keys and args.host not in ("127.0.0.1", "localhost", "::1"):
         logger.warning("anyone who can reach %s may use this server; --keys names who may", args.host)
-    uvicorn.run(
+    options = uvicorn.Config(
         app,
         host=args.host,
         port=args.port,
@@ -72,9 +72,11 @@ def run(args: argparse.Namespace) -> int:
         ws="websockets-sansio",
         ws_max_size=1 << 22,
         ws_max_queue=8,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
+        timeout_graceful_shutdown=1,
     )
-    return 0
+    server = DrainingServer(options, app.state.service, DRAIN_SECONDS)
+    server.run()
+    return 0 if server.started else 1
 
 
 def load_models(args: argparse.Namespace, config: Any) -> dict[str, Transcriber]:

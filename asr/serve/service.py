@@ -157,6 +157,8 @@ class Service:
         self.answers: Counter[tuple[str, int]] = Counter()
         """Number of responses by route and status."""
         self.created = int(time.time())
+        self.is_draining = False
+        """The server is shutting down: it finishes what it has, and takes nothing new."""
         self.models = {name: self._serve(name, loaded) for name, loaded in models.items()}
         self._speakers: SpeakerModels | None = None
         self._loading = threading.Lock()
@@ -218,9 +220,18 @@ class Service:
         """Seconds of audio that wait, of all keys or of one."""
         return sum(one.waiting_seconds for one in self.clients if key is None or one.key == key)
 
+    def find_obstacle(self) -> str:
+        """The reason why no request should be sent here; "" if there is none."""
+        if self.is_draining:
+            return "the server is shutting down"
+        gone = [name for name, model in self.models.items() if not model.scheduler.is_working]
+        return f"the server no longer recognizes with {', '.join(gone)}; restart it" if gone else ""
+
     @contextlib.contextmanager
     def admit_request(self, key: str) -> Iterator[None]:
         """Admit a request before its upload is read, so that no refused file is sent."""
+        if obstacle := self.find_obstacle():
+            raise _busy(503, obstacle)
         if self.num_requests >= self.config.max_requests:
             raise _busy(503, "too many requests at once")
         self._require_room(key, 0.0)
@@ -235,6 +246,8 @@ class Service:
         """Admit a file of known length, or a live session. A server with no work takes every file."""
         if not client.is_live:
             self._require_room(client.key, client.expected_seconds)
+        elif obstacle := self.find_obstacle():
+            raise _busy(503, obstacle)
         elif self.num_sessions >= self.config.max_sessions:
             raise _busy(503, f"{self.num_sessions} live sessions are served, and no more can be")
         self.clients.add(client)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import hashlib
 import json
 import logging
 import select
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import uvicorn
 from hostile_audio import encode_media
 from serve_examples import RATE, at_a_port, connect, encode, fail_once, load_tiny, make_app, speak, wait_until
 from speaker_examples import MODELS
@@ -27,6 +30,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from asr.errors import UserError
 from asr.serve import Keys
+from asr.serve.app import DrainingServer
 from asr.speakers import speaker_models
 
 URL = "/v1/audio/transcriptions"
@@ -266,3 +270,54 @@ def test_a_request_is_one_line_of_json_without_texts_and_names(caplog: pytest.Lo
     assert line["request_id"] == answer.headers["x-request-id"]
     assert (line["status"], line["model"], line["audio_seconds"]) == (200, "tiny", 4.0)
     assert "secret" not in str(line) and answer.json()["text"] not in str(line)
+
+
+def test_without_its_thread_the_server_is_not_ready_and_answers_at_once() -> None:
+    model = load_tiny()
+    model.recognize = Mock(side_effect=SystemExit)  # type: ignore[method-assign]
+    with TestClient(make_app(recognizer=model)) as client:
+        assert client.get("/ready").status_code == 200
+        assert post(client).json()["error"]["code"] == "unavailable"
+        ready = client.get("/ready")
+        assert ready.status_code == 503 and "tiny" in ready.text and client.get("/health").status_code == 200
+        refused = post(client)
+        assert refused.status_code == 503 and "no longer recognizes" in refused.json()["error"]["message"]
+        with pytest.raises(WebSocketDisconnect), client.websocket_connect("/v1/realtime"):
+            pass
+
+
+def test_shutting_down_files_are_finished_and_new_ones_get_503(gated: Gated) -> None:
+    """The port stays open meanwhile, so that a proxy hears of it from /ready."""
+    server = DrainingServer(uvicorn.Config(app := make_app(recognizer=gated.model)), app.state.service, 60.0)
+
+    def ends() -> bool:
+        return asyncio.run(server.on_tick(1))
+
+    with TestClient(app) as client, ThreadPoolExecutor() as pool:
+        first = pool.submit(post, client)
+        wait_until(lambda: gated.num_batches)
+        server.handle_exit(signal.SIGTERM, None)
+        assert client.get("/ready").status_code == 503 and not ends()
+        assert "shutting down" in post(client).json()["error"]["message"]
+        gated.gate.release(1000)
+        assert first.result(10).status_code == 200 and ends()
+
+
+def test_the_second_signal_and_one_to_an_idle_server_end_it(gated: Gated) -> None:
+    for signals, num_requests in ((1, 0), (2, 1)):
+        service = make_app(recognizer=gated.model).state.service
+        service.num_requests = num_requests
+        server = DrainingServer(uvicorn.Config(None), service, 60.0)  # type: ignore[arg-type]
+        for _ in range(signals):
+            assert not server.should_exit
+            server.handle_exit(signal.SIGTERM, None)
+        assert server.should_exit
+
+
+def test_draining_ends_after_its_time(gated: Gated) -> None:
+    service = make_app(recognizer=gated.model).state.service
+    service.num_requests = 1
+    server = DrainingServer(uvicorn.Config(None), service, drain_seconds=0.0)  # type: ignore[arg-type]
+    assert not asyncio.run(server.on_tick(1))
+    server.handle_exit(signal.SIGTERM, None)
+    assert asyncio.run(server.on_tick(1)) and not server.should_exit

@@ -12,6 +12,7 @@ from serve_examples import wait_until
 
 from asr.audio import AudioSegment
 from asr.serve import Client, Scheduler, WithdrawnError, scheduler as scheduler_module
+from asr.serve.scheduler import GoneError
 from asr.transcription import Request
 from asr.transcripts import Segment, make_segment
 
@@ -210,3 +211,31 @@ def test_a_client_knows_what_is_left_of_its_audio() -> None:
     client = Client(expected_seconds=10.0)
     Asking(make(fake), client, [3.0]).join(5)
     assert client.position == 4.0 and client.waiting_seconds == 6.0 and client.served_seconds == 1.0
+
+
+def test_when_the_thread_ends_who_waits_and_who_comes_hears_of_it() -> None:
+    class Panic(BaseException):
+        """As the errors of Rust are."""
+
+    def panic(segments: Sequence[AudioSegment]) -> None:
+        raise Panic
+
+    fake, scheduler, first = start(fault=panic)
+    waiting = Asking(scheduler, Client(), [1.0], seconds=2.0)
+    wait_for(scheduler, 1)
+    assert scheduler.is_working
+    fake.gate.release()
+    for one in (first, waiting, Asking(scheduler, Client(), [2.0])):
+        one.join(5)
+        assert isinstance(one.error, GoneError)
+    assert not scheduler.is_working
+
+
+def test_a_batch_that_hangs_is_noticed() -> None:
+    fake, scheduler, _ = start()
+    fake.time[0] = 599.0
+    assert scheduler.is_working
+    fake.time[0] = 601.0
+    assert not scheduler.is_working
+    fake.gate.release()
+    wait_until(lambda: scheduler.is_working)
