@@ -50,6 +50,7 @@ class Learner:
         self.config = config
         self.process = process
         self.precision = precision
+        warn_of_short_training(config.optim, config.train.steps)
         model.to(process.device)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.gradient_sum = GradientSum(self.parameters, process)
@@ -245,6 +246,14 @@ def learning_rate_at(step: int, config: OptimConfig, max_steps: int) -> float:
         return peak * math.sqrt(max(warmup, 1) / max(step, 1))
     progress = min((step - warmup) / max(max_steps - 1 - warmup, 1), 1.0)
     return peak * (FINAL_SCALE + (1 - FINAL_SCALE) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def warn_of_short_training(config: OptimConfig, steps: int) -> None:
+    """Warn of a learning rate that is still rising when training ends."""
+    if config.warmup_steps >= steps:
+        last, peak = learning_rate_at(steps - 1, config, steps), config.learning_rate
+        message = "optim.warmup_steps = %d, but train.steps = %d: the learning rate gets to %.3g, not to %.3g"
+        logger.warning(message, config.warmup_steps, steps, last, peak)
 
 
 class AdamW(torch.optim.AdamW):

@@ -244,6 +244,8 @@ def start_or_resume(system: System[Net], process: Process) -> tuple[Learner, Tra
     logger.info("resuming from %s", last)
     if settings.steps > saved.train.steps:
         logger.info("train.steps: %d then, %d now", saved.train.steps, settings.steps)
+        if saved.optim.schedule == "cosine":
+            logger.warning("optim.schedule = cosine is stretched: the learning rate is higher again")
     return learner, state
 
 
@@ -354,6 +356,13 @@ def finish(
         results.append((rank(scores, select_by, candidate[0]), candidate, scores, weights))
     _, chosen, scores, weights = min(results, key=lambda result: result[0].rank)
     monitor.record(state.step, "model", {"steps": sorted(chosen)} | scores)
+    latest = state.best[0]
+    if select_by == "updates" and scores["loss"] > latest.loss:
+        logger.warning(
+            "the average of the last updates has a loss of %.4g on dev, update %d alone %.4g. Use %s, and "
+            "next time a lower train.keep_best or train.validate_every",
+            scores["loss"], latest.step, latest.loss, output_dir / "checkpoints" / step_name(latest.step),
+        )  # fmt: skip
     warn_of_nothing_learned(scores, output_dir)
     if process.is_main:
         record = dataclasses.asdict(state) | {"averaged_steps": sorted(chosen), "dev_scores": scores}

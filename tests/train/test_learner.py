@@ -37,6 +37,7 @@ from asr.train import (
     prepare_system,
     train,
 )
+from asr.train.learner import warn_of_short_training
 
 TinyRun = Callable[..., RunConfig]
 
@@ -295,3 +296,14 @@ def test_moving_average_equals_a_plain_loop() -> None:
     expected["1.num_batches_tracked"] = torch.tensor(20.0, dtype=torch.float64)
     for name, tensor in average.weights.items():
         torch.testing.assert_close(tensor.double(), expected[name], rtol=0, atol=1e-5)
+
+
+def test_a_warm_up_beyond_the_end_is_named(tiny_run: TinyRun, caplog: pytest.LogCaptureFixture) -> None:
+    for warmup, expected in ((3, 0), (4, 1)):
+        config = tiny_run("train.steps=4", f"optim.warmup_steps={warmup}", "optim.learning_rate=0.01")
+        caplog.clear()
+        warn_of_short_training(config.optim, config.train.steps)
+        assert (
+            caplog.text.count("warmup_steps = 4, but train.steps = 4: the learning rate gets to 0.008")
+            == expected
+        )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from training_examples import read_log
 
 from asr.errors import UserError
 from asr.system import RunConfig, load_state, load_system
@@ -56,12 +57,14 @@ def test_the_dev_loss_decides_among_equals() -> None:
     assert [one.step for one in better.best] == [2]
 
 
-def test_the_latest(tiny_run: TinyRun, tmp_path: Path) -> None:
-    """Whatever dev says: the mean of the last checkpoints."""
+def test_the_latest(tiny_run: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever dev says: the mean of the last checkpoints, with a warning if it is worse than the last one."""
     folder = train(
         tiny_run("train.select_by=updates", "train.steps=6", "train.validate_every=2", "train.keep_best=2")
     )
     assert load_state(folder)["averaged_steps"] == [4, 6]
+    mean, last = (read_log(tmp_path / "run", kind)[-1]["loss"] for kind in ("model", "dev"))
+    assert mean > last and f"loss of {mean:.4g} on dev, update 6 alone {last:.4g}. Use" in caplog.text
     first, second = (load_system(tmp_path / "run" / "checkpoints" / f"step-{n:08d}").model for n in (4, 6))
     for mean, one, other in zip(
         load_system(folder).model.parameters(), first.parameters(), second.parameters(), strict=True

@@ -290,11 +290,18 @@ def test_a_finished_training_is_extended(
     train(tiny_run("train.steps=2", "train.validate_every=1"))
     with caplog.at_level(logging.INFO):
         assert_equal_bits(whole, train(tiny_run("train.steps=3", "train.validate_every=1")))
-    assert "train.steps: 2 then, 3 now" in caplog.text
+    assert "train.steps: 2 then, 3 now" in caplog.text and "is stretched" not in caplog.text
     warnings = [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
-    assert all("hardly learned" in message for message in warnings)
+    assert all("hardly learned" in message or "warmup_steps" in message for message in warnings)
     assert [line["step"] for line in read_log(tmp_path / "run", "dev")] == [1, 2, 3]
     assert [line["step"] for line in read_log(tmp_path / "run", "model")] == [3]
+
+
+def test_a_cosine_that_is_stretched_is_named(tiny_run: TinyRun, caplog: pytest.LogCaptureFixture) -> None:
+    settings = ("train.validate_every=1", "optim.schedule=cosine")
+    train(tiny_run("train.steps=1", *settings))
+    train(tiny_run("train.steps=2", *settings))
+    assert "optim.schedule = cosine is stretched" in caplog.text
 
 
 def test_a_run_and_its_data_may_move(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:
