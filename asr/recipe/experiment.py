@@ -193,6 +193,7 @@ def find_runs(experiment: Experiment) -> tuple[list[PlannedRun], list[str]]:
         if not experiment.includes(system, conf):
             continue
         own = load_conf(conf, experiment.overrides)
+        _refuse_other_corpus(experiment.recipe.name, conf.path, own)
         if reason := _find_obstacle(experiment, own):
             if experiment.only:
                 raise UserError(f"--only {system}: {reason}")
@@ -213,6 +214,13 @@ def find_all_runs(experiment: Experiment) -> list[PlannedRun]:
         seeds = {own.seed, *experiment.seeds, *(int(match[1]) for match in matches if match)}
         runs += [_build_run(experiment, system, conf, own, seed) for seed in sorted(seeds)]
     return runs
+
+
+def _refuse_other_corpus(name: str, conf: Path, own: RunConfig) -> None:
+    """Refuse a conf copied from another corpus: it would train on that one's data under this one's name."""
+    for key, path in own.data.named_paths:
+        if re.match(r"data/[^/]+/", path) and not path.startswith(f"data/{name}/"):
+            raise UserError(f"{conf}: data.{key} = {path} is not data of {name}; expected data/{name}/...")
 
 
 def _find_obstacle(experiment: Experiment, own: RunConfig) -> str | None:

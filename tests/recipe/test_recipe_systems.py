@@ -81,6 +81,15 @@ def test_what_another_run_reads_comes_first(recipes_dir: Path) -> None:
     assert [run.name for run in build_runs(make_experiment(recipes_dir))] == ["transformer", "ctc_lstm"]
 
 
+def test_a_conf_of_another_corpus_is_refused(recipes_dir: Path) -> None:
+    text = COMMON.format(name="copied").replace("data/tones/dev", "data/other/dev") + SYSTEMS["ctc_lstm"]
+    write_conf(recipes_dir.parent, "copied", text)
+    with pytest.raises(
+        UserError, match=r"copied\.yaml: data\.dev = data/other/dev\.jsonl is not data of tones"
+    ):
+        build_runs(make_experiment(recipes_dir))
+
+
 @pytest.mark.parametrize("name", list(find_recipes()))
 def test_every_system_has_a_smoke_size(name: str) -> None:
     for run in build_runs(Experiment(load_recipe(name), smoke=True)):
