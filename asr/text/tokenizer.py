@@ -405,7 +405,9 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without blank, padding, start and end; the unknown shows as `UNKNOWN_MARK`."""
-        kept = [id for id in ids if id >= UNK_ID]
+        kept = [id for id in ids if not 0 <= id < UNK_ID]
+        if wrong := [id for id in kept if not 0 <= id < len(self)]:
+            raise UserError(f"token {wrong[0]}: expected 0 to {len(self) - 1}; take the model's tokenizer")
         return self._units.join([UNKNOWN_MARK if id == UNK_ID else self.tokens[id] for id in kept])
 
     def find_unknown(self, text: str) -> list[str]:

@@ -44,6 +44,8 @@ def test_what_a_model_may_rely_on(type: TokenizerType) -> None:
     assert tokenizer.decode([SOS_ID, BLANK_ID, *ids, PAD_ID, EOS_ID, PAD_ID]) == "the cat"
     assert tokenizer.decode(np.array(ids)) == "the cat"
     assert tokenizer.decode([UNK_ID]) == UNKNOWN_MARK == "⁇"
+    with pytest.raises(UserError, match=f"token {len(tokenizer)}: expected 0 to {len(tokenizer) - 1}"):
+        tokenizer.decode([*ids, len(tokenizer)])
     assert tokenizer.decode([]) == tokenizer.decode([BLANK_ID]) == ""
 
 
