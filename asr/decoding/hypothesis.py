@@ -34,7 +34,7 @@ class DecodingConfig(Config):
     attention: under the decoder, token by token. joint: under both at once. rescoring: the texts of ctc_beam,
     ranked by both. parallel: by a non-autoregressive decoder, all tokens at once.
     auto: parallel, joint, attention or ctc_beam, by the heads that the model has."""
-    beam: int = pydantic.Field(default=10, gt=0, le=10_000)
+    beam: int = pydantic.Field(default=10, gt=0, le=1_000)
     """Hypotheses kept at each step; 1 is greedy. With parallel, lengths of the text that are tried, if the
     decoder predicts it."""
     nbest: int = pydantic.Field(default=1, gt=0)

@@ -89,11 +89,11 @@ class WhisperDecodingConfig(Config):
     """Text taken as what came before: it sets names, spelling and style."""
     hotwords: tuple[str, ...] = ()
     """Words that are likely to occur. They are put before the prompt, the only context that Whisper reads."""
-    beam: int = pydantic.Field(default=1, gt=0)
+    beam: int = pydantic.Field(default=1, gt=0, le=1_000)
     """Hypotheses kept at each step; 1 is greedy."""
     temperatures: tuple[pydantic.PositiveFloat, ...] = (0.2, 0.4)
     """Sampling temperatures, tried in turn while `checks` reject the text. Empty: the first text is kept."""
-    samples: int = pydantic.Field(default=5, gt=0)
+    samples: int = pydantic.Field(default=5, gt=0, le=1_000)
     """Texts sampled at each temperature. Of those with the fewest faults, the most likely is taken."""
     max_no_speech: float | None = pydantic.Field(default=0.6, gt=0, lt=1)
     """A text below checks.min_log_probability is dropped if the model's probability of no speech is above

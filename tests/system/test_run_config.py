@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from system_examples import DECODER, OVERRIDES
 
-from asr.config import _known_keys, build_config
+from asr.config import Config, _known_keys, build_config
 from asr.decoding import DecodingConfig
 from asr.errors import UserError
 from asr.models import require_memory
 from asr.system import RunConfig
+from asr.whisper import WhisperDecodingConfig
 
 LORA_OF_LSTM = "model={encoder: {type: lstm, dim: 8}, ctc_weight: 1.0, lora: {rank: 2}}"
 
@@ -78,6 +79,11 @@ def test_low_rank_without_projections_is_refused() -> None:
         require_memory(build(LORA_OF_LSTM, "model.decoder=null").model, 20, 20)
 
 
-def test_a_beam_is_bounded() -> None:
-    with pytest.raises(UserError, match="beam = 1000000000: expected less than or equal to 10000"):
-        DecodingConfig(beam=1_000_000_000)
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [(DecodingConfig, "beam"), (WhisperDecodingConfig, "beam"), (WhisperDecodingConfig, "samples")],
+)
+def test_hypotheses_are_bounded(config: type[Config], name: str) -> None:
+    assert config(**{name: 1000})
+    with pytest.raises(UserError, match=f"{name} = 1001: expected less than or equal to 1000"):
+        config(**{name: 1001})
