@@ -71,14 +71,14 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     )
     for role, names in roles.items():
         is_shared = role_of and (role == largest or not names)
-        sources = roles[largest] if is_shared else names
-        lines = (line for name in sources for line in _read_part(parts[name]))
-        if is_shared:
-            lines = (line for line in lines if role_of[_reader(line[1])] == role)
-        write_manifest(output_dir / f"{role}.jsonl", map(_build_utterance, lines))
-    for name in roles["dev"] + roles["test"]:
-        manifest = output_dir / f"{name.replace('-', '_')}.jsonl"
-        write_manifest(manifest, map(_build_utterance, _read_part(parts[name])))
+        manifests = {role: roles[largest] if is_shared else names}
+        if role != "train":
+            manifests |= {name.replace("-", "_"): [name] for name in names}
+        for manifest, sources in manifests.items():
+            lines = (line for name in sources for line in _read_part(parts[name]))
+            if is_shared:  # readers of train must not come back in a part of dev or test
+                lines = (line for line in lines if role_of[_reader(line[1])] == role)
+            write_manifest(output_dir / f"{manifest}.jsonl", map(_build_utterance, lines))
 
 
 def _find_parts(corpus_dir: Path) -> dict[str, Path]:
