@@ -42,6 +42,7 @@ from .ngram import (
     collect_words as collect_words,
     estimate_ngrams as estimate_ngrams,
     read_arpa as read_arpa,
+    read_word_list as read_word_list,
     token_vocabulary as token_vocabulary,
     write_arpa as write_arpa,
 )

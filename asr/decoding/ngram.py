@@ -9,10 +9,13 @@ characters. The probabilities of a step sum to one, and a text has the probabili
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import math
+import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,12 +37,17 @@ logger = logging.getLogger(__name__)
 # Of words: W words of the file, S words that can be spelled, in alphabetical order of their tokens, N nodes
 # of the tree of their prefixes
 
-START, END, UNKNOWN = "<s>", "</s>", "<unk>"
+MARKS = START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 SPACE = "<space>"  # a token that is a space: the file separates words by those
 NO_PROBABILITY, TINY = -99.0, 1e-99  # how ARPA writes 0: its log10, and that as a number
 # For counts of 1, 2, and 3 or more, where there are too few n-grams to estimate discounts from.
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 ROOT = 0
+# Phones of an English word, one of which is a vowel: S M L is none, so these may be letters.
+PRONUNCIATION = re.compile(
+    r"(?=.*\b[AEIOU]\w)((A[AEHOWY]|E[HRY]|I[HY]|O[WY]|U[HW]|[BDFGKLMNPRSTVWYZ]|[CDHJSTZ]H|NG)[012]?( |$))+",
+    re.IGNORECASE,
+)
 # Nodes times tokens up to which all scores are computed once: ten times as quick and more with the 10,000
 # n-grams of a small corpus, in at most 50 MB.
 MAX_DENSE = 4_000_000
@@ -386,6 +394,11 @@ def build_ngram_model(arpa: Arpa, tokenizer: Tokenizer) -> NgramModel | WordNgra
     tokens, words = token_vocabulary(tokenizer.tokens), set(arpa.vocabulary)
     if words <= set(tokens) and (" " in words or " " not in tokens):
         return NgramModel(arpa, tokens)
+    if " " in words:
+        raise UserError(
+            f"n-grams of tokens, since {SPACE} is one of them, but the model has no token "
+            f"{_name_some(words - set(tokens))}; estimate them with its tokenizer (asr ngram --unit tokens)"
+        )
     return WordNgramModel(arpa, tokenizer)
 
 
@@ -394,15 +407,13 @@ class WordNgramModel(RowModel):
 
     def __init__(self, arpa: Arpa, tokenizer: Tokenizer) -> None:
         self.space_id = _require_space(tokenizer, "an n-gram of words (asr ngram --unit words)")
+        arpa = _fold_case(arpa, tokenizer)
         words = [*arpa.vocabulary, *(w for w in (UNKNOWN, END, START) if (w,) not in arpa.orders[0])]
         self.word_ids = {word: id for id, word in enumerate(words)}
         self.ngrams = NgramTables(arpa, self.word_ids)
         vocab_size = len(tokenizer)
-        spelled = sorted(
-            (tuple(tokenizer.encode(word)), id)
-            for word, id in self.word_ids.items()
-            if word not in (START, END, UNKNOWN) and not {UNK_ID, self.space_id} & set(tokenizer.encode(word))
-        )
+        spellings = {id: _spell(tokenizer, word) for word, id in self.word_ids.items() if word not in MARKS}
+        spelled = sorted((tokens, id) for id, tokens in spellings.items() if tokens)
         nodes: dict[tuple[int, ...], int] = {(): ROOT}
         spans = [[0, len(spelled)]]
         for position, (tokens, _) in enumerate(spelled):
@@ -481,7 +492,7 @@ class WordNgramModel(RowModel):
 class Lexicon(RowModel):
     """A model of zeros and -inf, which limits a beam to known words. On the CPU.
 
-    `words` are spelled as the training texts are; one that has no spelling in tokens is left out.
+    A word that has no spelling in tokens is left out.
     """
 
     def __init__(self, tokenizer: Tokenizer, words: Iterable[str]) -> None:
@@ -489,7 +500,9 @@ class Lexicon(RowModel):
         self.vocab_size = len(tokenizer)
         edges: dict[int, int] = {}  # node and token, as one number, to the node after
         ends = []
-        for spelling in _spell_all(tokenizer, words):
+        words = [*words]
+        fold = _choose_case(tokenizer, words, "word list", 0)
+        for spelling in filter(None, (_spell(tokenizer, fold(word)) for word in words)):
             node = ROOT
             for token in spelling:
                 node = edges.setdefault(node * self.vocab_size + token, len(edges) + 1)
@@ -532,12 +545,79 @@ def collect_words(texts: Iterable[str]) -> list[str]:
     return sorted({word for text in texts for word in text.split()})
 
 
-def _spell_all(tokenizer: Tokenizer, words: Iterable[str]) -> list[tuple[int, ...]]:
-    spelled = {word: tuple(tokenizer.encode(word)) for word in words}
-    unknown = [word for word, own in spelled.items() if not own or UNK_ID in own or word.split() != [word]]
-    if len(unknown) == len(spelled):
-        raise UserError("a lexicon needs words that the tokenizer can encode, and there are none")
-    if unknown:
-        message = "%d words of the lexicon have no spelling in tokens, %r for one; left out"
-        logger.warning(message, len(unknown), unknown[0])
-    return [tokens for word, tokens in spelled.items() if word not in unknown]
+def read_word_list(path: str, texts: Iterator[str]) -> list[str]:
+    """The words of a list, which may have several on a line. Of pronunciations, phones would become words."""
+    first = [*itertools.islice(texts, 1000)]
+    if _are_pronunciations(first):
+        raise UserError(
+            f"{path}: a pronunciation lexicon, a word and its phones on each line ({first[-1][:60]!r}); "
+            "expected a list of words, such as its first column alone"
+        )
+    return collect_words(itertools.chain(first, texts))
+
+
+def _are_pronunciations(lines: Sequence[str]) -> bool:
+    """Tell whether most lines are a word and its phones: English ones, or others where many lines show it."""
+    entries = [line.split() for line in lines]
+    if 2 * sum(bool(PRONUNCIATION.fullmatch(" ".join(line[1:]))) for line in entries) > len(lines):
+        return True
+    phones = [phone for line in entries for phone in line[1:]]
+    are_short = len(phones) > 3 * len(lines) and sum(map(len, phones)) < 3 * len(phones)
+    return are_short and len({line[0] for line in entries}) > max(50, 2 * len({*phones}))
+
+
+# --- spelling -----------------------------------------------------------------------------------
+
+
+def _spell(tokenizer: Tokenizer, word: str) -> tuple[int, ...]:
+    """The tokens of a word; none if they cannot spell it."""
+    tokens = tuple(tokenizer.encode(word))
+    return () if {UNK_ID, tokenizer.space_id} & {*tokens} else tokens
+
+
+def _fold_case(arpa: Arpa, tokenizer: Tokenizer) -> Arpa:
+    """N-grams whose words the tokens can spell. Of those that differ in case alone, the likeliest stays."""
+    fold = _choose_case(tokenizer, {*arpa.vocabulary}.difference(MARKS), "language model", 0.1)
+    folded: list[dict[Ngram, tuple[float, float]]] = [{} for _ in arpa.orders]
+    for order, own in zip(arpa.orders, folded, strict=True):
+        for words, values in order.items():
+            ngram = tuple(word if word in MARKS else fold(word) for word in words)
+            own[ngram] = max(values, own.get(ngram, values))
+    return Arpa(folded)
+
+
+def _choose_case(
+    tokenizer: Tokenizer, words: Collection[str], what: str, may_lack: float
+) -> Callable[[str], str]:
+    """Choose how to write words: as they are if the tokens spell half of them, else in the better case.
+
+    Corpora differ in case. Where tokens have one case only, a word in the other one is still that word.
+    """
+
+    def find_missing(fold: Callable[[str], str]) -> list[str]:
+        return [word for word in words if not _spell(tokenizer, fold(word))]
+
+    fold: Callable[[str], str] = str
+    missing = find_missing(fold)
+    if 2 * len(missing) > len(words):
+        folds: tuple[Callable[[str], str], ...] = str, str.upper, str.lower
+        fold = min(folds, key=lambda own: len(find_missing(own)))
+        missing = find_missing(fold)
+    if len(missing) == len(words):
+        raise UserError(
+            f"{what}: none of its {len(words):,} words ({_name_some(words)}) can be spelled with the model's "
+            f"tokens ({_name_some(tokenizer.tokens[UNK_ID + 1 :])}), in upper or lower case either; expected "
+            "words that are written as in the training texts"
+        )
+    if fold is not str:
+        case = "upper" if fold is str.upper else "lower"
+        logger.warning("%s: words converted to %s case to match the model's tokens", what, case)
+    if len(missing) > may_lack * len(words):
+        message = "%s: %s of its %s words (%.0f %%) cannot be spelled with the model's tokens, such as %s"
+        counts = f"{len(missing):,}", f"{len(words):,}", 100 * len(missing) / len(words)
+        logger.warning(message, what, *counts, _name_some(missing))
+    return fold
+
+
+def _name_some(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, heapq.nsmallest(3, names))) or "there is none"

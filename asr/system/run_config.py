@@ -20,7 +20,7 @@ from typing_extensions import TypeVar
 from asr.config import Config, describe_config, find_differences, load_config
 from asr.data.packed import read_sentences
 from asr.decoding.hypothesis import DecodingConfig, FusionModel
-from asr.decoding.ngram import Lexicon, ShallowFusion, build_ngram_model, collect_words, read_arpa
+from asr.decoding.ngram import Lexicon, ShallowFusion, build_ngram_model, read_arpa, read_word_list
 from asr.errors import UserError, shorten
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.files import find_families, find_model, find_shipped, read_limited
@@ -433,7 +433,7 @@ class DecodingResources(Config):
                 language_model.to(device)
             parts.append(language_model)
         if self.lexicon is not None:
-            words = collect_words(read_sentences(self.lexicon, system.config.text))
+            words = read_word_list(self.lexicon, read_sentences(self.lexicon, system.config.text))
             parts.append(Lexicon(system.tokenizer, words))
         return ShallowFusion(parts) if len(parts) > 1 else parts[0] if parts else None
 

@@ -9,6 +9,8 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from asr.decoding import (
     NO_PROBABILITY,
     Arpa,
     DecodingConfig,
+    FusionModel,
     Lexicon,
     Ngram,
     NgramModel,
@@ -29,13 +32,14 @@ from asr.decoding import (
     estimate_ngrams,
     ngram,
     read_arpa,
+    read_word_list,
     score_texts,
     token_vocabulary,
     write_arpa,
 )
 from asr.errors import UserError
-from asr.system import RunConfig, load_language_model
-from asr.text import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, Tokenizer, TokenizerConfig
+from asr.system import DecodingResources, RunConfig, load_language_model
+from asr.text import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, TextConfig, Tokenizer, TokenizerConfig
 
 FOUR = [text.split() for text in ("A AB", "AB", "BA AB", "A A")]
 
@@ -335,8 +339,112 @@ def test_words_without_a_spelling_are_left_out_and_named(caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING):
         lexicon = Lexicon(CHARACTERS, ["A", "ÄB", "C"])
     assert accepts(lexicon, CHARACTERS.encode("A"))
-    assert "2 words of the lexicon have no spelling in tokens, 'ÄB' for one" in caplog.text
-    with pytest.raises(UserError, match="words that the tokenizer can encode, and there are none"):
+    assert (
+        "2 of its 3 words (67 %) cannot be spelled with the model's tokens, such as 'C', 'ÄB'" in caplog.text
+    )
+    with pytest.raises(UserError, match=r"none of its 1 words \('C'\) can be spelled"):
         Lexicon(CHARACTERS, ["C"])
     with pytest.raises(UserError, match=r"a lexicon needs .* a space, not words"):
         Lexicon(Tokenizer.train(TokenizerConfig(type="words"), ["A"]), ["A"])
+
+
+# --- words in another case, of other letters, and pronunciations ------------------------------------
+
+
+def score(model: FusionModel, tokenizer: Tokenizer, text: str) -> float:
+    tokens_1U = torch.tensor([tokenizer.encode(text)])
+    return score_texts(model, tokens_1U, torch.tensor([tokens_1U.size(1)]), SOS_ID, EOS_ID).item()
+
+
+@pytest.mark.parametrize(("fold", "case"), [(str.upper, "upper"), (str.lower, "lower")])
+def test_words_in_the_other_case_count_as_the_model_spells_them(
+    fold: Callable[[str], str], case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same probabilities as from texts in the right case."""
+    tokenizer = Tokenizer.train(TokenizerConfig(), [fold("a b")])
+    other = estimate_ngrams([[fold(word).swapcase() for word in text] for text in FOUR], 3)
+    right = estimate_ngrams([[fold(word) for word in text] for text in FOUR], 3)
+    models = [WordNgramModel(arpa, tokenizer) for arpa in (other, right)]
+    for text in ("A AB", "BA A AB", "ABBA"):
+        found, expected = (score(model, tokenizer, fold(text)) for model in models)
+        assert found == pytest.approx(expected, abs=1e-5)
+    words = f"words converted to {case} case to match the model's tokens"
+    assert caplog.messages == [f"language model: {words}"]
+    assert accepts(Lexicon(tokenizer, [fold("ab").swapcase()]), tokenizer.encode(fold("ab")))
+    assert caplog.messages[1:] == [f"word list: {words}"]
+
+
+def test_of_words_that_differ_in_case_alone_the_likeliest_counts(caplog: pytest.LogCaptureFixture) -> None:
+    texts = [["ab", "a"], ["ab", "Ab"], ["Ab", "a"], ["Ba", "ab"]]
+    model = WordNgramModel(estimate_ngrams(texts, 2), CHARACTERS)
+    state = model.start(1, torch.device("cpu"))
+    for token in [SOS_ID, *CHARACTERS.encode("AB A")]:
+        assert state.score(torch.tensor([token])).exp().sum() == pytest.approx(1.0, abs=1e-5)
+    assert (
+        score(model, CHARACTERS, "AB A") > score(model, CHARACTERS, "BA A") > score(model, CHARACTERS, "BB A")
+    )
+    caplog.clear()
+    cased = Tokenizer.train(TokenizerConfig(), ["A a B b"])  # no reason to fold: each word has its spelling
+    WordNgramModel(estimate_ngrams(texts, 2), cased)
+    assert not caplog.messages
+
+
+def test_a_share_that_cannot_be_spelled_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    known = ["A" * count for count in range(1, 20)]
+    WordNgramModel(estimate_ngrams([[*known, "C"]], 2), CHARACTERS)
+    assert not caplog.messages, "one of 20"
+    WordNgramModel(estimate_ngrams([[*known, "C", "D", "E", "F", "G", "H"]], 2), CHARACTERS)
+    (message,) = caplog.messages
+    assert "6 of its 25 words (24 %) cannot be spelled" in message and message.endswith("'C', 'D', 'E'")
+
+
+def test_words_of_other_letters_are_refused(tmp_path: Path) -> None:
+    for sentence in ("ЗДРАВО", "СВЕТЕ"), ("c", "D"):
+        write_arpa(tmp_path / "lm.arpa", estimate_ngrams([sentence], 2))
+        with pytest.raises(UserError) as caught:
+            load_language_model(tmp_path / "lm.arpa", CHARACTERS)
+        assert str(caught.value).startswith(f"{tmp_path / 'lm.arpa'}: language model: none of its 2 words (")
+        assert all(repr(word) in str(caught.value) for word in (*sentence, "A"))
+
+
+def test_tokens_that_the_model_lacks_are_no_words(tmp_path: Path) -> None:
+    for letters in "A C", "a b":
+        write_arpa(tmp_path / "lm.arpa", estimate_ngrams([list(letters)], 2))
+        with pytest.raises(UserError, match=rf"has no token .*'{letters[2]}'.*asr ngram --unit tokens"):
+            load_language_model(tmp_path / "lm.arpa", CHARACTERS)
+
+
+CMUDICT = "ONE  W AH1 N\nTWO  T UW1\nA(2)  EY1\nSIX\tS IH1 K S\n"
+KALDI = "!SIL SIL\n<UNK> SPN\none w ah n\none hh w ah n\ntwo t uw\n"
+SYLLABLES = "".join(
+    f"{a}{b}{c} {a} {b} {c} _1\n" for a, b, c in itertools.product(("sh", "k", "t", "m"), "aeiou", "lrn")
+)
+LISTS = (
+    *(
+        "",
+        "go to it\nbe me\nb d\n",
+        "A B L E\nC O D E\n",
+        "SIZE S M L\nPLAN B\n",
+        "LIGHTS ON\nOFF\nA\n",
+        "two words\n" * 99,
+    ),
+    *("turn the lights on\n" * 9, "".join(f"w{n} a b c d e\n" for n in range(20))),
+)
+
+
+@pytest.mark.parametrize("content", [CMUDICT, KALDI, SYLLABLES])
+def test_pronunciations_are_no_list_of_words(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "lexicon.txt"
+    path.write_text(content)
+    system: Any = SimpleNamespace(tokenizer=CHARACTERS, config=SimpleNamespace(text=TextConfig()))
+    with pytest.raises(UserError, match=r"lexicon\.txt: a pronunciation lexicon, .* a list of words"):
+        DecodingResources(lexicon=str(path)).load(system, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("content", LISTS)
+def test_a_list_may_have_several_words_on_a_line(content: str) -> None:
+    assert read_word_list("words.txt", iter(content.splitlines())) == sorted({*content.split()})
+
+
+def test_a_long_list_is_read_to_its_end() -> None:
+    assert len(read_word_list("words.txt", (f"w{number} x" for number in range(2500)))) == 2501
