@@ -95,11 +95,11 @@ def _guess_folder_kind(folder: Path) -> str:
 # --- NeMo ---------------------------------------------------------------------------------------
 
 
-def _read_nemo(path: str | Path, source: Source, split: str | None = None) -> Iterator[Utterance]:
+def _read_nemo(path: str | Path, source: Source) -> Iterator[Utterance]:
     """JSON Lines of NeMo and others. Relative audio starts at its folder; other fields become extras."""
     with open_lines(path) as lines:
         for number, record in read_objects(lines):
-            yield from source.build(f"{path}:{number}", source.keep_scalars(record), lines.folder, split)
+            yield from source.build(f"{path}:{number}", source.keep_scalars(record), lines.folder)
 
 
 # --- folders of recordings ----------------------------------------------------------------------
@@ -113,11 +113,12 @@ def _find_recordings(folder: Path) -> Iterator[Path]:
 def _read_files(path: str | Path, source: Source) -> Iterator[Utterance]:
     """All audio files of a folder and below, each with the text of NAME.txt beside it; ids are the paths."""
     root = Path(path)
+    texts = {file.with_suffix(""): file for file in sorted(root.rglob("*")) if file.suffix.lower() == ".txt"}
     for audio in sorted(_find_recordings(root)):
         name = audio.relative_to(root)
         record = {"id": source.ids.add(build_id("-".join(name.parts))), "audio": str(name)}
-        text = audio.with_suffix(".txt")
-        if text.is_file():
+        text = texts.get(audio.with_suffix(""))
+        if text is not None and text.is_file():
             record["text"] = " ".join(line for _, line in read_text_lines(text))
         else:
             source.losses["have no text, for no .txt of their name is beside them"] += 1
@@ -128,15 +129,17 @@ def _read_audiofolder(path: str | Path, source: Source) -> Iterator[Utterance]:
     """The tables named metadata of a folder and below, with the audio relative to each of them."""
     for table in sorted(file for name in METADATA for file in Path(path).rglob(name)):
         split = find_split(os.path.relpath(table.parent, path))
-        yield from (_read_csv if table.suffix == ".csv" else _read_nemo)(table, source, split=split)
+        for utterance in (_read_csv if table.suffix == ".csv" else _read_nemo)(table, source):
+            below = os.path.relpath(os.path.dirname(utterance.audio), path)
+            if own := split or (None if below.startswith("..") else find_split(below)):
+                utterance.extras.setdefault("split", own)
+            yield utterance
 
 
 # --- tables -------------------------------------------------------------------------------------
 
 
-def _read_table(
-    path: str | Path, source: Source, separator: str, split: str | None = None
-) -> Iterator[Utterance]:
+def _read_table(path: str | Path, source: Source, separator: str) -> Iterator[Utterance]:
     """A table. Relative audio starts at its folder, in `clips/` for Common Voice's (client_id and path).
 
     LJSpeech's has an id and two texts; the audio is wavs/ID.wav.
@@ -158,7 +161,7 @@ def _read_table(
             record = {name: cell for name, cell in cells if cell or name.lower() in source.columns["text"]}
             if is_ljspeech:
                 record["audio"] = f"wavs/{row[0]}.wav"
-            yield from source.build(f"{path}:{number}", record, folder, split)
+            yield from source.build(f"{path}:{number}", record, folder)
 
 
 _read_csv = partial(_read_table, separator=",")

@@ -239,6 +239,29 @@ def test_an_audiofolder_of_hugging_face(tmp_path: Path, name: str) -> None:
     assert convert(tmp_path / "test" / name)["test"].text == "yes"
 
 
+@pytest.mark.parametrize("name", ["metadata.jsonl", "metadata.csv"])
+def test_an_audiofolder_with_one_table(tmp_path: Path, name: str) -> None:
+    """The folder of the audio is the split; folders above the data set say nothing."""
+    root = tmp_path / "test" / "corpus"
+    names = ("train/x.wav", "test/y.wav", "other/z.wav", str(tmp_path / "test" / "far.wav"))
+    for file in names:
+        write_silence(root / file, 1)
+    lines = {
+        "metadata.jsonl": [json.dumps({"file_name": file, "transcription": "yes"}) for file in names],
+        "metadata.csv": ["file_name,transcription", *(f"{file},yes" for file in names)],
+    }
+    (root / name).write_text("\n".join(lines[name]))
+    splits = {id: item.extras.get("split") for id, item in convert(root).items()}
+    assert splits == {"x": "train", "y": "test", "z": None, "far": None}
+
+
+@pytest.mark.parametrize("suffix", [".TXT", ".Txt"])
+def test_a_text_beside_a_recording_in_capitals(tmp_path: Path, suffix: str) -> None:
+    write_silence(tmp_path / "A.WAV", 1)
+    (tmp_path / f"A{suffix}").write_text("lights on\n")
+    assert convert(tmp_path)["A"].text == "lights on"
+
+
 def test_ljspeech(tmp_path: Path) -> None:
     audio = write_silence(tmp_path / "wavs" / "LJ001-0007.wav", 1)
     (tmp_path / "metadata.csv").write_text('LJ001-0007|"in 1455, he|"in fourteen fifty-five, he\n')
