@@ -119,10 +119,10 @@ def _stats(args: argparse.Namespace) -> int:
 
 def _add_split(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifest", metavar="MANIFEST", help=JSON_LINES)
-    text = "a fraction of the hours (dev=0.1), a number of speakers or utterances (dev=20), or train=rest"
+    text = "a fraction of the hours (dev=0.1), a number of speakers (dev=20), or train=rest"
     parser.add_argument("--parts", metavar="NAME=SHARE", nargs="+", required=True, help=text)
     parser.add_argument("--output-dir", metavar="FOLDER", required=True, help="for NAME.jsonl of each part")
-    text = "what stays together (default: speaker if known)"
+    text = "what stays together, and what a number counts (default: speaker if known)"
     parser.add_argument("--by", choices=("speaker", "utterance"), help=text)
     parser.add_argument("--seed", type=int, default=0, help="another number gives another split (default: 0)")
 
@@ -131,7 +131,7 @@ def _split(args: argparse.Namespace) -> int:
     from asr.data.subsets import choose_unit, parse_share, split_manifest
 
     shares = {name: parse_share(share) for name, share in _read_pairs("--parts", args.parts).items()}
-    by = args.by or choose_unit(args.manifest)
+    by = args.by or choose_unit(args.manifest, shares)
     logger.info("%s: split by %s", args.manifest, by)
     for name, count in split_manifest(args.manifest, shares, args.output_dir, by=by, seed=args.seed).items():
         print(f"{args.output_dir}/{name}.jsonl: {count:,} utterances")
@@ -203,12 +203,15 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     text = "default: by the suffix and a record"
     parser.add_argument("--from", dest="kind", choices=SOURCES, help=text)
     parser.add_argument("--text-column", metavar="NAME", help="the column, or JSON field, that has the texts")
+    text = r"speakers by the path of the audio: its folder, or the group of a pattern such as /(spk\d+)_"
+    parser.add_argument("--speaker-from", metavar="folder|PATTERN", help=text)
 
 
 def _convert(args: argparse.Namespace) -> int:
     import os
     from pathlib import Path
 
+    from asr.data.subsets import name_speakers
     from asr.formats.interchange import guess_source_kind, read_utterances, write_utterances
 
     kind = args.kind or guess_source_kind(args.source)
@@ -222,6 +225,8 @@ def _convert(args: argparse.Namespace) -> int:
         text_column=args.text_column,
         leave_out=left_out.append,
     )
+    if args.speaker_from is not None:
+        utterances = name_speakers(utterances, args.speaker_from)
     count = write_utterances(args.target, _with_progress(utterances, args.source))
     print(f"{args.target}: {count:,} utterances")
     if not count and not left_out:

@@ -14,6 +14,7 @@ from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
 
 REST = "rest"
+MAX_REPEATS = 3  # in a pattern: matching takes time to the power of it, and endless time if groups repeat
 Unit = Literal["speaker", "utterance"]
 
 
@@ -48,7 +49,7 @@ def split_manifest(
     outputs = {name: Path(output_dir) / f"{name}.jsonl" for name in shares}
     if Path(path).resolve() in {output.resolve() for output in outputs.values()}:
         raise UserError(f"{path}: a part would overwrite the input; choose another folder or name")
-    by = by or choose_unit(path)
+    by = by or choose_unit(path, shares)
     microseconds: defaultdict[str, int] = defaultdict(int)  # whole ones add up to the same in any order
     for utterance in read_manifest(path):
         microseconds[_unit(utterance, by)] += round(utterance.duration * 1e6)
@@ -60,12 +61,38 @@ def split_manifest(
     return counts
 
 
-def choose_unit(path: str | Path) -> Unit:
-    """The speaker if all are known, the utterance if none is; an error in between."""
+def choose_unit(path: str | Path, shares: Mapping[str, float | int | str]) -> Unit:
+    """The speaker if all are known; the utterance if none is, which no number of speakers goes with."""
     known = Counter(utterance.speaker is not None for utterance in read_manifest(path))
     if known[True] and known[False]:
         raise UserError(f"{path}: {known[False]:,} utterances have no speaker; add it, or split by utterance")
+    for name, share in shares.items():
+        if isinstance(share, int) and not known[True]:
+            raise UserError(
+                f"{path}: no speakers are known, so {name}={share} would be {share} of {known[False]:,} "
+                f"utterances. {name}=0.1 takes a tenth of the hours, --by utterance counts utterances, and "
+                "`asr manifest convert --speaker-from folder` reads speakers from the paths"
+            )
     return "speaker" if known[True] else "utterance"
+
+
+def name_speakers(utterances: Iterable[Utterance], rule: str) -> Iterator[Utterance]:
+    """Take each speaker from the path of the audio: its folder, or what the group of a pattern matches."""
+    expected = f"--speaker-from {rule}: expected folder, or a regular expression"
+    try:
+        pattern = re.compile(r"([^/]+)/[^/]*$" if rule == "folder" else rule)
+    except re.error as error:
+        raise UserError(f"{expected} ({error})") from None
+    bare = re.sub(r"\\.|\[\^?\]?[^]]*\]", "x", rule)  # escapes and sets are characters
+    if pattern.groups != 1 or re.search(r"\)[*+?{]", bare) or len(re.findall("[*+{]", bare)) > MAX_REPEATS:
+        raise UserError(f"{expected} with one group, not repeated, and at most {MAX_REPEATS} of *, + and {{")
+
+    def find(path: str) -> str:
+        if not (match := pattern.search(path)) or not match[1]:
+            raise UserError(f"--speaker-from {rule}: does not match {path}; correct the pattern")
+        return match[1]
+
+    return (item.model_copy(update={"speaker": find(item.audio)}) for item in utterances)
 
 
 def assign_units(

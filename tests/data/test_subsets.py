@@ -12,6 +12,7 @@ from asr.data import (
     Utterance,
     assign_units,
     choose_unit,
+    name_speakers,
     parse_share,
     read_manifest,
     split_manifest,
@@ -129,9 +130,55 @@ def test_the_unit_is_the_speaker_where_speakers_are_known(tmp_path: Path) -> Non
     nobody = [Utterance(id="x", audio="x.wav", duration=1.0)]
     for utterances, unit in ((corpus(), "speaker"), (nobody, "utterance")):
         write_manifest(tmp_path / "a.jsonl", utterances)
-        assert choose_unit(tmp_path / "a.jsonl") == unit
+        assert choose_unit(tmp_path / "a.jsonl", SHARES) == unit
     write_manifest(tmp_path / "a.jsonl", corpus() + nobody)
     with pytest.raises(UserError, match="1 utterances have no speaker"):
-        choose_unit(tmp_path / "a.jsonl")
+        choose_unit(tmp_path / "a.jsonl", SHARES)
     with pytest.raises(UserError, match="utterance x has no speaker"):
         split_manifest(tmp_path / "a.jsonl", SHARES, tmp_path / "out", by="speaker")
+
+
+def test_numbers_are_speakers_and_need_them(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "a.jsonl", [u.model_copy(update={"speaker": None}) for u in corpus()])
+    message = "no speakers are known, so test=2 would be 2 of 50 utterances. test=0.1 takes a tenth"
+    with pytest.raises(UserError, match=message):
+        split_manifest(tmp_path / "a.jsonl", {"train": "rest", "test": 2}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    counts = split_manifest(
+        tmp_path / "a.jsonl", {"test": 2, "train": "rest"}, tmp_path / "out", by="utterance"
+    )
+    assert counts == {"test": 2, "train": 48}
+    counts = split_manifest(tmp_path / "a.jsonl", {"test": 0.1, "train": "rest"}, tmp_path / "out")
+    assert counts["test"] == 5
+
+
+@pytest.mark.parametrize(
+    ("rule", "speakers"),
+    [("folder", "b d"), (r"/(\w)_", "x y"), (r"[*+{)]*/(.)/[^/]*$", "b d"), (r"(?<=/)([a-d])", "a c")],
+)
+def test_speakers_from_paths(rule: str, speakers: str) -> None:
+    """Whatever speaker was there; all else stays."""
+    paths = "/a/b/x_1.wav", "/c/d/y_2.wav"
+    items = [Utterance(id=f"u{len(p)}", audio=p, duration=1, text="t", speaker="old") for p in paths]
+    expected = [i.model_copy(update={"speaker": s}) for i, s in zip(items, speakers.split(), strict=True)]
+    assert list(name_speakers(items, rule)) == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("(", "expected folder, or a regular expression (missing )"),
+        ("folders", "with one group"),
+        ("(a)(b)", "with one group"),
+        (r"((?:a+)+)!", "not repeated"),
+        (r"(a)*", "not repeated"),
+        (r"(a|a){40}!", "not repeated"),
+        (r"(.*a.*a.*a.*)!", "at most 3 of"),
+        ("(q)", "--speaker-from (q): does not match /a/b.wav"),
+        ("/(q?)a", "does not match /a/b.wav"),
+    ],
+)  # fmt: skip
+def test_patterns_of_speakers_that_do_not_work(rule: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        list(name_speakers([Utterance(id="a", audio="/a/b.wav", duration=1)], rule))
+    assert message in str(caught.value)
