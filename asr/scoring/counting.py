@@ -84,19 +84,20 @@ def score(
     check_options(align=align, unit=unit, normalize=normalize, resamples=resamples)
     _check_texts("references", references)
     _check_texts("hypotheses", hypotheses, may_be_missing=True)
+    if not isinstance(alternatives or {}, Mapping):
+        raise UserError(f"alternatives = {shorten(alternatives)}: expected a dict from ID to a list of texts")
     for id, texts in (alternatives or {}).items():
         _check_texts(f"alternatives of {id}", texts)
     method: Method = "jiwer" if align == "jiwer" else "sclite"
     settings: dict[str, Any] = {"align": method, "unit": unit, "resamples": resamples}
     marks = {"has_optional_words": "D" in align, "has_fragments": "F" in align}
     refs, hyps, others = _by_id(references), _by_id(hypotheses), dict(alternatives or {})
-    speaker_of = None if speakers is None else _by_id(speakers)
-    for name, keys in (("speakers", speaker_of), ("recordings", recordings)):
-        if keys is not None and (missing := [id for id in refs if keys.get(id) is None]):
-            raise UserError(
-                f"{name}: {len(missing):,} of {len(refs):,} references have none, such as {missing[0]}; "
-                "expected one for each reference, or leave them out"
-            )
+    speaker_of, recording_of = (
+        _find_keys("speakers", speakers, refs),
+        _find_keys("recordings", recordings, refs),
+    )
+    if isinstance(references, Mapping) != isinstance(hypotheses, Mapping):
+        raise UserError("texts by ID on one side, a list on the other; expected two dicts or two lists")
     if unknown := [id for id in (*hyps, *others) if id not in refs]:
         raise UserError(f"text of {unknown[0]} (and {len(unknown) - 1:,} others), which no reference has")
     if len(hypotheses) < len(references) and not isinstance(hypotheses, Mapping):
@@ -137,8 +138,8 @@ def score(
         references=tuple(pairs_C[number][0] for number in chosen),
         all_references=tuple(tuple(texts_C[first:end]) for first, end in spans),
         hypotheses=tuple(pairs_C[number][1] for number in chosen),
-        speakers=None if speaker_of is None else tuple(str(speaker_of[id]) for id in refs),
-        recordings=None if recordings is None else tuple(recordings[id] for id in refs),
+        speakers=speaker_of,
+        recordings=recording_of,
         counts_P4=counts_C4[chosen],
         **settings,
     )
@@ -171,6 +172,23 @@ def _check_texts(name: str, texts: object, may_be_missing: bool = False) -> None
         if not isinstance(text, str) and not (may_be_missing and text is None):
             expected = "a text, or None where it is missing" if may_be_missing else "a text"
             raise UserError(f"{name}, {id}: got {shorten(text)}, {type(text).__name__}; expected {expected}")
+
+
+def _find_keys(name: str, given: object, refs: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The speaker, or the recording, of each reference."""
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, (Sequence, Mapping)):
+        raise UserError(f"{name} = {shorten(given)}: expected a list, or a dict from ID")
+    keys = _by_id(given)
+    if missing := [id for id in refs if (key := keys.get(id)) is None or key != key]:  # NaN is not itself
+        raise UserError(
+            f"{name}: {len(missing):,} of {len(refs):,} references have none, such as {missing[0]}; "
+            "expected one for each reference, or leave them out"
+        )
+    if len(keys) > len(refs) and not isinstance(given, Mapping):
+        raise UserError(f"{name}: {len(keys):,} for {len(refs):,} references; expected one for each")
+    return tuple(str(keys[id]) for id in refs)
 
 
 def _by_id(values: Sequence[Any] | Mapping[str, Any]) -> Mapping[str, Any]:

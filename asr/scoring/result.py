@@ -268,6 +268,8 @@ class Score:
 
     def group(self, keys: Sequence[Hashable]) -> dict[Any, Score]:
         """A score for each key, in order of first appearance; there is a key for each utterance."""
+        if len(keys) != len(self):
+            raise UserError(f"{len(keys):,} keys for {len(self):,} utterances; expected one for each")
         members: dict[Hashable, list[int]] = {}
         for number, key in enumerate(keys):
             members.setdefault(key, []).append(number)
@@ -296,6 +298,8 @@ class Score:
 
     def bleu(self) -> float:
         """Corpus BLEU with sacrebleu's defaults, 0 to 100, against all references of each utterance."""
+        if self.num_references > 1 and self.align == "sclite":
+            raise UserError("BLEU of several references takes their texts as they are; expected align jiwer")
         references = self.all_references if self.num_references > 1 else self.references
         texts = (hypothesis or "" for hypothesis in self.hypotheses)
         return compute_bleu(count_bleu(list(zip(references, texts, strict=True))))

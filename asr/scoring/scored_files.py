@@ -157,6 +157,12 @@ def score_systems(
     speakers = _find_speakers(reference, ids, notes)
     if meeting is not None:
         options["recordings"] = {id: reference.entries[id].recording for id in ids}
+    if emptied := sum(bool(text.split()) and not change(text).split() for text in texts.values()):
+        notes.append(f"{reference.path}: {emptied:,} references are empty after --normalize {normalize}")
+    offered = sum(bool(re.search(r"\{.*/.*\}", text)) for text in texts.values()) if align == "jiwer" else 0
+    if offered:
+        as_words = f"{offered:,} references offer alternatives, {{ a / b }}, all of which count as words"
+        notes.append(f"{reference.path}: {as_words}; --align sclite chooses among them")
     alternatives: dict[str, list[str]] = defaultdict(list)
     for file in others:
         matched, more = match_transcripts(reference, file, "have no text; their other references count")
@@ -172,7 +178,7 @@ def score_systems(
         )
         systems.append(ScoredFile(name, file.path, file.format, scored, matched))
         notes += [f"{file.path}: {note}" for note in (*file.notes, *more)]
-        if normalize == "none" and align == "jiwer" and (note := describe_formatting(scored)):
+        if normalize == "none" and align == "jiwer" and not offered and (note := describe_formatting(scored)):
             notes.append(f"{file.path}: {note}")
     if systems and (why := systems[0].score.why_no_interval):
         notes.append(why)

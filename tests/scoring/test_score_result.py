@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+from asr.errors import UserError
 from asr.scoring import Counts, Operation, Score, format_table, score
 
 REFERENCES = {"a-1": "the cat sat on the mat", "a-2": "hello world", "b-1": "one two three", "b-2": "yes"}
@@ -57,6 +58,18 @@ def test_groups(small) -> None:
         False: ("a-2", "b-2"),
     }
     assert by_length[False].missing == ("a-2",)
+
+
+def test_groups_of_other_utterances_are_refused(small) -> None:
+    for keys in (["a"], ["a"] * 5):
+        with pytest.raises(UserError, match=f"{len(keys)} keys for 4 utterances"):
+            small.group(keys)
+
+
+def test_bleu_of_several_references_does_not_read_the_marks_of_sclite() -> None:
+    found = score({"a": "{ X / y } b"}, {"a": "x b"}, alternatives={"a": ["z b"]}, align="sclite")
+    with pytest.raises(UserError, match="BLEU of several references"):
+        found.bleu()
 
 
 def test_speakers_are_drawn_where_they_are_known(small) -> None:

@@ -174,6 +174,11 @@ TEXTS = ["a b c"], ["a b x"]
         ({"speakers": {"2": "ann"}}, "speakers: 1 of 1 references have none"),
         ({"speakers": [None]}, "speakers: 1 of 1 references have none"),
         ({"recordings": {}}, "recordings: 1 of 1 references have none"),
+        ({"recordings": []}, "recordings: 1 of 1 references have none"),
+        ({"speakers": [math.nan]}, "speakers: 1 of 1 references have none"),
+        ({"speakers": ["ann", "bob"]}, "speakers: 2 for 1 references; expected one for each"),
+        ({"speakers": "a"}, "speakers = 'a': expected a list, or a dict from ID"),
+        ({"alternatives": ["a b x"]}, "alternatives = ['a b x']: expected a dict from ID to a list of texts"),
         ({"alternatives": {"1": "a b x"}}, "alternatives of 1: got 'a b x'. Expected a list of texts"),
     ],
 )
@@ -193,6 +198,8 @@ def test_options_that_would_count_something_else(options: Any, message: str) -> 
         ([], [], "no references; expected one text or more"),
         (b"a b", ["a b"], "references: got 'a b'. Expected a list of texts"),
         (3, ["a b"], "references: got 3. Expected a list of texts"),
+        ({"2": "b", "1": "a"}, ["b", "a"], "texts by ID on one side, a list on the other"),
+        (["a"], {"1": "a"}, "texts by ID on one side, a list on the other"),
     ],
 )
 def test_what_is_no_text_is_not_scored(references: Any, hypotheses: Any, message: str) -> None:
@@ -261,6 +268,18 @@ def test_most_errors_are_case(folder: Path) -> None:
     assert find_notes() == []
     write("hyp.jsonl", ["the cat sat", "on a mat"] * 149 + ["The cat sat.", "on A mat"])  # three in all
     assert find_notes() == []
+
+
+def test_references_that_offer_alternatives_or_become_empty_are_noted(folder: Path) -> None:
+    def find_notes(**options: Any) -> list[str]:
+        return score_systems("marked.trn", ["heard.trn"], **options)[2]
+
+    Path("marked.trn").write_text("{ gonna / going to } go (a)\n[noise] (b)\na (uh) c (c)\n")
+    Path("heard.trn").write_text("gonna go (a)\n[noise] (b)\na c (c)\n")
+    offered = "marked.trn: 1 references offer alternatives, { a / b }, all of which count as words; "
+    assert find_notes() == [f"{offered}--align sclite chooses among them"]
+    assert find_notes(align="sclite") == []
+    assert "marked.trn: 1 references are empty after --normalize basic" in find_notes(normalize="basic")
 
 
 def test_segments_with_other_times_are_not_matched_by_their_ids(
