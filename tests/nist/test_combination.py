@@ -121,6 +121,17 @@ def test_a_missing_utterance_has_a_vote_less_and_is_told(tmp_path: Path) -> None
     assert "1 ids are not in" in notes[1] and "u9" in notes[1]
 
 
+def test_systems_that_write_the_same_words_otherwise_are_noted(tmp_path: Path) -> None:
+    texts = {"u1": "the cat sat", "u2": "on a mat"}
+    paths = [write(tmp_path, name, texts) for name in ("first.jsonl", "second.jsonl")]
+    capitals = write(tmp_path, "third.jsonl", {id: text.upper() for id, text in texts.items()})
+    _, notes = combine_files([*paths, capitals])
+    assert notes == [
+        f"{capitals}: differs from {paths[0]} mostly in case or punctuation, so the same word counts as two; "
+        "write both alike first"
+    ]
+
+
 def test_what_cannot_be_combined_is_refused(tmp_path: Path) -> None:
     first, second, other = (
         write(tmp_path, name, {id: "a"})

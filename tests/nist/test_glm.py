@@ -110,6 +110,8 @@ def test_sections_for_one_side(tmp_path: Path) -> None:
     [
         ("A => B\n", ":1: 'A => B': expected the mark of comments"),
         ("", None),
+        (";;\n* CASE_SENSITIVE = F\nA => B\n", ":2: .*: expected \\* name = 'value'"),
+        (";;\n* format = 'NIST2'\nA => B\n", ":2: format 'NIST2': expected NIST1"),
         (";;\nA B\n", ":2: 'A B': expected a rule, FOUND => REPLACEMENT"),
         (';;\n;; INPUT_DEPENDENT_APPLICATION = "("\n', ":2: .*: no pattern"),
         (';;\n;; INPUT_DEPENDENT_APPLICATION = "' + "(a+)+" * 50 + '"\n', ":2: .*: no pattern"),

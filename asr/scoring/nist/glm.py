@@ -125,8 +125,11 @@ def read_mapping(path: str | Path, inputs: Sequence[str] = ("trn",)) -> GlobalMa
             if number == 1 or not applies or line.startswith(mark):
                 continue
             if line.startswith("*"):
-                if value := _QUOTED.search(line):
-                    options |= {name: value[1].upper() for name in options if name in line.upper()}
+                if (value := _QUOTED.search(line)) is None:
+                    raise lines.error(number, f"{shorten(line)}: expected * name = 'value'")
+                if re.match(r"\*\s*FORMAT\b", line, re.IGNORECASE) and value[1] != "NIST1":
+                    raise lines.error(number, f"format {shorten(value[1])}: expected NIST1")
+                options |= {name: value[1].upper() for name in options if name in line.upper()}
             elif rule := line.partition(mark)[0].rstrip(BLANKS):
                 if "=>" not in rule:
                     raise lines.error(number, f"{shorten(rule)}: expected a rule, FOUND => REPLACEMENT")

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from asr.errors import UserError
-from asr.scoring.scored_files import find_ids, match_transcripts, name_systems
+from asr.scoring.counting import score
+from asr.scoring.scored_files import describe_formatting, find_ids, match_transcripts, name_systems
 from asr.transcripts.readers import read_transcripts
 
 NO_WORD = ""
@@ -45,8 +46,14 @@ def combine_files(paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     for file in others:
         matched, more = match_transcripts(first, file, "are missing and have a vote less")
         notes += [f"{file.path}: {note}" for note in (*file.notes, *more)]
-        for id, entry in matched.items():
-            votes[id].append(entry.text or "")
+        texts = {id: entry.text or "" for id, entry in matched.items()}
+        if describe_formatting(score({id: votes[id][0] or "" for id in texts}, texts, resamples=0)):
+            notes.append(
+                f"{file.path}: differs from {first.path} mostly in case or punctuation, so the same word "
+                "counts as two; write both alike first"
+            )
+        for id, text in texts.items():
+            votes[id].append(text)
     return {id: combine(texts) for id, texts in votes.items()}, notes
 
 
