@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import logging
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,13 +130,11 @@ def score_systems(
             raise UserError(f"{meeting}: expected a single reference")
     reference = read(reference_path)
     columns = {field for entry in reference.entries.values() for field in entry.fields}
+    given, paths = zip(*(split_name(path, columns) for path in hypothesis_paths), strict=True)
     hypothesis_paths = [
-        f"{reference_path}#{path}" if path in columns and not os.path.exists(path) else path
-        for path in hypothesis_paths
+        f"{reference_path}#{path}" if path in columns and not os.path.exists(path) else path for path in paths
     ]
-    named = [split_name(path) for path in hypothesis_paths]
-    hypothesis_paths = [path for _, path in named]
-    names = name_systems(hypothesis_paths, [name for name, _ in named])
+    names = name_systems(hypothesis_paths, given)
     known_ids = () if reference.format == "plain" else reference.entries
     others = [read_transcripts(path, "reference", known_ids) for path in more_references]
     files = [read(path, "hypothesis", known_ids) for path in hypothesis_paths]
@@ -178,7 +177,8 @@ def score_systems(
         )
         systems.append(ScoredFile(name, file.path, file.format, scored, matched))
         notes += [f"{file.path}: {note}" for note in (*file.notes, *more)]
-        if normalize == "none" and align == "jiwer" and not offered and (note := describe_formatting(scored)):
+        is_raw = normalize == "none" and align == "jiwer" and meeting != "tcpwer"  # whose @ is punctuation
+        if is_raw and not offered and (note := describe_formatting(scored)):
             notes.append(f"{file.path}: {note}")
     if systems and (why := systems[0].score.why_no_interval):
         notes.append(why)
@@ -217,10 +217,10 @@ def _split_fields(reference: TranscriptFile) -> list[TranscriptFile]:
     ]
 
 
-def split_name(path: str) -> tuple[str, str]:
-    """Split `NAME=FILE`, unless a file has that name; the name is "" where none is given."""
+def split_name(path: str, fields: Container[str] = ()) -> tuple[str, str]:
+    """Split `NAME=FILE`, unless a file or field has that name; the name is "" where none is given."""
     name, equals, rest = path.partition("=")
-    if not (equals and name and rest) or os.path.exists(path) or "/" in name:
+    if not (equals and name and rest) or os.path.exists(path) or path in fields or "/" in name:
         return "", path
     return name, rest
 
@@ -352,23 +352,26 @@ def match_transcripts(
 
 def _find_other_times(reference: TranscriptFile, hypothesis: TranscriptFile) -> str:
     """Find a segment that is not one of the reference but overlaps one that is not among the hypotheses."""
-    left: dict[_Key, list[Entry]] = defaultdict(list)
+    spans: dict[_Key, list[tuple[float, float]]] = defaultdict(list)
     for id in reference.entries.keys() - hypothesis.entries.keys():
-        entry = reference.entries[id]
-        left[entry.recording or id, entry.channel].append(entry)
+        key, span = _locate(id, reference.entries[id])
+        spans[key].append(span)
+    starts = {key: [start for start, _ in sorted(own)] for key, own in spans.items()}
+    # The latest end so far: one that starts before another's end overlaps it if it ends after its start.
+    ends = {
+        key: list(itertools.accumulate((end for _, end in sorted(own)), max)) for key, own in spans.items()
+    }
     for id, entry in hypothesis.entries.items():
-        if id not in reference.entries and any(
-            _overlap(entry, own) for own in left[entry.recording or id, entry.channel]
-        ):
+        key, (start, end) = _locate(id, entry)
+        number = bisect.bisect_left(starts.get(key, ()), end)
+        if number and id not in reference.entries and ends[key][number - 1] > start:
             return id
     return ""
 
 
-def _overlap(first: Entry, second: Entry) -> bool:
-    if first.start is None or second.start is None:
-        return False
-    ends = [first.start + (first.duration or 0.0), second.start + (second.duration or 0.0)]
-    return max(first.start, second.start) < min(ends)
+def _locate(id: str, entry: Entry) -> tuple[_Key, tuple[float, float]]:
+    start = entry.start or 0.0
+    return (entry.recording or id, entry.channel), (start, start + (entry.duration or 0.0))
 
 
 def scored_ids(reference: TranscriptFile) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from asr.errors import UserError
 from asr.scoring.intervals import CONFIDENCE, RESAMPLES, Interval, find_rate_interval
 from asr.scoring.result import divide, percent, show_interval, text_table, without_infinity
-from asr.scoring.scored_files import list_examples, name_systems
+from asr.scoring.scored_files import list_examples, name_systems, split_name
 from asr.scoring.significance import (
     Comparison,
     compute_matched_pairs,
@@ -167,7 +167,8 @@ def report_turns(
     reference_path: str, paths: Sequence[str], uem: str | None, collar: float, skip_overlap: bool
 ) -> tuple[str, dict[str, Any]]:
     """Score files of turns and compare them pair by pair: tables, and the same for JSON."""
-    names, reference = name_systems(paths), read_rttm(reference_path)
+    given, paths = zip(*map(split_name, paths), strict=True)
+    names, reference = name_systems(paths, given), read_rttm(reference_path)
     spans = None if uem is None else read_uem(uem)
     scored = list(dict.fromkeys(turn.recording for turn in reference) if spans is None else spans)
     if not scored:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
 import jiwer
 import pytest
+from hypothesis import given, strategies as st
 
 import asr
 from asr.cli import main
 from asr.errors import UserError
-from asr.scoring import compare_scores, score_systems
+from asr.scoring import compare_scores, match_transcripts, score_systems
+from asr.transcripts.readers import Entry, TranscriptFile
 
 
 @pytest.fixture
@@ -144,6 +149,9 @@ def test_systems_in_the_columns_of_one_table(folder: Path) -> None:
     assert any("1 of 2 utterances have no hypothesis" in note for note in notes)
     with pytest.raises(UserError, match="three: cannot read"):
         score_systems("table.jsonl", ["three"])
+    _, named, _ = score_systems("table.jsonl", ["first=one", "two"])
+    assert [system.name for system in named] == ["first", "two"]
+    assert named[0].score.hypotheses == systems[0].score.hypotheses
 
 
 TEXTS = ["a b c"], ["a b x"]
@@ -297,6 +305,62 @@ def test_segments_with_other_times_are_not_matched_by_their_ids(
     )
     assert "--align cpwer" in said
     assert main(["score", "ref.stm", "other.stm", "--align", "cpwer"]) == 0
+
+
+spans = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6)), max_size=4)
+
+
+@given(spans, spans)
+def test_other_times_are_those_that_overlap(
+    ours: list[tuple[int, int]], theirs: list[tuple[int, int]]
+) -> None:
+    """As in every pair of segments that are in one file only."""
+    files = []
+    for own in (ours, theirs):
+        entries = {
+            f"{start}-{length}": Entry("x", None, start, length, None, "a", "1") for start, length in own
+        }
+        files.append(
+            TranscriptFile("a.stm", "stm", entries | {"both": Entry("x", None, 90, 1, None, "a", "1")})
+        )
+    overlap = any(
+        max(first[0], second[0]) < min(sum(first), sum(second))
+        for first, second in itertools.product({*ours} - {*theirs}, {*theirs} - {*ours})
+    )
+    with pytest.raises(UserError, match="other times") if overlap else contextlib.nullcontext():
+        match_transcripts(*files)
+
+
+def test_many_other_segments_are_not_compared_pair_by_pair() -> None:
+    """A thousand on each side: ten calls for each, not a thousand. Ten thousand took minutes."""
+    files = [
+        TranscriptFile(
+            "a.stm", "stm", {str(n): Entry("x", None, n, 1, None, "a") for n in range(first, 2_000, 2)}
+        )
+        for first in (0, 1)
+    ]
+    files[0].entries["both"] = files[1].entries["both"] = Entry("x", None, 5_000, 1, None, "a")
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        match_transcripts(*files)
+    finally:
+        sys.setprofile(None)
+    assert calls < 10_000
+
+
+def test_a_word_at_another_time_is_no_punctuation(folder: Path) -> None:
+    turns = [(100 * n, 100 * n + 10) for n in range(10)]
+    Path("ref.stm").write_text("".join(f"m 1 ann {a} {a + 30} one two three\n" for a, _ in turns))
+    Path("hyp.stm").write_text("".join(f"m 1 x {b} {b + 30} one two three\n" for _, b in turns))
+    _, (system,), notes = score_systems("ref.stm", ["hyp.stm"], meeting="tcpwer", collar=0.0)
+    assert any(text and "@" in text for text in system.score.hypotheses)
+    assert not any("punctuation" in note for note in notes)
 
 
 def test_systems_have_the_names_that_tell_them_apart(folder: Path) -> None:

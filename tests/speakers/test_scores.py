@@ -69,7 +69,7 @@ def test_asr_score_of_rttm(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
         Path(f"{name}.rttm").write_text(format_rttm(turns))
     lines = [f"{name} 1 {start} {end}\n" for name, spans in UEM.items() for start, end in spans]
     Path("ref.uem").write_text("".join(lines))
-    options = ["score", "ref.rttm", "a.rttm", "b.rttm", "--uem", "ref.uem"]
+    options = ["score", "ref.rttm", "a.rttm", "own=b.rttm", "--uem", "ref.uem"]
     assert main([*options, "--collar", "0.25", "--skip-overlap"]) == 0
     output = capsys.readouterr().out
     assert "uem: ref.uem, collar: 0.25, overlap: skipped" in output and "points DER" in output
@@ -77,6 +77,7 @@ def test_asr_score_of_rttm(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main([*options, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["systems"][0]["recordings"]["m1"]["missed_seconds"] == pytest.approx(0.9)
+    assert [system["name"] for system in record["systems"]] == ["a", "own"]
     assert record["notes"][0] == "a.rttm: no turns in 1 recordings: m3"
     assert record["notes"][1] == "b.rttm: 1 other recordings are skipped: m9"
     Path("a.trn").write_text("a b (m1)\n")
