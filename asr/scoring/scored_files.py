@@ -226,7 +226,7 @@ def split_name(path: str, fields: Container[str] = ()) -> tuple[str, str]:
 
 
 def name_systems(paths: Sequence[str], given: Sequence[str] | None = None) -> list[str]:
-    """The names that were given, else those of the files, with their folders where these differ.
+    """The names that were given, else those of the files, from the first folder on that is not common to all.
 
     `asr evaluate` writes a file for each method into one folder: ctc_beam alone would name no system. Where
     two names are the same, the whole paths.
@@ -235,9 +235,9 @@ def name_systems(paths: Sequence[str], given: Sequence[str] | None = None) -> li
     whole = [f"{path}#{field}" if field else path for _, path, field in split]
     if len(set(whole)) < len(whole):
         raise UserError(f"{', '.join(whole)}: one is given twice; once is enough")
-    files = [Path(os.path.normpath(path)) for _, path, _ in split]
-    has_folders = len({file.parent for file in files}) > 1
-    stems = [str(Path(file.parent.name if has_folders else "", file.stem)) for file in files]
+    files = [Path(os.path.abspath(path)) for _, path, _ in split]
+    common = os.path.commonpath([file.parent for file in files])
+    stems = [str(file.relative_to(common).with_suffix("")) for file in files]
     given = given or [""] * len(paths)
     names = [own or field or stem for own, (_, _, field), stem in zip(given, split, stems, strict=True)]
     if len(set(names)) < len(names):

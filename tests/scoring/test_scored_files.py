@@ -373,6 +373,9 @@ def test_systems_have_the_names_that_tell_them_apart(folder: Path) -> None:
         "conformer/beam.trn",
         "conformer/greedy.trn",
         "more/lstm/greedy.trn",
+        "runs/a/test/greedy.trn",
+        "runs/b/test/beam.trn",
+        "hyp.ctm",
         "a=b.trn",
     ):
         Path(name).parent.mkdir(exist_ok=True, parents=True)
@@ -380,8 +383,9 @@ def test_systems_have_the_names_that_tell_them_apart(folder: Path) -> None:
     assert find_names("lstm/greedy.trn", "conformer/beam.trn") == ["lstm/greedy", "conformer/beam"]
     assert find_names("conformer/greedy.trn", "conformer/beam.trn") == ["greedy", "beam"]
     assert find_names("hyp.trn", "lstm/greedy.trn") == ["hyp", "lstm/greedy"]
-    same = ["lstm/greedy.trn", "more/lstm/greedy.trn"]
-    assert find_names(*same) == same
+    assert find_names("lstm/greedy.trn", "more/lstm/greedy.trn") == ["lstm/greedy", "more/lstm/greedy"]
+    assert find_names("runs/a/test/greedy.trn", "runs/b/test/beam.trn") == ["a/test/greedy", "b/test/beam"]
+    assert find_names("hyp.trn", "hyp.ctm") == ["hyp.trn", "hyp.ctm"]
     assert find_names("old=lstm/greedy.trn", "new=trn:conformer/beam.trn") == ["old", "new"]
     assert find_names("old=lstm/greedy.trn", "conformer/beam.trn") == ["old", "conformer/beam"]
     assert find_names("a=b.trn") == ["a=b"]  # a file of that name
