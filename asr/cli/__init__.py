@@ -47,7 +47,6 @@ GROUPS = {
         "tokenizer": "train the tokenizer of a config",
         "ngram": "estimate an n-gram language model from the training texts",
         "pronounce": "write a pronunciation dictionary by espeak-ng",
-        "completion": "print a script that completes commands and options in bash, zsh or fish",
     },
 }
 EXAMPLES = """Examples:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -149,44 +148,6 @@ def test_quiet_stands_anywhere(
         caplog.clear()
         main(words.split())
         assert "has no utterance" in caplog.text and ("is read as csv" in caplog.text) == (words == convert)
-
-
-SHOW = {  # what each shell shows for a line that ends where the cursor is
-    "bash": "source <(asr completion bash) / COMP_WORDS=({line}); COMP_CWORD={count}; _asr; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
-    "fish": "asr completion fish | source / complete -C '{line}'",
-}
-LINES = {
-    "asr tr": {"train", "transcribe"},
-    "asr transcribe --format s": {"srt", "stm"},
-    "asr transcribe a.wav --model x --out": {"--output-dir", "--output-format"},
-    "asr recipe run --stage repo": {"report"},
-    "asr -q manifest convert --from pa": {"parquet"},
-}
-
-
-@pytest.mark.parametrize("shell", SHOW)
-def test_completion(shell: str, tmp_path: Path) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
-    (tmp_path / "asr").write_text(f'#!/bin/sh\nexec {sys.executable} -m asr "$@"\n')
-    (tmp_path / "asr").chmod(0o755)
-    paths = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
-    start, show = SHOW[shell].split(" / ")
-    shows = [show.format(line=line, count=len(line.split()) - 1) for line in LINES]
-    script = "\n".join([start, *(f"{show}; echo /" for show in shows)])
-    done = subprocess.run([shell, "-c", script], env=os.environ | paths, capture_output=True, text=True)
-    *shown, rest = done.stdout.split("/\n")
-    assert not rest, done.stderr
-    for (line, expected), text in zip(LINES.items(), shown, strict=True):
-        found = {word.partition("\t")[0] for word in text.splitlines()}
-        assert {word for word in found if word.startswith(line.split()[-1])} == expected, done.stderr
-
-
-def test_completion_knows_no_values_of_paths(capsys: pytest.CaptureFixture[str]) -> None:
-    """Then the shell shows files."""
-    for words in (["score", ""], ["score", "--html", ""], ["align", "MODEL", "--device", "c"]):
-        assert main(["completion", "zsh", "--", *words]) == 0
-        assert capsys.readouterr().out == "\n"
 
 
 LONG = "a" * 300  # no file system has such a name
