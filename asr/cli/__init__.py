@@ -44,7 +44,6 @@ GROUPS = {
     "Tools": {
         "info": "explain every setting of a config, or show what a trained model contains",
         "convert": "export the model of a run, or convert a Whisper model",
-        "tokenizer": "train the tokenizer of a config",
         "ngram": "estimate an n-gram language model from the training texts",
         "pronounce": "write a pronunciation dictionary by espeak-ng",
     },

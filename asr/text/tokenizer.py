@@ -452,7 +452,7 @@ class Tokenizer:
                 raise UserError("model differs from model_sha256, so the file is damaged; train it again")
             return cls(record.type, record.tokens, record.model, record.fingerprint)
         except pydantic.ValidationError as error:
-            raise UserError(f"{path}: not a tokenizer of `asr tokenizer`: {describe_fault(error)}") from None
+            raise UserError(f"{path}: not a tokenizer of `asr train`: {describe_fault(error)}") from None
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
 

@@ -65,7 +65,6 @@ WITH_SETTINGS = {  # what each such command also needs, and a setting that it ha
     "transcribe": (["a.wav", "--model", "MODEL"], "decoding.beam=3"),
     "evaluate": (["MODEL", "test.jsonl"], "decoding.beam=3"),
     "train": (["CONF"], "train.steps=3"),
-    "tokenizer": (["CONF"], "train.steps=3"),
     "ngram": (["CONF"], "train.steps=3"),
     "pronounce": (["CONF"], "train.steps=3"),
     "info": (["CONF"], "train.steps=3"),

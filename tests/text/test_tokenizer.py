@@ -129,7 +129,7 @@ def test_load_refuses_records(
 def test_load_refuses_what_is_no_record(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"tokenizer.json: not a tokenizer of `asr tokenizer`: .{5,300}$"):
+    with pytest.raises(UserError, match=r"tokenizer.json: not a tokenizer of `asr train`: .{5,300}$"):
         Tokenizer.load(path)
 
 
