@@ -54,7 +54,13 @@ EXAMPLES = """Examples:
   asr score ref.trn hyp.trn
 """
 COMMANDS = {name: help_text for commands in GROUPS.values() for name, help_text in commands.items()}
-FOLDERS = {"recipe": "recipe", "serve": "serve", "combine": "scoring.nist", "diarize": "speakers"}  # or cli
+FOLDERS = {  # of commands that need one; the others are in cli
+    "combine": "scoring.nist",
+    "diarize": "speakers",
+    "pronounce": "recipe",
+    "recipe": "recipe",
+    "serve": "serve",
+}
 
 
 class _Parser(argparse.ArgumentParser):
