@@ -23,7 +23,16 @@ import torch
 
 from asr.data.manifest import Utterance, find_more_references
 from asr.decoding.decode import offered_methods
-from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, FusionModel
+from asr.decoding.ngram import (
+    Arpa,
+    Lexicon,
+    ShallowFusion,
+    build_ngram_model,
+    collect_words,
+    estimate_ngrams,
+    token_vocabulary,
+)
 from asr.errors import UserError
 from asr.evaluation.speech import DecodedSplit, decode_utterances, read_references
 from asr.files import find_model, replace_file
@@ -34,15 +43,17 @@ from asr.scoring.intervals import Interval
 from asr.scoring.result import Score
 from asr.scoring.significance import compare_scores
 from asr.system.checkpoint import versions
-from asr.system.run_config import System, load_state, load_system
-from asr.system.shipping import build_resources, read_training_texts
+from asr.system.run_config import System, load_language_model, load_state, load_system
 from asr.text.normalization import TextConfig, normalize
+from asr.train.preparation import read_training_texts
 from asr.transcription.transcribe import Recognizer, Request
 
 logger = logging.getLogger(__name__)
 
 RESULTS, TABLE = "results.json", "test.jsonl.gz"
 AT_SPEEDS = "+speeds"  # ends the names of setups that decode each utterance at several speeds
+NGRAMS = "ngrams"  # name of the n-grams of training texts, among language models
+ORDER = {"words": 3, "tokens": 6}
 LEFT_OUT = "left_out"  # names the texts of all folds of a variant
 
 # id -> text and, where they are known, speaker and further references, reference_2 and so on
@@ -370,6 +381,27 @@ def _plan_setups(
                     fused = [replace(setup, language_model=model) for setup in setups[method]]
                     setups[f"{method}+{source}"] = vary(fused, "language_model_weight", WEIGHTS)
     return setups
+
+
+def build_resources(
+    system: System, texts: Sequence[str], language_models: Sequence[Path]
+) -> dict[str, FusionModel]:
+    """Build, by name, n-grams of the texts and each language model, with a lexicon if words have a space."""
+    has_words = system.tokenizer.space_id is not None
+    lexicon = [Lexicon(system.tokenizer, collect_words(texts))] if has_words else []
+    models = {NGRAMS: build_ngram_model(estimate_arpa(system, texts), system.tokenizer)}
+    loaded = {folder.name: load_language_model(folder, system.tokenizer) for folder in language_models}
+    return {name: ShallowFusion([model, *lexicon]) for name, model in {**models, **loaded}.items()}
+
+
+def estimate_arpa(system: System, texts: Sequence[str]) -> Arpa:
+    """N-grams of words where a token stands between words, else of tokens."""
+    tokenizer = system.tokenizer
+    if tokenizer.space_id is not None:
+        return estimate_ngrams([text.split() for text in texts], ORDER["words"], [])
+    tokens = token_vocabulary(tokenizer.tokens)
+    lines = [[tokens[id] for id in tokenizer.encode(text)] for text in texts]
+    return estimate_ngrams(lines, ORDER["tokens"], tokens)
 
 
 def vary(requests: Sequence[Request], key: str, values: Sequence[object]) -> list[Request]:

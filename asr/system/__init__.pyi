@@ -24,8 +24,3 @@ from .run_config import (
     load_system as load_system,
     read_tensors as read_tensors,
 )
-from .shipping import (
-    build_resources as build_resources,
-    estimate_arpa as estimate_arpa,
-    read_training_texts as read_training_texts,
-)

@@ -1,33 +1,20 @@
-"""Models to pass on: n-grams of training texts, the folder of `asr convert`, weights out of pickles."""
+"""Models to pass on: the folder of `asr convert`, and weights out of pickles."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickletools
 import shutil
 import zipfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from asr.data.packed import read_sentences, read_text_file
-from asr.decoding.hypothesis import FusionModel
-from asr.decoding.ngram import (
-    Arpa,
-    Lexicon,
-    ShallowFusion,
-    build_ngram_model,
-    collect_words,
-    estimate_ngrams,
-    token_vocabulary,
-)
 from asr.errors import UserError
 from asr.files import find_model
-from asr.models import Net
 from asr.system.checkpoint import save_checkpoint
 from asr.system.run_config import (
     BUNDLED_DECODING,
@@ -35,49 +22,14 @@ from asr.system.run_config import (
     System,
     load_any_system,
     load_bundled_decoding,
-    load_language_model,
     load_state,
 )
 
-NGRAMS = "ngrams"  # name of the n-grams of training texts, among language models
-ORDER = {"words": 3, "tokens": 6}
 # Of the state of a training: how long it was, what it led to, what made it; and what transcribing asks for.
 _KEPT = (
     *("step", "seconds", "audio_seconds", "longest_seconds", "dev_scores"),
     *("asr", "commit", "torch", "python"),
 )
-
-
-# --- of training texts ---------------------------------------------------------------------------
-
-
-def read_training_texts(config: RunConfig) -> Iterator[str]:
-    """Read all texts that a language model of this run learns from."""
-    return itertools.chain(
-        *(read_sentences(path, config.text) for path in config.data.train_paths),
-        *(read_text_file(path, config.text) for path in config.data.text),
-    )
-
-
-def build_resources(
-    system: System, texts: Sequence[str], language_models: Sequence[Path]
-) -> dict[str, FusionModel]:
-    """Build, by name, n-grams of the texts and each language model, with a lexicon if words have a space."""
-    has_words = system.tokenizer.space_id is not None
-    lexicon = [Lexicon(system.tokenizer, collect_words(texts))] if has_words else []
-    models = {NGRAMS: build_ngram_model(estimate_arpa(system, texts), system.tokenizer)}
-    loaded = {folder.name: load_language_model(folder, system.tokenizer) for folder in language_models}
-    return {name: ShallowFusion([model, *lexicon]) for name, model in {**models, **loaded}.items()}
-
-
-def estimate_arpa(system: System[Net], texts: Sequence[str]) -> Arpa:
-    """N-grams of words where a token stands between words, else of tokens."""
-    tokenizer = system.tokenizer
-    if tokenizer.space_id is not None:
-        return estimate_ngrams([text.split() for text in texts], ORDER["words"], [])
-    tokens = token_vocabulary(tokenizer.tokens)
-    lines = [[tokens[id] for id in tokenizer.encode(text)] for text in texts]
-    return estimate_ngrams(lines, ORDER["tokens"], tokens)
 
 
 # --- a folder to pass on -------------------------------------------------------------------------

@@ -27,4 +27,5 @@ from .preparation import (
     TrainingData as TrainingData,
     load_or_train_tokenizer as load_or_train_tokenizer,
     prepare_system as prepare_system,
+    read_training_texts as read_training_texts,
 )

@@ -36,7 +36,6 @@ from asr.models.encoders import make_frame_times, subsampled_lengths
 from asr.models.speech_model import is_low_rank
 from asr.scoring.counting import count_word_errors
 from asr.system.run_config import RunConfig, System, load_any_system
-from asr.system.shipping import read_training_texts
 from asr.text.normalization import normalize
 from asr.text.tokenizer import Tokenizer, compute_fingerprint
 from asr.train.distributed import Process, broadcast_from_main, gather_over_processes
@@ -160,6 +159,14 @@ def check_dev(config: RunConfig, id_hashes_N: np.ndarray | None) -> None:
             "others for dev, or set train.select_by=updates",
             config.data.dev, len(shared), len(ids), shared[0],
         )  # fmt: skip
+
+
+def read_training_texts(config: RunConfig) -> Iterator[str]:
+    """Read all texts that a language model of this run learns from."""
+    return itertools.chain(
+        *(read_sentences(path, config.text) for path in config.data.train_paths),
+        *(read_text_file(path, config.text) for path in config.data.text),
+    )
 
 
 def build_text_loaders(system: System[Net], share: ProcessShare) -> tuple[TextLoader, TextLoader]:

@@ -20,7 +20,7 @@ from asr.files import find_checkpoints
 from asr.models import LanguageModel, LanguageModelConfig, build_model
 from asr.system import BatchConfig, RunConfig, load_any_system, load_language_model, save_checkpoint
 from asr.text import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
-from asr.train import Process, halve_largest, prepare_system, train
+from asr.train import Process, halve_largest, prepare_system, read_training_texts, train
 
 TINY = {"type": "language", "dim": 32, "num_layers": 2, "num_heads": 2, "feed_forward_dim": 32}
 TINY_RUN = """
@@ -147,8 +147,6 @@ def test_transcripts_of_manifests_are_texts(
 
 def test_text_is_learned_beside_the_transcripts(text_run: Callable[..., RunConfig], tmp_path: Path) -> None:
     config = text_run()
-    from asr.system import read_training_texts
-
     assert list(read_training_texts(config)).count("SIX SEVEN") == 8
     assert len(list(read_training_texts(config))) == 15 + 16
     (tmp_path / "more.text").write_bytes(b"FINE\n\xff\n")

@@ -14,8 +14,18 @@ from asr.data import read_manifest
 from asr.decoding import METHODS, ChecksConfig, DecodingConfig
 from asr.evaluation import decode_utterances
 from asr.files import find_model
-from asr.recipe import WEIGHTS, build_runs, find_best, read_record, read_texts, run_recipe, score_texts
-from asr.system import build_resources, load_system, read_training_texts
+from asr.recipe import (
+    WEIGHTS,
+    build_resources,
+    build_runs,
+    find_best,
+    read_record,
+    read_texts,
+    run_recipe,
+    score_texts,
+)
+from asr.system import load_system
+from asr.train import read_training_texts
 from asr.transcription import Recognizer, Request
 
 LANGUAGE_MODEL = """
