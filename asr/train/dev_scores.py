@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
+import itertools
 import math
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from asr.batches.builder import Batch
 from asr.decoding.decode import search_greedy
@@ -18,7 +17,7 @@ from asr.models import Net, SpeechModel
 from asr.scoring.counting import count_character_errors, count_word_errors
 from asr.system.run_config import System
 from asr.text.normalization import normalize
-from asr.train.distributed import Process, sum_over_processes
+from asr.train.distributed import Process, gather_over_processes
 
 MEASURES = {"wer": count_word_errors, "cer": count_character_errors}
 
@@ -31,8 +30,7 @@ def compute_dev_scores(system: System[Net], batches: Iterable[Batch], process: P
     see each utterance once.
     """
     model = system.model.eval()
-    sums: dict[str, float] = collections.defaultdict(float)
-    pairs: dict[str, list[tuple[str, str]]] = {head: [] for head in system.model.text_heads}
+    own: dict[Any, float] = collections.defaultdict(float)
     for batch in batches:
         if not len(batch):
             continue
@@ -40,27 +38,24 @@ def compute_dev_scores(system: System[Net], batches: Iterable[Batch], process: P
         losses = model(batch.features_BTF, batch.feature_lengths_B, batch.tokens_BU, batch.token_lengths_B)
         references = [normalize(text, system.config.text.scoring) for text in batch.texts]
         num_words = sum(len(text.split()) + 1 for text in references)  # the end is one
-        counted: dict[str, float | Tensor] = {"tokens": losses.num_tokens, "words": num_words}
-        for name, value in (counted | {"total": losses.total} | losses.parts).items():
-            sums[name] += float(value)
+        counted = {"tokens": losses.num_tokens, "words": num_words, "total": losses.total}
+        for name, value in (counted | losses.parts).items():
+            own[name] += float(value)
         for head, hypotheses in decode_batch(system, batch).items():
-            pairs[head] += zip(references, hypotheses, strict=True)
-    counts = {
-        (name, head): dataclasses.astuple(MEASURES[name](pairs[head])) for head in pairs for name in MEASURES
-    }
-    names = ("tokens", "words", *model.reported)
-    values = [sums.get(name, 0.0) for name in names]
-    values += [float(name in sums) for name in names]  # a process may have had no batch
-    values += [number for numbers in counts.values() for number in numbers]
-    totals = sum_over_processes(values, process)
-    tokens, words = max(totals[0], 1.0), max(totals[1], 1.0)
-    has_values = totals[len(names) : 2 * len(names)]
-    means = {n: total / tokens for n, total, has in zip(names, totals, has_values, strict=False) if has}
-    means = {name: mean for name, mean in means.items() if name in model.reported}
+            for name, count in MEASURES.items():
+                errors = count(zip(references, hypotheses, strict=True))
+                own[name, head, "errors"] += errors.errors
+                own[name, head, "length"] += errors.length
+    sums: dict[Any, float] = collections.defaultdict(float)
+    for others in gather_over_processes(dict(own), process, process.group):
+        for key, value in others.items():  # a process that had no batch has none
+            sums[key] += value
+    tokens, words = max(sums["tokens"], 1.0), max(sums["words"], 1.0)
+    means = {name: sums[name] / tokens for name in model.reported if name in sums}
     scores = model.score(means, tokens_per_word=tokens / words)
-    rest = totals[2 * len(names) :]
-    for (name, head), errors, length in zip(counts, rest[::2], rest[1::2], strict=True):
-        scores[f"{name}_{head}"] = errors / length if length else math.inf
+    for head, name in itertools.product(model.text_heads, MEASURES):
+        length = sums[name, head, "length"]
+        scores[f"{name}_{head}"] = sums[name, head, "errors"] / length if length else math.inf
     return with_error_rates_of_the_system(scores)
 
 

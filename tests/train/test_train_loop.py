@@ -259,10 +259,8 @@ def test_a_process_without_dev_batches_has_the_scores_of_all(
     """As where there are fewer batches than processes."""
     process = Process(0, 1, torch.device("cpu"))
     system = prepare_system(tiny_run(), process)
-    sums: list[list[float]] = []
-    monkeypatch.setattr(
-        dev_scores, "sum_over_processes", lambda values, process: sums.append(list(values)) or sums[0]
-    )
+    sums: list[dict[Any, float]] = []
+    monkeypatch.setattr(dev_scores, "gather_over_processes", lambda own, *_: sums.append(own) or sums)
     batches = TrainingData(system, process).dev.evaluation_batches()
     scores = dev_scores.compute_dev_scores(system, batches, process)
     assert dev_scores.compute_dev_scores(system, [], process) == scores and sums[0] != sums[1]
