@@ -394,10 +394,10 @@ class CTCPrefixes:
 
         self._last_steps_BWT = self._token_scores(tokens_BW)
         sums_BWT = _sums_before(self._last_steps_BWT.double())
-        in_token_BWT = sums_BWT[..., 1:] + _log_sums(before_BWT - sums_BWT[..., :-1])
+        in_token_BWT = sums_BWT[..., 1:] + (before_BWT - sums_BWT[..., :-1]).logcumsumexp(-1)
         none_BW1 = torch.full_like(in_token_BWT[..., :1], -torch.inf)
         in_token = torch.cat([none_BW1, in_token_BWT], dim=-1)
-        in_blank_BWT = self._blanks_B1T + _log_sums(in_token[..., :-1] - self._blanks_before_B1T)
+        in_blank_BWT = self._blanks_B1T + (in_token[..., :-1] - self._blanks_before_B1T).logcumsumexp(-1)
         self._ends_in_blank = torch.cat([none_BW1, in_blank_BWT], dim=-1)
         self._ends = torch.logaddexp(in_token, self._ends_in_blank)
         self._last_BW = tokens_BW
@@ -429,16 +429,6 @@ def _log_sum(scores: Tensor) -> Tensor:
     most = scores.amax(-1, keepdim=True)
     scores = scores.sub_(most.clamp(min=100 * LOG_ZERO)).clamp_(min=-80)  # not by -inf, if all are
     return scores.exp_().sum(-1).log_().add_(most[..., 0])
-
-
-def _log_sums(scores: Tensor) -> Tensor:
-    """logcumsumexp over the last dimension by doubling strides: few passes, each of them quick."""
-    stride, length = 1, scores.size(-1)
-    while stride < length:
-        sums = torch.logaddexp(scores[..., stride:], scores[..., :-stride])
-        scores = torch.cat([scores[..., :stride], sums], dim=-1)
-        stride *= 2
-    return scores
 
 
 def _sums_before(scores: Tensor) -> Tensor:
