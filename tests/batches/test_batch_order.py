@@ -40,6 +40,12 @@ def test_groups_keep_the_limits_and_hold_each_utterance_once(
         assert len(group) == 1 or 1 - seconds_N[group].sum() / padded <= MAX_PADDING + 1e-9
 
 
+@pytest.mark.parametrize(("shorter", "num_groups"), [(8.1, 1), (7.9, 2)])
+def test_a_tenth_of_a_batch_may_be_padding(shorter: float, num_groups: int) -> None:
+    """Of 2 * 10 seconds: 1.9 of padding are 9.5 %, 2.1 are 10.5 %."""
+    assert len(group_by_length(np.array([10.0, shorter]), CONFIG, None)) == num_groups
+
+
 def test_order_depends_on_seed_and_epoch() -> None:
     def order(seed: int, epoch: int) -> list[list[int]]:
         return [group.tolist() for group in plan_epoch(draw_seconds(500), CONFIG, seed, epoch, 1)]

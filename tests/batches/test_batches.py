@@ -28,6 +28,7 @@ from asr.batches import (
     needed_frames,
     translate_worker_errors,
 )
+from asr.batches.loader import UtteranceLoader
 from asr.data import Manifest, Utterance, write_manifest
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd, speech_spans
@@ -319,6 +320,17 @@ def test_too_many_broken_files_stop_the_run(large_manifest: Manifest, mode: str)
     arguments = [0] if mode == "epoch_batches" else []
     with pytest.raises(UserError, match=r"6 of 120 utterances cannot be used, more than 5"):
         list(getattr(build(large_manifest), mode)(*arguments))
+
+
+@pytest.mark.parametrize(
+    ("num_utterances", "allowed"), [(1, 0), (4, 2), (10, 5), (100, 5), (599, 5), (600, 6), (10_000, 100)]
+)
+def test_how_many_utterances_may_be_broken(num_utterances: int, allowed: int) -> None:
+    """1 %, but of a small manifest 5 or half of it."""
+    loader = UtteranceLoader("corpus", [], num_utterances, build_inputs(), CONFIG)
+    loader.require_few_skipped(allowed)
+    with pytest.raises(UserError, match=f"{allowed + 1} of {num_utterances} .* more than {allowed};"):
+        loader.require_few_skipped(allowed + 1)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

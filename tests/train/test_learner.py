@@ -267,6 +267,28 @@ def test_norms_biases_and_embeddings_do_not_decay(name: str) -> None:
             assert decays[id(parameter)] == (0.3 if is_decaying else 0.0), (module, key)
 
 
+def test_gradients_are_scaled_down_to_a_norm_of_5(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moments of Adam's first update are a tenth of the gradient, because its decay is 0.9."""
+
+    def norm_of_used(factor: float) -> tuple[float, float]:
+        original = SpeechModel.forward
+
+        def forward(self: SpeechModel, *arguments: Any) -> Any:
+            losses = original(self, *arguments)
+            return replace(losses, total=losses.total * factor)
+
+        with monkeypatch.context() as patch:
+            learner, batches = make_learner(tiny_run())
+            patch.setattr(SpeechModel, "forward", forward)
+            norm = learner.update(batches[:1], 0).gradient_norm
+        moments = [moment["exp_avg"] for moment in learner.optimizer.state.values()]
+        return norm, 10 * float(torch.cat([moment.flatten() for moment in moments]).norm())
+
+    for factor in (0.01, 100.0):
+        norm, used = norm_of_used(factor)
+        assert (norm > 5) == (factor > 1) and used == pytest.approx(min(norm, 5.0), rel=1e-4)
+
+
 def test_one_update_decays_and_steps() -> None:
     """AdamW's first update: weights shrink by rate * decay and move by rate against the gradient's sign."""
     model = nn.Linear(2, 1)

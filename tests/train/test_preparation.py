@@ -17,6 +17,7 @@ from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
 from asr.system import RunConfig, load_system, save_checkpoint
 from asr.train import Process, TrainingData, load_or_train_tokenizer, prepare_system, train
+from asr.train.preparation import check_dev
 
 TinyRun = Callable[..., RunConfig]
 PROCESS = Process(0, 1, torch.device("cpu"))
@@ -180,6 +181,30 @@ def test_rules_that_make_every_word_wrong_are_refused(tiny_run: TinyRun) -> None
     with pytest.raises(UserError, match=r"WER would be 100\.0%: text\.training"):
         train(tiny_run(*settings))
     train(tiny_run(*settings, "text.scoring=[lowercase]", "train.steps=1"))
+
+
+@pytest.mark.parametrize(("num_wrong", "is_refused"), [(5, False), (6, True)])
+def test_rules_that_make_most_words_wrong_are_refused(
+    tiny_run: TinyRun,
+    tones: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    num_wrong: int,
+    is_refused: bool,
+) -> None:
+    texts = iter(["ONE TWO"] * num_wrong + ["one two"] * (10 - num_wrong))
+    utterances = [*read_manifest(tones / "dev.jsonl")] * 2
+    copies = [
+        item.model_copy(update={"id": f"{n}", "text": next(texts)}) for n, item in enumerate(utterances)
+    ]
+    write_manifest(tmp_path / "dev.jsonl", copies)
+    config = tiny_run("text.training=[lowercase]", "data.max_unknown=1", f"data.dev={tmp_path}/dev.jsonl")
+    if is_refused:
+        with pytest.raises(UserError, match=r"WER would be 60\.0%"):
+            check_dev(config, None)
+    else:
+        check_dev(config, None)
+        assert "WER would be 50.0%" in caplog.text
 
 
 def test_shared_and_doubled_ids_are_said(
