@@ -25,9 +25,10 @@ from asr.train.distributed import GradientSum, Process, sum_over_processes
 
 logger = logging.getLogger(__name__)
 
-Precision = Literal["float32", "bf16"]
+Precision = Literal["float32", "bf16", "fp16"]
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # numbers of glibc's malloc.h
 OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "could not create a primitive")  # the last of oneDNN
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,9 @@ class Learner:
         self.optimizer = build_optimizer(model, config.optim)
         decay = config.train.average_decay
         self.average = None if decay is None else MovingAverage(model, decay)
+        # Small gradients would be zero in fp16, so the loss is scaled up, and the gradients back down.
+        self.scaler = torch.amp.GradScaler(process.device.type, enabled=precision == "fp16")
+        self.scaler.scale(torch.zeros((), device=process.device))  # creates the scale, also without a batch
 
     def update(self, batches: Sequence[Batch], step: int) -> Outcome:
         """Change the weights by the gradient of the mean loss per token, over all processes."""
@@ -79,12 +83,14 @@ class Learner:
         names = self.model.reported
         summed = sum_over_processes([sums.get(name, 0.0) for name in names], self.process)
         sums = {name: value for name, value in zip(names, summed, strict=True) if value or name in sums}
+        self.scaler.unscale_(self.optimizer)
         norm = float(nn.utils.clip_grad_norm_(self.parameters, CLIP_NORM, foreach=True))
         is_finite = math.isfinite(norm) and math.isfinite(sums.get("total", 0.0))
         if is_finite:
-            self.optimizer.step()
+            self.scaler.step(self.optimizer)
             if self.average is not None:
                 self.average.update(self.model, step)
+        self.scaler.update()  # halves the scale after an overflow
         self.optimizer.zero_grad(set_to_none=True)
         return Outcome(is_finite, sums, num_tokens, audio_seconds, norm, rate)
 
@@ -137,7 +143,8 @@ class Learner:
         sums: dict[str, Tensor] = {}
         for index, batch in enumerate(batches, start=1):
             batch = batch.to(self.process.device)
-            with torch.autocast(self.process.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            dtype = DTYPES.get(self.precision)
+            with torch.autocast(self.process.device.type, dtype, enabled=dtype is not None):
                 losses: Losses = self.model(
                     batch.features_BTF,
                     batch.feature_lengths_B,
@@ -147,7 +154,7 @@ class Learner:
                     batch.speech_spans_B2,
                 )
             self.gradient_sum.begin_pass(is_last=sends and index == len(batches))
-            (losses.total / num_tokens).backward()
+            self.scaler.scale(losses.total / num_tokens).backward()
             for name, part in ({"total": losses.total.detach()} | losses.parts).items():
                 sums[name] = sums[name] + part.double() if name in sums else part.double()
         # One wait for the GPU in all.
@@ -163,6 +170,8 @@ class Learner:
             for index, moments in self.optimizer.state_dict()["state"].items()
             for name, value in moments.items()
         }
+        scaler = self.scaler.state_dict()  # empty but with fp16
+        tensors |= {f"scaler.{name}": torch.tensor(value) for name, value in scaler.items()}
         if self.average is not None:
             weights = self.average.weights
             tensors |= {f"raw.{name}": tensor for name, tensor in raw.items()}
@@ -176,6 +185,7 @@ class Learner:
         parameters = self.model.state_dict()
         state = self.optimizer.state_dict()
         state["state"] = {}
+        scaler = {}
         for key, value in tensors:
             kind, _, rest = key.partition(".")
             if kind == "raw":
@@ -184,7 +194,11 @@ class Learner:
             elif kind == "optimizer":
                 index, _, name = rest.partition(".")
                 state["state"].setdefault(int(index), {})[name] = value
+            elif kind == "scaler":
+                scaler[rest] = value.item()
         self.optimizer.load_state_dict(state)
+        if scaler:
+            self.scaler.load_state_dict(scaler)
         for parameter, moments in self.optimizer.state.items():
             for name, value in moments.items():
                 # The fused kernel walks through memory, so a moment must lie there as its parameter does.
@@ -198,7 +212,8 @@ def choose_precision(requested: Precision | Literal["auto"], process: Process) -
         return requested
     (num_fast,) = sum_over_processes([float(is_fast("bf16", process.device))], process)
     is_bf16 = num_fast == process.world_size
-    logger.info("train.precision = auto: %s", "bf16" if is_bf16 else "float32, since bf16 is not fast here")
+    slow = "float32, since bf16 is not fast here" + "; fp16 may be" * (process.device.type == "cuda")
+    logger.info("train.precision = auto: %s", "bf16" if is_bf16 else slow)
     return "bf16" if is_bf16 else "float32"
 
 

@@ -409,7 +409,9 @@ class StopSignal:
 
 
 def report_bad_update(names: list[str], outcome: Outcome, state: TrainingState) -> None:
-    logger.warning(
+    is_overflow = state.precision == "fp16" and math.isfinite(outcome.sums.get("total", 0.0))
+    logger.log(
+        logging.INFO if is_overflow else logging.WARNING,  # fp16 tries larger scales now and then
         "update %d skipped: loss %s, gradient norm %s; utterances: %s",
         state.step, outcome.sums.get("total"), outcome.gradient_norm, " ".join(names),
     )  # fmt: skip

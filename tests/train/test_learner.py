@@ -17,6 +17,7 @@ import torch
 from model_examples import build_example, every_system
 from safetensors.torch import load_file
 from torch import nn
+from torch.amp import GradScaler
 from training_examples import read_log
 
 from asr.batches import Batch
@@ -26,8 +27,10 @@ from asr.system import OptimConfig, RunConfig
 from asr.train import (
     Learner,
     MovingAverage,
+    Outcome,
     Process,
     TrainingData,
+    TrainingState,
     build_optimizer,
     choose_precision,
     halve_largest,
@@ -179,7 +182,7 @@ def test_precision_is_chosen_by_the_processor(
     process = Process(0, 1, torch.device("cpu"))
     assert choose_precision("auto", process) == chosen
     assert f"train.precision = auto: {chosen}" in caplog.text
-    assert [choose_precision(wanted, process) for wanted in ("float32", "bf16")] == ["float32", "bf16"]
+    assert [choose_precision(wanted, process) for wanted in ("float32", "fp16")] == ["float32", "fp16"]
 
 
 def test_precision_of_unlike_processors_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,11 +193,57 @@ def test_precision_of_unlike_processors_is_float32(monkeypatch: pytest.MonkeyPat
     assert choose_precision("auto", Process(0, 2, torch.device("cpu"))) == "float32"
 
 
-@pytest.mark.slow
-def test_lower_precision_trains(tiny_run: TinyRun, tmp_path: Path) -> None:
-    train(tiny_run("train.precision=bf16"))
-    lines = read_log(tmp_path / "run", "train")
+def check_training(config: RunConfig) -> None:
+    train(config)
+    lines = read_log(Path(config.output_dir), "train")
     assert lines[-1]["loss"] < lines[0]["loss"]
+    assert all(line["gradient_norm"] < 1000 for line in lines), "without the scale of fp16"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_lower_precision_trains(tiny_run: TinyRun, precision: str) -> None:
+    check_training(tiny_run(f"train.precision={precision}"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_fp16_trains_on_a_gpu(tiny_run: TinyRun) -> None:
+    check_training(tiny_run("train.precision=fp16", "train.device=cuda"))
+
+
+def test_a_loss_scale_falls_after_an_overflow_and_is_restored(tiny_run: TinyRun) -> None:
+    """An overflow skips the update. Growth, by default after 2,000 updates, counts from there."""
+    config = tiny_run()
+    learner, batches = make_learner(config)
+    first, second = (Learner(learner.model, config, learner.process, "fp16") for _ in range(2))
+    first.scaler.set_growth_interval(3)
+    first.scaler.update(1e30)
+    before = {name: tensor.clone() for name, tensor in first.model.state_dict().items()}
+    outcome = first.update(batches[:1], 0)
+    assert not outcome.is_finite and math.isfinite(outcome.sums["total"])
+    assert first.scaler.get_scale() == pytest.approx(5e29)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in first.model.state_dict().items())
+    first.scaler.update(1024.0)
+    norms = [first.update(batches[:1], step).gradient_norm for step in (1, 2)]
+    assert first.scaler.get_scale() == 1024 and all(0.01 < norm < 1000 for norm in norms)
+    weights, tensors = first.state()
+    second.load(weights.items(), tensors.items())
+    assert second.scaler.state_dict() == first.scaler.state_dict() != GradScaler("cpu").state_dict()
+    second.update(batches[:1], 3)
+    assert second.scaler.get_scale() == 2048, "the third in a row without an overflow"
+
+
+def test_an_overflow_in_fp16_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    for loss, precision, level in (
+        (1.0, "fp16", "INFO"),
+        (math.nan, "fp16", "WARNING"),
+        (1.0, "bf16", "WARNING"),
+    ):
+        outcome = Outcome(False, {"total": loss}, 1.0, 1.0, math.inf, 0.1)
+        with caplog.at_level(logging.INFO):
+            loop.report_bad_update(["a"], outcome, TrainingState(precision))
+        assert caplog.records[-1].levelname == level
 
 
 FAULTS = """

@@ -34,6 +34,7 @@ TinyRun = Callable[..., RunConfig]
 @pytest.mark.parametrize(
     ("killed_at", "overrides"),
     [
+        pytest.param(4, ("train.steps=6", "train.precision=fp16"), marks=pytest.mark.slow),
         (4, ("train.steps=6",)),  # in the first epoch, a checkpoint behind
         # In the second epoch, with averaged weights.
         pytest.param(8, ("train.steps=9", "train.average_decay=0.9"), marks=pytest.mark.slow),
