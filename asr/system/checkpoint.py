@@ -80,7 +80,7 @@ def write_checkpoint(
                 save_file(tensors, temporary / name)
         (temporary / "config.yaml").write_text(dump_config(system.config), encoding="utf-8")
         system.tokenizer.save(temporary / "tokenizer.json")
-        (temporary / "state.json").write_text(json.dumps({**versions(), **state}, indent=2), encoding="utf-8")
+        (temporary / "state.json").write_text(dump_state(state), encoding="utf-8")
         for file in temporary.iterdir():
             _flush_to_disk(file)
         replaced = folder.with_name(f".{folder.name}.replaced.tmp")
@@ -97,6 +97,11 @@ def write_checkpoint(
             f"{folder}: cannot write this checkpoint ({reason}); those before it are as they were. "
             "Make room and run the same command again: it continues from the last one"
         ) from None
+
+
+def dump_state(state: Mapping[str, Any]) -> str:
+    """The text of state.json."""
+    return json.dumps({**versions(), **state}, indent=2)
 
 
 class BackgroundWriter(ThreadPoolExecutor):

@@ -23,12 +23,13 @@ import torch
 from asr.batches.loader import translate_worker_errors
 from asr.config import find_differences
 from asr.errors import UserError, shorten
-from asr.files import claim_folder, find_checkpoints
+from asr.files import claim_folder, find_checkpoints, replace_file
 from asr.models import Net
 from asr.system.checkpoint import (
     BackgroundWriter,
     average_weights,
     copy_tensors,
+    dump_state,
     find_commit,
     remove_unfinished,
     save_checkpoint,
@@ -84,6 +85,7 @@ class TrainingState:
     """Processes at the start of the training: without train.batches_per_update, the batches of an update."""
     data_hashes: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files that each setting names for utterances and texts."""
+    needs_validation: bool = False  # the one of this update failed, and the next start makes it
     bad_updates: int = 0  # updates in a row that were skipped because loss or gradient was not finite
     best: list[Ranked] = field(default_factory=list)  # the best checkpoints, the best first
     seconds: float = 0.0  # time spent on updates so far
@@ -161,7 +163,23 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
     since_log: list[Outcome] = []
     seconds_logged = state.seconds
 
+    def validate() -> None:
+        state.needs_validation = True
+        try:
+            with learner.using_weights():
+                scores = compute_dev_scores(system, data.dev.evaluation_batches(), process)
+        except UserError:  # the updates so far are not lost
+            save(output_dir, system, learner, state, writer)
+            raise
+        state.needs_validation = False
+        spent = {"audio_hours": state.audio_seconds / 3600, "training_seconds": state.seconds}
+        monitor.record(state.step, "dev", scores | spent)
+        rank_checkpoint(state, scores, settings.select_by, settings.keep_best)
+
     with StopSignal(process.is_main) as stop, BackgroundWriter() as writer:
+        if state.needs_validation:
+            validate()
+            save(output_dir, system, learner, state, writer)
         while state.step < settings.steps:
             for batches in data.epoch(state.epoch, state.batches_done, state.window):
                 started = time.monotonic()
@@ -187,15 +205,7 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
                         load.warn_of_waiting()
                 validates = state.step % settings.validate_every == 0 or is_last
                 if validates:
-                    try:
-                        with learner.using_weights():
-                            scores = compute_dev_scores(system, data.dev.evaluation_batches(), process)
-                    except UserError:  # the updates so far are not lost
-                        save(output_dir, system, learner, state, writer)
-                        raise
-                    spent = {"audio_hours": state.audio_seconds / 3600, "training_seconds": state.seconds}
-                    monitor.record(state.step, "dev", scores | spent)
-                    rank_checkpoint(state, scores, settings.select_by, settings.keep_best)
+                    validate()
                 is_stopped, num_skipped = sum_over_processes([stop.number, data.train.num_skipped], process)
                 data.train.require_few_skipped(num_skipped)
                 if validates or state.step % settings.save_every == 0 or is_stopped:
@@ -299,7 +309,10 @@ def save(
     files, stored = copy_tensors(system, weights, tensors), dataclasses.asdict(state)
 
     def write() -> None:
-        if not folder.exists():
+        if folder.exists():  # its validation failed, and was made up for
+            with replace_file(folder / "state.json") as file:
+                file.write(dump_state(stored).encode())
+        else:
             write_checkpoint(folder, system, stored, files)
         for old in find_checkpoints(output_dir):
             if old.name not in kept:

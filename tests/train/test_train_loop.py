@@ -332,10 +332,41 @@ def test_a_validation_that_fails_loses_no_update(
         raise UserError("dev cannot be read")
 
     monkeypatch.setattr(loop, "compute_dev_scores", fail)
-    for step in (1, 2):  # a restart continues behind it
+    for _ in range(2):
         with pytest.raises(UserError, match="dev cannot be read"):
             train(tiny_run("train.steps=3", "train.validate_every=1"))
-        assert load_state(find_checkpoints(tmp_path / "run")[-1])["step"] == step
+        assert load_state(find_checkpoints(tmp_path / "run")[-1])["step"] == 1
+
+
+@pytest.mark.parametrize(("validate_every", "failed"), [(4, 1), (2, 2), (2, 1)])
+def test_a_validation_that_failed_is_made_up_for(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validate_every: int, failed: int
+) -> None:
+    """The last one, without and with one before it, or one in between."""
+    settings = ("train.steps=4", f"train.validate_every={validate_every}", "train.keep_best=1")
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole", *settings))
+    original, calls = loop.compute_dev_scores, iter(range(1, 9))
+
+    def fail_once(*arguments: Any) -> dict[str, float]:
+        if next(calls) == failed:
+            raise UserError("dev cannot be read")
+        return original(*arguments)
+
+    monkeypatch.setattr(loop, "compute_dev_scores", fail_once)
+    with pytest.raises(UserError, match="dev cannot be read"):
+        train(tiny_run(*settings))
+    repaired = train(tiny_run(*settings))
+    assert_equal_bits(whole, repaired)
+    assert load_state(whole)["dev_scores"] == load_state(repaired)["dev_scores"]
+    for kind in ("dev", "model"):
+        ours, theirs = (read_log(tmp_path / name, kind) for name in ("whole", "run"))
+        assert [(line["step"], line["loss"]) for line in ours] == [
+            (line["step"], line["loss"]) for line in theirs
+        ]
+    kept = [[folder.name for folder in find_checkpoints(tmp_path / name)] for name in ("whole", "run")]
+    assert kept[0] == kept[1]
+    states = [load_state(find_checkpoints(tmp_path / name)[-1]) for name in ("whole", "run")]
+    assert states[0]["best"] == states[1]["best"] and not states[1]["needs_validation"]
 
 
 @pytest.mark.parametrize("name", ["train", "dev"])
