@@ -16,7 +16,7 @@ LABEL_SIZE = 8  # points
 def draw_learning_curve(path: Path, panels: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]) -> None:
     """Write a PNG: side by side each measure over updates, with a line for each name."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     figure = Figure(figsize=(5 * len(panels), 3.6), layout="constrained")
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
@@ -27,8 +27,9 @@ def draw_learning_curve(path: Path, panels: Mapping[str, Mapping[str, Sequence[t
             dashes = ("-", "--", ":")[number // len(COLORS) % 3]  # more lines than colors
             axes.plot(steps, values, label=name, markersize=3, linestyle=dashes, **style)
         axes.set(ylabel=measure, xlabel="updates")
-        if measure in ("wer", "cer"):  # fractions in log.jsonl; a decoder that repeats itself has no limit
-            axes.set(ylabel=f"{measure.upper()} (%)", ylim=(0, min(1, axes.get_ylim()[1])))
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        if measure in ("wer", "cer"):  # fractions in log.jsonl
+            axes.set(ylabel=f"{measure.upper()} (%)", ylim=(0, axes.get_ylim()[1]))
             axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
         axes.grid(alpha=0.3)
         axes.legend(fontsize=LABEL_SIZE)

@@ -91,9 +91,7 @@ def draw_pictures(experiment: Experiment, runs: Sequence[PlannedRun], results: R
     }
     if curves:
         draw_learning_curve(folder / "curves.png", {"wer": curves})
-        pictures["curves.png"] = (
-            "WER on dev by update, of the first run of each system. The axis ends at 100 %."
-        )
+        pictures["curves.png"] = "WER on dev by update, of the first run of each system."
     ordered = sorted(read_manifest(experiment.data_dir / "dev.jsonl"), key=lambda one: (one.duration, one.id))
     shown = ordered[len(ordered) // 2]
     recording = Recording(shown.audio, shown.id, shown.start, shown.duration, shown.channel_index)

@@ -180,8 +180,8 @@ class TrainConfig(Config):
     """Batches of an update, of all processes together; null: one for each process of the first start. More
     of them than processes are done one after the other (gradient accumulation)."""
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
-    """Precision of matrix products. auto: bf16 where the processor has instructions for it, else float32. fp16
-    is for GPUs that have no bf16: it scales the loss, and skips an update if gradients overflow."""
+    """Precision of matrix products. auto: bf16 where the processor has instructions for it, else float32.
+    fp16 is for GPUs that have no bf16: it scales the loss, and skips an update if gradients overflow."""
     average_decay: float | None = pydantic.Field(default=None, gt=0, lt=1)
     """Use a moving average of the weights (0.999, say) to validate and as the result; null: the weights."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

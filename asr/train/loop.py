@@ -49,7 +49,7 @@ from asr.train.distributed import (
     wait_for_all,
 )
 from asr.train.learner import Learner, Outcome, Precision, choose_precision, keep_freed_memory
-from asr.train.monitor import Callback, Monitor, compute_means, draw_log, read_log, show_progress
+from asr.train.monitor import Callback, Monitor, compute_means, read_log, show_progress
 from asr.train.preparation import TrainingData, find_last_checkpoint, hash_data, prepare_system
 
 logger = logging.getLogger(__name__)
@@ -123,14 +123,15 @@ def train_model(
     `SystemExit(143)` once a checkpoint is written.
     """
     config = config if isinstance(config, RunConfig) else RunConfig.load(config, overrides)
-    folder = train(config, callback)
-    if is_main_process():
-        draw_log(Path(config.output_dir), config.train.select_by)
+    folder = train(config, callback, draws=True)
+    curve = folder.parent / "learning_curve.png"
+    if is_main_process() and curve.is_file():
+        logger.info("learning curve: %s", curve)
     return Run(folder)
 
 
-def train(config: RunConfig, callback: Callback | None = None) -> Path:
-    """Train as `train_model` does, without the plot."""
+def train(config: RunConfig, callback: Callback | None = None, *, draws: bool = False) -> Path:
+    """Train as `train_model` does; `draws`: a learning curve at each validation, as it does."""
     find_commit()  # before anything changes in the checkout
     process = start_process(config.train.device)
     try:
@@ -144,12 +145,12 @@ def train(config: RunConfig, callback: Callback | None = None) -> Path:
                 remove_unfinished(Path(config.output_dir))
             stack.enter_context(translate_worker_errors())
             stack.enter_context(show_progress())
-            return _train(config, process, callback)
+            return _train(config, process, callback, draws)
     finally:
         stop_process()
 
 
-def _train(config: RunConfig, process: Process, callback: Callback | None) -> Path:
+def _train(config: RunConfig, process: Process, callback: Callback | None, draws: bool) -> Path:
     output_dir, settings = Path(config.output_dir), config.train
     torch.manual_seed(config.seed)  # the same first weights in all processes
     system = prepare_system(config, process)
@@ -158,7 +159,7 @@ def _train(config: RunConfig, process: Process, callback: Callback | None) -> Pa
     state.longest_seconds = data.train.longest_seconds
     learner.try_batch(data.train.largest_batch())
     logger.info("%s", describe(system, process))
-    monitor = Monitor(system.config, state.step, is_main=process.is_main, callback=callback)
+    monitor = Monitor(system.config, state.step, is_main=process.is_main, callback=callback, draws=draws)
     load = LoadWatch()
     since_log: list[Outcome] = []
     seconds_logged = state.seconds

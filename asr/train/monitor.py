@@ -55,9 +55,16 @@ class Monitor:
     """
 
     def __init__(
-        self, config: RunConfig, start_step: int, *, is_main: bool, callback: Callback | None = None
+        self,
+        config: RunConfig,
+        start_step: int,
+        *,
+        is_main: bool,
+        callback: Callback | None = None,
+        draws: bool = False,
     ) -> None:
         self.is_main = is_main
+        self._selects_by = config.train.select_by if draws else None
         self._path = Path(config.output_dir) / "log.jsonl"
         self._start_step, self._num_steps, self._started = start_step, config.train.steps, time.monotonic()
         self._callbacks = [] if callback is None else [callback]
@@ -87,6 +94,8 @@ class Monitor:
                 self._callbacks.remove(callback)
                 message = "the callback failed (%s: %s); training continues; log.jsonl has everything"
                 logger.warning(message, type(error).__name__, error)
+        if kind == "dev" and self._selects_by is not None:
+            draw_log(self._path.parent, self._selects_by)
 
     def _describe_time_left(self, step: int) -> str:
         done, left = step - self._start_step, self._num_steps - step
@@ -153,9 +162,7 @@ def draw_log(output_dir: Path, select_by: str) -> None:
     try:
         draw_learning_curve(path, curves)
     except UserError as error:
-        logger.warning("%s", error)  # the training is done nonetheless
-    else:
-        logger.info("learning curve: %s", path)
+        logger.warning("%s", error)  # the training goes on nonetheless
 
 
 def drop_repeated_rates(scores: Mapping[str, Any]) -> dict[str, Any]:

@@ -116,6 +116,31 @@ def test_the_learning_curve_is_that_of_the_log(
     assert "not a regular file" in caplog.text, "a picture that fails stops nothing"
 
 
+def test_the_learning_curve_is_drawn_at_each_validation(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(
+        monitor, "draw_learning_curve", lambda path, panels: drawn.append(panels["wer"]["dev"])
+    )
+    settings = ("train.steps=3", "train.validate_every=1")
+    train_model(tiny_run(*settings))
+    assert [[step for step, _ in points] for points in drawn] == [[1], [1, 2], [1, 2, 3]]
+    train(tiny_run(*settings, "train.steps=4"))
+    assert len(drawn) == 3, "train draws only if asked to"
+
+
+def test_axes_of_the_learning_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole updates, also of few; no point is outside, nor its marker on the border."""
+    drawn: list[Any] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.extend(self.axes))
+    for highest in (1.0, 7.15):
+        DRAW(tmp_path / "a.png", {"wer": {"dev": [(1, highest), (3, 0.5)]}})
+    for axes, highest in zip(drawn, (1.0, 7.15), strict=True):
+        assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 1.02 * highest
+        assert all(step == int(step) for step in axes.get_xticks())
+
+
 def test_means_and_speeds_since_the_last_line() -> None:
     outcomes = [
         Outcome(is_finite, {"total": 2 * tokens}, tokens, tokens, gradient_norm=3.0, learning_rate=0.1)
