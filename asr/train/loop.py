@@ -12,7 +12,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -50,7 +50,7 @@ from asr.train.distributed import (
 )
 from asr.train.learner import Learner, Outcome, Precision, choose_precision, keep_freed_memory
 from asr.train.monitor import Callback, Monitor, compute_means, read_log, show_progress
-from asr.train.preparation import TrainingData, find_last_checkpoint, hash_data, prepare_system
+from asr.train.preparation import TrainingData, find_last_checkpoint, hash_data, prepare_system, require_data
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,11 @@ def train(config: RunConfig, callback: Callback | None = None, *, draws: bool = 
             keep_freed_memory()
         with report_error_once(process), contextlib.ExitStack() as stack:
             if process.is_main:
+                require_data(config)
+                is_new = not Path(config.output_dir).exists()
                 stack.enter_context(claim_folder(config.output_dir))
+                if is_new:
+                    stack.enter_context(remove_failed_start(Path(config.output_dir)))
                 remove_unfinished(Path(config.output_dir))
             stack.enter_context(translate_worker_errors())
             stack.enter_context(show_progress())
@@ -222,6 +226,17 @@ def _train(config: RunConfig, process: Process, callback: Callback | None, draws
         wait_for_checkpoint(writer, process)
         stop.restore_interrupt()  # from here on nothing is lost
         return finish(output_dir, system, learner, data, state, monitor)
+
+
+@contextlib.contextmanager
+def remove_failed_start(folder: Path) -> Iterator[None]:
+    """Remove the new folder of a run that ends with an error before anything is logged or saved."""
+    try:
+        yield
+    except BaseException:
+        if not (folder / "log.jsonl").exists() and not find_checkpoints(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 # --- start and end ------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from asr.batches.order import ProcessShare, hash_names
 from asr.config import Config, find_differences
 from asr.data.manifest import Manifest
 from asr.data.packed import (
+    INDEX_NAME,
     hash_file_or_shards,
     is_shards,
     open_shards,
@@ -28,9 +30,10 @@ from asr.data.packed import (
     read_sentences,
     read_text_file,
 )
+from asr.data.storage import is_address
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
-from asr.files import find_checkpoints, find_family, find_model
+from asr.files import find_checkpoints, find_family, find_model, find_shipped
 from asr.models import ModelConfig, Net, build_model, require_memory
 from asr.models.encoders import make_frame_times, subsampled_lengths
 from asr.models.speech_model import is_low_rank
@@ -203,6 +206,23 @@ def prepare_system(config: RunConfig, process: Process) -> System[Net]:
     require_memory(config.model, front_end.num_features, len(tokenizer))
     model = build_model(config.model, front_end.num_features, len(tokenizer))
     return System(config, tokenizer, front_end, model)
+
+
+def require_data(config: RunConfig) -> None:
+    """Check that the files are there; name the setting of one that is not, and what makes it."""
+    for name, path in [*config.data.named_paths, *(("text", path) for path in config.data.text)]:
+        recipe = Path(path).absolute().parent.name
+        if is_address(path):
+            continue
+        if not os.path.exists(path):
+            has_recipe = os.path.exists(find_shipped(f"recipes/{recipe}/recipe.py"))
+            remedy = f"run `asr recipe run {recipe} --stage prepare`, or " * has_recipe + "correct the path"
+            raise UserError(f"data.{name} = {path}: not found from {os.getcwd()}; {remedy}")
+        if os.path.isdir(path) and not os.path.exists(os.path.join(path, INDEX_NAME)):
+            raise UserError(
+                f"data.{name} = {path}: a folder without {INDEX_NAME}, so not one of shards; make a manifest "
+                f"of its recordings and texts by `asr manifest convert {path} {name}.jsonl`, and give that"
+            )
 
 
 def hash_data(config: RunConfig) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -130,7 +131,7 @@ def test_a_dev_set_of_another_script_or_without_text_stops_before_anything_is_wr
     dev = rewrite(tones / "dev.jsonl", tmp_path / "dev.jsonl", change)
     with pytest.raises(UserError, match=message):
         train(tiny_run(dev))
-    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+    assert not (tmp_path / "run").exists()
     if "data.max_unknown" in message:
         assert load_or_train_tokenizer(tiny_run(dev, "data.max_unknown=1"))
 
@@ -242,6 +243,7 @@ def test_only_ctc_leaves_texts_out_that_have_more_tokens_than_steps(tiny_run: Ti
     [
         "data.train={}",
         "data.dev={}",
+        "data.text=[{}]",
         "start_from={}",
         "augment.noise={{kinds: [recorded], recordings: {}, probability: 1}}",
     ],
@@ -249,6 +251,37 @@ def test_only_ctc_leaves_texts_out_that_have_more_tokens_than_steps(tiny_run: Ti
 def test_a_missing_file_is_named(tiny_run: TinyRun, setting: str) -> None:
     with pytest.raises(UserError, match="no/such/file: "):
         train(tiny_run(setting.format("no/such/file")))
+
+
+def test_data_that_is_not_there_is_named_with_its_remedy(tiny_run: TinyRun, tmp_path: Path) -> None:
+    for path, remedy in (
+        ("data/digits/no.jsonl", "run `asr recipe run digits --stage prepare`, or correct the path"),
+        ("data/none/no.jsonl", f"not found from {Path.cwd()}; correct the path"),
+        (f"{tmp_path}", f"`asr manifest convert {tmp_path} train.jsonl`"),
+    ):
+        with pytest.raises(UserError, match=re.escape(f"data.train = {path}: ")) as caught:
+            train(tiny_run(f"data.train={path}"))
+        assert remedy in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_failed_start_leaves_no_folder(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But what was there before stays, and what was logged or saved."""
+    folder = tmp_path / "run"
+    rules = ("text.training=[lowercase]", "data.max_unknown=1")  # refused once the tokenizer is written
+    with pytest.raises(UserError, match="WER would be"):
+        train(tiny_run(*rules))
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "notes.txt").touch()
+    with pytest.raises(UserError, match="WER would be"):
+        train(tiny_run(*rules))
+    assert (folder / "notes.txt").exists()
+    shutil.rmtree(folder)
+    run_until_killed(monkeypatch, 2, lambda: train(tiny_run("train.log_every=1")))
+    assert (folder / "log.jsonl").exists()
 
 
 @pytest.mark.slow
