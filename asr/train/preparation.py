@@ -50,6 +50,10 @@ MAX_WRONG_BY_RULES = 0.5  # of the words of dev
 MAX_SAMPLED_TEXTS = 100_000
 
 
+MAX_CAPITALS = 0.5  # of the texts
+MANY_TOKENS = 1.2  # for capitals, as a multiple of those for the same texts in lower case
+
+
 class TrainingData:
     """The batches of a run, as the training loop requests them."""
 
@@ -267,6 +271,8 @@ def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
     else:
         tokenizer = train_tokenizer(config, texts) if taken is None else taken
     report_unknown_tokens(config, tokenizer, texts)
+    if taken is not None:
+        warn_of_capitals(config, tokenizer, texts)
     if not path.exists():
         tokenizer.save(path)
         logger.info("%s: %d tokens", path, len(tokenizer))
@@ -319,6 +325,20 @@ def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer, texts: Iterab
                 f"data.max_unknown = {config.data.max_unknown:g}: another case or script than in the texts "
                 "it was learned from? Normalize both by the rules of text.training, or raise data.max_unknown"
             )
+
+
+def warn_of_capitals(config: RunConfig, tokenizer: Tokenizer, texts: Sequence[str]) -> None:
+    """Warn of texts in capitals if the tokenizer of `start_from` splits them into more tokens."""
+    capitals = [text for text in texts if text.isupper()]
+    share = len(capitals) / len(texts)
+    own = sum(len(tokenizer.encode(text)) for text in capitals[:1000])
+    lower = sum(len(tokenizer.encode(text.lower())) for text in capitals[:1000])
+    if share > MAX_CAPITALS and own > MANY_TOKENS * lower:
+        logger.warning(
+            "%s: %.0f%% of the texts are all capitals. start_from = %s was trained on another case: it needs "
+            "%.1f times the tokens for them. Add lowercase to text.training and text.scoring",
+            config.data.train_name, 100 * share, config.start_from, own / lower,
+        )  # fmt: skip
 
 
 def log_unknown_share(path: str, share: float) -> None:

@@ -17,8 +17,9 @@ from training_examples import assert_equal_bits, run_until_killed
 from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
 from asr.system import RunConfig, load_system, save_checkpoint
+from asr.text import Tokenizer, TokenizerConfig
 from asr.train import Process, TrainingData, load_or_train_tokenizer, prepare_system, train
-from asr.train.preparation import check_dev
+from asr.train.preparation import check_dev, warn_of_capitals
 
 TinyRun = Callable[..., RunConfig]
 PROCESS = Process(0, 1, torch.device("cpu"))
@@ -282,6 +283,24 @@ def test_a_failed_start_leaves_no_folder(
     shutil.rmtree(folder)
     run_until_killed(monkeypatch, 2, lambda: train(tiny_run("train.log_every=1")))
     assert (folder / "log.jsonl").exists()
+
+
+def test_texts_in_capitals_for_a_model_of_lower_case(
+    tiny_run: TinyRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not where it was trained on capitals too, nor where most texts are not in capitals."""
+    lower, capitals = ["one two six ten", "ten one"], ["ONE TWO SIX TEN", "TEN ONE"]
+    both = Tokenizer.train(TokenizerConfig(), lower + capitals)
+    learned = TokenizerConfig(type="bpe", vocab_size=37)
+    tokenizer = Tokenizer.train(learned, lower * 100 + ["O N E T W S I X"])
+    config = tiny_run("start_from=first")
+    warn_of_capitals(config, both, capitals)
+    warn_of_capitals(config, tokenizer, capitals + lower)
+    assert not caplog.text
+    warn_of_capitals(config, tokenizer, capitals * 2 + lower)
+    own, others = (sum(len(tokenizer.encode(text)) for text in texts) for texts in (capitals, lower))
+    assert "67% of the texts are all capitals. start_from = first" in caplog.text
+    assert f"needs {own / others:.1f} times the tokens" in caplog.text and own > 2 * others
 
 
 @pytest.mark.slow

@@ -140,6 +140,13 @@ def test_a_bias_on_attention_is_of_the_tokens_and_not_of_the_prompt(run: BuildRu
     torch.testing.assert_close(biased[0], expected / expected.sum(-1, keepdim=True), rtol=1e-4, atol=1e-6)
 
 
+def test_texts_in_capitals_are_a_warning(run: BuildRun, caplog: pytest.LogCaptureFixture) -> None:
+    prepare(run())
+    assert "all capitals" not in caplog.text
+    prepare(run("text.training=[uppercase]", "output_dir=" + run().output_dir + "2"))
+    assert "100% of the texts are all capitals" in caplog.text and "Add lowercase" in caplog.text
+
+
 def test_an_english_model_and_an_encoder_alone(run: BuildRun, tmp_path: Path) -> None:
     """Without a decoder of Whisper's, the tokens are those of the training texts, and their layers are new."""
     config = run("model.decoder=null", "model.ctc_weight=1.0", "tokenizer.type=characters")
