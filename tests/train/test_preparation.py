@@ -185,28 +185,20 @@ def test_rules_that_make_every_word_wrong_are_refused(tiny_run: TinyRun) -> None
     train(tiny_run(*settings, "text.scoring=[lowercase]", "train.steps=1"))
 
 
-@pytest.mark.parametrize(("num_wrong", "is_refused"), [(5, False), (6, True)])
-def test_rules_that_make_most_words_wrong_are_refused(
-    tiny_run: TinyRun,
-    tones: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    num_wrong: int,
-    is_refused: bool,
+def test_rules_may_make_half_of_the_words_wrong(
+    tiny_run: TinyRun, tmp_path: Path, tones: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    texts = iter(["ONE TWO"] * num_wrong + ["one two"] * (10 - num_wrong))
-    utterances = [*read_manifest(tones / "dev.jsonl")] * 2
-    copies = [
-        item.model_copy(update={"id": f"{n}", "text": next(texts)}) for n, item in enumerate(utterances)
-    ]
-    write_manifest(tmp_path / "dev.jsonl", copies)
-    config = tiny_run("text.training=[lowercase]", "data.max_unknown=1", f"data.dev={tmp_path}/dev.jsonl")
-    if is_refused:
-        with pytest.raises(UserError, match=r"WER would be 60\.0%"):
-            check_dev(config, None)
-    else:
+    config = tiny_run("text.training=[lowercase]", f"data.dev={tmp_path}/dev.jsonl")
+    rewrite(
+        tones / "dev.jsonl", tmp_path / "dev.jsonl", lambda text: "ONE TWO SIX TEN TEN one two six ten ten"
+    )
+    check_dev(config, None)
+    assert "WER would be 50.0%" in caplog.text
+    rewrite(
+        tones / "dev.jsonl", tmp_path / "dev.jsonl", lambda text: "ONE TWO SIX TEN TEN TEN one two six ten"
+    )
+    with pytest.raises(UserError, match=r"WER would be 60\.0%"):
         check_dev(config, None)
-        assert "WER would be 50.0%" in caplog.text
 
 
 def test_shared_and_doubled_ids_are_said(
