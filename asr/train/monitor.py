@@ -162,7 +162,7 @@ def draw_log(output_dir: Path, select_by: str) -> None:
     try:
         draw_learning_curve(path, curves)
     except UserError as error:
-        logger.warning("%s", error)  # the training goes on nonetheless
+        logger.warning("%s", error)  # the training continues
 
 
 def drop_repeated_rates(scores: Mapping[str, Any]) -> dict[str, Any]:

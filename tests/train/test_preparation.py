@@ -280,7 +280,6 @@ def test_a_failed_start_leaves_no_folder(
 def test_texts_in_capitals_for_a_model_of_lower_case(
     tiny_run: TinyRun, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not where it was trained on capitals too, nor where most texts are not in capitals."""
     lower, capitals = ["one two six ten", "ten one"], ["ONE TWO SIX TEN", "TEN ONE"]
     both = Tokenizer.train(TokenizerConfig(), lower + capitals)
     learned = TokenizerConfig(type="bpe", vocab_size=37)

@@ -363,9 +363,9 @@ def test_a_validation_that_failed_is_made_up_for(
         assert [(line["step"], line["loss"]) for line in ours] == [
             (line["step"], line["loss"]) for line in theirs
         ]
-    kept = [[folder.name for folder in find_checkpoints(tmp_path / name)] for name in ("whole", "run")]
-    assert kept[0] == kept[1]
-    states = [load_state(find_checkpoints(tmp_path / name)[-1]) for name in ("whole", "run")]
+    whole_kept, kept = (find_checkpoints(tmp_path / name) for name in ("whole", "run"))
+    assert [folder.name for folder in whole_kept] == [folder.name for folder in kept]
+    states = [load_state(folders[-1]) for folders in (whole_kept, kept)]
     assert states[0]["best"] == states[1]["best"] and not states[1]["needs_validation"]
 
 
