@@ -32,7 +32,6 @@ from asr.errors import UserError
 
 if TYPE_CHECKING:
     from asr.audio.segmentation import Recording
-    from asr.scale.output_folder import OutputFolder
     from asr.scale.ray_pool import PoolOptions
     from asr.system.run_config import DecodingResources
     from asr.transcription.arguments import TranscriptionSettings
@@ -326,7 +325,7 @@ def _transcribe(
     from asr.transcripts.transcript import Segment, TranscriptStream, format_transcript
 
     folder, stream, subtitles = None, None, job.settings.subtitles
-    todo, faults, num_done = recordings, dict[str, str](), 0
+    todo, faults, num_done = recordings, dict[str, tuple[str, str]](), 0
     if args.output_dir is None:
         stream = TranscriptStream(formats[0], subtitles, several=len(recordings) > 1)
         _escape_what_cannot_be_shown()
@@ -336,11 +335,10 @@ def _transcribe(
 
         is_elsewhere = pool is not None and pool.address is not None
         folder, job = open_folder(args.output_dir, formats, job, is_elsewhere)
-        # On Ray, a whole unit would be done again for each fault of an earlier call.
-        todo, faults = folder.find_work(recordings, repeats_faults=pool is None)
+        todo, faults = folder.find_work(recordings)
         num_done = len(recordings) - len(todo) - len(faults)
     seconds = {recording.name: measure_recording(recording) for recording in todo}
-    tally = Tally(folder, num_done)
+    tally = Tally(num_done)
     with contextlib.ExitStack() as opened:
         events: Iterable[Event] = ()
         if folder is not None and pool is not None:
@@ -357,7 +355,8 @@ def _transcribe(
         progress = opened.enter_context(AudioProgress(sum(seconds.values())))
         for recording in recordings:
             if recording.name in faults:
-                tally.fail(recording, faults[recording.name])
+                kind, message = faults[recording.name]
+                tally.fail(recording, message, kind)
         done = 0.0  # seconds of the recording that is on its way
         for recording, result in events:
             if isinstance(result, Segment):
@@ -371,7 +370,9 @@ def _transcribe(
             progress.advance(max(0.0, length - done))
             done = 0.0
             if isinstance(result, UserError):
-                tally.fail(recording, str(result))
+                message = tally.fail(recording, str(result))
+                if folder is not None:
+                    folder.note_fault(recording, message)
                 continue
             try:
                 if folder is not None:
@@ -422,8 +423,7 @@ def _transcribe_here(
 class Tally:
     """Counts of the outcomes, and what is told of each recording."""
 
-    def __init__(self, folder: OutputFolder | None, num_done: int) -> None:
-        self._folder = folder
+    def __init__(self, num_done: int) -> None:
         self._counts = Counter({"finished before": num_done})
         self._seconds = 0.0
 
@@ -442,25 +442,25 @@ class Tally:
         else:
             self._counts["transcribed"] += 1
 
-    def fail(self, recording: Recording, message: str, kind: str = "failed") -> None:
+    def fail(self, recording: Recording, message: str, kind: str = "failed") -> str:
+        """Log and count a failure. Returns the message, which names the file."""
         path = str(recording.path)
         message = message.replace(str(Path(path)), path)  # Path writes memory:/bucket for memory://bucket
         message = message if path in message else f"{path}: {message}"
         self._counts[kind] += 1
-        if self._folder is not None and kind == "failed":
-            self._folder.note_fault(recording, message)
         logger.error("%s", message)
+        return message
 
     def finish(self, elapsed: float) -> int:
         """Log what was done. Returns the exit status."""
-        kinds = ("finished before", "incomplete", "failed", "out of domain", "doubtful")
+        kinds = ("finished before", "incomplete", "failed", "failed before", "out of domain", "doubtful")
         parts = [f"{self._counts[kind]} {kind}" for kind in kinds if self._counts[kind]]
         summary = ", ".join([f"{self._counts['transcribed']} transcribed", *parts])
         if self._seconds:
             speed = self._seconds / max(elapsed, 1e-9)
             summary += f"; {self._seconds:.1f} s of audio in {elapsed:.1f} s, {speed:.1f} x real time"
         logger.info("%s", summary)
-        return 1 if self._counts["incomplete"] or self._counts["failed"] else 0
+        return 1 if any(self._counts[kind] for kind in ("incomplete", "failed", "failed before")) else 0
 
 
 def _escape_what_cannot_be_shown() -> None:

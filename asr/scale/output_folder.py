@@ -80,35 +80,41 @@ class OutputFolder:
         outputs = map(self._relative, self.paths(recording).values())
         return all(output in made and made[output] == stamp_file(self.folder / output) for output in outputs)
 
-    def find_work(
-        self, recordings: Sequence[Recording], repeats_faults: bool
-    ) -> tuple[list[Recording], dict[str, str]]:
-        """Find those that are to do, and by name what is wrong with those that cannot be done.
+    def find_work(self, recordings: Sequence[Recording]) -> tuple[list[Recording], dict[str, tuple[str, str]]]:
+        """Find those that are to do, and by name what is wrong with the others: the kind of failure, a message.
 
-        Without `repeats_faults`, what an earlier call of the same settings could not do is not tried again.
+        Audio that an earlier call with the same settings could not read is not read again until it changes.
         """
-        todo, faults = [], dict[str, str]()
+        todo, faults = [], dict[str, tuple[str, str]]()
         for recording in recordings:
             if self.is_done(recording):
                 continue
-            fault = None if repeats_faults else self.find_fault(recording)
             try:
                 self.require_free(recording)
             except UserError as error:
-                fault = fault or str(error)
-            if fault is None:
-                todo.append(recording)
+                faults[recording.name] = "failed", str(error)
+                continue
+            if fault := self.find_fault(recording):
+                again = "not read again, as it has not changed since; `touch` it to try again"
+                faults[recording.name] = "failed before", f"{fault} ({again})"
             else:
-                faults[recording.name] = fault
+                todo.append(recording)
         return todo, faults
 
     def find_fault(self, recording: Recording) -> str | None:
-        """Why an earlier call of the same settings could not transcribe it, or not all of it."""
+        """Why an earlier call with the same settings could not transcribe it, or only a part, which is there."""
         line = self._newest.get(recording.name, {})
-        return line.get("fault") if self._is_same(line, recording) else None
+        made = line.get("outputs") or {}
+        outputs = map(self._relative, self.paths(recording).values()) if made else ()
+        is_there = all(stamp_file(self.folder / output) == made.get(output, 0) for output in outputs)
+        return line.get("fault") if is_there and self._is_same(line, recording) else None
 
     def note_fault(self, recording: Recording, message: str) -> None:
-        self._add(self._describe(recording) | {"fault": message})
+        """Remember what is wrong with audio; a file that cannot even be opened may be readable next time."""
+        with contextlib.suppress(OSError, ValueError):
+            if not isinstance(recording.content, ByteRange):
+                open(recording.path, "rb").close()
+            self._add(self._describe(recording) | {"fault": message})
 
     def write(
         self, recording: Recording, contents: Mapping[str, str], seconds: float, fault: str = ""

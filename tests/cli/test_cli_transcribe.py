@@ -25,7 +25,7 @@ from system_examples import WORDS, save_talker
 
 from asr import cli
 from asr.audio import Recording
-from asr.cli.transcribe_command import Tally
+from asr.cli.transcribe_command import Tally, TranscriptionJob
 from asr.scale import JOURNAL, STATE, output_folder
 from asr.transcription import Recognizer, transcribe as sequence
 from asr.transcripts import WRITERS, Segment, Transcript
@@ -550,16 +550,39 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_recording(name: str, run: Run, tmp_path: Path) -> None:
-    """What is there is written, what is missing is said, and the next call tries again."""
-    message = DAMAGED[name]
-    path = str(HOSTILE_AUDIO[name].build(tmp_path))
-    for _ in range(2):
-        done = run(path, "--output-dir", "out", "--format", "json")
-        assert done.status == 1 and message in done.said
-        assert "0 transcribed, 1 incomplete; " in done.said
+def test_a_damaged_recording(
+    name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there is written, and what is missing is said, by later calls too, which do not read it again."""
+    message, path = DAMAGED[name], HOSTILE_AUDIO[name].build(tmp_path)
+    words = [str(path), "--output-dir", "out", "--format", "json"]
+    done = run(*words)
+    assert done.status == 1 and message in done.said
+    assert "0 transcribed, 1 incomplete; " in done.said
     (record,) = map(json.loads, listing().values())
     assert is_text(record["text"]) and message in record["warnings"][0]
+    with monkeypatch.context() as patched:
+        patched.setattr(TranscriptionJob, "load", lambda *_: pytest.fail("read again"))
+        again = run(*words)
+    assert again.status == 1 and "0 transcribed, 1 failed before" in again.said
+    assert message in again.said and "not read again, as it has not changed" in again.said
+    for change in (lambda: os.utime(path), lambda: next(Path("out").glob("*.json")).unlink()):
+        change()
+        assert "0 transcribed, 1 incomplete; " in run(*words).said
+    assert "0 transcribed, 1 incomplete; " in run(*words, "--format", "txt").said
+
+
+def test_what_cannot_be_read_is_not_read_again_until_it_changes(run: Run, audio: Path) -> None:
+    good = Path("a.wav").read_bytes()
+    Path("a.wav").write_bytes(b"RIFF")
+    words = ["a.wav", "none.wav", "--output-dir", "out"]
+    assert "0 transcribed, 2 failed" in run(*words).said
+    again = run(*words)
+    assert again.status == 1 and "0 transcribed, 1 failed, 1 failed before" in again.said
+    assert "a.wav: " in again.said and "none.wav: cannot read the file" in again.said
+    Path("a.wav").write_bytes(good)
+    Path("none.wav").write_bytes(good)
+    assert "2 transcribed" in run(*words).said
 
 
 @pytest.mark.parametrize(
@@ -569,7 +592,7 @@ def test_a_damaged_recording(name: str, run: Run, tmp_path: Path) -> None:
 def test_a_recording_without_text_is_said(
     warnings: tuple[str, ...], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tally = Tally(None, 0)
+    tally = Tally(0)
     segments = tuple(Segment(0, 1, "", warnings=(warning,)) for warning in warnings)
     tally.take(Recording("weak.wav", "weak"), Transcript("", "", 1.0, segments))
     tally.take(Recording("good.wav", "good"), Transcript("", "", 1.0, (Segment(0, 1, "A"),)))

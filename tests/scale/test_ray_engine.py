@@ -127,7 +127,7 @@ def test_outputs_are_those_of_one_process(corpus: Path, expected: dict[str, byte
 
     process = start(corpus, "ray", "--engine", "ray")  # nothing is left; the faults are told again
     _, said = process.communicate(timeout=300)
-    assert process.returncode == 1 and "0 transcribed, 40 finished before, 2 failed" in said, said
+    assert process.returncode == 1 and "0 transcribed, 40 finished before, 2 failed before" in said, said
     assert "worker" not in said and read_outputs(corpus / "ray") == expected
 
 
