@@ -22,6 +22,7 @@ from asr.errors import UserError, suggest
 logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
+MAX_CONNECT_SECONDS = 0.9
 # gzip packs text to a tenth, seldom to a hundredth; a bomb has a thousand times its size.
 MAX_EXPANSION = 200
 MAX_FREE_EXPANSION = 10_000_000  # bytes that any gzip file may unpack to
@@ -171,14 +172,47 @@ def fetch_model(
             folder = Path(snapshot_download(name, allow_patterns=[*patterns], local_files_only=True))
             if is_complete(folder):
                 return folder
+        if problem := find_network_problem():
+            raise UserError(f"{name}: no such file or folder, nor in the cache, and {problem}{hint}")
         announce()
         return Path(snapshot_download(name, allow_patterns=[*patterns]))
+    except UserError:
+        raise
     except Exception as error:  # network, hub and disk fail in many ways
         reason = str(error).split("\n")[0][:200]
         raise UserError(
             f"{name}: no such file or folder, nor in the cache, and the hub does not have it "
             f"({type(error).__name__}: {reason}){hint}"
         ) from None
+
+
+def find_network_problem() -> str:
+    """Say why the hub cannot be reached, within a second: its own client waits for minutes; "" if it can."""
+    import socket
+    import threading
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies
+
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set, so nothing is fetched"
+    hub = urlsplit(constants.ENDPOINT)
+    if getproxies() or hub.hostname is None:  # a proxy may reach what this machine cannot
+        return ""
+    address = hub.hostname, hub.port or (80 if hub.scheme == "http" else 443)
+    reached = threading.Event()
+
+    def connect() -> None:
+        with contextlib.suppress(OSError):
+            socket.create_connection(address, MAX_CONNECT_SECONDS).close()
+            reached.set()
+
+    # Looking a name up has no limit of its own, so it goes on in a thread that nobody waits for.
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(MAX_CONNECT_SECONDS)
+    return "" if reached.is_set() else f"there is no network: {hub.hostname} cannot be reached"
 
 
 @contextlib.contextmanager

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import socket
 import struct
+import threading
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +24,7 @@ from whisper_examples import SIZES, VOCABULARY, make_weights, write_huggingface
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.files import find_family
+from asr.files import find_family, find_network_problem
 from asr.whisper import find_files, load_whisper, rename_weights
 
 WEIGHTS = make_weights()
@@ -117,6 +120,49 @@ def test_a_name_on_the_hub_is_found_in_the_cache(
     torch.testing.assert_close(weight, WEIGHTS["decoder.token_embedding.weight"])
 
 
+def test_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The message says so within a second, and the hub's client, which retries, is asked for the cache alone."""
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    download, stop = huggingface_hub.snapshot_download, threading.Event()
+
+    def from_cache(name: str, local_files_only: bool = False, **options: Any) -> str:
+        assert local_files_only, "without a network nothing is fetched"
+        return download(name, local_files_only=True, **options)
+
+    def unknown(*_: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    def hang(*_: object) -> None:
+        stop.wait(60)
+        raise TimeoutError
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", from_cache)
+    for connect in (unknown, hang):
+        monkeypatch.setattr("socket.create_connection", connect)
+        began = time.monotonic()
+        with pytest.raises(UserError, match="whisper-small: .*there is no network: huggingface.co .*`hf down"):
+            load_whisper("small")
+        assert time.monotonic() - began < 1.5
+    stop.set()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match="HF_HUB_OFFLINE is set, so nothing is fetched"):
+        load_whisper("small")
+
+
+def test_a_hub_that_answers_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        endpoint = f"http://127.0.0.1:{hub.getsockname()[1]}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+        assert find_network_problem() == ""
+    assert "there is no network: 127.0.0.1 " in find_network_problem()
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    assert find_network_problem() == "", "a proxy finds out by itself"
+
+
 def test_names_as_in_other_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("asr.whisper.loading._fetch", Path)
@@ -142,6 +188,7 @@ def test_what_is_no_model(
         raise LocalEntryNotFoundError("nothing") if local_files_only else OSError("no network")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    monkeypatch.setattr("asr.files.find_network_problem", lambda: "")
     (tmp_path / "tiny.pt").write_bytes(b"PK\x03\x04")
     (tmp_path / "ggml.bin").write_bytes(b"lmgg")
     for name, message in (
