@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -51,9 +51,12 @@ class DecodedSplit(ComputingTime):
     texts: dict[str, str] = field(default_factory=dict)  # id to text, as the model wrote it
     warnings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """id to what the checks found, where they rejected the first text."""
+    languages: dict[str, str] = field(default_factory=dict)  # id to language, where the model has several
 
     def add(self, utterance: Utterance, segment: Segment) -> None:
         self.texts[utterance.id] = segment.text
+        if segment.language is not None:
+            self.languages[utterance.id] = segment.language
         if segment.warnings:
             self.warnings[utterance.id] = segment.warnings
 
@@ -83,8 +86,7 @@ def decode_utterances(
 
     def decode(batch: Sequence[ReadAudio]) -> None:
         if is_long(len(batch[0][1])):
-            for item, _ in batch:
-                _decode_long(transcriber, item, split)
+            _decode_long(transcriber, batch, split)
         else:
             segments = [AudioSegment(0.0, audio, rate) for _, audio in batch]
             results = transcriber.read(segments, {name: own.request for name, own in split.setups.items()})
@@ -96,23 +98,32 @@ def decode_utterances(
             own.audio_seconds += sum(len(audio) for _, audio in batch) / rate
 
     def group(num_samples: int) -> int:
-        return -num_samples if is_long(num_samples) else transcriber.padded_length(num_samples, first)
+        return -1 if is_long(num_samples) else transcriber.padded_length(num_samples, first)
 
-    decode_split(utterances, rate, first.batch_size, decode, split.faults, report, group)
+    # What is cut needs a whole window of utterances at once to fill its batches.
+    batch_size = first.batch_size if transcriber.uncut_seconds else WINDOW * first.batch_size
+    decode_split(utterances, rate, batch_size, decode, split.faults, report, group, WINDOW * first.batch_size)
     return split
 
 
-def _decode_long(transcriber: Transcriber, item: Utterance, split: EvaluatedSplit) -> None:
-    """Cut it like a recording, and join the texts."""
-    recording = Recording(
-        item.audio, item.id, item.start, item.duration, item.channel_index, is_utterance=True
-    )
+def _decode_long(transcriber: Transcriber, batch: Sequence[ReadAudio], split: EvaluatedSplit) -> None:
+    """Cut each like a recording, and join the texts."""
+    items, rate = {item.id: item for item, _ in batch}, transcriber.sample_rate
+    recordings = [
+        Recording(item.audio, item.id, duration=item.duration, content=audio, sample_rate=rate, is_utterance=True)
+        for item, audio in batch
+    ]
     for own in split.setups.values():
-        began = read_clock(transcriber.device)
-        transcript = transcriber.transcribe_recording(recording, own.request)
+        began, request = read_clock(transcriber.device), replace(own.request, has_words=False)
+        for recording, result in transcriber.transcribe_events(recordings, request):
+            if isinstance(result, Transcript):
+                warnings = tuple(warning for segment in result.segments for warning in segment.warnings)
+                item = items[recording.id]
+                own.add(
+                    item,
+                    Segment(0.0, item.duration, result.text, warnings=warnings, language=result.language),
+                )
         own.seconds += read_clock(transcriber.device) - began
-        warnings = tuple(warning for segment in transcript.segments for warning in segment.warnings)
-        own.add(item, Segment(0.0, item.duration, transcript.text, warnings=warnings))
 
 
 def decode_split(
@@ -123,16 +134,18 @@ def decode_split(
     faults: dict[str, str],
     report: Callable[[float], None] = lambda seconds: None,
     group: Callable[[int], int] = lambda num_samples: 0,
+    window: int | None = None,
 ) -> None:
     """Read utterances and decode them in batches, the longest first: too little memory shows at once.
 
     A batch has utterances of one `group`, by number of samples. What cannot be read is a fault, and so is
     what `decode` refuses alone, such as audio too long for the model; the rest continues. `report` is told
-    the seconds of audio that are done.
+    the seconds of audio that are done. So many utterances as a `window` are read at once.
     """
     ordered = sorted(utterances, key=lambda utterance: (-utterance.duration, utterance.id))
-    for start in range(0, len(ordered), WINDOW * batch_size):
-        read = read_batch(ordered[start : start + WINDOW * batch_size], sample_rate, faults)
+    window = window or WINDOW * batch_size
+    for start in range(0, len(ordered), window):
+        read = read_batch(ordered[start : start + window], sample_rate, faults)
         for rows in batch_by_length([group(len(audio)) for _, audio in read], batch_size):
             batch = [read[row] for row in rows]
             _decode_or_split(decode, batch, faults)

@@ -80,13 +80,13 @@ class WhisperRecognizer(Transcriber):
         self.checks = checks or ChecksConfig()
         self.sample_rate = system.front_end.config.sample_rate
         self.separator = " "
-        self.uncut_seconds = system.uncut_samples / self.sample_rate
+        self.uncut_seconds = 0.0  # silence misleads it as much in an utterance as in a file
         segmentation = segmentation or SegmentationConfig()
         longest = MAX_PADDED if system.silence.stride is None else MAX_UNPADDED
         lengths = {"max_seconds": longest, "min_share": MIN_SHARE}
         lengths = {} if lengths.keys() & segmentation.model_fields_set else lengths
         segmentation = segmentation.with_rules(max_pause_seconds=MAX_PAUSE_SECONDS, **lengths)
-        self.segmentation = segmentation.limited(self.uncut_seconds)
+        self.segmentation = segmentation.limited(system.uncut_samples / self.sample_rate)
 
     def check(self, request: Request) -> None:
         if request.language_model is not None or request.decoding != DecodingConfig():

@@ -132,14 +132,37 @@ def test_what_is_too_long_is_cut_in_both(tiny_run: Callable[..., RunConfig], man
     assert cut["u3"] != decode_both_ways(model, manifest, "segmentation.method=none", "checks=off")[1]["u3"]
 
 
+def write_whisper(num_steps: int) -> str:
+    """Random weights that say text, with windows of so many steps of 20 ms."""
+    sizes = SIZES | {"n_audio_ctx": num_steps, "n_text_ctx": 32}
+    weights = make_weights(sizes=sizes)
+    weights["decoder.token_embedding.weight"][: len(VOCABULARY)] *= 4
+    return str(write_huggingface(Path("whisper-tiny"), weights, sizes=sizes))
+
+
+WHISPER = ["whisper.max_no_speech=null", "whisper.samples=1", "precision=float32"]
+
+
 @pytest.mark.parametrize("checks", ["on", pytest.param("off", marks=pytest.mark.slow)])
 def test_whisper(manifest: str, checks: str) -> None:
-    sizes = SIZES | {"n_audio_ctx": 100, "n_text_ctx": 32}  # windows of two seconds
-    weights = make_weights(sizes=sizes)
-    weights["decoder.token_embedding.weight"][: len(VOCABULARY)] *= 4  # so that it says text
-    model = str(write_huggingface(Path("whisper-tiny"), weights, sizes=sizes))
-    settings = ["whisper.max_no_speech=null", "whisper.temperatures=[0.4]", "whisper.samples=1"]
-    settings += [f"checks={checks}", "precision=float32"]
-    transcribed, evaluated, rejected = decode_both_ways(model, manifest, *settings)
+    settings = [*WHISPER, "whisper.temperatures=[0.4]", f"checks={checks}"]
+    transcribed, evaluated, rejected = decode_both_ways(write_whisper(100), manifest, *settings)
     assert transcribed == evaluated and any(evaluated.values())
     assert (rejected > 0) == (checks == "on")
+
+
+def test_files_as_utterances_by_whisper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence is cut off both, and what is silent has no text in either."""
+    monkeypatch.chdir(tmp_path)
+    rows = []
+    for number, (before, speech, after) in enumerate(((1.5, 1.2, 0.8), (0.0, 0.6, 3.0), (3.5, 0.0, 0.0))):
+        parts = (np.zeros(int(before * RATE)), make_speechlike(speech, seed=number), np.zeros(int(after * RATE)))
+        audio.write(f"{number}.wav", np.concatenate(parts).astype(np.float32) + np.float32(1e-4), RATE)
+        seconds = before + speech + after
+        rows.append({"id": f"u{number}", "audio": f"{number}.wav", "duration": seconds, "text": "ONE"})
+    Path("test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model, settings = write_whisper(200), [*WHISPER, "whisper.temperatures=[]", "checks=off"]
+    files = [f"{number}.wav" for number in range(3)]
+    transcribed, evaluated, _ = decode_both_ways(model, "test.jsonl", *settings, files=files)
+    assert {f"u{name}": text for name, text in transcribed.items()} == evaluated
+    assert evaluated["u0"] and evaluated["u1"] and not evaluated["u2"]
