@@ -6,7 +6,8 @@ import argparse
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,7 +79,8 @@ class Speech:
 
     def format(self, split: EvaluatedSplit, scores: dict[str, Score]) -> str:
         any_score, any_setup = next(iter(scores.values())), next(iter(split.setups.values()))
-        lines = [f"{any_setup.audio_seconds:.1f} s of audio, checks: {self.model.checks.describe()}", ""]
+        lines = [f"texts were normalized by {self.rules}"]
+        lines += [f"{any_setup.audio_seconds:.1f} s of audio, checks: {self.model.checks.describe()}", ""]
         if any_score.num_references > 1:
             lines += [f"references: {describe_choice(any_score.num_references)}", ""]
         headings, *rows = tabulate(("decoding",), [((name,), score) for name, score in scores.items()])
@@ -89,7 +91,20 @@ class Speech:
             if len(setup.warnings) > len(any_score) / 2:  # a weak model seems to have written nothing at all
                 message = "%s: the checks rejected %d of %d texts; --set checks=off scores without them"
                 logger.warning(message, name, len(setup.warnings), len(any_score))
-        return "\n".join([*lines, "", f"texts were normalized by {self.rules}"])
+        return "\n".join(lines)
+
+
+class DetectedSpeech(Speech):
+    """Speech whose language nobody gave: the one that is detected in most utterances decides on the rules."""
+
+    def decode(self, _: Any, batch_size: int, report: Callable[[float], None]) -> EvaluatedSplit:
+        split = super().decode(_, batch_size, report)
+        (setup,), unknown = split.setups.values(), [one.id for one in self.utterances if not one.language]
+        found = Counter(setup.languages[id] for id in unknown if id in setup.languages)
+        for language, count in found.most_common(1):
+            self.normalizer, rules = choose_rules(self.utterances, language)
+            self.rules = f"{rules}, as {language} was detected in {count} of {len(unknown)} utterances"
+        return split
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -181,20 +196,27 @@ def prepare_family(args: argparse.Namespace, family: Family) -> Speech:
     if text is not None:  # as the run that fine-tuned it was scored
         return Speech(model, utterances, requests, *_rules_of_run(text))
     language = getattr(options, "language", None) or model.language
+    if getattr(options, "task", None) == "translate":
+        return Speech(model, utterances, requests, lambda text, _: normalize_english(text), ENGLISH)
+    is_known = language is not None or all(one.language for one in utterances)
+    kind = Speech if is_known else DetectedSpeech
+    return kind(model, utterances, requests, *choose_rules(utterances, language))
 
-    def find_language(own: str | None) -> str | None:
-        return "en" if getattr(options, "task", None) == "translate" else own or language
+
+def choose_rules(utterances: Sequence[Utterance], language: str | None) -> tuple[Normalizer, str]:
+    """A normalizer by the language of each utterance, else this one, and its rules in words."""
 
     def normalize_by_language(text: str, own: str | None) -> str:
-        return normalize_english(text) if is_english(find_language(own)) else normalize(text, ANY_LANGUAGE)
+        return normalize_english(text) if is_english(own or language) else normalize(text, ANY_LANGUAGE)
 
-    count, rules = sum(is_english(find_language(one.language)) for one in utterances), "the rules for English"
+    count, rules = sum(is_english(one.language or language) for one in utterances), ENGLISH
     if count < len(utterances):
-        english = f"{rules} in {count} of {len(utterances)} utterances, else " if count else ""
+        english = f"{ENGLISH} in {count} of {len(utterances)} utterances, else " if count else ""
         rules = f"{english}{', '.join(ANY_LANGUAGE)}"
-    return Speech(model, utterances, requests, normalize_by_language, rules)
+    return normalize_by_language, rules
 
 
+ENGLISH = "the rules for English"
 # Rules for the texts of a ready model in any language, which has no rules of a run; English has its own.
 ANY_LANGUAGE = tuple(rule for rule in BASIC_RULES if rule != "strip_brackets")
 

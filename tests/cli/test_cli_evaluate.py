@@ -62,7 +62,7 @@ def replace_text(manifest: Path, text: str, before: str = "nine four two") -> No
 def test_table(run: Run) -> None:
     methods = ["--decoding", "ctc_greedy", "--decoding", "joint"]
     done = run(*methods, "--device", "cpu")
-    title, _, header, *rows, _, rules = done.out.splitlines()
+    rules, title, _, header, *rows = done.out.splitlines()
     assert rules == "texts were normalized by text.scoring: strip_invisible, nfc, collapse_spaces"
     assert title == "3.6 s of audio, checks: on"
     assert header.startswith("decoding ") and header.endswith("  RTF  rejected")

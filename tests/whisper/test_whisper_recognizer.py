@@ -352,6 +352,35 @@ def test_a_folder_is_of_one_arithmetic(
     assert json.loads(made)["compute_type"] == "float32 on cpu"
 
 
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_the_detected_language_decides_on_the_rules(
+    language: str,
+    models: dict[str, str],
+    recognizer: WhisperRecognizer,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one of most utterances that have none of their own, and the first line says so."""
+    detected = iter([language, "fr", language])
+    monkeypatch.setattr(
+        "asr.whisper.whisper_recognizer.detect_languages",
+        lambda model, tokenizer, audio: [(next(detected, "ja"), 0.9) for _ in audio.lengths_B],
+    )
+    monkeypatch.setattr("asr.whisper.load", lambda *_: recognizer)
+    row = {"audio": "a.wav", "duration": 1.0, "text": "C Z EIGHT"}
+    own = row | {"id": "own", "language": "hi", "duration": 0.5}  # the shortest is the last
+    rows = [*(row | {"id": f"u{number}"} for number in range(3)), own]
+    Path("test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    status, shown, _ = call("evaluate", models["first"], "test.jsonl", *FAST, "--output-dir", "out")
+    rules = "the rules for English in 3 of 4 utterances, else strip" if language == "en" else "strip"
+    first = shown.splitlines()[0]
+    assert status == 0 and first.startswith(f"texts were normalized by {rules}")
+    assert first.endswith(f", as {language} was detected in 2 of 3 utterances")
+    spelled = "c z 8" if language == "en" else "c z eight"
+    reference = Path("out/reference.trn").read_text()
+    assert reference.count(f"{spelled} (u") == 3 and "c z eight (own)" in reference
+
+
 def test_evaluate_command(models: dict[str, str], call: Call) -> None:
     """English rules are for English utterances alone."""
     english: dict[str, Any] = {"id": "u1", "audio": "a.wav", "duration": 1.0, "text": "C Z EIGHT"}
