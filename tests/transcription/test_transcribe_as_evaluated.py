@@ -156,7 +156,11 @@ def test_files_as_utterances_by_whisper(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     rows = []
     for number, (before, speech, after) in enumerate(((1.5, 1.2, 0.8), (0.0, 0.6, 3.0), (3.5, 0.0, 0.0))):
-        parts = (np.zeros(int(before * RATE)), make_speechlike(speech, seed=number), np.zeros(int(after * RATE)))
+        parts = (
+            np.zeros(int(before * RATE)),
+            make_speechlike(speech, seed=number),
+            np.zeros(int(after * RATE)),
+        )
         audio.write(f"{number}.wav", np.concatenate(parts).astype(np.float32) + np.float32(1e-4), RATE)
         seconds = before + speech + after
         rows.append({"id": f"u{number}", "audio": f"{number}.wav", "duration": seconds, "text": "ONE"})

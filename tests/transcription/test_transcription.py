@@ -520,3 +520,24 @@ def test_segments_are_no_longer_than_what_training_heard(
     longest = max(utterance.duration for utterance in read_manifest(tones / "train.jsonl"))
     assert load_state(tmp_path / "run" / "model")["longest_seconds"] == pytest.approx(longest)
     assert load_transcriber(tmp_path / "run", "cpu").segmentation.max_seconds == max(4.0, longest)
+
+
+@pytest.mark.parametrize(
+    ("heard", "set_seconds", "whole", "longest_segment"),
+    [(2.5, 20.0, 2.5, 4.0), (29.0, 20.0, 20.0, 20.0), (29.0, 40.0, 29.0, 29.0), (33.0, 40.0, 30.0, 30.0)],
+)
+def test_how_long_a_recording_stays_whole(
+    tiny_run: Callable[..., RunConfig], heard: float, set_seconds: float, whole: float, longest_segment: float
+) -> None:
+    """A file as long as training had; an utterance of a manifest as long as training may have, to the sample."""
+    system, segmentation = build_system(tiny_run, "lstm-ctc"), SegmentationConfig(max_seconds=set_seconds)
+    assert system.config.batches.max_utterance_seconds == 30.0
+    recognizer = Recognizer(system, "cpu", segmentation=segmentation, longest_seconds=heard)
+    assert recognizer.make_segmenter(Recording("a.wav")).uncut_seconds == whole
+    assert recognizer.segmentation.max_seconds == longest_segment
+    for seconds, is_utterance, method in (
+        *((30.0, True, "none"), (30.1, True, "silero"), (None, True, "silero")),
+        *((1.0, False, "silero"), (None, False, "silero")),
+    ):
+        recording = Recording("a.wav", duration=seconds, is_utterance=is_utterance)
+        assert recognizer.make_segmenter(recording).rules.method == method
