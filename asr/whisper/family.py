@@ -7,6 +7,7 @@ loading, converting and fine-tuning, which it imports when they are used.
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -63,15 +64,36 @@ jw javanese, su sundanese, yue cantonese
 # Code to name. The first checkpoints have 99 of them; Cantonese came with large-v3.
 languages: dict[str, str] = dict(re.findall("([a-z]+) ([a-z ]+)", _TABLE))
 
+_OWN_NAMES = """
+zh 中文, de deutsch, es español, ru русский, ko 한국어, fr français, ja 日本語, pt português, tr türkçe, pl polski,
+ca català, nl nederlands, ar العربية, sv svenska, it italiano, id bahasa indonesia, hi हिन्दी, fi suomi, vi tiếng việt,
+he עברית, uk українська, el ελληνικά, ms bahasa melayu, cs čeština, ro română, da dansk, hu magyar, ta தமிழ், no norsk,
+th ไทย, ur اردو, hr hrvatski, bg български, lt lietuvių, la latina, mi māori, ml മലയാളം, cy cymraeg, sk slovenčina,
+te తెలుగు, fa فارسی, lv latviešu, bn বাংলা, sr српски, az azərbaycanca, sl slovenščina, kn ಕನ್ನಡ, et eesti,
+mk македонски, br brezhoneg, eu euskara, is íslenska, hy հայերեն, ne नेपाली, mn монгол, bs bosanski, kk қазақша,
+sq shqip, sw kiswahili, gl galego, mr मराठी, pa ਪੰਜਾਬੀ, si සිංහල, km ខ្មែរ, sn chishona, yo yorùbá, so soomaali,
+ka ქართული, be беларуская, tg тоҷикӣ, sd سنڌي, gu ગુજરાતી, am አማርኛ, yi ייִדיש, lo ລາວ, uz oʻzbekcha, fo føroyskt,
+ht kreyòl ayisyen, ps پښتو, tk türkmençe, mt malti, sa संस्कृतम्, lb lëtzebuergesch, my မြန်မာ, bo བོད་ཡིག, as অসমীয়া,
+tt татарча, haw ʻōlelo hawaiʻi, ln lingála, ba башҡортса, jw basa jawa, su basa sunda, yue 粵語
+"""  # where it is not the English one
+
 
 def find_language(language: str) -> str:
-    """The code of a language given by code or name, in any case."""
-    requested = language.strip().lower()
-    codes = {name: code for code, name in languages.items()} | {code: code for code in languages}
+    """The code of a language given by code, English name or own name, in any case, with or without accents."""
+    requested, codes = _strip_accents(language), dict(zip(languages, languages, strict=True))
+    for code, own in [*languages.items(), *re.findall(r"([a-z]+) ([^,\n]+)", _OWN_NAMES)]:
+        codes.setdefault(_strip_accents(own), code)
     if requested not in codes:
-        hint = suggest(requested, codes, "give a code such as en, de or zh, or its English name")
-        raise UserError(f"language {language!r}: not a language of Whisper; {hint}")
+        expected = "give a code such as en, de or zh, or its name, in English or in the language itself"
+        raise UserError(
+            f"language {language!r}: not a language of Whisper; {suggest(requested, codes, expected)}"
+        )
     return codes[requested]
+
+
+def _strip_accents(text: str) -> str:
+    split = unicodedata.normalize("NFKD", text.strip().casefold())
+    return "".join(character for character in split if not unicodedata.combining(character))
 
 
 Task = Literal["transcribe", "translate"]
@@ -81,7 +103,7 @@ class WhisperDecodingConfig(Config):
     """Settings of decoding by a Whisper model."""
 
     language: str | None = None
-    """Language spoken: a code such as de, or its English name. Null: the one that the model was fine-tuned
+    """Language spoken: a code such as de, or its name. Null: the one that the model was fine-tuned
     on, else detected for each recording."""
     task: Task = "transcribe"
     """translate: into English. Word timestamps are then of little use."""
@@ -173,7 +195,7 @@ class WhisperDecoderConfig(DecoderConfig):
     sizes: WhisperSizes | None = None
     """Sizes of the Whisper model of `start_from`, noted when training starts: leave this out."""
     language: str | None = None
-    """Language of the texts, for a multilingual model: a code such as en, or its English name."""
+    """Language of the texts, for a multilingual model: a code such as en, or its name."""
 
     @property
     def cross_attention(self) -> tuple[int, int]:

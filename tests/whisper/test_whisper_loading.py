@@ -144,7 +144,9 @@ def test_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     for connect in (unknown, hang):
         monkeypatch.setattr("socket.create_connection", connect)
         began = time.monotonic()
-        with pytest.raises(UserError, match="whisper-small: .*there is no network: huggingface.co .*`hf down"):
+        with pytest.raises(
+            UserError, match="whisper-small: .*there is no network: huggingface.co .*`hf down"
+        ):
             load_whisper("small")
         assert time.monotonic() - began < 1.5
     stop.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from asr.whisper import (
     name_tokens,
     read_huggingface_vocabulary,
 )
+from asr.whisper.family import _OWN_NAMES
 
 ENGLISH = WhisperTokenizer(VOCABULARY, 99, False)
 MULTILINGUAL = WhisperTokenizer(VOCABULARY, 100, True)
@@ -90,6 +92,32 @@ def test_special_tokens_follow_in_their_order() -> None:
     suppressed = set(ENGLISH.suppressed)
     assert {*ENGLISH.encode("["), *ENGLISH.encode("#"), ENGLISH.start, ENGLISH.no_speech} <= suppressed
     assert not {*ENGLISH.encode("a,.?!-'"), ENGLISH.end, ENGLISH.no_times, ENGLISH.first_time} & suppressed
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        *[("Deutsch", "de"), ("FRANÇAIS", "fr"), ("Francais", "fr"), ("Türkçe", "tr"), ("日本語", "ja")],
+        *[
+            ("Русский", "ru"),
+            ("ελληνικα", "el"),
+            ("हिन्दी", "hi"),
+            ("Kreyòl Ayisyen", "ht"),
+            ("Basa Sunda", "su"),
+        ],
+    ],
+)
+def test_languages_are_found_by_their_own_names(name: str, code: str) -> None:
+    assert find_language(name) == code
+
+
+def test_each_name_is_of_one_language() -> None:
+    own = dict(re.findall(r"([a-z]+) ([^,\n]+)", _OWN_NAMES))
+    assert own.keys() < languages.keys() and len(own) > 85
+    for code, name in [*languages.items(), *own.items()]:
+        assert find_language(code) == find_language(name.upper()) == code
+    with pytest.raises(UserError, match="language 'Doitsch': .*did you mean deutsch"):
+        find_language("Doitsch")
 
 
 def test_prompts() -> None:
