@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     Face, a ggml-*.bin of whisper.cpp or a .pt of openai-whisper; or the folder of a run or of one of its
     checkpoints (default: ASR_MODEL in the environment, else whisper-base)"""
     add("--model", metavar="MODEL", help=text)
-    text = "Whisper: the language, such as de or German; `--language list` shows them (default: detected)"
+    text = "Whisper: the language, such as de, German or Deutsch; `--language list` shows them (default: detected)"
     add("--language", metavar="CODE", help=text)
     add("--task", choices=("transcribe", "translate"), help="Whisper: translate into English")
     text = "Whisper: a text that may have come before, such as names and their spelling"
@@ -432,11 +432,19 @@ class Tally:
         if transcript.out_of_domain:
             self._counts["out of domain"] += 1
             logger.warning("%s: %s", recording.path, transcript.out_of_domain)
-        doubts = [warning for segment in transcript.segments for warning in segment.warnings]
-        self._counts["doubtful"] += bool(doubts)
+        doubtful = [segment for segment in transcript.segments if segment.warnings]
+        self._counts["doubtful"] += bool(doubtful)
+        reason = doubtful[0].warnings[0] if doubtful else "no speech was found"
         if not transcript.text:
-            reason = f"{doubts[0]}; --set checks=off keeps it" if doubts else "no speech was found"
-            logger.warning("%s: no text (%s)", recording.path, reason)
+            keep = "; --set checks=off keeps it" if doubtful else ""
+            logger.warning("%s: no text (%s%s)", recording.path, reason, keep)
+        elif doubtful:
+            count, total = len(doubtful), len(transcript.segments)
+            where = f"{count} of {total} segments, first at {doubtful[0].start:.1f} s: {reason}"
+            # Most segments are doubtful in 71 of 87 foreign recordings by base.en (tiny 70), and in 1 of 159 English (2).
+            is_given = transcript.language is not None and transcript.language_probability is None
+            hint = f"; another language than {transcript.language}?" if is_given and 2 * count > total else ""
+            logger.warning("%s: doubtful (%s%s)", recording.path, where, hint)
         if transcript.warnings:
             self.fail(recording, "; ".join(transcript.warnings), "incomplete")
         else:

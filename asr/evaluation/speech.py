@@ -110,7 +110,9 @@ def _decode_long(transcriber: Transcriber, batch: Sequence[ReadAudio], split: Ev
     """Cut each like a recording, and join the texts."""
     items, rate = {item.id: item for item, _ in batch}, transcriber.sample_rate
     recordings = [
-        Recording(item.audio, item.id, duration=item.duration, content=audio, sample_rate=rate, is_utterance=True)
+        Recording(
+            item.audio, item.id, duration=item.duration, content=audio, sample_rate=rate, is_utterance=True
+        )
         for item, audio in batch
     ]
     for own in split.setups.values():

@@ -80,7 +80,9 @@ class OutputFolder:
         outputs = map(self._relative, self.paths(recording).values())
         return all(output in made and made[output] == stamp_file(self.folder / output) for output in outputs)
 
-    def find_work(self, recordings: Sequence[Recording]) -> tuple[list[Recording], dict[str, tuple[str, str]]]:
+    def find_work(
+        self, recordings: Sequence[Recording]
+    ) -> tuple[list[Recording], dict[str, tuple[str, str]]]:
         """Find those that are to do, and by name what is wrong with the others: the kind of failure, a message.
 
         Audio that an earlier call with the same settings could not read is not read again until it changes.

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -550,9 +551,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_recording(
-    name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_recording(name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is there is written, and what is missing is said, by later calls too, which do not read it again."""
     message, path = DAMAGED[name], HOSTILE_AUDIO[name].build(tmp_path)
     words = [str(path), "--output-dir", "out", "--format", "json"]
@@ -598,6 +597,37 @@ def test_a_recording_without_text_is_said(
     tally.take(Recording("good.wav", "good"), Transcript("", "", 1.0, (Segment(0, 1, "A"),)))
     (message,) = caplog.messages
     assert message.startswith("weak.wav: no text (") and reason in message
+
+
+@pytest.mark.parametrize(
+    ("language", "probability", "num_doubtful", "hint"),
+    [
+        ("en", None, 2, "; another language than en?)"),
+        ("en", None, 1, ")"),  # a doubt now and then
+        ("en", 0.9, 2, ")"),  # was detected
+        (None, None, 2, ")"),
+    ],
+)
+def test_doubt_is_named(
+    language: str | None,
+    probability: float | None,
+    num_doubtful: int,
+    hint: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    unlikely = "greedy at temperature 0: the decoder finds it unlikely: mean log-probability -1.20"
+    segments = [Segment(start, start + 1, "A") for start in (0.0, 4.0, 9.0)]
+    for place in range(1, 1 + num_doubtful):
+        segments[place] = replace(segments[place], warnings=(unlikely,))
+    transcript = Transcript(
+        "", "", 10.0, tuple(segments), language=language, language_probability=probability
+    )
+    tally = Tally(0)
+    tally.take(Recording("talk.wav", "talk"), transcript)
+    where = f"{num_doubtful} of 3 segments, first at 4.0 s"
+    assert caplog.messages == [f"talk.wav: doubtful ({where}: {unlikely}{hint}"]
+    caplog.set_level("INFO")
+    assert tally.finish(1.0) == 0 and "1 transcribed, 1 doubtful; " in caplog.messages[-1]
 
 
 # --- live -----------------------------------------------------------------------------------------
