@@ -53,9 +53,13 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture
-def restored_threads() -> Iterator[None]:
+def restored_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Threads of a test's own: what a command chose before is forgotten."""
     import torch
 
+    from asr import threads
+
+    monkeypatch.setattr(threads, "_side_by_side", None)
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)

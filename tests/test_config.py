@@ -87,7 +87,7 @@ FAULTS = [
     ("train:\n  steps: three\n", [], "run.yaml:2: train.steps = 'three': expected a valid integer"),
     ("train:\n  steps: 2.0\n", [], "train.steps = 2.0: expected a valid integer"),
     ("train:\n  steps: 3\n  speeds: [1, fast]\n", [], "train.speeds.1 = 'fast': expected a valid number"),
-    ("train:\n  steps: 3\n  learning_rate: .inf\n", [], "train.learning_rate = inf: expected a finite number"),
+    ("train:\n  steps: 3\n  learning_rate: .inf\n", [], "train.learning_rate = Infinity: expected a finite number"),
     ("train:\n  steps: 3\n  limit: 4\n", [], "run.yaml:1: train: limit 4 is over steps 3"),
     ("train:\n  learning_rate: 1\n", [], "run.yaml:1: train.steps is missing; add it"),
     ("train: no\n", [], "train = 'no': expected a section"),

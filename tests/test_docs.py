@@ -338,7 +338,7 @@ def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     write_tones(tmp_path)
     for name in ("talk.m4a", "a.wav", "b.mp3"):
         shutil.copy("dev-0.wav", name)
-    for name in ("ref.trn", "hyp.trn"):
+    for name in ("ref.trn", "hyp.trn", "first.trn", "second.trn"):
         Path(name).write_text("five (a-1)\n")
     Path("conf/digits").mkdir(parents=True)
     Path("conf/digits/transformer.yaml").write_text(TINY_RUN.format(folder=tmp_path, tones=tmp_path))

@@ -37,7 +37,7 @@ MAX_LINES_OF_TESTS = 34_000
 MAX_TRACKED_FILES = 800
 MAX_UNUSED_SETTINGS = {"run": 14, "call": 2}
 MAX_MODULES = {"conformer": 60, "shipped": 60, "whisper": 60}
-MAX_FILES = {"conformer": 21, "shipped": 26, "whisper": 28}
+MAX_FILES = {"conformer": 22, "shipped": 26, "whisper": 28}
 
 
 def trace(words: list[str], found: Path) -> None:

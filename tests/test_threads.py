@@ -20,7 +20,6 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def own_threads(monkeypatch: pytest.MonkeyPatch, restored_threads: None) -> None:
     monkeypatch.setattr(threads, "_load", None)
-    monkeypatch.setattr(threads, "_side_by_side", None)
     torch.set_num_threads(2)
 
 

@@ -69,7 +69,7 @@ def test_table(run: Run) -> None:
     assert [row.split()[:3] for row in rows] == [["ctc_greedy", "4", "12"], ["joint", "4", "12"]]
     for row, way in zip(rows, read_ways(run, *methods).values(), strict=True):
         assert row.split()[7] == f"{100 * way['score']['error_rate']:.2f}"
-        assert "{:.2f} to {:.2f}".format(*(100 * end for end in way["score"]["interval"])) in row
+        assert way["score"]["interval"] is None and " to " not in row  # of two speakers
         assert way["real_time_factor"] == pytest.approx(way["seconds"] / way["audio_seconds"])
 
 

@@ -147,7 +147,7 @@ def test_batches_that_are_decoded_at_once_have_the_same_texts(
     assert used == {"MainThread"}
     torch.set_num_threads(4)
     at_once = transcribe_all(recognizer, files, 1, "auto")
-    assert len(used) > 2
+    assert len(used) > 1
     for id, transcript in one_by_one.items():
         assert describe_words(at_once[id]) == describe_words(transcript)
 
