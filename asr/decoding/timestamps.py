@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.audio.segmentation import FRAMES_PER_SECOND, measure_energies
+from asr.audio.segmentation import FRAMES_PER_SECOND, find_runs, measure_energies
 from asr.models import SpeechModel
 from asr.models.encoders import FrameTimes
 from asr.models.layers import length_mask
@@ -301,13 +301,11 @@ def find_boundary(energies_T: np.ndarray, begin: float, end: float) -> tuple[flo
     if past - first < 2:
         return (begin + end) / 2, (begin + end) / 2
     span_T = energies_T[first:past]
-    is_quiet_T = np.concatenate([[False], span_T <= span_T.min() + _PAUSE_DB, [False]])
-    edges = np.flatnonzero(np.diff(is_quiet_T.astype(np.int8)))
-    lengths = edges[1::2] - edges[::2]
-    longest = int(np.argmax(lengths))
-    stop, start = (first + edges[2 * longest]), (first + edges[2 * longest + 1])
-    if lengths[longest] < _PAUSE_SECONDS * FRAMES_PER_SECOND:
-        stop = start = first + int(np.argmin(span_T)) + 0.5
+    pauses = find_runs(span_T <= span_T.min() + _PAUSE_DB)
+    stop, start = max(pauses, key=lambda pause: pause[1] - pause[0])
+    edges = np.array([stop, start])
+    if start - stop < _PAUSE_SECONDS * FRAMES_PER_SECOND:
+        edges = np.full(2, np.argmin(span_T) + 0.5)
     # The first and the last frame may reach beyond the two moments.
-    stop_second, start_second = np.clip(np.array([stop, start]) / FRAMES_PER_SECOND, begin, end).tolist()
+    stop_second, start_second = np.clip((first + edges) / FRAMES_PER_SECOND, begin, end).tolist()
     return stop_second, start_second
