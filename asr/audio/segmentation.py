@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, TypeAlias, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import pydantic
@@ -39,6 +39,12 @@ STANDARD_INPUT = "-"
 Item = TypeVar("Item")
 
 
+class Fetch(Protocol):
+    """A function that fetches a file from elsewhere, such as a ByteRange."""
+
+    def __call__(self) -> bytes: ...
+
+
 @dataclass(frozen=True)
 class Recording:
     """A recording to read, or a part of one: a file, samples, or a function that fetches a file."""
@@ -49,9 +55,9 @@ class Recording:
     start: float = 0.0  # seconds
     duration: float | None = None  # seconds; None: up to the end
     channel: int | None = None  # counted from 0; None: their mean
-    content: np.ndarray | IO[bytes] | Callable[[], bytes] | None = None
-    """Mono samples, an opened file, or a function that fetches a file, such as a ByteRange; `path` is then
-    its name. None: the file at `path`."""
+    content: np.ndarray | IO[bytes] | Fetch | None = None
+    """Mono samples, an opened file, or a function that fetches a file; `path` is then its name. None: the
+    file at `path`."""
     sample_rate: int | None = None  # sample rate of `samples`
     is_utterance: bool = False  # True for an utterance of a manifest; cut no further unless it is very long
     on_read: Callable[[float], None] | None = None
