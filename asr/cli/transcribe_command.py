@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     Face, a ggml-*.bin of whisper.cpp or a .pt of openai-whisper; or the folder of a run or of one of its
     checkpoints (default: ASR_MODEL in the environment, else whisper-base)"""
     add("--model", metavar="MODEL", help=text)
-    text = "Whisper: the language, such as de, German or Deutsch; `--language list` shows them (default: detected)"
+    text = "Whisper: language, such as de, German or Deutsch; `--language list` shows all (default: detected)"
     add("--language", metavar="CODE", help=text)
     add("--task", choices=("transcribe", "translate"), help="Whisper: translate into English")
     text = "Whisper: a text that may have come before, such as names and their spelling"
@@ -441,7 +441,7 @@ class Tally:
         elif doubtful:
             count, total = len(doubtful), len(transcript.segments)
             where = f"{count} of {total} segments, first at {doubtful[0].start:.1f} s: {reason}"
-            # Most segments are doubtful in 71 of 87 foreign recordings by base.en (tiny 70), and in 1 of 159 English (2).
+            # By base.en, most are doubtful in 71 of 87 foreign recordings and in 1 of 159 English ones.
             is_given = transcript.language is not None and transcript.language_probability is None
             hint = f"; another language than {transcript.language}?" if is_given and 2 * count > total else ""
             logger.warning("%s: doubtful (%s%s)", recording.path, where, hint)

@@ -83,7 +83,7 @@ class OutputFolder:
     def find_work(
         self, recordings: Sequence[Recording]
     ) -> tuple[list[Recording], dict[str, tuple[str, str]]]:
-        """Find those that are to do, and by name what is wrong with the others: the kind of failure, a message.
+        """Find those that are to do, and by name the kind of failure of the others, with a message.
 
         Audio that an earlier call with the same settings could not read is not read again until it changes.
         """
@@ -104,7 +104,7 @@ class OutputFolder:
         return todo, faults
 
     def find_fault(self, recording: Recording) -> str | None:
-        """Why an earlier call with the same settings could not transcribe it, or only a part, which is there."""
+        """Why an earlier call with the same settings could not transcribe it, or only in part."""
         line = self._newest.get(recording.name, {})
         made = line.get("outputs") or {}
         outputs = map(self._relative, self.paths(recording).values()) if made else ()

@@ -65,21 +65,22 @@ jw javanese, su sundanese, yue cantonese
 languages: dict[str, str] = dict(re.findall("([a-z]+) ([a-z ]+)", _TABLE))
 
 _OWN_NAMES = """
-zh 中文, de deutsch, es español, ru русский, ko 한국어, fr français, ja 日本語, pt português, tr türkçe, pl polski,
-ca català, nl nederlands, ar العربية, sv svenska, it italiano, id bahasa indonesia, hi हिन्दी, fi suomi, vi tiếng việt,
-he עברית, uk українська, el ελληνικά, ms bahasa melayu, cs čeština, ro română, da dansk, hu magyar, ta தமிழ், no norsk,
-th ไทย, ur اردو, hr hrvatski, bg български, lt lietuvių, la latina, mi māori, ml മലയാളം, cy cymraeg, sk slovenčina,
-te తెలుగు, fa فارسی, lv latviešu, bn বাংলা, sr српски, az azərbaycanca, sl slovenščina, kn ಕನ್ನಡ, et eesti,
-mk македонски, br brezhoneg, eu euskara, is íslenska, hy հայերեն, ne नेपाली, mn монгол, bs bosanski, kk қазақша,
-sq shqip, sw kiswahili, gl galego, mr मराठी, pa ਪੰਜਾਬੀ, si සිංහල, km ខ្មែរ, sn chishona, yo yorùbá, so soomaali,
-ka ქართული, be беларуская, tg тоҷикӣ, sd سنڌي, gu ગુજરાતી, am አማርኛ, yi ייִדיש, lo ລາວ, uz oʻzbekcha, fo føroyskt,
-ht kreyòl ayisyen, ps پښتو, tk türkmençe, mt malti, sa संस्कृतम्, lb lëtzebuergesch, my မြန်မာ, bo བོད་ཡིག, as অসমীয়া,
-tt татарча, haw ʻōlelo hawaiʻi, ln lingála, ba башҡортса, jw basa jawa, su basa sunda, yue 粵語
+zh 中文, de deutsch, es español, ru русский, ko 한국어, fr français, ja 日本語, pt português, tr türkçe,
+pl polski, ca català, nl nederlands, ar العربية, sv svenska, it italiano, id bahasa indonesia, hi हिन्दी,
+fi suomi, vi tiếng việt, he עברית, uk українська, el ελληνικά, ms bahasa melayu, cs čeština, ro română,
+da dansk, hu magyar, ta தமிழ், no norsk, th ไทย, ur اردو, hr hrvatski, bg български, lt lietuvių, la latina,
+mi māori, ml മലയാളം, cy cymraeg, sk slovenčina, te తెలుగు, fa فارسی, lv latviešu, bn বাংলা, sr српски,
+az azərbaycanca, sl slovenščina, kn ಕನ್ನಡ, et eesti, mk македонски, br brezhoneg, eu euskara, is íslenska,
+hy հայերեն, ne नेपाली, mn монгол, bs bosanski, kk қазақша, sq shqip, sw kiswahili, gl galego, mr मराठी,
+pa ਪੰਜਾਬੀ, si සිංහල, km ខ្មែរ, sn chishona, yo yorùbá, so soomaali, ka ქართული, be беларуская, tg тоҷикӣ,
+sd سنڌي, gu ગુજરાતી, am አማርኛ, yi ייִדיש, lo ລາວ, uz oʻzbekcha, fo føroyskt, ht kreyòl ayisyen, ps پښتو,
+tk türkmençe, mt malti, sa संस्कृतम्, lb lëtzebuergesch, my မြန်မာ, bo བོད་ཡིག, as অসমীয়া, tt татарча,
+haw ʻōlelo hawaiʻi, ln lingála, ba башҡортса, jw basa jawa, su basa sunda, yue 粵語
 """  # where it is not the English one
 
 
 def find_language(language: str) -> str:
-    """The code of a language given by code, English name or own name, in any case, with or without accents."""
+    """The code of a language by code, English name or own name, in any case, with or without accents."""
     requested, codes = _strip_accents(language), dict(zip(languages, languages, strict=True))
     for code, own in [*languages.items(), *re.findall(r"([a-z]+) ([^,\n]+)", _OWN_NAMES)]:
         codes.setdefault(_strip_accents(own), code)

@@ -600,31 +600,23 @@ def test_a_recording_without_text_is_said(
 
 
 @pytest.mark.parametrize(
-    ("language", "probability", "num_doubtful", "hint"),
+    ("language", "count", "hint"),
     [
-        ("en", None, 2, "; another language than en?)"),
-        ("en", None, 1, ")"),  # a doubt now and then
-        ("en", 0.9, 2, ")"),  # was detected
-        (None, None, 2, ")"),
+        (("en", None), 2, "; another language than en?)"),
+        *((("en", None), 1, ")"), (("en", 0.9), 2, ")"), ((None, None), 2, ")")),  # few; detected; unknown
     ],
 )
 def test_doubt_is_named(
-    language: str | None,
-    probability: float | None,
-    num_doubtful: int,
-    hint: str,
-    caplog: pytest.LogCaptureFixture,
+    language: tuple[Any, Any], count: int, hint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     unlikely = "greedy at temperature 0: the decoder finds it unlikely: mean log-probability -1.20"
     segments = [Segment(start, start + 1, "A") for start in (0.0, 4.0, 9.0)]
-    for place in range(1, 1 + num_doubtful):
-        segments[place] = replace(segments[place], warnings=(unlikely,))
-    transcript = Transcript(
-        "", "", 10.0, tuple(segments), language=language, language_probability=probability
-    )
-    tally = Tally(0)
-    tally.take(Recording("talk.wav", "talk"), transcript)
-    where = f"{num_doubtful} of 3 segments, first at 4.0 s"
+    segments[1:] = [replace(segment, warnings=(unlikely,)) for segment in segments[1 : 1 + count]]
+    segments += [Segment(20.0, 21.0, "A")] * (3 - len(segments))
+    transcript = Transcript("", "", 10.0, tuple(segments))
+    spoken = dict(zip(("language", "language_probability"), language, strict=True))
+    tally, where = Tally(0), f"{count} of 3 segments, first at 4.0 s"
+    tally.take(Recording("talk.wav", "talk"), replace(transcript, **spoken))
     assert caplog.messages == [f"talk.wav: doubtful ({where}: {unlikely}{hint}"]
     caplog.set_level("INFO")
     assert tally.finish(1.0) == 0 and "1 transcribed, 1 doubtful; " in caplog.messages[-1]

@@ -145,13 +145,13 @@ def test_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         monkeypatch.setattr("socket.create_connection", connect)
         began = time.monotonic()
         with pytest.raises(
-            UserError, match="whisper-small: .*there is no network: huggingface.co .*`hf down"
+            UserError, match=r"whisper-small: .*there is no network: huggingface.co .*`hf down"
         ):
             load_whisper("small")
         assert time.monotonic() - began < 1.5
     stop.set()
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match="HF_HUB_OFFLINE is set, so nothing is fetched"):
+    with pytest.raises(UserError, match=r"HF_HUB_OFFLINE is set, so nothing is fetched"):
         load_whisper("small")
 
 

@@ -116,7 +116,7 @@ def test_each_name_is_of_one_language() -> None:
     assert own.keys() < languages.keys() and len(own) > 85
     for code, name in [*languages.items(), *own.items()]:
         assert find_language(code) == find_language(name.upper()) == code
-    with pytest.raises(UserError, match="language 'Doitsch': .*did you mean deutsch"):
+    with pytest.raises(UserError, match=r"language 'Doitsch': .*did you mean deutsch"):
         find_language("Doitsch")
 
 
