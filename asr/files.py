@@ -208,7 +208,7 @@ def find_network_problem() -> str:
             socket.create_connection(address, MAX_CONNECT_SECONDS).close()
             reached.set()
 
-    # Looking a name up has no limit of its own, so it goes on in a thread that nobody waits for.
+    # Looking a name up has no limit of its own, so it runs in a thread that nobody waits for.
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     thread.join(MAX_CONNECT_SECONDS)
