@@ -365,6 +365,11 @@ def check_device(name: str) -> None:
         raise UserError(f"device {name}: expected auto, cpu, cuda or cuda:1")
 
 
+def check_precision(name: str) -> None:
+    if name not in get_args(Precision):
+        raise UserError(f"precision = {shorten(name)}: expected {', '.join(get_args(Precision))}")
+
+
 class EncoderConfig(Config):
     """Section model.encoder; each kind of encoder has its `type`."""
 

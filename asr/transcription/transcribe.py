@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
 import pydantic
 import torch
@@ -33,11 +33,11 @@ from asr.audio.segmentation import (
     read_recording,
     split_channels,
 )
-from asr.config import Config, Precision
+from asr.config import Config, Precision, check_precision
 from asr.decoding.decode import DecodingSetup, SpeechDecoder, batch_by_length, check_decoding
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, FusionModel
 from asr.decoding.timestamps import TokenTime, has_spaces, split_words, time_words
-from asr.errors import UserError, require_choice
+from asr.errors import UserError
 from asr.files import Family, find_default_model, find_family, find_model
 from asr.models.speech_model import choose_device, quantize_layers, resolve_precision
 from asr.system.run_config import DecodingResources, System, load_bundled_decoding, load_state, load_system
@@ -125,7 +125,7 @@ def load_transcriber(
 ) -> Transcriber:
     """Load what `asr.load_model` wraps, with the same arguments."""
     source = find_default_model() if source is None else source
-    require_choice("precision", precision, get_args(Precision))  # both before the model is fetched
+    check_precision(precision)  # both before the model is fetched
     device = str(choose_device(device))
     if (family := find_family(source)) is not None:
         transcriber: Transcriber = family.load(source, device, precision, segmentation, checks)
