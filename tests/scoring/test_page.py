@@ -239,3 +239,23 @@ def test_the_script_draws_searches_sorts_and_plays(tmp_path: Path) -> None:
     assert found["hidden"] == [True, ["descending", "none", "none", "none"]]
     assert found["silent"] == [False, True]
     assert (found["play"], found["pause"]) == (["file:///x/audio/u2.wav", 1], [])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
+def test_the_page_fits_a_phone(tmp_path: Path) -> None:
+    """The name of a system and its rates are seen without a scroll, and no table is wider than the page."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    name = "a_system_with_a_rather_long_name"
+    report = build_report(EXAMPLE.reference.entries, {name: EXAMPLE.reference.entries, "other": {}})
+    write_report(str(tmp_path / "page.html"), report)
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 360, "height": 640})
+        page.goto(f"file://{tmp_path}/page.html")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        ends = page.locator(".cards td:visible").evaluate_all(
+            "all => all.map(one => [one.dataset.head, one.getBoundingClientRect().right])"
+        )
+        browser.close()
+    assert {"WER %", "95 % interval"} <= {head for head, _ in ends} and max(end for _, end in ends) <= 360
