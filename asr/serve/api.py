@@ -173,6 +173,33 @@ def describe_fault(error: pydantic.ValidationError) -> ApiError:
     return refuse(param, f"{shorten(fault['input'])}: {problem}")
 
 
+# --- a transcript that was edited on the page -----------------------------------------------------
+
+
+class EditedTranscript(Config):
+    """What the page shows, to be written as a file by the code that writes those of `asr transcribe`."""
+
+    format: Literal["txt", "srt", "vtt", "json"]
+    transcript: Transcript
+
+    @pydantic.field_validator("transcript")
+    @classmethod
+    def _check_times(cls, given: Transcript) -> Transcript:
+        spans = [(0.0, given.duration), *((one.start, one.end) for one in (*given.segments, *given.words))]
+        if not all(0 <= start <= end <= 1e6 for start, end in spans):
+            raise ValueError("expected times from 0 to 1,000,000 s, no end before its start")
+        return given
+
+
+def write_edited(body: bytes) -> str:
+    """The content of the file that the page asks for. Raises ApiError."""
+    try:
+        edited = EditedTranscript.model_validate_json(body.decode("utf-8", "replace"))
+    except pydantic.ValidationError as error:
+        raise describe_fault(error) from None
+    return format_transcript(edited.format, edited.transcript)
+
+
 # --- answers --------------------------------------------------------------------------------------
 
 

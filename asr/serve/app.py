@@ -20,7 +20,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData, Headers, MutableHeaders, UploadFile
+from starlette.datastructures import Headers, MutableHeaders, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.middleware import Middleware
@@ -47,6 +47,7 @@ from asr.serve.api import (
     parse_form,
     refuse,
     too_long,
+    write_edited,
 )
 from asr.serve.realtime import run_session
 from asr.serve.scheduler import Client, GoneError, WithdrawnError
@@ -59,6 +60,7 @@ logger = logging.getLogger(__name__)
 PAGE = Path(__file__).parent / "page"
 MAX_FIELDS = 100
 MAX_TEXT_BYTES = 8 << 20  # of all text fields: four recordings of known speakers
+MAX_EDITED_MB = 4.0  # of an edited transcript: four hours of speech have about 3
 MAX_UPLOAD_SECONDS = 600.0  # that a request may take to arrive
 QUIET_ROUTES = ("/health", "/ready", "/metrics")  # whose log lines would drown the others
 SECURITY_HEADERS = {
@@ -124,35 +126,37 @@ class FormReader(MultiPartParser):
         super().on_part_data(data, start, end)
 
 
+def _limit_body(request: Request, most_mb: float, param: str | None = None) -> Request:
+    """The same request, whose bytes and time are limited, whatever the header says."""
+    num_bytes, deadline = 0, time.monotonic() + MAX_UPLOAD_SECONDS
+
+    async def receive() -> Message:
+        nonlocal num_bytes
+        try:
+            message = await asyncio.wait_for(request.receive(), deadline - time.monotonic())
+        except asyncio.TimeoutError:
+            problem = f"the request took longer than {MAX_UPLOAD_SECONDS:g} s to arrive"
+            raise ApiError(408, problem, code="too_slow") from None
+        num_bytes += len(message.get("body", b""))
+        if num_bytes > 1e6 * most_mb:
+            raise ApiError(413, f"the request is larger than {most_mb:g} MB", param, "too_large")
+        return message
+
+    return Request(request.scope, receive)
+
+
 async def _read_form(
     request: Request, form_class: type[TranslationForm], stack: contextlib.AsyncExitStack
 ) -> tuple[Any, UploadFile]:
     kind = request.headers.get("content-type", "")
     if not kind.lower().startswith("multipart/form-data"):
         raise ApiError(400, f"content type {kind!r:.80}: expected multipart/form-data, as `curl -F` sends it")
-    most_mb, num_bytes = request.app.state.service.config.max_upload_mb, 0
-    too_large = ApiError(413, f"the request is larger than {most_mb:g} MB", "file", "too_large")
-
-    async def receive() -> Message:
-        """Count the bytes of the body as they come, whatever the header says."""
-        nonlocal num_bytes
-        message = await request.receive()
-        num_bytes += len(message.get("body", b""))
-        if num_bytes > 1e6 * most_mb:
-            raise too_large
-        return message
-
-    async def read() -> FormData:
-        limits = {"max_files": 1, "max_fields": MAX_FIELDS, "max_part_size": MAX_TEXT_BYTES}
-        return await FormReader(request.headers, Request(request.scope, receive).stream(), **limits).parse()
-
+    limits = {"max_files": 1, "max_fields": MAX_FIELDS, "max_part_size": MAX_TEXT_BYTES}
+    body = _limit_body(request, request.app.state.service.config.max_upload_mb, "file").stream()
     try:
-        data = await asyncio.wait_for(read(), MAX_UPLOAD_SECONDS)
+        data = await FormReader(request.headers, body, **limits).parse()
     except MultiPartException as error:
         raise ApiError(400, error.message) from None
-    except asyncio.TimeoutError:
-        problem = f"the request took longer than {MAX_UPLOAD_SECONDS:g} s to arrive"
-        raise ApiError(408, problem, code="too_slow") from None
     stack.push_async_callback(data.close)
     fields = [(name, value) for name, value in data.multi_items() if isinstance(value, str)]
     form, file = parse_form(fields, form_class), data.get("file")
@@ -258,7 +262,8 @@ async def show_models(request: Request) -> Response:
     service: Service = request.app.state.service
     described = [
         {"id": name, "object": "model", "created": service.created, "owned_by": "asr"}
-        | {"languages": list(model.languages), "default": name == next(iter(service.models))}
+        | {"languages": list(model.languages), "language_names": list(model.languages.values())}
+        | {"default": name == next(iter(service.models)), "speakers": service.has_speakers()}
         for name, model in service.models.items()
     ]
     if (name := request.path_params.get("name")) is None:
@@ -270,6 +275,13 @@ async def show_models(request: Request) -> Response:
 async def show_ready(request: Request) -> Response:
     obstacle = request.app.state.service.find_obstacle()
     return PlainTextResponse(f"{obstacle or 'ready'}\n", 503 if obstacle else 200)
+
+
+async def write_transcript(request: Request) -> Response:
+    """A transcript that was edited on the page, as the file that `asr transcribe` would write."""
+    with request.app.state.service.admit_request(request.state.key):
+        body = await _limit_body(request, MAX_EDITED_MB).body()
+        return PlainTextResponse(await run_in_threadpool(write_edited, body))
 
 
 async def show_metrics(request: Request) -> Response:
@@ -285,6 +297,7 @@ translate = functools.partial(_serve_file, form_class=TranslationForm, task="tra
 ROUTES: list[Route | WebSocketRoute | Mount] = [
     Route("/v1/audio/transcriptions", transcribe, methods=["POST"]),
     Route("/v1/audio/translations", translate, methods=["POST"]),
+    Route("/v1/asr/transcript", write_transcript, methods=["POST"]),
     Route("/v1/models", show_models),
     Route("/health", PlainTextResponse("ok\n")),
     Route("/ready", show_ready),

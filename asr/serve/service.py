@@ -177,6 +177,11 @@ class Service:
             raise ApiError(404, message, "model", "model_not_found")
         return self.models[name]
 
+    def has_speakers(self) -> bool:
+        from asr.speakers.speaker_models import find_speaker_models
+
+        return self._speakers is not None or len(find_speaker_models(None)) == 2
+
     def load_speakers(self) -> SpeakerModels:
         """The models of speakers, which are loaded once."""
         from asr.speakers.speaker_models import load_speaker_models

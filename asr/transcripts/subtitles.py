@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pydantic
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 # A cue stays as long at most, and at least where the next one leaves it the time.
 MAX_SECONDS, MIN_MS = 7.0, 1000
+# Where two speak at once, the first cue makes room as soon as it can have been read.
+READ_MS, READ_MS_PER_COLUMN = 500, 40
 # Costs of a division into cues; the division with the lowest sum is taken.
 CUE_COST = 10.0  # each further cue: few full ones rather than many short ones
 UNEVEN_COST = 4.0  # a cue that is nearly empty, since a lone last word flashes by
@@ -44,7 +48,17 @@ class Cue:
     start_ms: int
     end_ms: int
     lines: tuple[str, ...]
-    speaker: str | None = None  # name of the speaker, to be shown before the first line
+    speaker: str | None = None
+    label: str = ""  # name of the speaker as it stands before the first line, where there is room for it
+
+
+@dataclass(frozen=True)
+class _Screen:
+    """The room for a cue."""
+
+    line_width: int
+    max_lines: int
+    label_width: int  # columns of the first line that the name of the speaker takes
 
 
 @dataclass(frozen=True)
@@ -56,7 +70,7 @@ class _Piece:
     end: float
     glued: bool  # no space between it and the one before it
 
-    @property
+    @cached_property
     def width(self) -> int:
         return measure_width(self.text)
 
@@ -67,11 +81,13 @@ def to_milliseconds(seconds: float) -> int:
 
 
 def build_cues(segments: Sequence[Segment], duration: float, config: SubtitlesConfig) -> list[Cue]:
-    """Cues in the order of time, of segments whose texts are one line; none reaches over two segments."""
+    """Cues one after the other, of segments whose texts are one line; none reaches over two segments."""
     cues: list[Cue] = []
     for speaker in dict.fromkeys(segment.speaker for segment in segments):
+        label = _make_label(speaker, config)
+        screen = _Screen(config.line_width, config.max_lines, measure_width(label))
         spoken = sorted((one for one in segments if one.speaker == speaker), key=lambda one: one.start)
-        groups = [group for segment in spoken for group in _divide(_pieces(segment, config), config)]
+        groups = [group for segment in spoken for group in _divide(_pieces(segment, screen), screen)]
         free_ms = 0  # the end of the cue before
         for group, following in itertools.zip_longest(groups, groups[1:]):
             start_ms = max(free_ms, to_milliseconds(group[0].start))
@@ -79,8 +95,38 @@ def build_cues(segments: Sequence[Segment], duration: float, config: SubtitlesCo
             next_ms = to_milliseconds(following[0].start if following else duration)
             end_ms = max(end_ms, min(start_ms + MIN_MS, next_ms))
             free_ms = min(end_ms, start_ms + to_milliseconds(MAX_SECONDS))
-            cues.append(Cue(start_ms, free_ms, tuple(_balance(group, config)), speaker))
-    return sorted(cues, key=lambda cue: cue.start_ms)
+            cues.append(Cue(start_ms, free_ms, tuple(_balance(group, screen)), speaker, label))
+    return _take_turns(sorted(cues, key=lambda cue: cue.start_ms))
+
+
+def _make_label(speaker: str | None, config: SubtitlesConfig) -> str:
+    """The name and a colon, shortened to two thirds of a line."""
+    if speaker is None:
+        return ""
+    width = 2 * config.line_width // 3 - len(": ")
+    if measure_width(speaker) > width:
+        ends = range(len(speaker), -1, -1)
+        speaker = next(f"{speaker[:end]}…" for end in ends if measure_width(speaker[:end]) < width)
+    return f"{speaker}: "
+
+
+def _reading_ms(cue: Cue) -> int:
+    """Time to read it, but none that it did not have."""
+    columns = sum(map(measure_width, cue.lines))
+    return min(cue.end_ms - cue.start_ms, max(READ_MS, READ_MS_PER_COLUMN * columns))
+
+
+def _take_turns(cues: Sequence[Cue]) -> list[Cue]:
+    """Let no two cues overlap: players show them in any order, or one alone."""
+    shown: list[Cue] = []
+    for cue in cues:
+        if shown and cue.start_ms < shown[-1].end_ms:
+            read_ms, before_ms = _reading_ms(cue), shown[-1].start_ms + _reading_ms(shown[-1])
+            start_ms = min(shown[-1].end_ms, max(cue.start_ms, before_ms))
+            shown[-1] = replace(shown[-1], end_ms=start_ms)
+            cue = replace(cue, start_ms=start_ms, end_ms=max(cue.end_ms, start_ms + read_ms))
+        shown.append(cue)
+    return shown
 
 
 def measure_width(text: str) -> int:
@@ -99,13 +145,13 @@ def _character_width(character: str) -> int:
 # --- pieces of a segment ------------------------------------------------------------------------
 
 
-def _pieces(segment: Segment, config: SubtitlesConfig) -> list[_Piece]:
+def _pieces(segment: Segment, screen: _Screen) -> list[_Piece]:
     """The words of a segment with their times. Its text is what is shown; times come from its words."""
     pieces = _find_words(segment)
     if pieces is None:
         words = segment.text.split()
         pieces = _share_time(words, segment.start, segment.end, [False] * len(words))
-    return [part for piece in pieces for part in _break_long(piece, config.line_width)]
+    return [part for piece in pieces for part in _break_long(piece, screen.line_width - screen.label_width)]
 
 
 def _ends_sentence(text: str, following: str) -> bool:
@@ -138,15 +184,15 @@ def _share_time(parts: Sequence[str], start: float, end: float, glued: Sequence[
     return [_Piece(*piece) for piece in zip(parts, times, times[1:], glued, strict=False)]
 
 
-def _break_long(piece: _Piece, line_width: int) -> list[_Piece]:
+def _break_long(piece: _Piece, width_limit: int) -> list[_Piece]:
     """Break words that are wider than a line, such as unspaced scripts; accents stay with their letter."""
-    if piece.width <= line_width:
+    if piece.width <= width_limit:
         return [piece]
     parts = [""]
     width = 0
     for character in piece.text:
         width += _character_width(character)
-        if width > line_width:
+        if width > width_limit:
             parts.append("")
             width = _character_width(character)
         parts[-1] += character
@@ -156,51 +202,57 @@ def _break_long(piece: _Piece, line_width: int) -> list[_Piece]:
 # --- division into cues -------------------------------------------------------------------------
 
 
-def _divide(pieces: Sequence[_Piece], config: SubtitlesConfig) -> list[list[_Piece]]:
+def _divide(pieces: Sequence[_Piece], screen: _Screen) -> list[list[_Piece]]:
     """Groups for one cue each. Of all divisions that keep the limits, the one that costs least."""
-    best: list[tuple[float, int]] = [(0.0, 0)]  # for the first n pieces: cost, and where the last cue starts
-    for end in range(1, len(pieces) + 1):
-        options = []
-        for start in range(end - 1, -1, -1):
-            group = pieces[start:end]
-            if start < end - 1 and not _fits(group, config):
-                break
-            options.append((best[start][0] + _cost(group, pieces[end : end + 1], config), start))
-        best.append(min(options))
+    best = [(0.0, 0), *[(math.inf, 0)] * len(pieces)]  # for the first n: cost, and where the last cue starts
+    for start in range(len(pieces)):
+        for end, columns in _find_ends(pieces, start, screen):
+            cost = best[start][0] + _cost(columns, pieces[end - 1 : end + 1], screen)
+            best[end] = min(best[end], (cost, start))
     groups: list[list[_Piece]] = []
     end = len(pieces)
     while end:
         start = best[end][1]
-        groups.insert(0, list(pieces[start:end]))
+        groups.append(list(pieces[start:end]))
         end = start
-    return groups
+    return groups[::-1]
 
 
-def _fits(group: Sequence[_Piece], config: SubtitlesConfig) -> bool:
-    if max(piece.end for piece in group) - group[0].start > MAX_SECONDS:
-        return False
-    if any(after.start - before.end > MAX_PAUSE_SECONDS for before, after in itertools.pairwise(group)):
-        return False
-    return len(_fill(group, config.line_width)) <= config.max_lines
+def _find_ends(pieces: Sequence[_Piece], start: int, screen: _Screen) -> Iterator[tuple[int, int]]:
+    """Each end that a cue may have, with the columns of its text: its lines are filled piece by piece."""
+    first = before = pieces[start]
+    latest, num_lines, width, columns = first.end, 1, screen.label_width - (not first.glued), 0
+    most = screen.line_width * screen.max_lines  # pieces, as accents alone take no columns
+    for end, piece in enumerate(pieces[start : start + most], start + 1):
+        latest, gap = max(latest, piece.end), not piece.glued
+        is_late = latest - first.start > MAX_SECONDS or piece.start - before.end > MAX_PAUSE_SECONDS
+        width += gap + piece.width
+        if width > screen.line_width:
+            num_lines, width = num_lines + 1, piece.width
+        if piece is not first and (is_late or num_lines > screen.max_lines):
+            return
+        columns, before = columns + gap + piece.width, piece
+        yield end, columns
 
 
-def _cost(group: Sequence[_Piece], following: Sequence[_Piece], config: SubtitlesConfig) -> float:
-    filled = sum(piece.width + (not piece.glued) for piece in group) / (config.line_width * config.max_lines)
+def _cost(columns: int, last: Sequence[_Piece], screen: _Screen) -> float:
+    """Cost of a cue. `last`: its last piece and the one that follows, if there is one."""
+    filled = columns / (screen.line_width * screen.max_lines)
     cost = CUE_COST + UNEVEN_COST * max(0.0, 1 - filled) ** 2
-    if following:
-        pause = following[0].start - group[-1].end
-        if pause < PAUSE_SECONDS and not _ends_sentence(group[-1].text, following[0].text):
+    if len(last) > 1:
+        pause = last[1].start - last[0].end
+        if pause < PAUSE_SECONDS and not _ends_sentence(last[0].text, last[1].text):
             cost += BREAK_COST
     return cost
 
 
-def _fill(group: Sequence[_Piece], line_width: int) -> list[str]:
-    """Lines, each as full as it can be: no other way needs fewer."""
-    lines: list[str] = []
-    width = 0
-    for piece in group:
+def _fill(group: Sequence[_Piece], line_width: int, label_width: int) -> list[str]:
+    """Lines, each as full as it can be: no other way needs fewer. The label stands in the first."""
+    lines = [group[0].text]
+    width = label_width + group[0].width
+    for piece in group[1:]:
         gap = "" if piece.glued else " "
-        if lines and width + len(gap) + piece.width <= line_width:
+        if width + len(gap) + piece.width <= line_width:
             lines[-1] += gap + piece.text
             width += len(gap) + piece.width
         else:
@@ -209,8 +261,9 @@ def _fill(group: Sequence[_Piece], line_width: int) -> list[str]:
     return lines
 
 
-def _balance(group: Sequence[_Piece], config: SubtitlesConfig) -> list[str]:
+def _balance(group: Sequence[_Piece], screen: _Screen) -> list[str]:
     """Break into as few lines as can be, of nearly one length: of the narrowest width that will do."""
-    fewest = len(_fill(group, config.line_width))
-    widths = range(max(piece.width for piece in group), config.line_width + 1)
-    return next(lines for width in widths if len(lines := _fill(group, width)) <= fewest)
+    fewest = len(_fill(group, screen.line_width, screen.label_width))
+    narrowest = max(screen.label_width + group[0].width, *(piece.width for piece in group))
+    widths = range(narrowest, screen.line_width + 1)
+    return next(lines for width in widths if len(lines := _fill(group, width, screen.label_width)) <= fewest)

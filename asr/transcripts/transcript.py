@@ -374,14 +374,14 @@ def dump_json(record: dict[str, Any], indent: int | None = None) -> str:
 # --- plain text and subtitles -------------------------------------------------------------------
 
 
-def _name_speaker(segment: Segment | Cue) -> str:
-    return "" if segment.speaker is None else f"{segment.speaker}: "
+def _write_txt(_: Transcript, segment: Segment) -> str:
+    return ("" if segment.speaker is None else f"{segment.speaker}: ") + f"{segment.text}\n"
 
 
 def _write_srt_cue(number: int, cue: Cue) -> str:
     """SubRip has no escapes: only the arrow, which would look like a line of times, is rewritten."""
     lines = "\n".join(line.replace("-->", "→") for line in cue.lines)
-    return f"{number}\n{_cue_times(cue, ',')}\n{_name_speaker(cue)}{lines}\n\n"
+    return f"{number}\n{_cue_times(cue, ',')}\n{cue.label}{lines}\n\n"
 
 
 def _write_vtt_cue(number: int, cue: Cue) -> str:
@@ -467,7 +467,7 @@ def _write_trn(transcript: Transcript) -> str:
 
 
 WRITERS: dict[str, Writer] = {
-    "txt": Writer(lambda _, segment: f"{_name_speaker(segment)}{segment.text}\n"),
+    "txt": Writer(_write_txt),
     "json": Writer(_write_json, "transcript"),
     "jsonl": Writer(lambda transcript: dump_json(transcript.to_dict()) + "\n", "transcript"),
     "srt": Writer(_write_srt_cue, "cue", holds_several=False),

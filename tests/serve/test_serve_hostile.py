@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,42 @@ def test_broken_bodies_are_answered(client: TestClient, body: bytes) -> None:
     answer = client.post(URL, content=body, headers=TYPE)
     assert answer.status_code in (200, 400, 404, 413), answer.text
     assert answer.status_code == 200 or answer.json()["error"]["message"]
+
+
+EDITED = {"id": "a", "audio": "a.wav", "duration": 1.0, "segments": [{"start": 0, "end": 1, "text": "a  b"}]}
+
+
+@pytest.mark.parametrize(
+    "body, status",
+    [
+        ({"format": "srt", "transcript": EDITED}, 200),
+        ({"format": "ctm", "transcript": EDITED}, 400),
+        ({"format": "srt", "transcript": EDITED | {"duration": 1e300}}, 400),
+        ({"format": "srt", "transcript": EDITED | {"duration": float("nan")}}, 400),
+        ({"format": "srt", "transcript": EDITED | {"segments": [{"start": 2, "end": 1, "text": "a"}]}}, 400),
+        ({"format": "srt", "transcript": EDITED | {"more": 1}}, 400),
+        ({"format": "txt", "transcript": EDITED | {"id": "a" * 5_000_000}}, 413),
+        (b"\xff", 400),
+        (b"[" * 100_000, 400),
+    ],
+)
+def test_edited_transcripts_are_checked(client: TestClient, body: object, status: int) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = client.post("/v1/asr/transcript", content=content)
+    assert answer.status_code == status
+    if status != 200:
+        assert "b'" not in answer.json()["error"]["message"]
+    else:
+        assert answer.text == "1\n00:00:00,000 --> 00:00:01,000\na b\n\n"
+
+
+def test_many_words_that_take_no_columns_are_divided_soon(client: TestClient) -> None:
+    accents = [{"text": "\u0301", "start": 0, "end": 0, "confidence": 0}] * 3_000
+    segment = {"start": 0, "end": 1, "text": "\u0301" * 3_000, "words": accents}
+    body = {"format": "vtt", "transcript": EDITED | {"segments": [segment]}}
+    started = time.process_time()
+    assert client.post("/v1/asr/transcript", json=body).status_code == 200
+    assert time.process_time() - started < 10, "each end of a cue was tried with each beginning"
 
 
 FIELDS = st.dictionaries(

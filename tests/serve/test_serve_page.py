@@ -116,9 +116,15 @@ def test_words_light_up_as_they_are_played_and_a_click_jumps(page: Page) -> None
 def test_edited_text_is_downloaded(page: Page) -> None:
     transcribe(page)
     page.get_by_role("button", name="Edit").click()
-    page.locator(".segment p").first.fill("Hello <b>world</b> --> & all")
+    page.locator(".segment p").first.fill("Hello  <b>world</b> --> & all")
     page.get_by_role("button", name="Edit").click()
-    assert page.locator(".segment p").first.inner_text() == "Hello <b>world</b> --> & all"
+    assert page.locator(".segment p").first.inner_text().split() == [
+        "Hello",
+        "<b>world</b>",
+        "-->",
+        "&",
+        "all",
+    ]
     saved = {name: download(page, name) for name in ("txt", "srt", "vtt", "json")}
     assert saved["txt"].startswith("Hello <b>world</b> --> & all\n")
     assert re.match(r"1\n00:00:00,\d{3} --> 00:00:01,\d{3}\nHello <b>world</b> → & all\n\n2\n", saved["srt"])
@@ -126,8 +132,9 @@ def test_edited_text_is_downloaded(page: Page) -> None:
         saved["vtt"].startswith("WEBVTT\n\n00:00:00.")
         and "Hello &lt;b&gt;world&lt;/b&gt; --&gt; &amp;" in saved["vtt"]
     )
-    first = json.loads(saved["json"])["segments"][0]
-    assert first["text"].startswith("Hello") and len(first["words"]) == 5
+    record = json.loads(saved["json"])
+    assert (record["id"], record["audio"]) == ("my talk", "my talk.wav")
+    assert record["segments"][0]["text"].startswith("Hello") and len(record["segments"][0]["words"]) == 5
 
 
 def download(page: Page, name: str) -> str:
@@ -138,8 +145,14 @@ def download(page: Page, name: str) -> str:
 
 
 def test_speakers_are_renamed_everywhere(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    expect(page.get_by_label("Label speakers")).to_be_disabled()
+    expect(page.get_by_label("Label speakers")).to_have_accessible_description("(no models installed)")
     monkeypatch.setattr(speaker_models, "load_speaker_models", lambda path, device: MODELS)
-    page.get_by_label("Speakers").check()
+    monkeypatch.setattr(
+        speaker_models, "find_speaker_models", lambda path: {"embedding": 1, "segmentation": 2}
+    )
+    page.reload()
+    page.get_by_label("Label speakers").check()
     give(page, encode(make_audio([(0.2, 2.2, 0), (2.6, 4.6, 1), (5.0, 7.0, 0)], 7.5)))
     expect(page.locator("#status")).to_have_text("Done", timeout=20_000)
     labels = page.locator(".speaker").all_inner_texts()
@@ -181,6 +194,46 @@ def test_errors_are_told(page: Page) -> None:
     expect(page.get_by_role("alert")).to_contain_text("notes.txt")
     transcribe(page)
     expect(page.get_by_role("alert")).to_be_hidden()
+
+
+def test_several_files_wait_for_each_other_and_for_no_failure(page: Page) -> None:
+    """Each has its own text, language and speakers; what is edited stays when another one is looked at."""
+    talks = [(f"talk {number}.wav", encode(speak(3.0, 10 * number))) for number in (1, 2)]
+    files = [talks[0], ("broken.wav", b"no audio at all"), talks[1]]
+    page.set_input_files(
+        "#file", [{"name": name, "mimeType": "audio/wav", "buffer": content} for name, content in files]
+    )
+    rows = page.locator("#jobs button")
+    expect(rows.nth(2)).to_contain_text("Done, ", timeout=20_000)
+    expect(rows.nth(0)).to_contain_text(re.compile(r"^talk 1\.wav\s*Done, [A-Z]"))
+    expect(rows.nth(1)).to_contain_text("broken.wav: ")
+    expect(page.locator("#cancel")).to_be_hidden()
+    expect(page.get_by_role("heading", name="talk 1.wav")).to_contain_text(
+        re.compile(r"[A-Z][a-z ]+ \(detected\)")
+    )
+    expect(page.get_by_role("alert")).to_be_hidden()
+    page.get_by_role("button", name="Edit").click()
+    page.locator(".segment p").first.fill("My words")
+    rows.nth(1).click()
+    expect(page.get_by_role("alert")).to_contain_text("broken.wav")
+    assert page.locator(".segment").count() == 0
+    rows.nth(2).click()
+    assert "My words" not in page.locator("#transcript").inner_text()
+    rows.nth(0).click()
+    assert page.locator(".segment p").first.inner_text() == "My words"
+
+
+def test_what_can_be_pressed_looks_so(page: Page) -> None:
+    assert page.locator("#language option").first.inner_text() == "Detect"
+    assert "German" in page.locator("#language option").all_inner_texts()
+    transcribe(page)
+    page.get_by_label("Label speakers").evaluate("box => { box.disabled = true; }")
+    looks = page.evaluate(
+        """() => [...document.querySelectorAll("button, input, select")].filter(e => e.checkVisibility())
+            .map(e => [e.disabled, getComputedStyle(e).opacity < 1, e.id !== "choose" && e.matches("button")
+                && getComputedStyle(e).color !== getComputedStyle(document.body).color])"""
+    )
+    assert all(disabled == faint and not pale for disabled, faint, pale in looks)
 
 
 def test_a_key_is_asked_for(browser: Any, recognizer: Any) -> None:

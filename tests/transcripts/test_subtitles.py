@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
@@ -14,12 +15,14 @@ TEXT = (
 )
 
 
-def make_segment(text: str, start: float = 0.0, word_seconds: float = 0.4) -> Segment:
+def make_segment(
+    text: str, start: float = 0.0, word_seconds: float = 0.4, speaker: str | None = None
+) -> Segment:
     words = tuple(
         Word(word, start + word_seconds * index, start + word_seconds * (index + 1), 1.0)
         for index, word in enumerate(text.split())
     )
-    return Segment(start, words[-1].end, text, words)
+    return Segment(start, words[-1].end, text, words, diarized=speaker)
 
 
 def cut(segment: Segment, duration: float = 100.0, **settings: int) -> list[Cue]:
@@ -107,21 +110,59 @@ def test_overlapping_segments_follow_each_other() -> None:
     assert cues == [Cue(0, 5000, ("a",)), Cue(5000, 6000, ("b",))]
 
 
+def test_the_label_of_a_speaker_takes_its_place() -> None:
+    cues = cut(make_segment(TEXT, speaker="SPEAKER_00"))
+    assert {cue.label for cue in cues} == {"SPEAKER_00: "}
+    assert max(len(f"{cue.label}{cue.lines[0]}") for cue in cues) <= 42
+    assert " ".join(lines(cues)) == TEXT
+    (cue,) = cut(make_segment("good morning", speaker="Her Majesty the Queen of a Far Country"))
+    assert (
+        cue.label == "Her Majesty the Queen of …: "
+        and cue.speaker == "Her Majesty the Queen of a Far Country"
+    )
+    assert cue.lines == ("good morning",)
+
+
+def test_who_speaks_at_once_is_shown_in_turn() -> None:
+    """The first cue makes room as soon as it can be read: 40 ms a column, half a second at least."""
+    ann = make_segment("I have been there for years", 0.0, 0.5, "Ann")  # 27 columns
+    assert [(cue.start_ms, cue.end_ms) for cue in show(ann, make_segment("yes", 2.0, 0.2, "Bob"))] == [
+        (0, 2000),
+        (2000, 3000),
+    ]
+    at_once = show(ann, make_segment("no no no no no no", 0.0, 0.5, "Bob"))
+    assert [(cue.label, cue.start_ms, cue.end_ms) for cue in at_once] == [
+        ("Ann: ", 0, 1080),
+        ("Bob: ", 1080, 3000),
+    ]
+    late = show(ann, make_segment("yes", 0.1, 0.2, "Bob"))
+    assert [(cue.start_ms, cue.end_ms) for cue in late] == [(0, 1080), (1080, 1580)]
+
+
+def show(*segments: Segment) -> list[Cue]:
+    return build_cues(segments, 10.0, SubtitlesConfig())
+
+
 @given(
     words=st.lists(st.text("ab字é.", min_size=1, max_size=30), min_size=1, max_size=60),
     gaps=st.lists(st.floats(0, 2), min_size=60, max_size=60),
     width=st.integers(8, 50),
     max_lines=st.integers(1, 3),
+    speakers=st.lists(st.sampled_from([None, "Ann", "字" * 20, "é" * 50]), min_size=3, max_size=3),
 )
-def test_limits_hold(words: list[str], gaps: list[float], width: int, max_lines: int) -> None:
+def test_limits_hold(
+    words: list[str], gaps: list[float], width: int, max_lines: int, speakers: list[str | None]
+) -> None:
     time, timed = 0.0, []
     for word, gap in zip(words, gaps, strict=False):
         timed.append(Word(word, time + gap / 2, time + gap, 1.0))
         time += gap
     segment = Segment(0, time, " ".join(words), tuple(timed))
-    cues = cut(segment, line_width=width, max_lines=max_lines)
-    assert "".join(lines(cues)).replace(" ", "") == "".join(words)
+    segments = [replace(segment, diarized=speaker) for speaker in speakers]  # all speak at once
+    cues = build_cues(segments, 100.0, SubtitlesConfig(line_width=width, max_lines=max_lines))
+    assert sorted("".join(lines(cues)).replace(" ", "")) == sorted(3 * "".join(words))
     for cue in cues:
         assert 0 < cue.end_ms - cue.start_ms <= 7000
-        assert len(cue.lines) <= max_lines and max(map(measure_width, cue.lines)) <= width
+        shown = [cue.label + cue.lines[0], *cue.lines[1:]]
+        assert len(shown) <= max_lines and max(map(measure_width, shown)) <= width
     assert all(first.end_ms <= second.start_ms for first, second in itertools.pairwise(cues))

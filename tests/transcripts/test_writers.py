@@ -285,9 +285,9 @@ CALL = Transcript(
 )
 EXPECTED_OF_CALL = {
     "txt": "speaker1: hello there\nspeaker2: yes\nspeaker1: bye\n",
-    "srt": "1\n00:00:01,000 --> 00:00:02,800\nspeaker1: hello there\n\n"
+    "srt": "1\n00:00:01,000 --> 00:00:01,500\nspeaker1: hello there\n\n"
     "2\n00:00:01,500 --> 00:00:02,500\nspeaker2: yes\n\n3\n00:00:04,000 --> 00:00:05,000\nspeaker1: bye\n\n",
-    "vtt": "WEBVTT\n\n00:00:01.000 --> 00:00:02.800\n<v speaker1>hello there\n\n"
+    "vtt": "WEBVTT\n\n00:00:01.000 --> 00:00:01.500\n<v speaker1>hello there\n\n"
     "00:00:01.500 --> 00:00:02.500\n<v speaker2>yes\n\n00:00:04.000 --> 00:00:05.000\n<v speaker1>bye\n\n",
     "ctm": "call 1 1.000 0.800 hello 0.5000\ncall 1 2.000 0.800 there 0.5000\n"
     "call 2 1.500 0.400 yes 0.5000\ncall 1 4.000 0.400 bye 0.5000\n",

@@ -1,14 +1,16 @@
-// The page: a file or the microphone to text with times, which can be read along, edited and downloaded.
-import { formats } from "./formats.js";
+// The page: files and the microphone to text with times, which can be read along, edited and downloaded.
 
 const $ = (id) => document.getElementById(id);
 const UNSURE = 0.5, DOUBTFUL = 0.8; // confidences below which a word is marked
 const MAX_UNSENT_BYTES = 1 << 22; // of speech that the connection does not take
 
-let segments = []; // {start, end, text, speaker, words: [{word, start, end, confidence}]}
-let names = new Map(); // of the speakers, by their labels
-let spans = []; // of all words, in the order of time
-let title = "transcript";
+// Recordings, of which one is shown and one is worked on; the others wait or are done.
+// {name, sound, model, languages, asked, hasSpeakers, segments, names, language, duration, status, share, error, isDone}
+// Their segments: {start, end, text, speaker, words: [{word, start, end, confidence}]}
+const jobs = [];
+let shown = null, running = null;
+let problem = ""; // of the page itself, such as that the server does not answer
+let spans = []; // of all words that are shown, in the order of time
 let models; // resolves when their list has been tried
 let stopWork = null; // ends the upload or the recording that is going on
 
@@ -22,11 +24,14 @@ async function loadModels() {
   if (answer.status === 401) return askForKey();
   if (!answer.ok) return fail(`The server answers ${answer.status}.`);
   const { data } = await answer.json();
-  $("model").replaceChildren(...data.map(({ id, languages }) => {
+  $("model").replaceChildren(...data.map(({ id, languages, language_names }) => {
     const option = new Option(id, id);
-    option.languages = languages;
+    option.languages = new Map(languages.map((code, i) => [code, language_names[i].replace(/^./, (letter) => letter.toUpperCase())]));
     return option;
   }));
+  const hasSpeakers = data.every(({ speakers }) => speakers);
+  $("speakers").disabled = !hasSpeakers;
+  $("no-speakers").hidden = hasSpeakers;
   showLanguages();
 }
 
@@ -37,82 +42,139 @@ function askForKey() {
 }
 
 function showLanguages() {
-  const names = new Intl.DisplayNames(["en"], { type: "language" });
-  const name = (code) => { try { return names.of(code); } catch { return code; } };
-  const codes = $("model").selectedOptions[0]?.languages ?? [];
-  const options = codes.map((code) => new Option(name(code), code)).sort((a, b) => a.text.localeCompare(b.text));
-  $("language").replaceChildren(new Option(codes.length > 1 ? "Detect" : "Of the model", ""), ...options);
-  $("language").disabled = codes.length < 2;
+  const languages = findLanguages();
+  const options = [...languages].map(([code, name]) => new Option(name, code)).sort((a, b) => a.text.localeCompare(b.text));
+  if (languages.size !== 1) options.unshift(new Option(languages.size ? "Detect" : "Of the model", ""));
+  $("language").replaceChildren(...options);
+  $("language").disabled = languages.size < 2;
 }
+
+const findLanguages = () => $("model").selectedOptions[0]?.languages ?? new Map();
 
 // --- state of the page --------------------------------------------------------------------------
 
 function fail(message) {
-  $("error").textContent = message;
-  $("error").hidden = !message;
+  problem = message;
+  showState();
 }
 
-function begin(name) {
+function addJob(name, sound) {
+  const job = {
+    name, sound, model: $("model").value, languages: findLanguages(), asked: $("language").value, hasSpeakers: $("speakers").checked,
+    segments: [], names: new Map(), language: null, duration: 0, status: "Waiting", share: 0, error: "", isDone: false,
+  };
+  job.row = document.createElement("li");
+  job.button = document.createElement("button");
+  job.button.type = "button";
+  job.button.onclick = () => show(job);
+  job.row.append(job.button);
+  $("jobs").append(job.row);
+  jobs.push(job);
+  update(job, {});
+  return job;
+}
+
+function update(job, changes) {
+  Object.assign(job, changes);
+  const state = document.createElement("span");
+  state.textContent = job.error || [job.status, nameLanguage(job)].filter(Boolean).join(", ");
+  job.button.replaceChildren(job.name, state);
+  const left = jobs.filter(({ isDone }) => !isDone);
+  $("jobs").hidden = jobs.length < 2;
+  $("cancel").hidden = !left.length;
+  $("cancel").textContent = left.length > 1 ? "Cancel all" : "Cancel";
+  $("talk").disabled = left.some(({ sound }) => sound) && !isTalking();
+  if (job === shown) showState();
+}
+
+function finish(job, status, error = "") {
+  stopWork = running = null;
+  update(job, { status, error: error || job.error, isDone: true });
+  if (job === shown) $("partial").replaceChildren();
+  workOn(jobs.find(({ isDone }) => !isDone));
+}
+
+function cancelAll() {
+  jobs.filter((job) => !job.isDone && job !== running).forEach((job) => update(job, { status: "Cancelled", isDone: true }));
   stopWork?.();
-  fail("");
-  title = name.replace(/\.[^.]*$/, "") || "transcript";
+}
+
+// The server names the language where there is a choice; else the model has but one.
+function nameLanguage({ language, languages, isDone }) {
+  if (language) return languages.get(language) ?? language;
+  return isDone && languages.size === 1 ? [...languages.values()][0] : "";
+}
+
+function showState() {
+  $("error").textContent = problem || shown?.error || "";
+  $("error").hidden = !$("error").textContent;
+  if (!shown) return;
+  $("status").textContent = shown.status;
+  $("progress").hidden = shown.isDone || !shown.share;
+  $("progress").value = shown.share;
+  $("name").textContent = shown.name;
+  const language = nameLanguage(shown);
+  $("found-language").textContent = language && shown.languages.size > 1 && !shown.asked ? `${language} (detected)` : language;
+}
+
+function show(job) {
+  if (job === shown) return;
   stopEditing();
-  segments = [];
-  names = new Map();
-  show();
+  shown = job;
+  jobs.forEach((one) => one.button.setAttribute("aria-current", one === job));
   $("partial").replaceChildren();
   $("result").hidden = false;
-  $("cancel").hidden = false;
-}
-
-function finish(message) {
-  stopWork = null;
-  $("cancel").hidden = $("progress").hidden = true;
-  $("status").textContent = message;
-  $("partial").replaceChildren();
+  setSound(job.sound);
+  showText();
+  showState();
 }
 
 function setSound(blob) {
   URL.revokeObjectURL($("player").src);
-  $("player").src = URL.createObjectURL(blob);
-  $("player-row").hidden = false;
+  if (blob) $("player").src = URL.createObjectURL(blob);
+  $("player-row").hidden = !blob;
 }
 
 // --- a file -------------------------------------------------------------------------------------
 
-async function transcribeFile(file) {
+async function addFiles(files) {
   await models; // somebody may be quicker than the list
-  begin(file.name);
-  setSound(file);
+  problem = "";
+  const added = [...files].map((file) => addJob(file.name, file));
+  if (!added.length || running) return;
+  show(added[0]);
+  workOn(added[0]);
+}
+
+function workOn(job) {
+  if (!job) return;
+  running = job;
   const request = new XMLHttpRequest();
   const form = new FormData();
-  form.append("model", $("model").value);
+  form.append("model", job.model);
   form.append("stream", "true");
   form.append("include[]", "asr.segments");
-  if ($("language").value) form.append("language", $("language").value);
-  if ($("speakers").checked) form.append("response_format", "diarized_json");
-  form.append("file", file);
-  let read = 0, warnings = [], isDone = false;
-  const progress = $("progress");
-  progress.hidden = false;
-  progress.value = 0;
+  if (job.asked) form.append("language", job.asked);
+  if (job.hasSpeakers) form.append("response_format", "diarized_json");
+  form.append("file", job.sound);
+  let read = 0, isComplete = false;
   request.upload.onprogress = (event) => {
     const share = event.loaded / event.total;
-    progress.value = 0.3 * share;
-    $("status").textContent = share < 1 ? `Uploading ${file.name}: ${Math.round(100 * share)} %`
-      : $("speakers").checked ? "Waiting for the text; with speakers it comes as a whole" : "Waiting for the first words";
+    const status = share < 1 ? `Uploading: ${Math.round(100 * share)} %`
+      : job.hasSpeakers ? "Waiting for the text; with speakers it comes as a whole" : "Waiting for the first words";
+    update(job, { status, share: 0.3 * share });
   };
   const take = (event) => {
-    if (event.error) fail(event.error.message);
+    if (event.error) job.error = event.error.message;
     if (event.type === "asr.segment") {
-      add(event);
-      const length = $("player").duration;
-      if (Number.isFinite(length)) progress.value = 0.3 + 0.7 * Math.min(1, event.end / length);
-      $("status").textContent = `Transcribed up to ${clock(event.end)}`;
+      add(job, event);
+      const length = job === shown ? $("player").duration : NaN;
+      const share = Number.isFinite(length) ? 0.3 + 0.7 * Math.min(1, event.end / length) : job.share;
+      update(job, { status: `Transcribed up to ${clock(event.end)}`, share });
     }
     if (event.type === "transcript.text.done") {
-      isDone = true;
-      warnings = event.warnings ?? [];
+      isComplete = true;
+      update(job, { language: event.language, duration: event.duration, error: (event.warnings ?? []).join("; ") });
     }
   };
   const takeNew = () => {
@@ -124,13 +186,12 @@ async function transcribeFile(file) {
   request.onprogress = takeNew;
   request.onload = () => {
     if (request.status === 200) takeNew();
-    else if (request.status === 401) askForKey();
-    else fail(readError(request.responseText, request.status));
-    if (warnings.length) fail(warnings.join("; "));
-    finish(isDone ? describeEnd() : "");
+    else job.error = readError(request.responseText, request.status);
+    if (request.status === 401) askForKey();
+    finish(job, isComplete ? describeEnd(job) : "Failed");
   };
-  request.onerror = () => { fail("The connection to the server broke."); finish(""); };
-  request.onabort = () => finish("Cancelled");
+  request.onerror = () => finish(job, "Failed", "The connection to the server broke.");
+  request.onabort = () => finish(job, "Cancelled");
   stopWork = () => request.abort();
   request.open("POST", "/v1/audio/transcriptions");
   for (const [name, value] of Object.entries(headers())) request.setRequestHeader(name, value);
@@ -141,7 +202,7 @@ function readError(text, status) {
   try { return JSON.parse(text).error.message; } catch { return `The server answers ${status}.`; }
 }
 
-const describeEnd = () => (segments.some(({ text }) => text) ? "Done" : "Done: there is no speech in it");
+const describeEnd = ({ segments }) => (segments.length ? "Done" : "Done: there is no speech in it");
 
 // --- the microphone -----------------------------------------------------------------------------
 
@@ -150,7 +211,9 @@ async function talk() {
   if (!navigator.mediaDevices) {
     return fail("Browsers give the microphone to pages at https:// or on this machine only.");
   }
-  begin("microphone");
+  problem = "";
+  const job = (running = addJob("microphone", null));
+  show(job);
   setTalking(true);
   let stream, context;
   const pieces = [];
@@ -162,8 +225,9 @@ async function talk() {
     context?.close();
     socket?.close();
     setTalking(false);
-    if (pieces.length) setSound(makeWav(pieces, context.sampleRate));
-    finish(message);
+    if (pieces.length) job.sound = makeWav(pieces, context.sampleRate);
+    if (job === shown) setSound(job.sound);
+    finish(job, message);
   };
   stopWork = () => end("Cancelled");
   try {
@@ -173,14 +237,14 @@ async function talk() {
     await context.audioWorklet.addModule("pcm-worklet.js");
     await context.resume();
   } catch (error) {
-    fail(`The microphone cannot be used: ${error.message}`);
-    return end("");
+    job.error = `The microphone cannot be used: ${error.message}`;
+    return end("Failed");
   }
   if (isOver) { // cancelled while the browser asked
     stream.getTracks().forEach((track) => track.stop());
     return context.close();
   }
-  const address = new URL(`/v1/realtime?intent=transcription&model=${encodeURIComponent($("model").value)}`, location.href);
+  const address = new URL(`/v1/realtime?intent=transcription&model=${encodeURIComponent(job.model)}`, location.href);
   address.protocol = address.protocol.replace("http", "ws");
   const key = $("key").value;
   socket = new WebSocket(address, ["realtime", ...(key ? [`openai-insecure-api-key.${key}`] : [])]);
@@ -192,18 +256,18 @@ async function talk() {
       include: ["asr.partial", "asr.words"],
       audio: { input: {
         format: { type: "audio/pcm", rate: context.sampleRate },
-        transcription: $("language").value ? { language: $("language").value } : {},
+        transcription: job.asked ? { language: job.asked } : {},
       } },
     } });
     context.createMediaStreamSource(stream).connect(writer);
-    $("status").textContent = "Listening";
+    update(job, { status: "Listening" });
   };
   writer.port.onmessage = ({ data: { piece, peak } }) => {
     $("level").value = peak;
     if (isOver) return;
     if (socket.bufferedAmount > MAX_UNSENT_BYTES) {
-      fail("The connection is too slow for live speech.");
-      return end("");
+      job.error = "The connection is too slow for live speech.";
+      return end("Failed");
     }
     pieces.push(piece);
     send("input_audio_buffer.append", { audio: toBase64(new Uint8Array(piece.buffer)) });
@@ -211,30 +275,34 @@ async function talk() {
   let words = [];
   socket.onmessage = ({ data }) => {
     const event = JSON.parse(data);
-    if (event.type === "error" && event.error.code !== "input_audio_buffer_commit_empty") fail(event.error.message);
-    if (event.type.endsWith("transcription.failed")) fail(event.error.message);
-    if (event.type === "asr.partial") showPartial(event.stable, event.text);
+    if (event.type === "error" && event.error.code !== "input_audio_buffer_commit_empty") update(job, { error: event.error.message });
+    if (event.type.endsWith("transcription.failed")) update(job, { error: event.error.message });
+    if (event.type === "asr.partial" && job === shown) showPartial(event.stable, event.text);
     if (event.type === "asr.words") words = event.words;
     if (event.type.endsWith("transcription.completed")) {
-      showPartial("", "");
-      if (words.length) add({ start: words[0].start, end: words.at(-1).end, text: event.transcript, words });
+      if (job === shown) showPartial("", "");
+      if (words.length) add(job, { start: words[0].start, end: words.at(-1).end, text: event.transcript, words });
       words = [];
     }
-    if (event.type === "input_audio_buffer.cleared") end(describeEnd()); // all before it is done
+    if (event.type === "input_audio_buffer.cleared") end(describeEnd(job)); // all before it is done
   };
   socket.onclose = ({ code }) => {
     if (isOver) return;
-    if (code !== 1000) fail(code === 1006 ? "The server did not take the session, or the connection broke." : `The session ended (${code}).`);
-    end("");
+    if (code !== 1000) {
+      job.error = code === 1006 ? "The server did not take the session, or the connection broke." : `The session ended (${code}).`;
+    }
+    end(job.error ? "Failed" : describeEnd(job));
   };
   $("talk").onclick = () => {
-    $("status").textContent = "Waiting for the last words";
+    update(job, { status: "Waiting for the last words" });
     writer.disconnect();
     stream.getTracks().forEach((track) => track.stop());
     send("input_audio_buffer.commit");
     send("input_audio_buffer.clear");
   };
 }
+
+const isTalking = () => $("talk").getAttribute("aria-pressed") === "true";
 
 function setTalking(isOn) {
   const button = $("talk");
@@ -271,18 +339,18 @@ function makeWav(pieces, rate) {
 
 // --- the transcript -----------------------------------------------------------------------------
 
-function add({ start, end, text, words, speaker }) {
+function add(job, { start, end, text, words, speaker }) {
   if (!text) return;
   const segment = { start, end, text, words, speaker };
-  if (speaker && !names.has(speaker)) names.set(speaker, speaker);
-  segments.push(segment);
-  showSegment(segment);
+  if (speaker && !job.names.has(speaker)) job.names.set(speaker, speaker);
+  job.segments.push(segment);
+  if (job === shown) showSegment(segment);
 }
 
-function show() {
+function showText() {
   $("transcript").replaceChildren();
   spans = [];
-  segments.forEach(showSegment);
+  shown.segments.forEach(showSegment);
 }
 
 function showSegment(segment) {
@@ -318,14 +386,14 @@ function showSegment(segment) {
 function showSpeaker(label) {
   const button = document.createElement("button");
   button.type = "button";
-  button.className = `speaker color-${[...names.keys()].indexOf(label) % 6}`;
+  button.className = `speaker color-${[...shown.names.keys()].indexOf(label) % 6}`;
   button.dataset.speaker = label;
-  button.textContent = names.get(label);
+  button.textContent = shown.names.get(label);
   button.title = "Rename this speaker";
   button.onclick = () => {
-    const name = prompt(`Name of ${names.get(label)}`, names.get(label))?.trim();
+    const name = prompt(`Name of ${shown.names.get(label)}`, shown.names.get(label))?.trim();
     if (!name) return;
-    names.set(label, name);
+    shown.names.set(label, name);
     const same = `[data-speaker="${CSS.escape(label)}"]`;
     document.querySelectorAll(same).forEach((other) => (other.textContent = name));
   };
@@ -366,24 +434,24 @@ const isEditing = () => $("edit").getAttribute("aria-pressed") === "true";
 
 function startEditing() {
   $("edit").setAttribute("aria-pressed", "true");
-  for (const { element, start } of segments) {
+  for (const { element, start } of shown.segments) {
     element.contentEditable = "plaintext-only";
     element.setAttribute("role", "textbox");
     element.setAttribute("aria-label", `Text at ${clock(start)}`);
   }
-  segments[0]?.element.focus();
+  shown.segments[0]?.element.focus();
 }
 
 function stopEditing() {
   if (!isEditing()) return;
   $("edit").setAttribute("aria-pressed", "false");
   takeEdits();
-  show();
+  showText();
 }
 
 // Words keep their times where their number is the same; else the words share the time of the segment.
 function takeEdits() {
-  for (const segment of segments) {
+  for (const segment of shown.segments) {
     const text = segment.element.textContent.trim();
     if (text === segment.text) continue;
     const parts = text.split(/\s+/).filter(Boolean), old = segment.words;
@@ -397,13 +465,28 @@ function takeEdits() {
   }
 }
 
-function download(format) {
+// The server writes the file, as it writes those of `asr transcribe`.
+async function download(format) {
   if (isEditing()) takeEdits();
-  const kept = segments.filter(({ text }) => text).map((one) => ({ ...one, speaker: names.get(one.speaker) }));
-  const blob = new Blob([formats[format](kept)], { type: format === "json" ? "application/json" : "text/plain" });
+  const { name, names, language, duration, segments } = shown;
+  const id = name.replace(/(.)\.[^.]*$/, "$1");
+  const described = segments.filter(({ text }) => text).map(({ start, end, text, words, speaker }) => ({
+    start, end, text,
+    diarized: names.get(speaker) ?? null,
+    confidence: words.reduce((sum, one) => sum + one.confidence, 0) / Math.max(1, words.length),
+    words: words.map(({ word, ...rest }) => ({ text: word, ...rest })),
+  }));
+  const transcript = {
+    id, audio: name, duration: Math.max(duration, ...described.map(({ end }) => end)), language, segments: described,
+  };
+  const answer = await fetch("/v1/asr/transcript", {
+    method: "POST", headers: headers(), body: JSON.stringify({ format, transcript }),
+  }).catch(() => null);
+  if (!answer) return fail("The server does not answer.");
+  if (!answer.ok) return fail(readError(await answer.text(), answer.status));
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(blob);
-  link.download = `${title}.${format}`;
+  link.href = URL.createObjectURL(await answer.blob());
+  link.download = `${id}.${format}`;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
@@ -412,10 +495,10 @@ function download(format) {
 
 $("choose").onclick = () => $("file").click();
 $("file").onchange = () => {
-  if ($("file").files[0]) transcribeFile($("file").files[0]);
+  addFiles([...$("file").files]); // a copy, since the list is emptied
   $("file").value = "";
 };
-$("cancel").onclick = () => stopWork?.();
+$("cancel").onclick = cancelAll;
 $("model").onchange = showLanguages;
 $("key").value = sessionStorage.getItem("key") ?? "";
 $("key").onchange = () => {
@@ -435,9 +518,7 @@ addEventListener("dragleave", (event) => event.relatedTarget || $("drop").classL
 addEventListener("drop", (event) => {
   event.preventDefault();
   $("drop").classList.remove("over");
-  const [file, ...others] = event.dataTransfer.files;
-  if (file) transcribeFile(file);
-  if (others.length) fail("One file at a time: the first is transcribed.");
+  addFiles([...event.dataTransfer.files]);
 });
 setTalking(false);
 models = loadModels();
