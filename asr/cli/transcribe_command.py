@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import logging
 import math
 import re
@@ -13,7 +12,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asr.cli import (
     DECODING_METHODS,
@@ -29,6 +28,7 @@ from asr.cli import (
     require_any_input,
 )
 from asr.errors import UserError
+from asr.files import find_families
 
 if TYPE_CHECKING:
     from asr.audio.segmentation import Recording
@@ -91,86 +91,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--diarize", action="store_true", help="find who speaks when, and label the text with the speakers")
     add_speaker_options(more)
 
-    title = """Other names for these options and settings, as in OpenAI's command line. Its other options are
-    accepted where their value changes nothing here, such as --temperature 0."""
-    add = parser.add_argument_group("openai-whisper", title).add_argument
-    shown: dict[str, Any] = {"metavar": "FORMAT", "choices": formats, "action": "append"}
-    add("-f", "--output-format", dest="format", help="--format FORMAT", **shown)
-    add("--initial-prompt", dest="prompt", metavar="TEXT", help="--prompt TEXT")
-    add("--clip-timestamps", dest="clip", metavar="START,END", type=_read_clip, help="--clip START,END")
-    for option, setting in WHISPER_OPTIONS.items():
-        text = f"--set {setting}=VALUE"
-        if option == "--fp16":
-            text = f"True: --set {setting}=fp16; False: --set {setting}=float32"
-        kind = functools.partial(_name_setting, setting)
-        add(option, dest="set", metavar="VALUE", type=kind, action="append", help=text)
-    text = "--set whisper.temperatures=[VALUE,2*VALUE,...], up to 1; None: []"
-    increment, shown = "--temperature-increment-on-fallback", {"metavar": "VALUE", "action": "append"}
-    add(increment, dest="set", type=_name_temperatures, help=text, **shown)
-    for option, (idle, reason) in IDLE_OPTIONS.items():
-        check = functools.partial(_require_idle, idle.split(), reason)
-        add(option, dest="idle", type=check, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    for family in find_families():
+        family.add_options(parser, formats, _read_clip)
 
     many = parser.add_argument_group("many recordings", "With --output-dir.")
     add_engine(many)
-
-
-# Options of openai-whisper, and the settings that they are here.
-WHISPER_OPTIONS = {
-    "--best-of": "whisper.samples",
-    "--compression-ratio-threshold": "checks.max_compression",
-    "--logprob-threshold": "checks.min_log_probability",
-    "--no-speech-threshold": "whisper.max_no_speech",
-    "--max-line-width": "subtitles.line_width",
-    "--max-line-count": "subtitles.max_lines",
-    "--fp16": "precision",
-}
-# Its other options: values that change nothing here, and why no other value is taken.
-IDLE_OPTIONS = {
-    "--word-timestamps": ("True False", "json always has the times of words"),
-    "--temperature": (
-        "0 0.0",
-        "rejected texts alone are sampled, at those of --set whisper.temperatures=[...]",
-    ),
-    "--condition-on-previous-text": (
-        "False",
-        "segments are decoded side by side, so none has the text of another as context; use --prompt",
-    ),
-    "--carry-initial-prompt": ("True", "--prompt is used for every segment"),
-    "--patience": ("None 1 1.0", "the beam search has no patience; give a larger --beam"),
-    "--length-penalty": ("None", "texts are ranked by their mean log-probability per token"),
-    "--suppress-tokens": ("-1", "the tokens that openai-whisper suppresses by default are suppressed"),
-    "--prepend-punctuations": ("\"'“¿([{-", "the default alone is supported"),
-    "--append-punctuations": ("\"'.。,，!！?？:：”)]}、", "the default alone is supported"),
-    "--highlight-words": ("False", "subtitles do not mark words; --format json has their times"),
-    "--max-words-per-line": ("None", "lines are limited by characters: --max-line-width"),
-    "--hallucination-silence-threshold": (
-        "None",
-        "pauses are cut out before decoding; see --set list, checks",
-    ),
-    "--model-dir": ("None", "give the path of a model to --model; HF_HOME is where fetched models go"),
-}
-
-
-def _name_setting(setting: str, value: str) -> str:
-    """Write the value of an option of openai-whisper as a setting."""
-    values = {"True": "fp16", "False": "float32"} if setting == "precision" else {"None": "null"}
-    return f"{setting}={values.get(value, value)}"
-
-
-def _name_temperatures(value: str) -> str:
-    """Write the step from one temperature to the next, up to 1, as a setting; None: no other temperatures."""
-    if not re.fullmatch(r"None|0\.(?:[1-9]\d?|0[1-9])|1(?:\.0)?", value):
-        raise argparse.ArgumentTypeError(f"{value!r}: expected None, or a number from 0.01 to 1 such as 0.2")
-    step = math.inf if value == "None" else float(value)
-    temperatures = [f"{count * step:.6g}" for count in range(1, int(1 / step + 1e-6) + 1)]
-    return f"whisper.temperatures=[{','.join(temperatures)}]"
-
-
-def _require_idle(idle: Sequence[str], reason: str, value: str) -> None:
-    """Refuse the value of an option of openai-whisper that would change something there."""
-    if value not in idle:
-        raise argparse.ArgumentTypeError(f"{value!r} is not supported: {reason}. Leave the option out")
 
 
 def _read_clip(text: str) -> tuple[float, float | None]:
@@ -199,7 +124,6 @@ def run(args: argparse.Namespace) -> int:
         _refuse_conflicts(args, formats)
     if args.audio:
         require_any_input(*args.audio)
-    from asr.files import find_families
     from asr.transcription.arguments import TranscriptionSettings, find_recordings, print_settings
 
     if args.set == ["list"]:

@@ -21,12 +21,9 @@ from .intervals import (
 )
 from .page import Report as Report, build_page as build_page, write_report as write_report
 from .result import (
-    NUM_COUNTS as NUM_COUNTS,
     Counts as Counts,
     Score as Score,
     align_lines as align_lines,
-    compute_bleu as compute_bleu,
-    count_bleu as count_bleu,
     format_table as format_table,
     markdown_table as markdown_table,
     percent as percent,

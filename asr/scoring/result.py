@@ -300,9 +300,15 @@ class Score:
         """Corpus BLEU with sacrebleu's defaults, 0 to 100, against all references of each utterance."""
         if self.num_references > 1 and self.align == "sclite":
             raise UserError("BLEU of several references takes their texts as they are; expected align jiwer")
-        references = self.all_references if self.num_references > 1 else self.references
-        texts = (hypothesis or "" for hypothesis in self.hypotheses)
-        return compute_bleu(count_bleu(list(zip(references, texts, strict=True))))
+        try:
+            import sacrebleu
+        except ImportError:
+            raise UserError(
+                "BLEU is computed by sacrebleu, which is not here; pip install sacrebleu"
+            ) from None
+        references = self.all_references if self.num_references > 1 else [(text,) for text in self.references]
+        texts = [hypothesis or "" for hypothesis in self.hypotheses]
+        return float(sacrebleu.corpus_bleu(texts, list(itertools.zip_longest(*references))).score)
 
     def to_dict(self, show: int | None = None) -> dict[str, Any]:
         """The numbers, in plain types that JSON has: None for an infinite rate.
@@ -407,41 +413,3 @@ def divide(errors: float, length: float) -> float:
     if length == 0:
         return 0.0 if errors == 0 else math.inf
     return errors / length
-
-
-# --- BLEU, by sacrebleu with its defaults: counts that can be added up, and the score of their sums --------
-
-NUM_COUNTS = 10
-"""Right n-grams of length 1 to 4, all n-grams of length 1 to 4, words of hypotheses, words of references."""
-
-
-def load_sacrebleu() -> Any:
-    try:
-        import sacrebleu
-    except ImportError as error:
-        raise UserError("BLEU is computed by sacrebleu, which is not here; pip install sacrebleu") from error
-    return sacrebleu
-
-
-def count_bleu(pairs: Sequence[tuple[str | Sequence[str], str]]) -> list[int]:
-    """Count the n-grams of (reference, hypothesis) pairs; a reference may be several texts."""
-    if not pairs:
-        return [0] * NUM_COUNTS
-    references, hypotheses = zip(*pairs, strict=True)
-    texts = ([text] if isinstance(text, str) else text for text in references)
-    bleu = load_sacrebleu().corpus_bleu(list(hypotheses), list(itertools.zip_longest(*texts)))
-    return [*bleu.counts, *bleu.totals, bleu.sys_len, bleu.ref_len]
-
-
-def compute_bleu(counts: Sequence[float]) -> float:
-    """0 to 100, of the sum of the counts of all parts of a corpus."""
-    correct, totals, (length, reference_length) = counts[:4], counts[4:8], map(int, counts[8:])
-    score = load_sacrebleu().metrics.BLEU.compute_bleu(
-        correct=[int(count) for count in correct],
-        total=[int(count) for count in totals],
-        sys_len=length,
-        ref_len=reference_length,
-        smooth_method="exp",
-        max_ngram_order=4,
-    )
-    return float(score.score)

@@ -55,6 +55,7 @@ from .loading import (
     split_weights as split_weights,
     write_model as write_model,
 )
+from .openai_options import add_options as add_options
 from .whisper_recognizer import WhisperRecognizer as WhisperRecognizer, load as load
 from .whisper_tokenizer import (
     TokenizerUnits as TokenizerUnits,
