@@ -1,4 +1,8 @@
-from .beam import score_texts as score_texts, search_prefixes as search_prefixes
+from .beam import (
+    drop_certain_blanks as drop_certain_blanks,
+    score_texts as score_texts,
+    search_prefixes as search_prefixes,
+)
 from .decode import (
     METHODS as METHODS,
     DecodedBatch as DecodedBatch,

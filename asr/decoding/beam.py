@@ -26,6 +26,7 @@ PRESELECTION = 1.5  # candidates of a beam that CTC scores too, as a multiple of
 # of the likeliest token. Wide beams else prefer texts that end early, since these have fewer factors, and
 # drop half of a long utterance. With CTC in the score, CTC prevents that.
 END_MARGIN = 2.0
+CERTAIN = -1e-6  # log-probability of a blank from which other tokens are negligible
 NO_TOKEN = -1
 
 
@@ -343,7 +344,7 @@ def search_prefixes(
     log_probabilities_BTV: Tensor, lengths_B: Tensor, config: DecodingConfig
 ) -> list[list[Hypothesis]]:
     """N-best lists, each text scored by all of its alignments that stayed within the beam."""
-    scores_BTV = mask_padding(log_probabilities_BTV, lengths_B)
+    scores_BTV = drop_certain_blanks(mask_padding(log_probabilities_BTV, lengths_B))
     # A beam may see up to W - 1 of its extensions in the beam already, and its last token scored lower. With
     # W more, none that could be among the best is left out.
     num_candidates = min(2 * config.beam, scores_BTV.size(2) - UNK_ID)
@@ -357,6 +358,20 @@ def search_prefixes(
         parents.append(parents_BW)
         tokens.append(tokens_BW)
     return _read_prefixes(prefixes, parents, tokens, config)
+
+
+def drop_certain_blanks(scores_BTV: Tensor) -> Tensor:
+    """Drop certain blanks that follow another one: they change nothing but cost time."""
+    is_certain_BT = scores_BTV[:, :, BLANK_ID] > CERTAIN
+    keep_BT = torch.ones_like(is_certain_BT)
+    keep_BT[:, 1:] = ~(is_certain_BT[:, 1:] & is_certain_BT[:, :-1])
+    kept_B = keep_BT.sum(1)
+    longest = int(kept_B.max())
+    if longest == keep_BT.size(1):
+        return scores_BTV
+    order_BT = (~keep_BT).to(torch.int8).argsort(dim=1, stable=True)[:, :longest]
+    kept_BTV = scores_BTV.gather(1, order_BT[..., None].expand(-1, -1, scores_BTV.size(2)))
+    return mask_padding(kept_BTV, kept_B)
 
 
 def _start(batch: int, device: torch.device) -> Prefixes:

@@ -6,6 +6,7 @@ from .decoders import (
     TransformerDecoder as TransformerDecoder,
     TransformerDecoderConfig as TransformerDecoderConfig,
     build_decoder as build_decoder,
+    mask_padding as mask_padding,
 )
 from .encoders import (
     ENCODERS as ENCODERS,

@@ -11,7 +11,8 @@ from decoding_examples import collapse, decode_ctc_greedily
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from asr.decoding import DecodingConfig, search_prefixes
+from asr.decoding import DecodingConfig, drop_certain_blanks, search_prefixes
+from asr.models import mask_padding
 from asr.text import BLANK_ID, UNK_ID
 
 TOKENS = [UNK_ID, UNK_ID + 1, UNK_ID + 2]  # and the blank
@@ -87,6 +88,24 @@ def search_plainly(scores_TV: Tensor, beam: int) -> list[tuple[tuple[int, ...], 
                 add((*text, token), 0.0, before * row[token])
         texts = dict(sorted(new.items(), key=lambda item: -sum(item[1]))[:beam])
     return [(text, math.log(sum(parts))) for text, parts in texts.items()]
+
+
+def test_certain_blanks_are_dropped_and_change_nothing() -> None:
+    """Long stretches of silence between the tokens."""
+    logits = 2 * torch.randn(2, 60, VOCABULARY, generator=torch.Generator().manual_seed(0))
+    logits[0, 5:30, BLANK_ID] = logits[0, 31:50, BLANK_ID] = logits[1, 2:20, BLANK_ID] = 60.0
+    scores_BTV = logits.log_softmax(-1)
+    lengths_B = torch.tensor([60, 41])
+    # 25 and 19 certain steps in the first, 18 in the second, and its padding.
+    assert drop_certain_blanks(scores_BTV[:1]).size(1) == 60 - 24 - 18
+    assert drop_certain_blanks(mask_padding(scores_BTV, lengths_B)).size(1) == 41 - 17 + 1
+    dense_BTV = logits.masked_fill(logits == 60.0, 9.0).log_softmax(-1)  # not quite certain
+    assert drop_certain_blanks(dense_BTV).size(1) == 60
+    config = DecodingConfig(beam=6, nbest=4)
+    for row, length in enumerate(lengths_B.tolist()):
+        hypotheses = search_prefixes(scores_BTV, lengths_B, config)[row]
+        expected = search_plainly(scores_BTV[row, :length], 6)[:4]
+        assert [hypothesis.tokens for hypothesis in hypotheses] == [text for text, _ in expected]
 
 
 def test_a_single_token_and_more_beams_than_texts() -> None:
