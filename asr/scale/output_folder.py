@@ -112,10 +112,10 @@ class OutputFolder:
         return line.get("fault") if is_there and self._is_same(line, recording) else None
 
     def note_fault(self, recording: Recording, message: str) -> None:
-        """Remember what is wrong with audio; a file that cannot even be opened may be readable next time."""
-        with contextlib.suppress(OSError, ValueError):
-            if not isinstance(recording.content, ByteRange):
-                open(recording.path, "rb").close()
+        """Remember what is wrong with audio; a pipe, and a file that may not be read, may be better next time."""
+        path = recording.path
+        is_readable = os.path.isfile(path) and os.access(path, os.R_OK)
+        if is_readable or isinstance(recording.content, ByteRange):
             self._add(self._describe(recording) | {"fault": message})
 
     def write(

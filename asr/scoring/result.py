@@ -303,9 +303,7 @@ class Score:
         try:
             import sacrebleu
         except ImportError:
-            raise UserError(
-                "BLEU is computed by sacrebleu, which is not here; pip install sacrebleu"
-            ) from None
+            raise UserError("BLEU needs sacrebleu, which is not installed; pip install sacrebleu") from None
         references = self.all_references if self.num_references > 1 else [(text,) for text in self.references]
         texts = [hypothesis or "" for hypothesis in self.hypotheses]
         return float(sacrebleu.corpus_bleu(texts, list(itertools.zip_longest(*references))).score)

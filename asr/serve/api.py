@@ -185,7 +185,8 @@ class EditedTranscript(Config):
     @pydantic.field_validator("transcript")
     @classmethod
     def _check_times(cls, given: Transcript) -> Transcript:
-        spans = [(0.0, given.duration), *((one.start, one.end) for one in (*given.segments, *given.words))]
+        spans = [(0.0, given.duration), *((one.start, one.end) for one in given.segments)]
+        spans += [(one.start, one.end) for one in given.words]
         if not all(0 <= start <= end <= 1e6 for start, end in spans):
             raise ValueError("expected times from 0 to 1,000,000 s, no end before its start")
         return given
