@@ -112,7 +112,7 @@ class OutputFolder:
         return line.get("fault") if is_there and self._is_same(line, recording) else None
 
     def note_fault(self, recording: Recording, message: str) -> None:
-        """Remember what is wrong with audio; a pipe, and a file that may not be read, may be better next time."""
+        """Remember what is wrong with audio; a pipe, or a file that cannot be opened, is tried again."""
         path = recording.path
         is_readable = os.path.isfile(path) and os.access(path, os.R_OK)
         if is_readable or isinstance(recording.content, ByteRange):
