@@ -28,16 +28,16 @@ from asr.transcription import TranscriptionSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 
-MAX_LINES_OF_ASR = 30_500
-MAX_LINES_OF_CORE = 19_300
+MAX_LINES_OF_ASR = 30_970  # with readers and options that lay in tools/ before: 330
+MAX_LINES_OF_CORE = 19_345
 # Capabilities that came after the house was built, with budgets of their own.
 MAX_LINES_OF_CAPABILITY = {"speakers": 1_700}
 CAPABILITIES = "formats", "recipe", "research", "scale", "scoring/nist", "serve", "shards", "whisper"
-MAX_LINES_OF_TESTS = 34_000
+MAX_LINES_OF_TESTS = 34_100
 MAX_TRACKED_FILES = 800
 MAX_UNUSED_SETTINGS = {"run": 14, "call": 2}
 MAX_MODULES = {"conformer": 60, "shipped": 60, "whisper": 60}
-MAX_FILES = {"conformer": 22, "shipped": 26, "whisper": 28}
+MAX_FILES = {"conformer": 22, "shipped": 28, "whisper": 30}
 
 
 def trace(words: list[str], found: Path) -> None:

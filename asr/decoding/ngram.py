@@ -101,8 +101,8 @@ def read_arpa(path: str | Path) -> Arpa:
         raise UserError(f"{path}: no \\end\\; expected a complete ARPA file, as text")
     sizes = [len(order) for order in orders]
     if sizes != counts or not sizes:
-        found, said = (", ".join(map(str, own)) or "no" for own in (sizes, counts))
-        raise UserError(f"{path}: {found} n-grams, but its header has {said}; the file is damaged")
+        found, declared = (", ".join(map(str, own)) or "no" for own in (sizes, counts))
+        raise UserError(f"{path}: {found} n-grams, but its header has {declared}; the file is damaged")
     return Arpa(orders)
 
 

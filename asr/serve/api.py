@@ -177,7 +177,7 @@ def describe_fault(error: pydantic.ValidationError) -> ApiError:
 
 
 class EditedTranscript(Config):
-    """What the page shows, to be written as a file by the code that writes those of `asr transcribe`."""
+    """A transcript of the page, to be written as a file by the code that writes those of `asr transcribe`."""
 
     format: Literal["txt", "srt", "vtt", "json"]
     transcript: Transcript

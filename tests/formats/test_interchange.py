@@ -164,7 +164,7 @@ def test_a_speechbrain_table(tmp_path: Path) -> None:
         ("a.json", b'{"audio": "a", "duration": 1}\n{', "a.json:2: not a JSON object"),
         ("a.json", b'{"audio": "a", "duration": 1}\n' + b"[" * 100_000, "a.json:2: not a JSON object"),
         ("a.json", b'{"audio": "a\\u0000.wav"}', "a.json:1: the duration is not given, and"),
-        ("a.json", b'{"audio": "a.wav", "duration": NaN}', "duration = nan: expected seconds"),
+        ("a.json", b'{"audio": "a.wav", "duration": NaN}', "duration = NaN: expected seconds"),
         ("a.json", b'{"audio": "a.wav", "duration": 1, "x": "\\ud800"}', "a.json:1: .*extras"),
         ("a.json", b'{"audio": "a", "duration": 1, "text": "' + b"a" * 1_000_001 + b'"}', "a.json:1: .*text"),
     ],

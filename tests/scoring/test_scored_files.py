@@ -186,7 +186,7 @@ TEXTS = ["a b c"], ["a b x"]
         ({"speakers": [math.nan]}, "speakers: 1 of 1 references have none"),
         ({"speakers": ["ann", "bob"]}, "speakers: 2 for 1 references; expected one for each"),
         ({"speakers": "a"}, "speakers = 'a': expected a list, or a dict from ID"),
-        ({"alternatives": ["a b x"]}, "alternatives = ['a b x']: expected a dict from ID to a list of texts"),
+        ({"alternatives": ["a b x"]}, 'alternatives = ["a b x"]: expected a dict from ID to a list of texts'),
         ({"alternatives": {"1": "a b x"}}, "alternatives of 1: got 'a b x'. Expected a list of texts"),
     ],
 )

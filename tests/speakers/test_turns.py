@@ -58,9 +58,9 @@ RTTM = "SPEAKER m 1 {} <NA> <NA> a <NA> <NA>\n"
         (read_seglst, {}, ": not a JSON list. Expected segments"),
         (read_seglst, [SEGMENT, 3], ": segment 2, 3: expected a JSON object"),
         (read_seglst, [SEGMENT | {"speaker": None}], "expected session_id and speaker"),
-        (read_seglst, [SEGMENT | {"start_time": float("nan")}], "start_time = nan: expected seconds"),
+        (read_seglst, [SEGMENT | {"start_time": float("nan")}], "start_time = NaN: expected seconds"),
         (read_seglst, [SEGMENT | {"start_time": 2}], "end_time 1 is before start_time 2"),
-        (read_seglst, [SEGMENT | {"words": ["x"]}], "words = ['x']: expected a string"),
+        (read_seglst, [SEGMENT | {"words": ["x"]}], 'words = ["x"]: expected a string'),
     ],
 )
 def test_wrong_files(read: Callable[[Path], Any], content: Any, message: str, tmp_path: Path) -> None:
