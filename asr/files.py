@@ -22,7 +22,7 @@ from asr.errors import UserError, suggest
 logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
-MAX_CONNECT_SECONDS = 0.9
+MAX_CONNECT_SECONDS, MAX_SLOW_SECONDS = 0.9, 10.0
 # gzip packs text to a tenth, seldom to a hundredth; a bomb has a thousand times its size.
 MAX_EXPANSION = 200
 MAX_FREE_EXPANSION = 10_000_000  # bytes that any gzip file may unpack to
@@ -187,7 +187,10 @@ def fetch_model(
 
 
 def find_network_problem() -> str:
-    """Say why the hub cannot be reached, within a second: its own client waits for minutes; "" if it can."""
+    """Say within a second why the hub cannot be reached; its own client would try again. "" if it may be.
+
+    A network that has not answered by then may be slow, so the hub's client gets its chance.
+    """
     import socket
     import threading
     from urllib.parse import urlsplit
@@ -201,18 +204,19 @@ def find_network_problem() -> str:
     if getproxies() or hub.hostname is None:  # a proxy may reach what this machine cannot
         return ""
     address = hub.hostname, hub.port or (80 if hub.scheme == "http" else 443)
-    reached = threading.Event()
+    failures: list[OSError] = []
 
     def connect() -> None:
-        with contextlib.suppress(OSError):
-            socket.create_connection(address, MAX_CONNECT_SECONDS).close()
-            reached.set()
+        try:
+            socket.create_connection(address, MAX_SLOW_SECONDS).close()
+        except OSError as error:
+            failures.append(error)
 
     # Looking a name up has no limit of its own, so it runs in a thread that nobody waits for.
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     thread.join(MAX_CONNECT_SECONDS)
-    return "" if reached.is_set() else f"there is no network: {hub.hostname} cannot be reached"
+    return f"there is no network: {hub.hostname} cannot be reached" if failures else ""
 
 
 @contextlib.contextmanager

@@ -141,14 +141,13 @@ def test_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         raise TimeoutError
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", from_cache)
-    for connect in (unknown, hang):
-        monkeypatch.setattr("socket.create_connection", connect)
-        began = time.monotonic()
-        with pytest.raises(
-            UserError, match=r"whisper-small: .*there is no network: huggingface.co .*`hf down"
-        ):
-            load_whisper("small")
-        assert time.monotonic() - began < 1.5
+    monkeypatch.setattr("socket.create_connection", unknown)
+    with pytest.raises(UserError, match=r"whisper-small: .*there is no network: huggingface.co .*`hf down"):
+        load_whisper("small")
+    monkeypatch.setattr("socket.create_connection", hang)
+    began = time.monotonic()
+    assert find_network_problem() == "", "a slow network may still answer"
+    assert time.monotonic() - began < 1.5
     stop.set()
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=r"HF_HUB_OFFLINE is set, so nothing is fetched"):
