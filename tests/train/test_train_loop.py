@@ -67,15 +67,14 @@ def test_a_resumed_training_has_the_threads_of_its_start(
     tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, restored_threads: None
 ) -> None:
     """The cores were free then, perhaps, and are not now."""
-    for at_start, now in ((2, 1), (1, 2)):
-        folder = f"output_dir={tiny_run().output_dir}-{at_start}"
-        torch.set_num_threads(at_start)
-        run_until_killed(monkeypatch, 4, lambda folder=folder: train(tiny_run(folder)))
-        torch.set_num_threads(now)
-        train(tiny_run(folder))
-        assert torch.get_num_threads() == at_start
-        train(tiny_run(folder, "train.threads=1"))
-        assert torch.get_num_threads() == 1
+    short = ("train.steps=4", "train.save_every=1", "train.validate_every=4")
+    torch.set_num_threads(2)
+    run_until_killed(monkeypatch, 1, lambda: train(tiny_run(*short)))
+    torch.set_num_threads(1)
+    train(tiny_run(*short))
+    assert torch.get_num_threads() == 2
+    train(tiny_run(*short, "train.threads=1"))
+    assert torch.get_num_threads() == 1
 
 
 def test_each_epoch_learns_from_each_utterance_once(
