@@ -187,10 +187,7 @@ def fetch_model(
 
 
 def find_network_problem() -> str:
-    """Say within a second why the hub cannot be reached; its own client would try again. "" if it may be.
-
-    A network that has not answered by then may be slow, so the hub's client gets its chance.
-    """
+    """Say within a second why the hub cannot be reached; "" if it can, or is only slow to answer."""
     import socket
     import threading
     from urllib.parse import urlsplit
