@@ -110,6 +110,7 @@ VNNI = ("amx_int8", "avx512_vnni", "avx_vnni")  # sums of 8-bit products in 32 b
 # Instructions that multiply matrices at least 1.5 times as fast as float32 (Zen 3: twice), by the names of
 # torch.cpu.get_capabilities(). What is not in the table is left to the setting: on ARM nothing was measured.
 FAST_INSTRUCTIONS = {"int8": (*VNNI, "avx2"), "bf16": ("amx_bf16", "avx512_bf16")}
+HALF_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast, by precision
 BF16_COMPUTE_CAPABILITY = (8, 0)  # of GPUs, from Ampere on
 MAX_KERNELS = 32
 

@@ -19,7 +19,7 @@ from asr.batches.builder import Batch
 from asr.errors import UserError
 from asr.models import Net
 from asr.models.losses import Losses
-from asr.models.speech_model import is_fast
+from asr.models.speech_model import HALF_TYPES, is_fast
 from asr.system.run_config import OptimConfig, RunConfig
 from asr.train.distributed import GradientSum, Process, sum_over_processes
 
@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 Precision = Literal["float32", "bf16", "fp16"]
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # numbers of glibc's malloc.h
 OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "could not create a primitive")  # the last of oneDNN
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class Learner:
         sums: dict[str, Tensor] = {}
         for index, batch in enumerate(batches, start=1):
             batch = batch.to(self.process.device)
-            dtype = DTYPES.get(self.precision)
+            dtype = HALF_TYPES.get(self.precision)
             with torch.autocast(self.process.device.type, dtype, enabled=dtype is not None):
                 losses: Losses = self.model(
                     batch.features_BTF,

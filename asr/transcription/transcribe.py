@@ -39,7 +39,7 @@ from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, FusionModel
 from asr.decoding.timestamps import TokenTime, has_spaces, split_words, time_words
 from asr.errors import UserError
 from asr.files import Family, find_default_model, find_family, find_model
-from asr.models.speech_model import choose_device, quantize_layers, resolve_precision
+from asr.models.speech_model import HALF_TYPES, choose_device, quantize_layers, resolve_precision
 from asr.system.run_config import DecodingResources, System, load_bundled_decoding, load_state, load_system
 from asr.threads import SideBySide, side_by_side
 from asr.transcripts.transcript import (
@@ -55,7 +55,6 @@ from asr.transcripts.transcript import (
 
 # S samples
 
-DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast
 WINDOW = 8  # batches whose segments are sorted by length
 LONGEST_BATCHES = 6  # of the longest segments, 16 minutes of Whisper's: fewer would leave batches half full
 SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut through phrases, even if training had them
@@ -160,7 +159,7 @@ class Transcriber(abc.ABC):
     def __init__(self, device: str, precision: Precision, prefers_int8: bool = False) -> None:
         self.device = choose_device(device)
         self.precision = resolve_precision(precision, self.device, prefers_int8)
-        self.dtype = DTYPES.get(self.precision, torch.float32)
+        self.dtype = HALF_TYPES.get(self.precision, torch.float32)
         self.compute_type = f"{self.precision} on {self.device.type}"
 
     # --- what one calls ---------------------------------------------------------------------------
