@@ -7,15 +7,19 @@ import itertools
 import json
 import math
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from asr.errors import UserError
 from asr.features import compute_whisper_filters
+from asr.whisper import load_whisper
 
 SIZES = {
     "n_mels": 80,
@@ -204,3 +208,14 @@ def write_huggingface_vocabulary(folder: Path, as_one: bool = False) -> None:
     (folder / "vocab.json").write_text(json.dumps(vocabulary | {"<|endoftext|>": len(vocabulary)}))
     lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def refuse(path: Path, message: str) -> None:
+    """A clear error, and little memory on the way there."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=message):
+            load_whisper(path)
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
