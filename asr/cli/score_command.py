@@ -152,9 +152,8 @@ def _score_groups(
     values = [entry.fields.get(field) or None for entry in entries]
     if field in ("speaker", "channel", "recording"):
         values = [value or getattr(entry, field) for value, entry in zip(values, entries, strict=True)]
-    if (
-        field == "speaker" and reference.format == "trn"
-    ):  # NIST's ids begin with it: (fcaw-an406) (fcaw_an406)
+    if field == "speaker" and reference.format == "trn":
+        # NIST's ids begin with the speaker: (fcaw-an406) (fcaw_an406)
         named = (re.match(r"([^-_]+)[-_]", id) for id in systems[0].score.ids)
         values = [value or (name and name[1]) for value, name in zip(values, named, strict=True)]
     if all(value is None for value in values):

@@ -92,10 +92,8 @@ def score(
     settings: dict[str, Any] = {"align": method, "unit": unit, "resamples": resamples}
     marks = {"has_optional_words": "D" in align, "has_fragments": "F" in align}
     refs, hyps, others = _by_id(references), _by_id(hypotheses), dict(alternatives or {})
-    speaker_of, recording_of = (
-        _find_keys("speakers", speakers, refs),
-        _find_keys("recordings", recordings, refs),
-    )
+    speaker_of = _find_keys("speakers", speakers, refs)
+    recording_of = _find_keys("recordings", recordings, refs)
     if isinstance(references, Mapping) != isinstance(hypotheses, Mapping):
         raise UserError("texts by ID on one side, a list on the other; expected two dicts or two lists")
     if unknown := [id for id in (*hyps, *others) if id not in refs]:

@@ -260,10 +260,11 @@ async def serve_realtime(websocket: WebSocket) -> None:
 
 async def show_models(request: Request) -> Response:
     service: Service = request.app.state.service
+    has_speakers = service.has_speakers()
     described = [
         {"id": name, "object": "model", "created": service.created, "owned_by": "asr"}
         | {"languages": list(model.languages), "language_names": list(model.languages.values())}
-        | {"default": name == next(iter(service.models)), "speakers": service.has_speakers()}
+        | {"default": name == next(iter(service.models)), "speakers": has_speakers}
         for name, model in service.models.items()
     ]
     if (name := request.path_params.get("name")) is None:
