@@ -207,7 +207,7 @@ def test_convert_reads_speakers_from_paths(run: Run, corpus: Path) -> None:
         ("split all.jsonl --output-dir . --parts a=0.5 a=0.5", "--parts a=0.5: expected NAME=VALUE, each name once"),
         ("split all.jsonl --output-dir . --parts a=2.0", "share '2.0'"),
         ("split all.jsonl --output-dir . --parts all=0.5 b=rest", "would overwrite the input"),
-        ("convert all.jsonl b.jsonl --speaker-from (x)", "--speaker-from (x): does not match"),
+        ("convert all.jsonl b.jsonl --speaker-from (zebra)", "--speaker-from (zebra): does not match"),
         ("filter all.jsonl ./all.jsonl", "is the input as well"),
         ("filter all.jsonl b.jsonl --extra n", "--extra n"),
         ("filter all.jsonl b.jsonl --text (", "--text ("),
