@@ -112,7 +112,8 @@ def find_mutants(path: Path) -> Iterator[Mutant]:
                 for other in find_replacements(node) if is_in_function else ():
                     ast.fix_missing_locations(ast.copy_location(other, node))
                     texts = [" ".join(ast.unparse(part).split())[:60] for part in (node, other)]
-                    last: Any = node.test if isinstance(other, BRANCHES) else node
+                    is_branch = isinstance(node, BRANCHES) and isinstance(other, BRANCHES)
+                    last: Any = node.test if is_branch else node
                     span = range(node.lineno, last.end_lineno + 1)
                     key = f"{path.relative_to(ROOT)}: {lines[span[0] - 1].strip()} :: {' -> '.join(texts)}"
                     seen[key] += 1
