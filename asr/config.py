@@ -19,7 +19,8 @@ import yaml
 from pydantic_core import PydanticKnownError
 
 from asr.errors import UserError, shorten, suggest
-from asr.files import describe_missing, read_limited
+from asr.families import describe_missing
+from asr.files import read_limited
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass

@@ -1,4 +1,4 @@
-"""Write files as a whole, hash them, find what comes along, claim a folder; families of pretrained models."""
+"""Write files as a whole, unpack and hash them, find what comes along, claim a folder."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, TypeAlias, cast
+from typing import IO, Any, cast
 
-from asr.errors import UserError, suggest
+from asr.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
-MAX_CONNECT_SECONDS, MAX_SLOW_SECONDS = 0.9, 10.0
 # gzip packs text to a tenth, seldom to a hundredth; a bomb has a thousand times its size.
 MAX_EXPANSION = 200
 MAX_FREE_EXPANSION = 10_000_000  # bytes that any gzip file may unpack to
@@ -156,66 +154,6 @@ _claims: set[tuple[int, str]] = set()
 lock. A child process starts with a copy, and without the locks."""
 
 
-def fetch_model(
-    name: str,
-    patterns: Sequence[str],
-    is_complete: Callable[[Path], bool],
-    announce: Callable[[], None],
-    hint: str,
-) -> Path:
-    """The folder of a model on the hub: that in the cache, or fetched there, which `announce` logs before."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        with contextlib.suppress(LocalEntryNotFoundError):
-            folder = Path(snapshot_download(name, allow_patterns=[*patterns], local_files_only=True))
-            if is_complete(folder):
-                return folder
-        if problem := find_network_problem():
-            raise UserError(f"{name}: no such file or folder, nor in the cache, and {problem}{hint}")
-        announce()
-        return Path(snapshot_download(name, allow_patterns=[*patterns]))
-    except UserError:
-        raise
-    except Exception as error:  # network, hub and disk fail in many ways
-        reason = str(error).split("\n")[0][:200]
-        raise UserError(
-            f"{name}: no such file or folder, nor in the cache, and the hub does not have it "
-            f"({type(error).__name__}: {reason}){hint}"
-        ) from None
-
-
-def find_network_problem() -> str:
-    """Say within a second why the hub cannot be reached; "" if it can, or is only slow to answer."""
-    import socket
-    import threading
-    from urllib.parse import urlsplit
-    from urllib.request import getproxies
-
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set, so nothing is fetched"
-    hub = urlsplit(constants.ENDPOINT)
-    if getproxies() or hub.hostname is None:  # a proxy may reach what this machine cannot
-        return ""
-    address = hub.hostname, hub.port or (80 if hub.scheme == "http" else 443)
-    failures: list[OSError] = []
-
-    def connect() -> None:
-        try:
-            socket.create_connection(address, MAX_SLOW_SECONDS).close()
-        except OSError as error:
-            failures.append(error)
-
-    # Looking a name up has no limit of its own, so it runs in a thread that nobody waits for.
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(MAX_CONNECT_SECONDS)
-    return f"there is no network: {hub.hostname} cannot be reached" if failures else ""
-
-
 @contextlib.contextmanager
 def claim_folder(folder: str | Path) -> Iterator[None]:
     """Refuse any other claim of the folder. A claim ends with its process, however that ends."""
@@ -242,71 +180,3 @@ def claim_folder(folder: str | Path) -> Iterator[None]:
             yield
         finally:
             _claims.discard(claim)
-
-
-# --- families of pretrained models, such as Whisper: the one place where the core imports them ------
-
-# A family is a folder of `asr` and a line in FAMILIES. If the folder is deleted, the core still transcribes
-# with native models and trains them. `asr/whisper/__init__.pyi` shows what a family offers.
-
-Family: TypeAlias = Any  # a package that offers what asr/whisper does, and imports its modules when asked
-
-
-def _import_whisper() -> Family:
-    import asr.whisper  # `from asr import whisper` would ask asr/__init__.py first
-
-    return asr.whisper
-
-
-FAMILIES = {"whisper": _import_whisper}
-
-
-def find_families() -> list[Family]:
-    """Import the families whose folders are there."""
-    return [load() for name, load in FAMILIES.items() if find_spec(f"asr.{name}")]
-
-
-def find_family(source: str | Path, *, as_run: bool = False) -> Family:
-    """The family of a model, by its path or name; None for a native model.
-
-    A run that fine-tuned a model of a family is of that family too, unless it is asked for `as_run`.
-    """
-    folder = find_shipped(source)
-    for config in (folder / "config.yaml", folder / "model" / "config.yaml"):
-        if os.path.isfile(config) and not any(
-            f"type: {name}" in config.read_text("utf-8", "replace") for name in FAMILIES
-        ):
-            return None
-    return next((family for family in find_families() if family.matches(source, as_run)), None)
-
-
-def find_default_model() -> str:
-    """The model that is used where none is named."""
-    return os.environ.get("ASR_MODEL") or "whisper-base"
-
-
-def find_checkpoints(output_dir: Path) -> list[Path]:
-    """Find the checkpoints of a training, the oldest first."""
-    return sorted((output_dir / "checkpoints").glob("step-*"))
-
-
-def find_model(path: str | Path) -> Path:
-    """The folder to load for a run (its final model, else its last checkpoint) or for a checkpoint itself."""
-    path = find_shipped(path)
-    for folder in (path, path / "model"):
-        if os.path.isfile(folder / "model.safetensors"):
-            return folder
-    if checkpoints := find_checkpoints(path):
-        return checkpoints[-1]
-    expected = "give the output_dir of a training or one of its checkpoints"
-    for family in find_families():
-        expected = suggest(str(path), family.model_names, f"{expected}, or the name of a {family.name} model")
-    raise UserError(f"{path}: no model here; {expected}{describe_missing()}")
-
-
-def describe_missing() -> str:
-    """Name the folders of models that are not there, for the message about an unknown one; "" if all are."""
-    missing = [
-        f"asr.{name}" for name in (*FAMILIES, "research", "speakers") if find_spec(f"asr.{name}") is None
-    ]
-    return f"; {' and '.join(missing)}, which may have it, is not installed" if missing else ""

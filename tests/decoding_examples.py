@@ -66,7 +66,9 @@ def random_encoded(model: SpeechModel, lengths: list[int], seed: int = 0) -> tup
 def build_decoder_of(model: SpeechModel, checks: ChecksConfig | None = None) -> SpeechDecoder:
     """With a tokenizer that names each token by its number."""
     tokenizer = SimpleNamespace(decode=lambda tokens: " ".join(map(str, tokens)))
-    return SpeechDecoder(model, FrontEnd(FeaturesConfig(num_mels=NUM_FEATURES)), tokenizer, checks)  # type: ignore[arg-type]
+    front_end = FrontEnd(FeaturesConfig(num_mels=NUM_FEATURES))
+    system = SimpleNamespace(model=model, front_end=front_end, tokenizer=tokenizer)
+    return SpeechDecoder(system, checks)
 
 
 def search_beams(

@@ -21,23 +21,24 @@ from hostile_audio import make_speechlike
 from whisper_systems import build_system
 
 from asr.audio import SegmentationConfig
-from asr.decoding import ChecksConfig
+from asr.decoding import ChecksConfig, DecodingConfig
 from asr.serve import Keys, ServeConfig, build_app
-from asr.whisper import WhisperDecodingConfig, WhisperRecognizer
+from asr.transcription import Recognizer
+from asr.whisper import load
 
 RATE = 16_000
 build_once = functools.cache(build_system)
 SHORT = SegmentationConfig(max_seconds=3.0)
-SURE = WhisperDecodingConfig(temperatures=(), max_no_speech=None)
+SURE = DecodingConfig(beam=1, temperatures=())
 
 
-def load_tiny() -> WhisperRecognizer:
+def load_tiny() -> Recognizer:
     """Random weights that say much."""
     system = build_once(True, window_steps=200)  # of four seconds
-    return WhisperRecognizer(system, "cpu", "float32", segmentation=SHORT, checks=ChecksConfig.off())
+    return load(system, "cpu", "float32", segmentation=SHORT, checks=ChecksConfig.off())
 
 
-def fail_once() -> WhisperRecognizer:
+def fail_once() -> Recognizer:
     """The tiny model, whose first batch fails."""
     model = load_tiny()
     results = itertools.chain([RuntimeError("secret of the machine")], itertools.repeat(DEFAULT))
@@ -60,7 +61,7 @@ def encode(audio_S: np.ndarray, kind: str = "WAV") -> bytes:
 
 
 def make_app(keys: Keys | None = None, recognizer: Any = None, **settings: Any) -> Any:
-    config = ServeConfig(**({"whisper": SURE, "hosts": ("testserver", "x")} | settings))
+    config = ServeConfig(**({"decoding": SURE, "hosts": ("testserver", "x")} | settings))
     return build_app({"tiny": recognizer or load_tiny()}, config, keys)
 
 

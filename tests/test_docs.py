@@ -103,7 +103,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_paths_exist(page: Path) -> None:
     """Those of files that are kept here; data/ and runs/ are made."""
     kept = r"(?:asr|conf|docs|recipes|tests|tools)"
-    made = {"asr/research/tdnn.py", "tests/research/test_tdnn.py"}  # by the page on encoders
+    made = {"asr/research/tdnn.py", "tests/research/test_tdnn.py"}  # by the pages on what is added
+    made |= {"asr/research/slot_decoder.py", "asr/toy", "asr/toy/__init__.py"}
     for path in re.findall(rf"(?<![\w./-]){kept}(?:/[\w.+-]*\w)+", read(page)):
         if path not in made and not re.search(r"NAME|MODULE|SYSTEM|\.\.\.", path):
             assert (ROOT / path).exists(), path

@@ -13,7 +13,7 @@ from test_imports import has_its_extra
 from tone_examples import TINY_RUN, write_tones
 
 import asr
-from asr.files import FAMILIES, find_families
+from asr.families import FAMILIES, find_families
 
 PACKAGE = Path(asr.__file__).parent
 

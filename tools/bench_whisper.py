@@ -107,18 +107,20 @@ class Part:
 
 def load_ours(case: Case) -> Transcribe:
     from asr.cli import limit_threads
+    from asr.decoding import DecodingConfig
     from asr.transcription import load_model
-    from asr.whisper import WhisperDecodingConfig
 
     limit_threads(case.threads)  # and kernels kept, as the commands do
     recognizer = load_model(case.folder, "cpu", case.precision)  # type: ignore[arg-type]
-    config = WhisperDecodingConfig(beam=case.beam, language="en")
+    # What is not set here is as the family has it.
+    decoding: dict[str, Any] = {"beam": case.beam}
     if case.engine == "ours, first text":
-        config = config.model_copy(update={"temperatures": ()})
+        decoding["temperatures"] = ()
+    options: dict[str, Any] = {"decoding": DecodingConfig(**decoding), "language": "en"}
     batch_size = 1 if case.engine == "ours, 1 at a time" else 8
 
     def transcribe(paths: Sequence[Path]) -> list[str]:
-        results = recognizer.transcribe_files(paths, batch_size=batch_size, decoding=config, words=False)
+        results = recognizer.transcribe_files(paths, batch_size=batch_size, words=False, **options)
         return [result.text for _, result in results]  # type: ignore[union-attr]
 
     return transcribe

@@ -24,7 +24,7 @@ import sys
 import time
 from pathlib import Path
 
-from asr.files import find_checkpoints
+from asr.families import find_checkpoints
 from asr.system import RunConfig, load_state, load_system
 
 

@@ -19,7 +19,7 @@ from asr.cli import GROUPS, import_command
 from asr.config import ByType, Config, document_setting
 from asr.serve import ServeConfig
 from asr.system import DecodingResources, RunConfig
-from asr.transcription import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
+from asr.transcription import EvaluationSettings, TranscriptionSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTE = "Made from the code by `python tools/make_reference.py`; do not edit it by hand."
@@ -30,7 +30,6 @@ ROOTS: dict[type[Config], str] = {
     RunConfig: "A run: `asr train CONFIG`",
     TranscriptionSettings: "`asr transcribe --set`",
     EvaluationSettings: "`asr evaluate --set` of a model trained here",
-    ReadyEvaluationSettings: "`asr evaluate --set` of a Whisper model",
     ServeConfig: "`asr serve --config` and `--set`",
     DecodingResources: "`decoding.yaml` in the folder of a model",
 }

@@ -268,6 +268,11 @@ class AudioSegment:
     def end(self) -> float:
         return self.start + len(self.audio_S) / self.sample_rate
 
+    @property
+    def overlaps(self) -> bool:
+        """It shares audio with the segment before or after."""
+        return self.cut_before is not None or self.cut_after is not None
+
 
 class Segmenter:
     """Cutter of a stream of samples into segments, each given as soon as its end is certain."""

@@ -20,7 +20,7 @@ from asr.threads import use_threads, watch_load
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from asr.files import Family
+    from asr.families import Family
     from asr.scale.ray_pool import PoolOptions
 
 # Each command is a module, NAME_command, which imports torch only when it runs: help stays quick.
@@ -251,6 +251,8 @@ def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None
     add = parser.add_argument
     text = "beam size (default: 10; of Whisper 1)"
     add("--beam", "--beam-size", type=whole_number(1), metavar="N", help=text)
+    text = "words that are likely, with commas between them"
+    add("--hotwords", metavar="WORDS", help=text)
     text = """folder of a language model's run, or an ARPA file, for shallow fusion (its weight: 0.3, or --set
     decoding.language_model_weight=...)"""
     add("--language-model", metavar="PATH", help=text)
@@ -279,9 +281,11 @@ def add_speaker_options(parser: argparse._ActionsContainer) -> None:
 
 def read_call_options(args: argparse.Namespace, family: Family | None, *more: str) -> dict[str, object]:
     """Settings, by their keys, that these options set; those that the model does not support are refused."""
-    from asr.transcription.arguments import NATIVE_OPTIONS, read_options
+    from asr.transcription.arguments import FILES, OPTIONS, read_options
 
-    given = {name: getattr(args, name) for name in (*more, *NATIVE_OPTIONS)}
+    given = {name: getattr(args, name) for name in (*more, *OPTIONS, *FILES)}
+    if isinstance(given["decoding"], list):  # of `asr evaluate`, which decodes by each of them
+        del given["decoding"]
     return read_options(given, family, lambda name: f"--{name.replace('_', '-')}")
 
 

@@ -12,12 +12,14 @@ logger = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", metavar="MODEL", help="folder of a run, or of a checkpoint")
+    add("model", metavar="MODEL", help="folder of a run or of a checkpoint, or a Whisper model")
     add("manifest", metavar="MANIFEST", help="utterances with their texts, as JSON Lines")
     text = 'the same utterances, with extras.word_times: "TWO:0.1060-0.4364 SIX:...", in seconds'
     add("--output", metavar="FILE", required=True, help=text)
-    text = "the best path of the CTC head, or where the decoder's last layer attends (default: ctc)"
-    add("--method", choices=("ctc", "attention"), default="ctc", help=text)
+    text = (
+        "the best path of the CTC head, or where the decoder attends (default: ctc where MODEL has the head)"
+    )
+    add("--method", choices=("ctc", "attention"), help=text)
     add_batch_size(parser, "utterances encoded")
     add_device(parser)
 
@@ -28,24 +30,15 @@ def run(args: argparse.Namespace) -> int:
     from asr.errors import UserError
     from asr.evaluation.speech import read_references
     from asr.evaluation.word_times import align_utterances
-    from asr.files import find_family, find_model
-    from asr.models.speech_model import choose_device, describe_device
-    from asr.system.run_config import load_system
+    from asr.transcription.transcribe import load_recognizer
 
     refuse_to_overwrite(args.manifest, args.output)
-    if find_family(args.model, as_run=True) is not None:
-        raise UserError(f"{args.model}: words are aligned by models trained here; give the folder of a run")
     utterances = read_references(args.manifest)
-    device, system = choose_device(args.device), load_system(find_model(args.model))
-    logger.debug("device: %s", describe_device(device))
+    recognizer = load_recognizer(args.model, args.device, "float32")
+    logger.debug("device: %s", recognizer.compute_type)
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
         found, faults = align_utterances(
-            system,
-            utterances,
-            device=device,
-            by=args.method,
-            batch_size=args.batch_size,
-            report=progress.advance,
+            recognizer, utterances, by=args.method, batch_size=args.batch_size, report=progress.advance
         )
     for message in faults.values():
         logger.error("%s", message)

@@ -24,13 +24,16 @@ def run(args: argparse.Namespace) -> int:
 
     import torch
 
-    from asr.files import find_family
+    from asr.errors import UserError
+    from asr.families import Convertible, find_family
 
     dtype = None if args.dtype is None else getattr(torch, args.dtype)
     speakers = importlib.import_module("asr.speakers") if find_spec("asr.speakers") else None
     if speakers is not None and speakers.is_speaker_model(args.model):
         speakers.convert_speaker_models(args.model, Path(args.target), dtype)
     elif (family := find_family(args.model)) is not None:
+        if not isinstance(family, Convertible):
+            raise UserError(f"{args.model}: {family.name} models are used as they are; none is converted")
         family.convert(args.model, Path(args.target), dtype)
     else:
         from asr.system.shipping import write_model_folder

@@ -13,7 +13,7 @@ from typing import Any
 
 from asr.cli import AudioProgress, read_call_options
 from asr.data.manifest import Utterance
-from asr.decoding.decode import offered_methods, resolve_method
+from asr.decoding.decode import Attempt, offered_methods, resolve_method
 from asr.errors import UserError
 from asr.evaluation.speech import (
     EvaluatedSplit,
@@ -25,21 +25,16 @@ from asr.evaluation.speech import (
     score_setups,
     write_texts,
 )
-from asr.files import Family, find_family, find_model, make_folder
+from asr.families import Family, find_family, find_model
+from asr.files import make_folder
 from asr.models.speech_model import choose_device, describe_device
 from asr.scoring.counting import BASIC_RULES, describe_choice
 from asr.scoring.result import Score, tabulate, text_table, without_infinity
 from asr.system.run_config import System, find_resources, load_any_system, load_state, require_speech
 from asr.text.normalization import TextConfig, normalize, normalize_english
 from asr.train.preparation import log_unknown_share
-from asr.transcription.arguments import (
-    EvaluationSettings,
-    ReadyEvaluationSettings,
-    find_options,
-    load_settings,
-    print_settings,
-)
-from asr.transcription.transcribe import Recognizer, Request, Transcriber
+from asr.transcription.arguments import EvaluationSettings, find_options, load_settings, print_settings
+from asr.transcription.transcribe import Recognizer, Request
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +43,7 @@ logger = logging.getLogger(__name__)
 class Speech:
     """A model, how it decodes which utterances, and how their texts are normalized."""
 
-    model: Transcriber
+    model: Recognizer
     utterances: list[Utterance]
     requests: dict[str, Request]
     normalizer: Normalizer
@@ -70,7 +65,7 @@ class Speech:
             name: {
                 "score": scores[name].to_dict(),
                 **setup.describe_time(),
-                "decoding": (setup.request.options or setup.request.decoding).model_dump(mode="json"),
+                "decoding": _dump(setup.request),
                 "rejected": setup.warnings,
             }
             for name, setup in split.setups.items()
@@ -94,6 +89,11 @@ class Speech:
         return "\n".join(lines)
 
 
+def _dump(request: Request) -> dict[str, Any]:
+    own = {} if request.options is None else request.options.model_dump(mode="json")
+    return request.decoding.model_dump(mode="json") | own
+
+
 class DetectedSpeech(Speech):
     """Speech whose language nobody gave: the one that is detected in most utterances decides on the rules."""
 
@@ -110,7 +110,7 @@ class DetectedSpeech(Speech):
 def evaluate(args: argparse.Namespace) -> int:
     device, family = choose_device(args.device), find_family(args.model)
     if args.set == ["list"]:
-        print_settings(EvaluationSettings() if family is None else ReadyEvaluationSettings())
+        print_settings(EvaluationSettings())
         return 0
     if args.output_dir is not None:  # before the work
         make_folder(args.output_dir)
@@ -137,10 +137,10 @@ def evaluate(args: argparse.Namespace) -> int:
     return 1 if split.faults else 0
 
 
-def _prepare(args: argparse.Namespace, family: Family) -> Any:
+def _prepare(args: argparse.Namespace, family: Family | None) -> Any:
     """Speech, or a model of a kind that is not decoded by methods."""
     if family is not None:
-        return prepare_family(args, family)
+        return prepare_speech(args, None, family)
     system: Any = load_any_system(find_model(args.model))
     if system.config.model.find_labels(system.config.text) is not None:
         from asr.research.classification import Classification
@@ -150,57 +150,54 @@ def _prepare(args: argparse.Namespace, family: Family) -> Any:
         from asr.research.mixtures import SpeakersAtOnce
 
         return SpeakersAtOnce(system, args.manifest, read_utterances(args.manifest))
-    return prepare_native(args, require_speech(system, args.model))
+    return prepare_speech(args, require_speech(system, args.model), None)
 
 
-def prepare_native(args: argparse.Namespace, system: System) -> Speech:
-    folder, text = find_model(args.model), system.config.text
-    resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
-    settings = load_settings(EvaluationSettings, {"decoding.beam": args.beam}, args.set, resources)
-    utterances = read_references(args.manifest)
-    unknown, total = system.tokenizer.count_unknown(
-        normalize(item.text or "", text.training) for item in utterances
-    )
-    log_unknown_share(args.manifest, unknown / max(total, 1))
-    longest = load_state(folder).get("longest_seconds")
-    transcriber = Recognizer(
-        system, args.device, settings.precision, settings.segmentation, settings.checks, longest,
-        needs_times=False,
-    )  # fmt: skip
-    language_model = resources.load(system, transcriber.device)
+def prepare_speech(args: argparse.Namespace, system: System | None, family: Family | None) -> Speech:
+    """`system`: a model that was trained here; else `family` loads it."""
+    folder = None if system is None else find_model(args.model)
+    usual = None if family is None else family.decoding
+    resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set, usual)
+    settings = load_settings(EvaluationSettings, read_call_options(args, family), args.set, resources)
+    options, utterances = find_options(settings, family), read_references(args.manifest)
+    about: dict[str, Any] = {"language_model": resources.language_model, "lexicon": resources.lexicon}
+    given = settings.precision, settings.segmentation, settings.checks
+    if family is not None:
+        model = family.load(args.model, args.device, *given)
+    else:
+        assert system is not None and folder is not None
+        about["unknown_share"] = measure_unknown_share(args.manifest, system, utterances)
+        longest = load_state(folder).get("longest_seconds")
+        model = Recognizer(system, args.device, *given, longest, needs_times=False)
+    language_model = model.load_resources(resources)
     methods = args.decoding or [settings.decoding.method]
     if "all" in methods:
-        methods = offered_methods(system.model, language_model is not None)
+        methods = offered_methods(model.model, language_model is not None)
     requests = {}
-    for method in (resolve_method(system.model, method) for method in methods):
+    for method in (resolve_method(model.model, method) for method in methods):
         config = settings.decoding.model_copy(update={"method": method})
-        requests[method] = Request(config, language_model, args.batch_size)
-    about: dict[str, Any] = {"language_model": resources.language_model, "lexicon": resources.lexicon}
-    about["unknown_share"] = unknown / max(total, 1)
-    return Speech(transcriber, utterances, requests, *_rules_of_run(text), about)
+        name = model.decoder.name_method(Attempt(config))
+        requests[name] = Request(config, language_model, args.batch_size, options)
+    if model.system.text is not None:  # as the run that trained it was scored
+        return Speech(model, utterances, requests, *_rules_of_run(model.system.text), about)
+    language = getattr(options, "language", None) or model.language
+    if getattr(options, "task", None) == "translate":
+        return Speech(model, utterances, requests, lambda text, _: normalize_english(text), ENGLISH, about)
+    is_known = language is not None or all(one.language for one in utterances)
+    kind = Speech if is_known else DetectedSpeech
+    return kind(model, utterances, requests, *choose_rules(utterances, language), about)
+
+
+def measure_unknown_share(manifest: str, system: System, utterances: Sequence[Utterance]) -> float:
+    """Share of the tokens of all texts that the model does not know, which is logged."""
+    rules = system.config.text.training
+    unknown, total = system.tokenizer.count_unknown(normalize(item.text or "", rules) for item in utterances)
+    log_unknown_share(manifest, unknown / max(total, 1))
+    return unknown / max(total, 1)
 
 
 def _rules_of_run(text: TextConfig) -> tuple[Normalizer, str]:
     return make_normalizer(text), f"text.scoring: {', '.join(text.scoring) or 'no rule'}"
-
-
-def prepare_family(args: argparse.Namespace, family: Family) -> Speech:
-    """Prepare a model of a family such as Whisper, which has settings of its own."""
-    settings = load_settings(ReadyEvaluationSettings, read_call_options(args, family), args.set)
-    options = find_options(settings, family)
-    utterances = read_references(args.manifest)
-    model = family.load(args.model, args.device, settings.precision, settings.segmentation, settings.checks)
-    name = "beam" if getattr(options, "beam", 1) > 1 else "greedy"
-    requests = {name: Request(batch_size=args.batch_size, options=options)}
-    text = family.find_text(args.model)
-    if text is not None:  # as the run that fine-tuned it was scored
-        return Speech(model, utterances, requests, *_rules_of_run(text))
-    language = getattr(options, "language", None) or model.language
-    if getattr(options, "task", None) == "translate":
-        return Speech(model, utterances, requests, lambda text, _: normalize_english(text), ENGLISH)
-    is_known = language is not None or all(one.language for one in utterances)
-    kind = Speech if is_known else DetectedSpeech
-    return kind(model, utterances, requests, *choose_rules(utterances, language))
 
 
 def choose_rules(utterances: Sequence[Utterance], language: str | None) -> tuple[Normalizer, str]:

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asr.config import describe_config
-    from asr.files import find_family
+    from asr.families import find_family
     from asr.system.run_config import RunConfig
     from asr.train.monitor import drop_repeated_rates, show_value
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
     """Describe the folder of a trained model; also returns the file of its settings."""
-    from asr.files import find_model
+    from asr.families import find_model
     from asr.system.run_config import load_any_system, load_bundled_decoding, load_state
     from asr.text.tokenizer import SPECIAL_TOKENS
 

@@ -28,14 +28,14 @@ from asr.cli import (
     require_any_input,
 )
 from asr.errors import UserError
-from asr.files import find_families
+from asr.families import HasOptions, find_families
 
 if TYPE_CHECKING:
     from asr.audio.segmentation import Recording
     from asr.scale.ray_pool import PoolOptions
     from asr.system.run_config import DecodingResources
     from asr.transcription.arguments import TranscriptionSettings
-    from asr.transcription.transcribe import Event, Request, Transcriber
+    from asr.transcription.transcribe import Event, Recognizer, Request
     from asr.transcripts.transcript import Transcript
 
 logger = logging.getLogger(__name__)
@@ -77,8 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = """of recordings with several channels: mix, their mean; separate, each as a speaker; or the number
     of one, from 1 (default: mix)"""
     add("--channels", metavar="mix|separate|N", help=text)
-    text = "Whisper: words that are likely, with commas between them"
-    add("--hotwords", metavar="WORDS", help=text)
     text = f"{DECODING_METHODS} (default: auto, the best that MODEL offers)"
     add("--decoding", metavar="METHOD", help=text)
     add_decoding_options(more, "segments")
@@ -92,7 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_speaker_options(more)
 
     for family in find_families():
-        family.add_options(parser, formats, _read_clip)
+        if isinstance(family, HasOptions):
+            family.add_options(parser, formats, _read_clip)
 
     many = parser.add_argument_group("many recordings", "With --output-dir.")
     add_engine(many)
@@ -185,16 +184,16 @@ class TranscriptionJob:
     has_words: bool = True
     speakers: argparse.Namespace | None = None  # options of diarization
 
-    def load(self, threads: int | None = None) -> tuple[Transcriber, Request]:
+    def load(self, threads: int | None = None) -> tuple[Recognizer, Request]:
         from asr.models.speech_model import describe_device
         from asr.transcription.arguments import find_options
-        from asr.transcription.transcribe import Request, load_transcriber
+        from asr.transcription.transcribe import Request, load_recognizer
 
         if threads is not None:
             limit_threads(threads)
         settings = self.settings
         checks, segmentation = settings.checks, settings.segmentation
-        model = load_transcriber(self.model, self.device, settings.precision, segmentation, checks)
+        model = load_recognizer(self.model, self.device, settings.precision, segmentation, checks)
         logger.debug("device: %s, %s", describe_device(model.device), model.precision)
         options, language_model = find_options(settings, model.family), model.load_resources(self.resources)
         request = Request(
@@ -210,20 +209,21 @@ class TranscriptionJob:
 
 def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     """Hold the command line against the model."""
-    from asr.files import find_default_model, find_family, find_model
+    from asr.families import find_default_model, find_family, find_model
     from asr.transcription.arguments import TranscriptionSettings, find_options, load_settings
 
     model = args.model or find_default_model()
     logger.debug("model: %s", model)
     family = find_family(model)
     folder = None if family is not None else find_model(model)
-    own = read_call_options(args, family, "language", "task", "prompt", "hotwords")
+    own = read_call_options(args, family, "language", "task", "prompt")
     own["channels"] = args.channels
     if family is not None:  # faults are told before torch is imported
         load_settings(TranscriptionSettings, own, args.set)
     from asr.system.run_config import find_resources
 
-    resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
+    usual = None if family is None else family.decoding
+    resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set, usual)
     settings = load_settings(TranscriptionSettings, own, args.set, resources)
     find_options(settings, family)  # refuses those of other families
     speakers = argparse.Namespace(**{name: getattr(args, name) for name in (*SPEAKER_OPTIONS, "device")})
@@ -313,7 +313,7 @@ def _transcribe(
 
 
 def _transcribe_here(
-    transcriber: Transcriber,
+    transcriber: Recognizer,
     request: Request,
     recordings: Sequence[Recording],
     seconds: Sequence[float],

@@ -5,17 +5,27 @@ from .beam import (
 )
 from .decode import (
     METHODS as METHODS,
+    Attempt as Attempt,
     DecodedBatch as DecodedBatch,
     DecodedUtterance as DecodedUtterance,
     DecodingSetup as DecodingSetup,
     SpeechDecoder as SpeechDecoder,
     batch_by_length as batch_by_length,
     offered_methods as offered_methods,
-    plan_attempts as plan_attempts,
+    plan_fallbacks as plan_fallbacks,
     resolve_method as resolve_method,
     search_encoded as search_encoded,
     search_greedy as search_greedy,
 )
+from .fusion import Renumbered as Renumbered, ShallowFusion as ShallowFusion, Weighted as Weighted
+from .greedy import (
+    LOOP as LOOP,
+    draw as draw,
+    is_loop as is_loop,
+    read_prompts as read_prompts,
+    sample as sample,
+)
+from .hotwords import Hotwords as Hotwords
 from .hypothesis import (
     ChecksConfig as ChecksConfig,
     CtcText as CtcText,
@@ -25,6 +35,7 @@ from .hypothesis import (
     FusionModel as FusionModel,
     Hypothesis as Hypothesis,
     NBest as NBest,
+    SearchRules as SearchRules,
     count_repeats as count_repeats,
     find_best_paths as find_best_paths,
     find_faults as find_faults,
@@ -37,7 +48,6 @@ from .ngram import (
     Lexicon as Lexicon,
     Ngram as Ngram,
     NgramModel as NgramModel,
-    ShallowFusion as ShallowFusion,
     WordNgramModel as WordNgramModel,
     collect_words as collect_words,
     estimate_ngrams as estimate_ngrams,

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from asr.decoding.greedy import limit_tokens, read_prompts, start_decoder
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, FusionModel, FusionState, Hypothesis, NBest
 from asr.errors import UserError
 from asr.models import SpeechModel
@@ -89,12 +90,19 @@ class Beams:
         window_width = find_window_width(encoded.model, config)
         model, encoded_BTD, lengths_B = encoded.model, encoded.encoded_BTD, encoded.lengths_B
         batch, device = len(encoded_BTD), encoded_BTD.device
+        self.rules = encoded.rules
         self.decoder: Decoder | None = None  # not run where its weight is 0
+        self.prompted_RV: Tensor | None = None  # scores of the first token, after a prompt
+        self.no_speech_B: Tensor | None = None
         if self.decoder_weight > 0:
             assert isinstance(model.decoder, Decoder)
             self.decoder = model.decoder
-            self.state: DecoderState = model.decoder.start(encoded_BTD, lengths_B)
-        self.attends = self.decoder is not None and self.decoder.num_heads > 0
+            self.state: DecoderState
+            if encoded.prompts_BP is None:
+                self.state = start_decoder(encoded)
+            else:
+                self.state, self.prompted_RV, self.no_speech_B = read_prompts(encoded)
+        self.attends = self.decoder is not None and self.decoder.num_heads > 0 and self.rules.notes_attention
         self.window: GaussianWindow | None = None
         if self.decoder is not None and window_width is not None:
             self.window = GaussianWindow(window_width, encoded_BTD.size(1), device)
@@ -106,7 +114,7 @@ class Beams:
         if language_model is not None and self.language_weight > 0:
             self.fusion = language_model.start(batch, device)
         self.steps_T = torch.arange(encoded_BTD.size(1), device=device, dtype=torch.float32)
-        self.tokens_BWU = torch.full((batch, 1, 1), SOS_ID, device=device)
+        self.tokens_BWU = torch.full((batch, 1, 1), self.rules.start, device=device)
         self.attended_BWU = torch.zeros((batch, 1, 0), dtype=torch.float64, device=device)
         self.decoder_BW = torch.zeros((batch, 1), dtype=torch.float64, device=device)
         self.language_BW = torch.zeros_like(self.decoder_BW)
@@ -125,15 +133,21 @@ class Beams:
             acoustic_weight = self.ctc_weight if self.decoder is None else self.decoder_weight
             fused_RV = acoustic_weight * fused_RV + self.language_weight * language_RV
         # Of the special tokens only the end, apart, and the unknown token may be chosen.
-        count = min(self.num_candidates, fused_RV.size(1) - UNK_ID)
-        likeliest_RC = fused_RV[:, UNK_ID:].topk(count)
-        tokens_BWC = likeliest_RC.indices.view(*shape, count) + UNK_ID
-        end_gap_BW = (likeliest_RC.values[:, 0] - fused_RV[:, EOS_ID]).view(shape)
+        first, end = self.rules.first, self.rules.end
+        ends_R1 = fused_RV[:, end : end + 1].clone()
+        if end >= first:
+            fused_RV[:, end] = -torch.inf
+        count = min(self.num_candidates, fused_RV.size(1) - first)
+        likeliest_RC = fused_RV[:, first:].topk(count)
+        if end >= first:
+            fused_RV[:, end : end + 1] = ends_R1
+        tokens_BWC = likeliest_RC.indices.view(*shape, count) + first
+        end_gap_BW = (likeliest_RC.values[:, :1] - ends_R1).view(shape)
 
         def so_far(before_BW: Tensor, scores_RV: Tensor) -> tuple[Tensor, Tensor]:
             """Sums of the candidates and of the end."""
             candidates_BWC = scores_RV.view(*shape, -1).gather(2, tokens_BWC)
-            end_BW = scores_RV[:, EOS_ID].view(shape)
+            end_BW = scores_RV[:, end].view(shape)
             return before_BW[..., None] + candidates_BWC, before_BW + end_BW
 
         decoder_BWC, end_decoder_BW = so_far(self.decoder_BW, decoder_RV)
@@ -160,7 +174,11 @@ class Beams:
         shape = self.decoder_BW.shape
         if self.decoder is None:
             return self.steps_T.new_zeros(()).expand(shape.numel(), self.vocab_size), self.decoder_BW
-        tokens_R1, heads = self.tokens_BWU[..., -1].reshape(-1, 1), self.decoder.last_heads
+        if self.prompted_RV is not None:
+            logits_RV, self.prompted_RV = self.prompted_RV, None
+            return self.rules.forbid(logits_RV, 0).log_softmax(-1), self.decoder_BW
+        heads = self.decoder.last_heads if self.attends else {}
+        tokens_R1, num_tokens = self.tokens_BWU[..., -1].reshape(-1, 1), self.tokens_BWU.size(2) - 1
         bias_R1T = None
         if self.window is not None and self.prefixes is not None:
             bias_R1T = self.window.compute_bias(self.prefixes.next_token_times()).flatten(0, 1)[:, None]
@@ -170,7 +188,7 @@ class Beams:
             (weights_RH1T,) = attention.values()
             # No matrix product: autocast would do it in half precision, which counts by twos above 256.
             attended_BW = (weights_RH1T.mean(1)[:, 0] * self.steps_T).sum(-1).view(shape)
-        return logits_R1V[:, -1].float().log_softmax(-1), attended_BW
+        return self.rules.forbid(logits_R1V[:, -1].float(), num_tokens).log_softmax(-1), attended_BW
 
     def advance(self, choices: Choices, chosen_BW: Tensor, scores_BW: Tensor) -> None:
         """Make the chosen candidates (as numbers of W x C) the new beams."""
@@ -206,14 +224,17 @@ class Beams:
         self.tokens_BWU, self.attended_BWU = self.tokens_BWU[kept_B], self.attended_BWU[kept_B]
         self.decoder_BW, self.language_BW = self.decoder_BW[kept_B], self.language_BW[kept_B]
         self.dead_mask_BW = self.dead_mask_BW[kept_B]
+        if self.no_speech_B is not None:
+            self.no_speech_B = self.no_speech_B[kept_B]
 
 
 class Finished:
     """The best hypotheses that have ended, of each utterance."""
 
-    def __init__(self, batch: int, nbest: int, device: torch.device) -> None:
+    def __init__(self, batch: int, nbest: int, end: int, device: torch.device) -> None:
         self.scores_BH = torch.full((batch, nbest), -torch.inf, dtype=torch.float64, device=device)
-        self.tokens_BHU = torch.full((batch, nbest, 0), SOS_ID, device=device)  # the end after the last
+        self.end = end
+        self.tokens_BHU = torch.full((batch, nbest, 0), end, device=device)  # the end after the last
         self.numbers_BHN = self.scores_BH.new_zeros(batch, nbest, 2)  # by decoder, by CTC, attended steps
 
     def add(self, scores_BW: Tensor, choices: Choices, beams: Beams) -> None:
@@ -221,7 +242,7 @@ class Finished:
         parts_BW2 = torch.stack([choices.end_decoder_BW, choices.end_ctc_BW], dim=2)
         numbers_BWN = torch.cat([parts_BW2, beams.attended_BWU], dim=2)
         self.scores_BH, chosen_BH = torch.cat([self.scores_BH, scores_BW], dim=1).topk(self.scores_BH.size(1))
-        tokens_BHU = F.pad(self.tokens_BHU, (0, 1), value=EOS_ID)
+        tokens_BHU = F.pad(self.tokens_BHU, (0, 1), value=self.end)
         self.tokens_BHU = _pick(torch.cat([tokens_BHU, beams.tokens_BWU], dim=1), chosen_BH)
         self.numbers_BHN = _pick(torch.cat([F.pad(self.numbers_BHN, (0, 1)), numbers_BWN], dim=1), chosen_BH)
 
@@ -232,10 +253,11 @@ class Finished:
     def read(self, rows: Tensor, beams: Beams) -> NBest:
         nbest = []
         columns = (self.scores_BH[rows], self.tokens_BHU[rows], self.numbers_BHN[rows])
-        for row in zip(*(column.tolist() for column in columns), strict=True):
+        silences = [None] * len(rows) if beams.no_speech_B is None else beams.no_speech_B[rows].tolist()
+        for no_speech, *row in zip(silences, *(column.tolist() for column in columns), strict=True):
             hypotheses = []
             for score, tokens, (by_decoder, by_ctc, *attended) in zip(*row, strict=True):
-                length = tokens.index(EOS_ID) if EOS_ID in tokens else len(tokens)
+                length = tokens.index(self.end) if self.end in tokens else len(tokens)
                 if score > -math.inf:
                     hypotheses.append(
                         Hypothesis(
@@ -244,6 +266,7 @@ class Finished:
                             by_decoder if beams.decoder_weight else math.nan,
                             by_ctc if beams.ctc_weight else math.nan,
                             tuple(attended[:length]) if beams.attends else (),
+                            no_speech,
                         )
                     )
             nbest.append(hypotheses or [Hypothesis((), -math.inf)])
@@ -275,29 +298,35 @@ def search_beams(
 
     A hypothesis that ends keeps a place among the best of its step, or is dropped; once as many as asked for
     have ended that no running one can overtake, the utterance is done. Log-probabilities only fall, so what
-    a running hypothesis can still reach is known: its score now.
+    a running hypothesis can still reach is known: its score now. A mean may rise again, so where texts are
+    ranked by it, the utterance is done once `beam` of them have ended.
     """
-    beams = Beams(encoded, config, ctc_weight, language_model)
-    lengths_B = encoded.lengths_B
-    limits_B = encoded.model.limit_tokens(lengths_B)
+    beams, by_mean = Beams(encoded, config, ctc_weight, language_model), encoded.rules.by_mean
+    limits_B = limit_tokens(encoded, beams.decoder)
     if ctc_weight > 0:
-        limits_B = limits_B.minimum(lengths_B)  # CTC has no alignment of more
-    if beams.decoder is not None:
-        limits_B = limits_B.clamp(max=beams.decoder.max_tokens)
+        limits_B = limits_B.minimum(encoded.lengths_B)  # CTC has no alignment of more
     utterances_B = torch.arange(len(limits_B), device=limits_B.device)
-    finished = Finished(len(limits_B), config.nbest, limits_B.device)
+    finished = Finished(len(limits_B), config.nbest, encoded.rules.end, limits_B.device)
+    num_ended_B = torch.zeros_like(limits_B)
     nbest: NBest = [[] for _ in limits_B]
     for num_tokens in itertools.count():  # of every running hypothesis
         choices = beams.choose()
         scores_BN = choices.scores_BWC.flatten(1).masked_fill((num_tokens >= limits_B)[:, None], -torch.inf)
         top_BW, chosen_BW = scores_BN.topk(min(config.beam, scores_BN.size(1)))
         end_BW = choices.end_BW
-        if ctc_weight == 0:
-            is_early_BW = (choices.end_gap_BW > END_MARGIN) & (num_tokens < limits_B)[:, None]
-            end_BW = end_BW.masked_fill(is_early_BW, -torch.inf)
-        finished.add(_accept(end_BW, top_BW, config.beam), choices, beams)
+        if by_mean:
+            is_late_B1 = (num_ended_B >= config.beam)[:, None]  # done, and not yet left out of the batch
+            end_BW = end_BW.masked_fill((end_BW <= top_BW[:, -1:]) | is_late_B1, -torch.inf)
+            num_ended_B += (end_BW > -torch.inf).sum(1)
+            is_running_B = (num_ended_B < config.beam) & (num_tokens < limits_B)
+            finished.add(end_BW / (num_tokens + 1), choices, beams)
+        else:
+            if ctc_weight == 0:
+                is_early_BW = (choices.end_gap_BW > END_MARGIN) & (num_tokens < limits_B)[:, None]
+                end_BW = end_BW.masked_fill(is_early_BW, -torch.inf)
+            finished.add(_accept(end_BW, top_BW, config.beam), choices, beams)
+            is_running_B = finished.scores_BH[:, -1] < top_BW[:, 0]
         beams.advance(choices, chosen_BW, top_BW)
-        is_running_B = finished.scores_BH[:, -1] < top_BW[:, 0]
         running = is_running_B.nonzero()[:, 0]  # the only synchronization with a GPU in a step
         if len(running) <= 0.75 * len(utterances_B) or len(running) == 0:
             ended = (~is_running_B).nonzero()[:, 0]
@@ -310,6 +339,7 @@ def search_beams(
             beams.select_utterances(running)
             finished.select_utterances(running)
             utterances_B, limits_B = utterances_B[running], limits_B[running]
+            num_ended_B = num_ended_B[running]
     raise AssertionError
 
 

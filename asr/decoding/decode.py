@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -21,8 +21,14 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.audio.reading import change_speed
+from asr.audio.segmentation import AudioSegment, SegmentationConfig
+from asr.config import Config, Precision
 from asr.decoding.beam import decode_by_ctc_beam, decode_by_rescoring, decode_jointly, rescore, search_beams
+from asr.decoding.fusion import ShallowFusion, Weighted
+from asr.decoding.greedy import sample
+from asr.decoding.hotwords import Hotwords
 from asr.decoding.hypothesis import (
+    MAX_REPEATS,
     ChecksConfig,
     CtcText,
     DecodingConfig,
@@ -31,30 +37,42 @@ from asr.decoding.hypothesis import (
     FusionModel,
     Hypothesis,
     NBest,
+    SearchRules,
     find_faults,
     is_agreed,
+    is_silence,
     is_speech,
     join_encoded,
 )
-from asr.decoding.timestamps import TokenTime, align_by_attention, align_by_ctc
-from asr.errors import UserError
-from asr.features.front_end import FrontEnd
+from asr.decoding.timestamps import (
+    TokenTime,
+    align_by_attention,
+    align_by_ctc,
+    has_spaces,
+    split_words,
+    time_words,
+)
+from asr.errors import UserError, shorten
 from asr.models import SpeechModel
-from asr.models.decoders import Decoder
+from asr.models.decoders import AnyDecoder
 from asr.models.encoders import make_frame_times
-from asr.models.layers import length_mask
+from asr.models.layers import find_more_kinds, length_mask
+from asr.models.speech_model import quantize_layers
+from asr.text.normalization import normalize
 from asr.text.tokenizer import BLANK_ID, Tokenizer
+from asr.transcripts.transcript import Word
 
 # B utterances, S samples, F features, T frames or encoded steps, U tokens
 
 Name = TypeVar("Name")
-Attempt = TypeVar("Attempt")
+Way = TypeVar("Way")
 Result = TypeVar("Result")
 
 # Audio is padded to a multiple of so many encoded steps, and batched by padded length. So the shapes of an
 # utterance's matrices, and with them the rounding, do not depend on its neighbors: a Transformer encodes it
 # to the same bits in any batch. The kernels of LSTM and Conformer still differ in the last digit.
 STEP_MULTIPLE = 16
+SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut through phrases, even if training had them
 _CONSTRAINED_CTC_WEIGHT = 0.8  # the decoder then chooses among what CTC finds likely
 
 
@@ -76,63 +94,70 @@ def decode_by_ctc(encoded: EncodedAudio, config: DecodingConfig, language_model:
     return [[Hypothesis(tuple(text), score, ctc_log_probability=-loss)] for text, score, loss in rows]
 
 
-def decode_in_parallel(
-    encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None
-) -> NBest:
-    from asr.research.non_autoregressive_search import decode
-
-    return decode(encoded, config, language_model)
-
-
 @dataclass(frozen=True)
 class DecodingMethod:
     """A function from encoded audio to n-best lists, and the heads of a model that it needs."""
 
     search: Callable[[EncodedAudio, DecodingConfig, FusionModel | None], NBest]
-    needs_ctc: bool
-    decoder: str = ""  # kind of decoder that it needs: autoregressive, non-autoregressive or none
+    needs_ctc: bool = False
+    decoders: tuple[str, ...] = ()  # kinds of decoder that it serves; none: it needs no decoder
     fuses_language_model: bool = True
 
 
 # The cheapest first.
 METHODS: dict[str, DecodingMethod] = {
     "ctc_greedy": DecodingMethod(decode_by_ctc, needs_ctc=True, fuses_language_model=False),
-    "parallel": DecodingMethod(decode_in_parallel, False, "non-autoregressive", fuses_language_model=False),
     "ctc_beam": DecodingMethod(decode_by_ctc_beam, needs_ctc=True),
-    "attention": DecodingMethod(search_beams, False, "autoregressive"),
-    "rescoring": DecodingMethod(decode_by_rescoring, True, "autoregressive"),
-    "joint": DecodingMethod(decode_jointly, True, "autoregressive"),
+    "attention": DecodingMethod(search_beams, decoders=("attention",)),
+    "rescoring": DecodingMethod(decode_by_rescoring, needs_ctc=True, decoders=("attention",)),
+    "joint": DecodingMethod(decode_jointly, needs_ctc=True, decoders=("attention",)),
 }
-PREFERRED: tuple[str, ...] = ("joint", "attention", "parallel", "ctc_beam")  # by auto, the first possible
+
+
+def find_methods(decoder: AnyDecoder | None) -> dict[str, DecodingMethod]:
+    """The methods of the core, and for a decoder that none of them serves, those of other folders too."""
+    is_served = decoder is None or any(decoder.kind in method.decoders for method in METHODS.values())
+    return METHODS if is_served else METHODS | find_more_kinds("METHODS")
 
 
 def offered_methods(model: SpeechModel, with_language_model: bool = False) -> list[str]:
     """All methods that the model supports, the cheapest first; with a language model, those that use it."""
-    methods = [name for name in METHODS if not _find_missing(model, name)]
-    if with_language_model:
-        return [name for name in methods if METHODS[name].fuses_language_model] or methods
-    return methods
+    possible = {
+        name: own for name, own in find_methods(model.decoder).items() if not _find_missing(model, own)
+    }
+    fusing = [name for name, method in possible.items() if method.fuses_language_model]
+    return fusing if with_language_model and fusing else [*possible]
 
 
 def resolve_method(model: SpeechModel, method: str) -> str:
     """Resolve auto for this model; reject a method that it has no head for."""
+    methods = find_methods(model.decoder)
+    if method not in ("auto", *methods):
+        methods = METHODS | find_more_kinds("METHODS")
     if method == "auto":
-        return next(name for name in PREFERRED if not _find_missing(model, name))
-    if method not in METHODS:
-        raise UserError(f"decoding method {method}: expected one of auto, {', '.join(METHODS)}")
-    if missing := _find_missing(model, method):
+        preferred = ("joint", find_method_of(model.decoder), "ctc_beam")
+        return next(name for name in preferred if name and not _find_missing(model, methods[name]))
+    if method not in methods:
+        raise UserError(f"decoding method {method}: expected one of auto, {', '.join(methods)}")
+    if missing := _find_missing(model, methods[method]):
         raise UserError(f"decoding method {method} needs {missing}; use {resolve_method(model, 'auto')}")
     return method
 
 
-def _find_missing(model: SpeechModel, name: str) -> str:
+def find_method_of(decoder: AnyDecoder | None) -> str | None:
+    """The method that decodes by this decoder alone."""
+    if decoder is None:
+        return None
+    methods = find_methods(decoder).items()
+    return next(name for name, own in methods if decoder.kind in own.decoders and not own.needs_ctc)
+
+
+def _find_missing(model: SpeechModel, method: DecodingMethod) -> str:
     """Return the head that the method needs and this model lacks; "" if none is missing."""
-    method = METHODS[name]
     if method.needs_ctc and model.ctc_head is None:
         return "a CTC head"
-    kind = "autoregressive" if isinstance(model.decoder, Decoder) else "non-autoregressive"
-    if method.decoder and (model.decoder is None or method.decoder != kind):
-        return f"a decoder ({method.decoder})"
+    if method.decoders and (model.decoder is None or model.decoder.kind not in method.decoders):
+        return f"a decoder ({' or '.join(method.decoders)})"
     return ""
 
 
@@ -144,9 +169,10 @@ def check_decoding(model: SpeechModel, config: DecodingConfig, language_model: F
         raise UserError(
             f"decoding.language_model_weight = {config.language_model_weight}, but {mismatch}; change either"
         )
-    if language_model is not None and not METHODS[name].fuses_language_model:
+    if language_model is not None and not find_methods(model.decoder)[name].fuses_language_model:
+        what = "hotwords" if config.hotwords else "a language model"
         instead = "use ctc_beam" if model.ctc_head is not None else "leave it out"
-        raise UserError(f"decoding method {name} has no use for a language model; {instead}")
+        raise UserError(f"decoding method {name} has no use for {what}; {instead}")
     return name
 
 
@@ -158,11 +184,12 @@ def search_encoded(
 
     An utterance without encoded steps has the empty text, with probability 1.
     """
-    method = METHODS[check_decoding(encoded.model, config, language_model)]
+    name = check_decoding(encoded.model, config, language_model)
+    method = find_methods(encoded.model.decoder)[name]
     assert not encoded.model.training, "decoding requires model.eval(): dropout would change the text"
     has_steps_B = encoded.lengths_B > 0
     some = has_steps_B.nonzero()[:, 0]
-    certain = 0.0 if method.decoder else math.nan, 0.0 if method.needs_ctc else math.nan
+    certain = 0.0 if method.decoders else math.nan, 0.0 if method.needs_ctc else math.nan
     results = iter(method.search(encoded.select(some), config, language_model) if len(some) else ())
     return [
         next(results) if has_steps else [Hypothesis((), 0.0, *certain)] for has_steps in has_steps_B.tolist()
@@ -174,8 +201,7 @@ def search_greedy(encoded: EncodedAudio) -> dict[str, list[list[int]]]:
     tokens = {}
     if encoded.model.ctc_head is not None:
         tokens["ctc"] = encoded.ctc_paths.texts()
-    if encoded.model.decoder is not None:
-        method: str = "attention" if isinstance(encoded.model.decoder, Decoder) else "parallel"
+    if (method := find_method_of(encoded.model.decoder)) is not None:
         ranked = search_encoded(encoded, DecodingConfig(method=method, beam=1))
         tokens["decoder"] = [list(best.tokens) for best, *_ in ranked]
     return tokens
@@ -190,6 +216,25 @@ class DecodingSetup:
 
     config: DecodingConfig
     language_model: FusionModel | None = None
+    options: Config | None = None  # settings of the model's family, such as the language
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One way to decode; at a temperature above 0 texts are drawn at random."""
+
+    config: DecodingConfig
+    temperature: float = 0.0
+
+
+class SegmentPlan(NamedTuple):
+    """The way to cut recordings for a model."""
+
+    segmentation: SegmentationConfig
+    uncut_seconds: float = 0.0
+    """An utterance of a manifest is one segment up to this length; a longer one is cut like a recording."""
+    trained_seconds: float = 0.0
+    """A recording of at most this length, as training had, is one segment with all of its silence."""
 
 
 @dataclass(frozen=True)
@@ -200,16 +245,20 @@ class DecodedUtterance:
     method: str  # the requested method, or the fallback; "" if there is no speech to decode
     warnings: tuple[str, ...] = ()
     likelihood: float = 0.0  # log-probability of the hypothesis; 0 if nothing was decoded
-
-    @property
-    def average_log_probability(self) -> float | None:
-        """Mean over the tokens and the end; None if nothing was decoded."""
-        return self.likelihood / (len(self.tokens) + 1) if self.method else None
+    average_log_probability: float | None = None
+    """Mean over the tokens and the end; None if nothing was decoded."""
+    temperature: float | None = None  # None: of a model that draws no texts
+    no_speech: float | None = None  # probability that nobody speaks, of a model that tells it
 
     @property
     def rank(self) -> tuple[bool, int, float]:
         """Order of the texts of one utterance at several speeds: speech, few warnings, likely."""
         return bool(self.method), -len(self.warnings), self.likelihood
+
+    @property
+    def doubt(self) -> tuple[int, float]:
+        """Number of faults, then how unlikely it is; what was dropped as silence has none."""
+        return len(self.warnings) if self.method else 0, -(self.average_log_probability or 0.0)
 
 
 @dataclass
@@ -229,45 +278,194 @@ class DecodedBatch:
 
 
 class SpeechDecoder:
-    """A model with front end, tokenizer and checks: samples to tokens."""
+    """A model with front end, tokenizer and checks: samples to tokens, and tokens to words with times.
+
+    What a model has to be asked in its own way is a method here. These are the manners of models that were
+    trained here; a family has a class of its own with those that differ.
+    """
+
+    prefers_int8 = False  # 8 bits cost the model no accuracy
+    draws = False  # texts at random where the checks reject one, if no other temperatures are asked for
+    rules = SearchRules()
+    language: str | None = None  # the only language of the model; None: it has several, or it is unknown
 
     def __init__(
         self,
-        model: SpeechModel,
-        front_end: FrontEnd,
-        tokenizer: Tokenizer,
+        system: Any,
         checks: ChecksConfig | None = None,
         device: torch.device | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
+        """`system`: a model, a front end and a tokenizer, as `System` has them."""
         self.device, self.dtype = device or torch.device("cpu"), dtype
-        self.model = model.to(self.device).eval()
-        self.front_end = front_end.to(self.device)
-        self.tokenizer = tokenizer
+        self.system, self.tokenizer = system, system.tokenizer
+        self.model = system.model.to(self.device).eval()
+        self.front_end = system.front_end.to(self.device)
         self.checks = checks or ChecksConfig()
-        self.sample_rate = front_end.config.sample_rate
-        self.frame_times = make_frame_times(front_end.config, model.encoder)
+        self.sample_rate = self.front_end.config.sample_rate
+        self.frame_times = make_frame_times(self.front_end.config, self.model.encoder)
 
     def decode_batch(
-        self, audio: Sequence[np.ndarray], setups: Mapping[Name, DecodingSetup]
+        self, segments: Sequence[AudioSegment], setups: Mapping[Name, DecodingSetup]
     ) -> dict[Name, DecodedBatch]:
         """Encode once at each speed, decode by every setup; all speeds of a setup in one search."""
         encoded, encoding_seconds = {}, {}
         for speed in sorted({speed for setup in setups.values() for speed in setup.config.speeds}):
             began = read_clock(self.device)
-            encoded[speed] = self.encode(audio, speed)
+            encoded[speed] = self.encode([segment.audio_S for segment in segments], speed)
             encoding_seconds[speed] = read_clock(self.device) - began
         batches = {}
         for name, setup in setups.items():
             began = read_clock(self.device)
             speeds = sorted(set(setup.config.speeds))
-            decoded = iter(self.decode(join_encoded([encoded[speed] for speed in speeds]), setup))
+            own = [self.introduce(encoded[speed], segments, setup) for speed in speeds]
+            decoded = iter(self.decode(join_encoded(own), setup))
             at_speeds = {
-                speed: (encoded[speed], list(itertools.islice(decoded, len(audio)))) for speed in speeds
+                speed: (part, list(itertools.islice(decoded, len(segments))))
+                for speed, part in zip(speeds, own, strict=True)
             }
             seconds = read_clock(self.device) - began + sum(encoding_seconds[speed] for speed in speeds)
             batches[name] = DecodedBatch(at_speeds, seconds)
         return batches
+
+    @torch.inference_mode()
+    def decode(self, encoded: EncodedAudio, setup: DecodingSetup) -> list[DecodedUtterance]:
+        """Decode, and decode again if there are faults, as `plan_attempts` says.
+
+        If nothing is without faults, a text with the fewest is taken. With checks off, the first one is kept.
+        """
+        lengths, setup = encoded.lengths_B.tolist(), self.add_hotwords(setup)
+        attempts = self.plan_attempts(setup.config)
+        with compute_type(self.device, self.dtype):
+            ctc_texts = self._read_ctc(encoded) if self.checks.enabled else [None] * len(lengths)
+
+            def run(attempt: Attempt, rows: list[int]) -> Iterator[DecodedUtterance]:
+                part = encoded.select(torch.tensor(rows, device=encoded.lengths_B.device))
+                nbest = self._search(part, attempt, setup.language_model)
+                for row, texts in zip(rows, nbest, strict=True):
+                    judged = [self._check(one, attempt, ctc_texts[row], lengths[row]) for one in texts]
+                    yield min(judged, key=lambda one: one.doubt)
+
+            rows = [row for row, ctc in enumerate(ctc_texts) if lengths[row] and is_speech(ctc)]
+            results = retry(attempts, rows, run, lambda one: not one.doubt[0])
+        choose = _choose_likeliest if self.draws or setup.config.temperatures else _choose_first
+        return [
+            choose(results[row]) if row in results else _drop(ctc, []) for row, ctc in enumerate(ctc_texts)
+        ]
+
+    def _search(
+        self, encoded: EncodedAudio, attempt: Attempt, language_model: FusionModel | None
+    ) -> Iterable[Sequence[Hypothesis]]:
+        """The texts to check of each utterance: the best, or all that were drawn."""
+        config, repeats = attempt.config, MAX_REPEATS if self.checks.enabled else None
+        is_greedy = config.method == "attention" and config.beam == 1 and not self.rules.notes_attention
+        if attempt.temperature or is_greedy:
+            return sample(encoded, config, language_model, attempt.temperature, max_repeats=repeats)
+        return (texts[:1] for texts in search_encoded(encoded, config, language_model))
+
+    def _check(
+        self, best: Hypothesis, attempt: Attempt, ctc: CtcText | None, num_steps: int
+    ) -> DecodedUtterance:
+        step, text = self.frame_times.seconds_per_step, self.spell(best.tokens)
+        method = name = self.name_method(attempt)
+        facts: dict[str, Any] = {"no_speech": best.no_speech}
+        if self.draws:
+            name = f"{method} at temperature {attempt.temperature:g}"
+            facts["temperature"] = attempt.temperature
+        if is_silence(best, self.checks):
+            dropped = (f"no speech: {text!r} was dropped",) if text else ()
+            return DecodedUtterance((), "", dropped, 0.0, best.mean, **facts)
+        spoken, judged = self.rules.spoken(best.tokens), best
+        if spoken != best.tokens:
+            judged = replace(best, tokens=spoken, log_probability=best.mean * (len(spoken) + 1))
+        evidence = Evidence(judged, text, num_steps * step, step, ctc)
+        faults = tuple(f"{name}: {fault}" for fault in find_faults(evidence, self.checks))
+        if not is_agreed(evidence):
+            return _drop(ctc, faults)
+        average = best.likelihood / (len(best.tokens) + 1)
+        return DecodedUtterance(best.tokens, method, faults, best.likelihood, average, **facts)
+
+    def _read_ctc(self, encoded: EncodedAudio) -> list[CtcText | None]:
+        """Read the best path of the CTC head through each utterance."""
+        if self.model.ctc_head is None:
+            return [None] * len(encoded.lengths_B)
+        paths = encoded.ctc_paths
+        columns = (paths.steps_BU, paths.log_probabilities_BU, paths.path_log_probability_B)
+        texts: list[CtcText | None] = []
+        for tokens, steps, values, path in zip(
+            paths.texts(), *(column.tolist() for column in columns), strict=True
+        ):
+            count = len(tokens)
+            mean = sum(values[:count]) / count if count else -math.inf
+            texts.append(CtcText(tokens, steps[:count], self.tokenizer.decode(tokens), mean, path))
+        return texts
+
+    # --- manners ----------------------------------------------------------------------------------
+
+    @staticmethod
+    def set_precision(model: SpeechModel, precision: Precision) -> None:
+        """Change the layers, in place, that compute in 8 bits."""
+        if precision == "int8":
+            quantize_layers(model)
+
+    def check(self, setup: DecodingSetup) -> None:
+        """Refuse settings that the model does not support."""
+        check_decoding(self.model, setup.config, setup.language_model)
+        with_words = self.add_hotwords(setup)
+        if setup.config.hotwords:
+            check_decoding(self.model, with_words.config, with_words.language_model)
+
+    def write(self, text: str) -> list[int]:
+        """The tokens of a text, under the rules of training."""
+        text = normalize(text, self.system.text.training)
+        if unknown := self.tokenizer.find_unknown(text):
+            raise UserError(f"the model has no token for {unknown[0]!r} in {shorten(text)}")
+        return self.tokenizer.encode(text)
+
+    def add_hotwords(self, setup: DecodingSetup) -> DecodingSetup:
+        """The same setup, whose language model expects the hotwords as well."""
+        config, words = setup.config, setup.config.hotwords
+        if not words:
+            return setup
+        spellings = [self.write(word) for word in words]
+        trie = Hotwords(spellings, config.hotword_boost, self.num_tokens, self.rules.end, self.space)
+        parts: list[FusionModel] = [trie]
+        if setup.language_model is not None:
+            parts.append(Weighted(setup.language_model, config.language_model_weight))
+        config = config.model_copy(update={"language_model_weight": 1.0})
+        return replace(setup, config=config, language_model=ShallowFusion(parts))
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokenizer)
+
+    @property
+    def space(self) -> int | None:
+        """The token between words, if one of its own stands there."""
+        return self.tokenizer.space_id
+
+    @property
+    def fusion_tokenizer(self) -> Tokenizer:
+        """The tokens of the model, as language models and lexica know them."""
+        return self.tokenizer
+
+    def renumber(self, model: FusionModel) -> FusionModel:
+        """A language model over `fusion_tokenizer`, which a search asks by the ids of the speech model."""
+        return model
+
+    def plan_segments(self, segmentation: SegmentationConfig, longest: float | None) -> SegmentPlan:
+        """`longest`: seconds of the longest utterance of training, if that is known."""
+        limit = self.system.longest_seconds  # training used none above
+        uncut_seconds = math.inf if segmentation.method == "none" else limit
+        if longest is None:
+            return SegmentPlan(segmentation.limited(limit), uncut_seconds)
+        trained_seconds = min(limit, longest, segmentation.max_seconds)
+        limit = min(limit, max(longest, SHORTEST_LIMIT))
+        return SegmentPlan(segmentation.limited(limit), uncut_seconds, trained_seconds)
+
+    def padded_length(self, num_samples: int) -> int:
+        """Batch key: audio of equal padded length, so that padding does not depend on neighbors."""
+        return self.padded_frames(num_samples)
 
     def padded_frames(self, num_samples: int, speed: float = 1.0) -> int:
         """Frames that audio is padded to. At other speeds these, like batches, follow from the usual ones."""
@@ -295,56 +493,59 @@ class SpeechDecoder:
                 _ = encoded.ctc_BTV  # here, where its time counts for the encoder
         return encoded
 
-    @torch.inference_mode()
-    def decode(self, encoded: EncodedAudio, setup: DecodingSetup) -> list[DecodedUtterance]:
-        """Decode, and decode again if there are faults: by CTC, which cannot hallucinate, then by the decoder
-        constrained by CTC. If nothing is without faults, the first with the fewest is taken.
+    def prepare(self, pieces: Iterator[Any], setup: DecodingSetup) -> Iterator[Any]:
+        """Add to segments, and to the ends of recordings among them, what decoding them needs to know."""
+        return pieces
 
-        With checks off, the first text is kept.
+    def introduce(
+        self, encoded: EncodedAudio, segments: Sequence[AudioSegment], setup: DecodingSetup
+    ) -> EncodedAudio:
+        """Add languages and prompts."""
+        return encoded
+
+    def plan_attempts(self, config: DecodingConfig) -> list[Attempt]:
+        """The requested decoding, then its fallbacks: at temperatures, if there are any, else by CTC, which
+        cannot hallucinate, then by the decoder constrained by CTC, as far as the model has the heads."""
+        fallbacks = plan_fallbacks(self.model, config)
+        if self.draws or config.temperatures:
+            return [Attempt(fallbacks[0], temperature) for temperature in (0.0, *config.temperatures)]
+        return [*map(Attempt, fallbacks)]
+
+    def name_method(self, attempt: Attempt) -> str:
+        return "sampling" if attempt.temperature else attempt.config.method
+
+    def spell(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.decode(tokens)
+
+    def separator_in(self, language: str | None) -> str:
+        """Separator of two words in this language."""
+        return " " if has_spaces(self.tokenizer) else ""
+
+    def time_words(
+        self,
+        encoded: EncodedAudio,
+        audio: Sequence[np.ndarray],
+        texts: Sequence[Sequence[int]],
+        setup: DecodingSetup,
+        by_ctc: bool | None = None,
+    ) -> list[list[Word]]:
+        """Words of the texts, with times from the start of the audio that was encoded.
+
+        By the CTC head, or else by attention; by default, by the head if there is one.
         """
-        lengths = encoded.lengths_B.tolist()
-        attempts = plan_attempts(self.model, setup.config)
-        with compute_type(self.device, self.dtype):
-            ctc_texts = self._read_ctc(encoded) if self.checks.enabled else [None] * len(lengths)
-
-            def run(attempt: DecodingConfig, rows: list[int]) -> Iterator[DecodedUtterance]:
-                part = encoded.select(torch.tensor(rows, device=encoded.lengths_B.device))
-                nbest = search_encoded(part, attempt, setup.language_model)
-                for row, (best, *_) in zip(rows, nbest, strict=True):
-                    yield self._check(best, attempt.method, ctc_texts[row], lengths[row])
-
-            rows = [row for row, ctc in enumerate(ctc_texts) if lengths[row] and is_speech(ctc)]
-            results = retry(attempts, rows, run, lambda one: not one.warnings or not one.method)
+        times = self.time_tokens(
+            encoded, texts, self.model.ctc_head is not None if by_ctc is None else by_ctc
+        )
         return [
-            _choose(results[row]) if row in results else _drop(ctc, []) for row, ctc in enumerate(ctc_texts)
+            time_words(split_words(self.tokenizer, tokens), own, self.frame_times, audio_S, self.sample_rate)
+            for tokens, own, audio_S in zip(texts, times, audio, strict=True)
         ]
 
-    def _check(self, best: Hypothesis, method: str, ctc: CtcText | None, num_steps: int) -> DecodedUtterance:
-        step = self.frame_times.seconds_per_step
-        evidence = Evidence(best, self.tokenizer.decode(best.tokens), num_steps * step, step, ctc)
-        faults = tuple(f"{method}: {fault}" for fault in find_faults(evidence, self.checks))
-        if not is_agreed(evidence):
-            return _drop(ctc, faults)
-        return DecodedUtterance(best.tokens, method, faults, best.likelihood)
-
-    def _read_ctc(self, encoded: EncodedAudio) -> list[CtcText | None]:
-        """Read the best path of the CTC head through each utterance."""
-        if self.model.ctc_head is None:
-            return [None] * len(encoded.lengths_B)
-        paths = encoded.ctc_paths
-        columns = (paths.steps_BU, paths.log_probabilities_BU, paths.path_log_probability_B)
-        texts: list[CtcText | None] = []
-        for tokens, steps, values, path in zip(
-            paths.texts(), *(column.tolist() for column in columns), strict=True
-        ):
-            count = len(tokens)
-            mean = sum(values[:count]) / count if count else -math.inf
-            texts.append(CtcText(tokens, steps[:count], self.tokenizer.decode(tokens), mean, path))
-        return texts
-
-    def time_tokens(self, encoded: EncodedAudio, tokens: Sequence[Sequence[int]]) -> list[list[TokenTime]]:
-        """Time of each token, by the CTC head, else by cross-attention."""
-        if self.model.ctc_head is not None:
+    def time_tokens(
+        self, encoded: EncodedAudio, tokens: Sequence[Sequence[int]], by_ctc: bool
+    ) -> list[list[TokenTime]]:
+        """Time of each token, by the CTC head, or by cross-attention."""
+        if by_ctc:
             return align_by_ctc(encoded.ctc_BTV.cpu(), encoded.lengths_B, tokens)
         with compute_type(self.device, self.dtype):
             return align_by_attention(self.model, encoded.encoded_BTD, encoded.lengths_B, tokens)
@@ -358,7 +559,7 @@ class SpeechDecoder:
         sums = [(0.0, 0)] * len(batch.best)
         for encoded, decoded in batch.at_speeds.values():
             scores = [one.likelihood for one in decoded]
-            if isinstance(self.model.decoder, Decoder):
+            if scores_texts(self.model):
                 texts = [[Hypothesis(one.tokens, 0.0)] for one in decoded]
                 with compute_type(self.device, self.dtype):
                     ranked = rescore(encoded, texts, DecodingConfig(ctc_weight=0))
@@ -370,20 +571,25 @@ class SpeechDecoder:
         return sums
 
 
-def plan_attempts(model: SpeechModel, config: DecodingConfig) -> list[DecodingConfig]:
+def plan_fallbacks(model: SpeechModel, config: DecodingConfig) -> list[DecodingConfig]:
     """List the requested decoding, then its fallbacks, as far as the model has the heads."""
     requested = config.model_copy(update={"method": resolve_method(model, config.method), "nbest": 1})
     attempts = [requested]
     if model.ctc_head is not None and requested.method != "ctc_beam":
         attempts.append(requested.model_copy(update={"method": "ctc_beam"}))
-    if isinstance(model.decoder, Decoder):
+    if scores_texts(model):
         narrow = {"beam": max(1, requested.beam // 3)}
         if model.ctc_head is None:
             attempts.append(requested.model_copy(update=narrow))
-        elif METHODS[requested.method].decoder:
+        elif METHODS[requested.method].decoders:
             weight = max(requested.ctc_weight, _CONSTRAINED_CTC_WEIGHT)
             attempts.append(requested.model_copy(update=narrow | {"method": "joint", "ctc_weight": weight}))
     return attempts
+
+
+def scores_texts(model: SpeechModel) -> bool:
+    """Check for a decoder that goes token by token, and so gives a text its probability."""
+    return model.decoder is not None and model.decoder.kind == "attention"
 
 
 def _drop(ctc: CtcText | None, faults: Iterable[str]) -> DecodedUtterance:
@@ -392,7 +598,12 @@ def _drop(ctc: CtcText | None, faults: Iterable[str]) -> DecodedUtterance:
     return DecodedUtterance((), "", (f"no clear speech: {ctc.text!r} was dropped", *faults))
 
 
-def _choose(attempts: Sequence[DecodedUtterance]) -> DecodedUtterance:
+def _choose_likeliest(attempts: Sequence[DecodedUtterance]) -> DecodedUtterance:
+    """The likeliest of those with the fewest faults."""
+    return min(attempts, key=lambda one: one.doubt)
+
+
+def _choose_first(attempts: Sequence[DecodedUtterance]) -> DecodedUtterance:
     """The first with the fewest faults, with the warnings of all attempts up to it."""
     if not attempts[-1].method:  # dropped
         return attempts[-1]
@@ -402,9 +613,9 @@ def _choose(attempts: Sequence[DecodedUtterance]) -> DecodedUtterance:
 
 
 def retry(
-    attempts: Iterable[Attempt],
+    attempts: Iterable[Way],
     rows: Sequence[int],
-    run: Callable[[Attempt, list[int]], Iterable[Result]],
+    run: Callable[[Way, list[int]], Iterable[Result]],
     is_final: Callable[[Result], bool],
 ) -> dict[int, list[Result]]:
     """Run one attempt after the other, each on the rows that have no final result yet; list all results."""

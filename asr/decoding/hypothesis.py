@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import pydantic
@@ -14,7 +14,7 @@ from rapidfuzz.distance import Levenshtein
 
 from asr.config import Config
 from asr.errors import shorten
-from asr.text.tokenizer import BLANK_ID, UNK_ID
+from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 from asr.transcripts.transcript import measure_compression
 
 if TYPE_CHECKING:
@@ -52,6 +52,16 @@ class DecodingConfig(Config):
     faults under `checks`, then the one that CTC, or without it the decoder, finds likeliest is taken. For
     voices higher or lower than those of training. Each speed costs as much as the first."""
 
+    hotwords: tuple[str, ...] = ()
+    """Words that are likely to occur, such as names."""
+    hotword_boost: float = pydantic.Field(default=1.5, ge=0)
+    """Added to the log-probability of each token of a hotword."""
+    temperatures: tuple[pydantic.PositiveFloat, ...] = ()
+    """Temperatures at which a decoder draws tokens at random, tried in turn while `checks` reject the text.
+    Empty: a rejected text is decoded by CTC, or by a narrower beam; one of Whisper is kept."""
+    samples: int = pydantic.Field(default=5, gt=0, le=1_000)
+    """Texts drawn at each temperature. Of those with the fewest faults, the likeliest is taken."""
+
     @pydantic.field_validator("speeds")
     @classmethod
     def _speeds_differ(cls, speeds: tuple[float, ...]) -> tuple[float, ...]:
@@ -74,6 +84,14 @@ class Hypothesis:
     """Mean encoder frame that the decoder's last layer attends to, for each token and the end: where
     these jump back or stand still, the decoder repeats or invents. Empty without a decoder that attends."""
 
+    no_speech: float | None = None
+    """Probability that nobody speaks, of a decoder that was trained to tell it."""
+
+    @property
+    def mean(self) -> float:
+        """Mean log-probability of its tokens and the end under the decoder."""
+        return self.log_probability / (len(self.tokens) + 1)
+
     @property
     def likelihood(self) -> float:
         """Log-probability without a language model, by which texts at different speeds are compared.
@@ -90,6 +108,36 @@ NBest = list[list[Hypothesis]]
 # --- encoded audio ------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class SearchRules:
+    """Facts about the tokens of a model that a search needs; by default, of a model trained here."""
+
+    start: int = SOS_ID
+    """The token that a text follows, unless a prompt does."""
+    end: int = EOS_ID
+    first: int = UNK_ID
+    """The first id that may stand in a text."""
+    no_speech: int | None = None
+    """The token that is likely after `start` where nobody speaks."""
+    by_mean: bool = False
+    """Texts are ranked by their mean log-probability, not by the sum, and an utterance is done once `beam` of
+    them have ended."""
+    notes_attention: bool = True
+    """Note where the last layer attends, for the checks."""
+
+    def forbid(self, scores_RV: Tensor, num_tokens: int) -> Tensor:
+        """The scores with -inf for tokens that may not follow `num_tokens` others."""
+        return scores_RV
+
+    def spoken(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """The tokens that stand for text."""
+        return tuple(tokens)
+
+
+Language = tuple[str, float | None]
+"""Code, with its probability if it was detected."""
+
+
 @dataclass(frozen=True, eq=False)
 class EncodedAudio:
     """A batch of encoded utterances. CTC's posteriors are computed once, when they are first used."""
@@ -97,6 +145,13 @@ class EncodedAudio:
     model: SpeechModel
     encoded_BTD: Tensor
     lengths_B: Tensor
+    bias_BT: Tensor | None = None
+    """Added to the scores of attention to each step."""
+    languages: tuple[Language, ...] = ()
+    """The language of each utterance, where the model knows several."""
+    prompts_BP: Tensor | None = None
+    """Tokens that the decoder reads before a text; none: `rules.start` alone."""
+    rules: SearchRules = SearchRules()
 
     @functools.cached_property
     def ctc_BTV(self) -> Tensor:
@@ -111,9 +166,16 @@ class EncodedAudio:
         """Some of the utterances, without steps that are padding of all of them."""
         lengths = self.lengths_B[rows]
         longest = max(1, int(lengths.max()))
-        if len(rows) == len(self.lengths_B) and longest == self.encoded_BTD.size(1):
+        if len(rows) == len(self.lengths_B) and longest >= self.encoded_BTD.size(1):
             return self
-        chosen = EncodedAudio(self.model, self.encoded_BTD[rows, :longest], lengths)
+        chosen = replace(
+            self,
+            encoded_BTD=self.encoded_BTD[rows, :longest],
+            lengths_B=lengths,
+            bias_BT=None if self.bias_BT is None else self.bias_BT[rows, :longest],
+            languages=tuple(self.languages[row] for row in rows.tolist()) if self.languages else (),
+            prompts_BP=None if self.prompts_BP is None else self.prompts_BP[rows],
+        )
         if "ctc_BTV" in self.__dict__:
             chosen.__dict__["ctc_BTV"] = self.ctc_BTV[rows, :longest]
         return chosen
@@ -132,7 +194,7 @@ def join_encoded(parts: Sequence[EncodedAudio]) -> EncodedAudio:
         return torch.cat([F.pad(x_BTN, (0, 0, 0, longest - x_BTN.size(1))) for x_BTN in tensors])
 
     encoded_BTD = join([part.encoded_BTD for part in parts])
-    joined = EncodedAudio(parts[0].model, encoded_BTD, torch.cat([part.lengths_B for part in parts]))
+    joined = replace(parts[0], encoded_BTD=encoded_BTD, lengths_B=torch.cat([one.lengths_B for one in parts]))
     if all("ctc_BTV" in part.__dict__ for part in parts):
         joined.__dict__["ctc_BTV"] = join([part.ctc_BTV for part in parts])
     return joined
@@ -231,7 +293,9 @@ class ChecksConfig(Config):
     The text of CTC's best path may compress as well."""
     min_log_probability: float | None = pydantic.Field(default=-1.0, lt=0)
     """Mean log-probability of a token under the decoder: at -1 each has probability 0.37. null: no limit."""
-
+    max_no_speech: float | None = pydantic.Field(default=0.6, gt=0, lt=1)
+    """Probability of no speech above which a text below min_log_probability is dropped, by a model that tells
+    it, such as Whisper. null: never."""
     max_skipped_seconds: float | None = pydantic.Field(default=1.5, gt=0)
     """Seconds of speech on CTC's best path that attention may skip: three words or so; null: no limit."""
 
@@ -245,7 +309,8 @@ class ChecksConfig(Config):
     @classmethod
     def off(cls) -> ChecksConfig:
         """No check and no fallback: for comparing decoding methods by themselves."""
-        return cls(enabled=False, max_compression=None, min_log_probability=None, max_skipped_seconds=None)
+        limits = ("max_compression", "min_log_probability", "max_no_speech", "max_skipped_seconds")
+        return cls(enabled=False, **dict.fromkeys(limits))
 
     def describe(self) -> str:
         """on, off, or the changed settings, to be printed with a result."""
@@ -343,6 +408,14 @@ def count_repeats(tokens: Sequence[int], max_period: int = 60) -> int:
             run = run + 1 if tokens[position] == tokens[position - period] else 0
             most = max(most, run // period + 1)
     return most
+
+
+def is_silence(hypothesis: Hypothesis, config: ChecksConfig) -> bool:
+    """Check whether the model finds it likely that nobody speaks, and the text unlikely."""
+    if hypothesis.no_speech is None or config.max_no_speech is None:
+        return False
+    is_unlikely = config.min_log_probability is None or hypothesis.mean < config.min_log_probability
+    return hypothesis.no_speech > config.max_no_speech and is_unlikely
 
 
 def is_far_from_ctc(evidence: Evidence) -> bool:

@@ -18,7 +18,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ from torch.nn import functional as F
 
 from asr.data.text_lines import read_lines
 from asr.decoding.beam import score_texts
-from asr.decoding.hypothesis import FusionState
+from asr.decoding.fusion import Columns, RowModel
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.text.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
@@ -53,7 +52,6 @@ PRONUNCIATION = re.compile(
 MAX_DENSE = 4_000_000
 
 Ngram = tuple[str, ...]
-Columns = tuple[Tensor, ...]
 
 # --- files --------------------------------------------------------------------------------------
 
@@ -213,53 +211,6 @@ def _discounts(counts: Counter[Ngram]) -> tuple[float, ...]:
     discounts = tuple(n - (n + 1) * ratio * having[n + 1] / having[n] for n in (1, 2, 3))
     are_valid = all(0 <= value <= n for n, value in enumerate(discounts, start=1))
     return discounts if are_valid else FALLBACK_DISCOUNTS
-
-
-# --- models of the next token -------------------------------------------------------------------
-
-
-class RowModel:
-    """A model that keeps a few numbers for each row of a search."""
-
-    def start(self, num_rows: int, device: torch.device) -> RowState:
-        return RowState(self)
-
-    def step(self, columns: Columns | None, tokens_R: Tensor) -> tuple[Columns, Tensor]:
-        """Append one token to each row; (R, V) log-probabilities after it. None: `SOS_ID`, the first."""
-        raise NotImplementedError
-
-
-class RowState:
-    """The rows of one search under such a model."""
-
-    def __init__(self, model: RowModel) -> None:
-        self._model = model
-        self._columns: Columns | None = None
-
-    def score(self, tokens_R: Tensor) -> Tensor:
-        self._columns, scores_RV = self._model.step(self._columns, tokens_R)
-        return scores_RV.to(tokens_R.device)
-
-    def select(self, rows: Tensor) -> None:
-        assert self._columns is not None
-        self._columns = tuple(column[rows.to(column.device)] for column in self._columns)
-
-
-class ShallowFusion:
-    """Several models as one, or their states in a search: log-probabilities are added up."""
-
-    def __init__(self, parts: Sequence[Any]) -> None:
-        self._parts = parts
-
-    def start(self, num_rows: int, device: torch.device) -> FusionState:
-        return ShallowFusion([model.start(num_rows, device) for model in self._parts])
-
-    def score(self, tokens_R: Tensor) -> Tensor:
-        return torch.stack([state.score(tokens_R) for state in self._parts]).sum(0)
-
-    def select(self, rows: Tensor) -> None:
-        for state in self._parts:
-            state.select(rows)
 
 
 # --- n-grams of tokens --------------------------------------------------------------------------

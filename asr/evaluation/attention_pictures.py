@@ -17,7 +17,7 @@ from asr.files import replace_file
 from asr.models.encoders import FrameTimes
 from asr.models.losses import Targets
 from asr.models.speech_model import SpeechModel
-from asr.transcription.transcribe import End, Recognizer, Request, Transcriber
+from asr.transcription.transcribe import End, Recognizer, Request
 
 # N tokens and, maybe, the end, T steps or frames, V vocabulary, F frequencies, S samples
 
@@ -29,9 +29,9 @@ RANGE_DB = 60.0  # of the spectrogram below its loudest point
 WINDOW_SECONDS, SHIFT_SECONDS = 0.025, 0.01  # of the spectrogram
 
 
-def check_drawing(transcriber: Transcriber, path: Path) -> Recognizer:
+def check_drawing(transcriber: Recognizer, path: Path) -> Recognizer:
     """Reject, before anything is decoded, models without attention and files that are no PNG."""
-    if not isinstance(transcriber, Recognizer):
+    if transcriber.family is not None:
         raise UserError("attention can be drawn of models that were trained here, and this one was not")
     if path.suffix.lower() != ".png":
         raise UserError(f"{path}: pictures are written as PNG; give a name that ends in .png")
@@ -41,7 +41,7 @@ def check_drawing(transcriber: Transcriber, path: Path) -> Recognizer:
     return transcriber
 
 
-def draw_recording(transcriber: Transcriber, audio: AudioFile, path: Path, request: Request) -> list[Path]:
+def draw_recording(transcriber: Recognizer, audio: AudioFile, path: Path, request: Request) -> list[Path]:
     """Draw each segment that has text: the first as `path`, say OUT.png, the second as OUT-002.png."""
     recording, recognizer = make_recording(audio), check_drawing(transcriber, path)
     written: list[Path] = []
@@ -65,7 +65,7 @@ def draw_segment(
     tokenizer = recognizer.system.tokenizer
     values_NT = _mean_attention(recognizer.model, encoded, tokens)
     names = [*(tokenizer.tokens[id] for id in tokens), END][: len(values_NT)]  # some have no row for the end
-    relative = recognizer.frame_times
+    relative = recognizer.decoder.frame_times
     frame_times = FrameTimes(segment.start + relative.first, relative.seconds_per_step)
     draw(path, segment, values_NT, frame_times, names, tokenizer.decode(tokens))
 

@@ -18,7 +18,7 @@ from asr.files import replace_file
 from asr.scoring.counting import score
 from asr.scoring.result import Score
 from asr.text.normalization import TextConfig, normalize
-from asr.transcription.transcribe import WINDOW, Request, Transcriber
+from asr.transcription.transcribe import WINDOW, Recognizer, Request
 from asr.transcripts.transcript import Segment, Transcript, format_transcript
 
 Normalizer = Callable[[str, str | None], str]
@@ -70,7 +70,7 @@ class EvaluatedSplit:
 
 
 def decode_utterances(
-    transcriber: Transcriber,
+    transcriber: Recognizer,
     utterances: Sequence[Utterance],
     requests: Mapping[str, Request],
     report: Callable[[float], None] = lambda seconds: None,
@@ -98,7 +98,7 @@ def decode_utterances(
             own.audio_seconds += sum(len(audio) for _, audio in batch) / rate
 
     def group(num_samples: int) -> int:
-        return -1 if is_long(num_samples) else transcriber.padded_length(num_samples, first)
+        return -1 if is_long(num_samples) else transcriber.padded_length(num_samples)
 
     # What is cut needs a whole window of utterances at once to fill its batches.
     batch_size = first.batch_size if transcriber.uncut_seconds else WINDOW * first.batch_size
@@ -106,7 +106,7 @@ def decode_utterances(
     return split
 
 
-def _decode_long(transcriber: Transcriber, batch: Sequence[ReadAudio], split: EvaluatedSplit) -> None:
+def _decode_long(transcriber: Recognizer, batch: Sequence[ReadAudio], split: EvaluatedSplit) -> None:
     """Cut each like a recording, and join the texts."""
     items, rate = {item.id: item for item, _ in batch}, transcriber.sample_rate
     recordings = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ class DecoderLoss:
     """Loss of the reference tokens, summed over a batch."""
 
     loss: Tensor
-    parts: dict[str, Tensor]  # parts of the loss, by the names in `SpeechModel.reported`
+    parts: dict[str, Tensor]  # parts of the loss, by names that the decoder reports
     weights: Weights
     num_rows_B: Tensor
     """Rows of the attention of each utterance, one for each token and, maybe, one for the end."""
@@ -58,6 +58,10 @@ class AnyDecoder(nn.Module, abc.ABC):
     Built from its config, the dimension of the encoded steps and the size of the vocabulary.
     """
 
+    kind: ClassVar[str]
+    """The methods of decoding that serve it: attention, parallel ..."""
+    reported: ClassVar[tuple[str, ...]] = ("cross_entropy",)
+    """Names of the parts of its loss."""
     num_layers: int
     """Number of layers that attend to the encoded steps."""
     num_heads: int
@@ -74,6 +78,10 @@ class AnyDecoder(nn.Module, abc.ABC):
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
     ) -> tuple[Tensor, Weights]:
         """Teacher-forced scores at each position, (B, U or N, V), and the requested attention weights."""
+
+    def limit_tokens(self, encoded_lengths_B: Tensor, most_in_a_step: int) -> Tensor:
+        """The most tokens that it may return, where an encoded step stands for so many at most."""
+        return encoded_lengths_B * most_in_a_step
 
     @property
     def last_heads(self) -> WeightsOf:
@@ -111,6 +119,7 @@ class DecoderState(abc.ABC):
 class Decoder(AnyDecoder):
     """Scores of the next token from the tokens so far and the encoded steps."""
 
+    kind = "attention"
     embedding: nn.Embedding
     output: nn.Linear
     max_tokens = 2**31 - 1

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from asr.config import Config, Size
 from asr.errors import UserError
-from asr.files import find_families
+from asr.families import find_families
 from asr.text.normalization import TextConfig
 
 if TYPE_CHECKING:
@@ -181,12 +181,12 @@ class _NoRandomWeights(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def find_more_kinds(table: str) -> dict[type, Any]:
-    """ENCODERS, DECODERS or MODELS of the folders that the core does without: from section to class.
+def find_more_kinds(table: str) -> dict[Any, Any]:
+    """ENCODERS, DECODERS, MODELS or METHODS of the folders that the core does without.
 
     The core's models reach asr/research, asr/speakers and the families of pretrained models here alone.
     """
-    classes: dict[type, Any] = {}
+    classes: dict[Any, Any] = {}
     for family in find_families():
         classes |= getattr(family, table, {})
     for name in ("research.kinds", "speakers.training"):

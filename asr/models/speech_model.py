@@ -348,8 +348,6 @@ class SpeechModelConfig(ModelConfig):
 class SpeechModel(EncoderModel):
     """Model of speech: encodes once; the CTC head and the decoder both read the result."""
 
-    reported = ("total", "ctc", "cross_entropy", "length", "guided_attention", "correct")
-
     def __init__(self, config: SpeechModelConfig, num_features: int, vocab_size: int) -> None:
         super().__init__(config.encoder, num_features)
         self.config = config
@@ -379,6 +377,11 @@ class SpeechModel(EncoderModel):
             raise UserError("model.frozen leaves nothing that could be trained; take a part out")
 
     @property
+    def reported(self) -> tuple[str, ...]:  # type: ignore[override]
+        own = () if self.decoder is None else self.decoder.reported
+        return ("total", "ctc", *own, "guided_attention", "correct")
+
+    @property
     def text_heads(self) -> tuple[str, ...]:
         return ("ctc",) * (self.ctc_head is not None) + ("decoder",) * (self.decoder is not None)
 
@@ -397,7 +400,10 @@ class SpeechModel(EncoderModel):
 
         Without CTC, one for every two frames of features, so that a decoder that repeats itself ends.
         """
-        return encoded_lengths_B * (max(1, self.subsampling_factor // 2) if self.ctc_head is None else 1)
+        most = max(1, self.subsampling_factor // 2) if self.ctc_head is None else 1
+        return (
+            encoded_lengths_B if self.decoder is None else self.decoder.limit_tokens(encoded_lengths_B, most)
+        )
 
     def ctc_log_probabilities(self, encoded_BTD: Tensor) -> Tensor:
         assert self.ctc_head is not None

@@ -23,11 +23,11 @@ import torch
 
 from asr.data.manifest import Utterance, find_more_references
 from asr.decoding.decode import offered_methods
+from asr.decoding.fusion import ShallowFusion
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, FusionModel
 from asr.decoding.ngram import (
     Arpa,
     Lexicon,
-    ShallowFusion,
     build_ngram_model,
     collect_words,
     estimate_ngrams,
@@ -35,7 +35,8 @@ from asr.decoding.ngram import (
 )
 from asr.errors import UserError
 from asr.evaluation.speech import DecodedSplit, decode_utterances, read_references
-from asr.files import find_model, replace_file
+from asr.families import find_model
+from asr.files import replace_file
 from asr.models.speech_model import describe_device, limit_kernel_cache
 from asr.recipe.experiment import Experiment, PlannedRun, read_record
 from asr.scoring.counting import score

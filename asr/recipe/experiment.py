@@ -18,7 +18,8 @@ from asr import files
 from asr.config import describe_config
 from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.files import find_family, find_model, replace_file
+from asr.families import find_family, find_model
+from asr.files import replace_file
 from asr.recipe.definition import Recipe, Study, SystemConf
 from asr.system.run_config import RunConfig
 

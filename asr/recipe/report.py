@@ -18,7 +18,7 @@ from asr.data.manifest import read_manifest
 from asr.errors import UserError
 from asr.evaluation.attention_pictures import draw_segment
 from asr.evaluation.plots import draw_learning_curve
-from asr.files import find_model
+from asr.families import find_model
 from asr.recipe.evaluation import RESULTS, TABLE, Record, collect_texts, score_runs, write_table
 from asr.recipe.experiment import Experiment, PlannedRun, read_record, write_record
 from asr.scoring.counting import describe_choice

@@ -14,7 +14,7 @@ import torch
 
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError, suggest
-from asr.files import find_checkpoints, find_family, find_model
+from asr.families import find_checkpoints, find_family, find_model
 from asr.recipe.definition import Recipe, Study, SystemConf
 from asr.recipe.evaluation import describe_machine, describe_origin, evaluate_run
 from asr.recipe.experiment import (

@@ -7,6 +7,7 @@ from asr.research import (  # one on a line, as the patches of docs/examples nee
     intra_attention,
     multi_speaker,
     non_autoregressive,
+    non_autoregressive_search,
     recurrent_decoder,
 )
 
@@ -19,6 +20,7 @@ DECODERS = {
     non_autoregressive.LengthDecoderConfig: non_autoregressive.LengthDecoder,
     non_autoregressive.MaskDecoderConfig: non_autoregressive.MaskDecoder,
 }
+METHODS = {"parallel": non_autoregressive_search.METHOD}
 MODELS = {
     classifiers.RecordingLabelConfig: classifiers.RecordingLabelModel,
     classifiers.FrameLabelsConfig: classifiers.FrameLabelsModel,

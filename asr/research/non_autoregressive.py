@@ -59,6 +59,8 @@ class MaskDecoderConfig(NonAutoregressiveDecoderConfig):
 class NonAutoregressiveDecoder(AnyDecoder):
     """Layers in which all positions see each other, from what stands at each of them to its token."""
 
+    kind = "parallel"
+
     def __init__(self, config: NonAutoregressiveDecoderConfig, memory_dim: int, vocab_size: int) -> None:
         super().__init__()
         self.dim, self.num_layers, self.num_heads = config.dim, config.num_layers, config.num_heads
@@ -119,6 +121,8 @@ class LengthPredictor(nn.Module):
 
 class LengthDecoder(NonAutoregressiveDecoder):
     """p(length) * p(token 1 | length) * p(token 2 | length) * ..."""
+
+    reported = ("cross_entropy", "length")
 
     def __init__(self, config: LengthDecoderConfig, memory_dim: int, vocab_size: int) -> None:
         super().__init__(config, memory_dim, vocab_size)

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from asr.decoding.decode import DecodingMethod
 from asr.decoding.hypothesis import BestPaths, DecodingConfig, EncodedAudio, FusionModel, Hypothesis, NBest
 from asr.models.decoders import Weights
 from asr.models.layers import length_mask
@@ -116,3 +117,6 @@ def _list(
         steps = () if math.isnan(attended[0]) else tuple(attended[: count + 1])
         found.append(Hypothesis(tuple(tokens[:count]), score, score, attended_steps=steps))
     return found
+
+
+METHOD = DecodingMethod(decode, decoders=("parallel",), fuses_language_model=False)

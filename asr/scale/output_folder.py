@@ -25,7 +25,8 @@ from asr import __version__
 from asr.audio.segmentation import STANDARD_INPUT, AudioSegment, Recording
 from asr.data.storage import ByteRange
 from asr.errors import UserError
-from asr.files import find_family, find_model, replace_file, require_local
+from asr.families import find_family, find_model
+from asr.files import replace_file, require_local
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from asr.errors import UserError, plural
 from asr.transcripts.transcript import Segment
 
 if TYPE_CHECKING:
-    from asr.transcription.transcribe import Request, Transcriber
+    from asr.transcription.transcribe import Recognizer, Request
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +234,7 @@ def _import_ray(is_cluster: bool) -> Any:
 
 
 def transcribe_on_ray(
-    load: Callable[[int], tuple[Transcriber, Request]],
+    load: Callable[[int], tuple[Recognizer, Request]],
     device: str,
     recordings: Sequence[Recording],
     todo: Sequence[Recording],

@@ -52,7 +52,7 @@ from asr.serve.api import (
 from asr.serve.realtime import run_session
 from asr.serve.scheduler import Client, GoneError, WithdrawnError
 from asr.serve.service import Keys, ServeConfig, Service, end_tasks, open_upload, transcribe_upload
-from asr.transcription.transcribe import Transcriber
+from asr.transcription.transcribe import Recognizer
 from asr.transcripts.transcript import Segment, Transcript
 
 logger = logging.getLogger(__name__)
@@ -309,7 +309,7 @@ ROUTES: list[Route | WebSocketRoute | Mount] = [
 ]
 
 
-def build_app(models: dict[str, Transcriber], config: ServeConfig, keys: Keys | None = None) -> Starlette:
+def build_app(models: dict[str, Recognizer], config: ServeConfig, keys: Keys | None = None) -> Starlette:
     """The app for loaded models, each under its name; the first is the default one of live sessions."""
     service = Service(models, config, keys or Keys())
     gate = [Middleware(Gate, service=service)]

@@ -32,7 +32,7 @@ from asr.audio.ffmpeg import open_ffmpeg
 from asr.audio.reading import mix, resample_pieces
 from asr.audio.segmentation import AudioSegment, Segmenter
 from asr.errors import AudioError, UserError
-from asr.transcription.transcribe import Request, Transcriber
+from asr.transcription.transcribe import Recognizer, Request
 from asr.transcripts.transcript import Segment, Word, keep_words
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class LiveTranscriber:
 
     def __init__(
         self,
-        recognizer: Transcriber,
+        recognizer: Recognizer,
         request: Request | None = None,
         max_pause_seconds: float = MAX_PAUSE_SECONDS,
     ) -> None:
@@ -157,10 +157,7 @@ class LiveTranscriber:
 
     def _recognize(self, segment: AudioSegment, language: str | None, is_partial: bool = False) -> Segment:
         """Recognize a segment; without a language, it is detected in the segment."""
-        changes: dict[str, Any] = {} if language is None else {"language": language}
-        if is_partial:  # the next decoding may change the text, so it is not worth second attempts
-            changes["temperatures"] = ()
-        request = self.recognizer.with_options(self.request, **changes) if changes else self.request
+        request = self.recognizer.change_request(self.request, language, is_partial)
         (recognized,) = self.recognizer.recognize([segment], request)
         return recognized
 
@@ -347,7 +344,7 @@ def read_live(pipe: PipeReader, channel: int | None = None) -> tuple[Iterator[np
 
 
 def transcribe_pipe(
-    source: BinaryIO, target: TextIO, load: Callable[[], tuple[Transcriber, Request]], as_json: bool
+    source: BinaryIO, target: TextIO, load: Callable[[], tuple[Recognizer, Request]], as_json: bool
 ) -> None:
     """Transcribe a stream while it comes, by the model that `load` loads."""
     pipe = PipeReader(source)  # before the model is loaded, for which no recorder should wait

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from asr.audio.segmentation import AudioSegment
-from asr.transcription.transcribe import Request, Transcriber
+from asr.transcription.transcribe import Recognizer, Request
 from asr.transcripts.transcript import Segment
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Scheduler:
 
     def __init__(
         self,
-        transcriber: Transcriber,
+        transcriber: Recognizer,
         batch_size: int,
         clock: Callable[[], float] = time.monotonic,
         max_batch_seconds: float = MAX_BATCH_SECONDS,
@@ -107,7 +107,7 @@ class Scheduler:
         """False if its thread has ended, or hangs."""
         return not self._is_gone and self._clock() - self._busy_since < STUCK_SECONDS
 
-    def transcriber_for(self, client: Client) -> Transcriber:
+    def transcriber_for(self, client: Client) -> Recognizer:
         """The same transcriber, but its segments are recognized in turn with those of others."""
         front = copy.copy(self.transcriber)
         front.recognize = functools.partial(self.recognize, client)  # type: ignore[method-assign]
@@ -117,7 +117,7 @@ class Scheduler:
         """Wait until all are recognized. Raises WithdrawnError, or what the model raises for one of them."""
         now, waiting = self._clock(), []
         for segment in segments:
-            group = (request, self.transcriber.padded_length(len(segment.audio_S), request))
+            group = (request, self.transcriber.padded_length(len(segment.audio_S)))
             future: concurrent.futures.Future[Segment] = concurrent.futures.Future()
             waiting.append(_Waiting(client, segment, request, group, now, future))
         with self._changed:

@@ -12,7 +12,7 @@ from asr.cli import add_device, add_settings, limit_threads, whole_number
 from asr.errors import UserError
 
 if TYPE_CHECKING:
-    from asr.transcription.transcribe import Transcriber
+    from asr.transcription.transcribe import Recognizer
 
 logger = logging.getLogger(__name__)
 
@@ -79,18 +79,18 @@ def run(args: argparse.Namespace) -> int:
     return 0 if server.started else 1
 
 
-def load_models(args: argparse.Namespace, config: Any) -> dict[str, Transcriber]:
+def load_models(args: argparse.Namespace, config: Any) -> dict[str, Recognizer]:
     """Each model under its name."""
-    from asr.files import find_default_model
-    from asr.transcription.transcribe import load_transcriber
+    from asr.families import find_default_model
+    from asr.transcription.transcribe import load_recognizer
 
-    found: dict[str, Transcriber] = {}
+    found: dict[str, Recognizer] = {}
     for given in args.model or [find_default_model()]:
         name, equals, source = given.partition("=")
         name, source = (name, source) if equals else (Path(given).name, given)
         if name in found:
             raise UserError(f"--model {given}: {name} is given already; give NAME=MODEL with another name")
-        found[name] = load_transcriber(
+        found[name] = load_recognizer(
             source, args.device, config.precision, config.segmentation, config.checks
         )
         logger.info("%s: %s", name, found[name].compute_type)

@@ -26,11 +26,12 @@ from asr.audio.reading import read_info
 from asr.audio.segmentation import Recording
 from asr.config import Config
 from asr.data.text_lines import read_text_lines
+from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.serve.api import ApiError, ServerVad, refuse, too_long
 from asr.serve.scheduler import Client, Scheduler, WithdrawnError
-from asr.transcription.arguments import FamilySections, SharedSettings
-from asr.transcription.transcribe import Request, Transcriber
+from asr.transcription.arguments import EvaluationSettings
+from asr.transcription.transcribe import Recognizer, Request
 from asr.transcripts.transcript import Segment, Transcript
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ THREADS = CapacityLimiter(math.inf)  # as many as max_requests lets in
 RETRY_SECONDS = 10  # after which a client that is turned away should come back
 
 
-class ServeConfig(SharedSettings, FamilySections):
+class ServeConfig(EvaluationSettings):
     """Settings of `asr serve`."""
 
     batch_size: int = pydantic.Field(default=8, ge=1)
@@ -115,10 +116,11 @@ class ServedModel:
 
     name: str
     scheduler: Scheduler
-    options: Config | None  # options of the family, for requests that say nothing about it
+    decoding: DecodingConfig  # of which those that were set replace the model's own
+    options: Config | None  # settings of the family, for requests that say nothing about it
 
     @property
-    def transcriber(self) -> Transcriber:
+    def transcriber(self) -> Recognizer:
         return self.scheduler.transcriber
 
     @functools.cached_property
@@ -131,12 +133,14 @@ class ServedModel:
     def make_request(self, **given: object) -> Request:
         """Replace the usual options by what is given (language, prompt ...); refuse what does not fit."""
         given = {name: value for name, value in given.items() if value not in (None, "", ())}
-        options = self.options
+        decoding, language_model = self.transcriber.default_decoding()
+        changes = {name: getattr(self.decoding, name) for name in self.decoding.model_fields_set}
+        changes |= {name: given.pop(name) for name in ("hotwords",) if name in given}
+        decoding, options = decoding.model_copy(update=changes), self.options
         if given and (options is None or not given.keys() <= type(options).model_fields.keys()):
             raise UserError(f"{', '.join(given)}: the model {self.name} knows no such thing; leave it out")
         if given and options is not None:
             options = type(options)(**{**options.model_dump(), **given})
-        decoding, language_model = self.transcriber.default_decoding()
         request = Request(decoding, language_model, self.scheduler.batch_size, options)
         self.transcriber.check(request)
         return request
@@ -149,7 +153,7 @@ def describe_unknown(name: str, models: dict[str, ServedModel]) -> str:
 class Service:
     """State shared by all requests: models, keys, limits and counts."""
 
-    def __init__(self, models: dict[str, Transcriber], config: ServeConfig, keys: Keys) -> None:
+    def __init__(self, models: dict[str, Recognizer], config: ServeConfig, keys: Keys) -> None:
         self.config, self.keys = config, keys
         self.clients: set[Client] = set()
         """Files and live sessions that are served or wait."""
@@ -165,9 +169,10 @@ class Service:
         if config.speaker_model is not None:
             self.load_speakers()
 
-    def _serve(self, name: str, transcriber: Transcriber) -> ServedModel:
+    def _serve(self, name: str, transcriber: Recognizer) -> ServedModel:
         scheduler, family = Scheduler(transcriber, self.config.batch_size), transcriber.family
-        model = ServedModel(name, scheduler, family and getattr(self.config, family.section))
+        options = None if family is None else getattr(self.config, family.section)
+        model = ServedModel(name, scheduler, self.config.decoding, options)
         model.make_request()  # refuses settings that do not fit, and loads what is decoded with
         return model
 
@@ -329,7 +334,7 @@ async def transcribe_upload(
     transcriber = model.scheduler.transcriber_for(client)
     if vad is not None:
         transcriber.segmentation = vad.apply(transcriber.segmentation)
-    results, separator = work(), transcriber.separator
+    results, separator = work(), transcriber.separator_in(None)
     # Whoever leaves does not wait for a batch; the thread ends when the scheduler lets it go.
     take = functools.partial(to_thread.run_sync, next, results, None, abandon_on_cancel=True, limiter=THREADS)
     try:

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from asr.config import describe_fault
 from asr.errors import UserError
-from asr.files import fetch_model, hash_file, make_folder, read_limited, usual_mode
+from asr.files import hash_file, make_folder, read_limited, usual_mode
+from asr.hub import fetch_model
 from asr.models.layers import check_weights, without_weights
 from asr.speakers.activity import PyanNet
 from asr.speakers.embedding import CamPlusPlus, CamPlusPlusSizes

@@ -19,11 +19,13 @@ from typing_extensions import TypeVar
 
 from asr.config import Config, describe_config, find_differences, load_config
 from asr.data.packed import read_sentences
+from asr.decoding.fusion import ShallowFusion
 from asr.decoding.hypothesis import DecodingConfig, FusionModel
-from asr.decoding.ngram import Lexicon, ShallowFusion, build_ngram_model, read_arpa, read_word_list
+from asr.decoding.ngram import Lexicon, build_ngram_model, read_arpa, read_word_list
 from asr.errors import UserError, shorten
+from asr.families import find_families, find_model, require_trainable
 from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.files import find_families, find_model, find_shipped, read_limited
+from asr.files import find_shipped, read_limited
 from asr.models import AnyModelConfig, LanguageModel, Net, SpeechModel, build_model
 from asr.models.layers import check_weights, without_weights
 from asr.models.speech_model import merge_low_rank
@@ -262,7 +264,7 @@ class RunConfig(Config):
         types = {getattr(part, "type", None) for part in parts}
         for family in find_families():
             if family.section in types:
-                family.check_run(self)
+                require_trainable(family).check_run(self)
         return self
 
     def _check_augment(self) -> None:
@@ -301,6 +303,16 @@ class System(Generic[ModelType]):
     tokenizer: Tokenizer
     front_end: FrontEnd  # a default one, which is not used, where the model reads no audio
     model: ModelType
+
+    @property
+    def longest_seconds(self) -> float:
+        """The most audio at once: training used no utterance that is longer."""
+        return self.config.batches.max_utterance_seconds
+
+    @property
+    def text(self) -> TextConfig:
+        """The rules for its texts."""
+        return self.config.text
 
 
 def load_system(folder: str | Path) -> System:
@@ -425,17 +437,17 @@ class DecodingResources(Config):
         settings += [f"{kind} {Path(getattr(self, kind)).name}" for kind in self.files]
         return ", ".join(settings) or "as by default"
 
-    def load(self, system: System, device: torch.device) -> FusionModel | None:
-        """Load them all, on the device of the speech model."""
+    def load(self, tokenizer: Tokenizer, text: TextConfig, device: torch.device) -> FusionModel | None:
+        """Load them all, on the device of the speech model, whose tokens they score."""
         parts: list[FusionModel] = []
         if self.language_model is not None:
-            language_model = load_language_model(self.language_model, system.tokenizer)
+            language_model = load_language_model(self.language_model, tokenizer)
             if isinstance(language_model, torch.nn.Module):
                 language_model.to(device)
             parts.append(language_model)
         if self.lexicon is not None:
-            words = read_word_list(self.lexicon, read_sentences(self.lexicon, system.config.text))
-            parts.append(Lexicon(system.tokenizer, words))
+            words = read_word_list(self.lexicon, read_sentences(self.lexicon, text))
+            parts.append(Lexicon(tokenizer, words))
         return ShallowFusion(parts) if len(parts) > 1 else parts[0] if parts else None
 
 
@@ -462,16 +474,18 @@ def find_resources(
     lexicon: str | None = None,
     method: object = None,
     pairs: Sequence[str] = (),
+    usual: DecodingConfig | None = None,
 ) -> DecodingResources:
     """Find the files that were named; without these and a decoding method, those bundled with the model.
 
     `folder`: of the model; None: it was not trained here. `pairs`: key=value, which may name the method too.
+    `usual`: how models of its family decode.
     """
     for path in (language_model, lexicon):
         if path is not None and not os.path.exists(find_shipped(path)):
             raise UserError(f"{path}: no such file or folder")
     bundled = None if folder is None else load_bundled_decoding(folder)
-    named = DecodingResources(language_model=language_model, lexicon=lexicon)
+    named = DecodingResources(decoding=usual, language_model=language_model, lexicon=lexicon)
     method = method or any(pair.partition("=")[0].strip() == "decoding.method" for pair in pairs)
     if bundled is None:
         return named

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.files import find_model
+from asr.families import find_model
 from asr.system.checkpoint import save_checkpoint
 from asr.system.run_config import (
     BUNDLED_DECODING,

@@ -17,7 +17,8 @@ import pydantic
 
 from asr.config import Config, describe_fault
 from asr.errors import UserError
-from asr.files import find_families, read_limited, replace_file
+from asr.families import find_families, require_trainable
+from asr.files import read_limited, replace_file
 
 # The same for each type of tokenizer, so that a model can rely on them.
 BLANK_ID, PAD_ID, SOS_ID, EOS_ID, UNK_ID = range(5)
@@ -361,7 +362,7 @@ def find_units(type: TokenizerType) -> type[Units]:
         return UNITS[type]
     for family in find_families():
         if family.section == type:
-            return family.TokenizerUnits
+            return require_trainable(family).TokenizerUnits
     raise UserError(f"tokenizer.type = {type}: not to be had here; expected one of {', '.join(UNITS)}")
 
 

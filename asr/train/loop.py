@@ -23,7 +23,8 @@ import torch
 from asr.batches.loader import translate_worker_errors
 from asr.config import find_differences
 from asr.errors import UserError, shorten
-from asr.files import claim_folder, find_checkpoints, replace_file
+from asr.families import find_checkpoints
+from asr.files import claim_folder, replace_file
 from asr.models import Net
 from asr.system.checkpoint import (
     BackgroundWriter,

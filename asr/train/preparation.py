@@ -32,8 +32,9 @@ from asr.data.packed import (
 )
 from asr.data.storage import is_address
 from asr.errors import UserError
+from asr.families import find_checkpoints, find_family, find_model, require_trainable
 from asr.features.front_end import FrontEnd
-from asr.files import find_checkpoints, find_family, find_model, find_shipped
+from asr.files import find_shipped
 from asr.models import ModelConfig, Net, build_model, require_memory
 from asr.models.encoders import make_frame_times, subsampled_lengths
 from asr.models.speech_model import is_low_rank
@@ -203,8 +204,7 @@ def prepare_system(config: RunConfig, process: Process) -> System[Net]:
     tokenizer = broadcast_from_main(partial(load_or_train_tokenizer, config), process)
     if config.start_from is not None:
         if (family := find_family(config.start_from, as_run=True)) is not None:
-            taken: System[Net] = family.inherit_run(config, tokenizer)
-            return taken
+            return require_trainable(family).inherit_run(config, tokenizer)
         return _inherit_run(config, tokenizer, find_model(config.start_from))
     front_end = FrontEnd(config.features)
     require_memory(config.model, front_end.num_features, len(tokenizer))
@@ -289,7 +289,7 @@ def inherit_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer | No
         return None
     taken: Tokenizer | None
     if (family := find_family(source, as_run=True)) is not None:
-        taken = family.inherit_tokenizer(config)
+        taken = require_trainable(family).inherit_tokenizer(config)
     else:
         taken = load_any_system(find_model(source)).tokenizer if config.keep_tokenizer else None
     if taken is None or not taken.type == config.tokenizer.type == "phones":

@@ -1,7 +1,6 @@
 from .arguments import (
     MAX_UNIT_ITEMS as MAX_UNIT_ITEMS,
     EvaluationSettings as EvaluationSettings,
-    ReadyEvaluationSettings as ReadyEvaluationSettings,
     TranscriptionSettings as TranscriptionSettings,
     find_recordings as find_recordings,
     plan_units as plan_units,
@@ -13,6 +12,5 @@ from .transcribe import (
     End as End,
     Recognizer as Recognizer,
     Request as Request,
-    Transcriber as Transcriber,
-    load_transcriber as load_transcriber,
+    load_recognizer as load_recognizer,
 )

@@ -21,7 +21,7 @@ from asr.data.packed import INDEX_NAME, open_shards, read_any
 from asr.data.storage import ByteRange, MissingFileError, find_file, list_files
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
-from asr.files import Family, find_families
+from asr.families import Family, find_families
 from asr.transcripts.subtitles import SubtitlesConfig
 
 UNIT_SECONDS = 1800.0
@@ -181,25 +181,6 @@ def _relative(path: str | Path, root: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f]", "_", relative).replace(os.sep, "/")
 
 
-class SharedSettings(Config):
-    """Settings of all models that turn audio into text."""
-
-    checks: ChecksConfig = ChecksConfig()
-    """Conditions under which a text is rejected and decoded again. checks=off: never."""
-    segmentation: SegmentationConfig = SegmentationConfig()
-    """Segmentation of long recordings, and of utterances that are too long for the model."""
-    precision: Precision = "auto"
-    """Precision of matrix products: bf16 and fp16 for a GPU, int8 for a CPU; int8_bf16 for Whisper alone.
-    auto: bf16 or fp16 on a GPU; 8 bits for Whisper on a CPU with instructions for them; else float32."""
-
-
-class EvaluationSettings(SharedSettings):
-    """Settings of `asr evaluate`, with the keys and defaults of `asr transcribe`."""
-
-    decoding: DecodingConfig = DecodingConfig()
-    """Search for the text."""
-
-
 if TYPE_CHECKING:
     from asr.system.run_config import DecodingResources
 
@@ -213,11 +194,21 @@ else:
     )
 
 
-class ReadyEvaluationSettings(SharedSettings, FamilySections):
-    """Settings of `asr evaluate` for a ready model, such as Whisper."""
+class EvaluationSettings(FamilySections):
+    """Settings of `asr evaluate`, with the keys and defaults of `asr transcribe`."""
+
+    decoding: DecodingConfig = DecodingConfig()
+    """Search for the text. Whisper starts from beam 1 and temperatures [0.2, 0.4]."""
+    checks: ChecksConfig = ChecksConfig()
+    """Conditions under which a text is rejected and decoded again. checks=off: never."""
+    segmentation: SegmentationConfig = SegmentationConfig()
+    """Segmentation of long recordings, and of utterances that are too long for the model."""
+    precision: Precision = "auto"
+    """Precision of matrix products: bf16 and fp16 for a GPU, int8 for a CPU; int8_bf16 for Whisper alone.
+    auto: bf16 or fp16 on a GPU; 8 bits for Whisper on a CPU with instructions for them; else float32."""
 
 
-class TranscriptionSettings(EvaluationSettings, FamilySections):
+class TranscriptionSettings(EvaluationSettings):
     """Settings of `asr transcribe`."""
 
     subtitles: SubtitlesConfig = SubtitlesConfig()
@@ -241,16 +232,18 @@ def load_settings(
     """The defaults, changed by options of their own (key to value; None: not given) and key=value pairs."""
     given = {key: f"{key}={value}" for key, value in options.items() if value is not None}
     given |= {pair.partition("=")[0].strip(): pair for pair in pairs}
+    usual = dict[str, Any]()
     if resources is not None and resources.decoding is not None:
-        bundled = resources.decoding.model_dump(mode="json").items()
-        given = {f"decoding.{key}": f"decoding.{key}={json.dumps(value)}" for key, value in bundled} | given
-    elif resources is not None and resources.files:
-        weight = "decoding.language_model_weight"
-        given.setdefault(weight, f"{weight}={LANGUAGE_MODEL_WEIGHT}")
+        usual = resources.decoding.model_dump(mode="json")
+    if resources is not None and resources.files and not usual.get("language_model_weight"):
+        usual["language_model_weight"] = LANGUAGE_MODEL_WEIGHT
+    given = {f"decoding.{key}": f"decoding.{key}={json.dumps(value)}" for key, value in usual.items()} | given
     return build_config(kind, list(given.values()))
 
 
-NATIVE_OPTIONS = ("beam", "decoding", "language_model", "lexicon")
+# Options of a call that set one of the settings that all models have; more are those of a family's section.
+OPTIONS = {"beam": "decoding.beam", "decoding": "decoding.method", "hotwords": "decoding.hotwords"}
+FILES = ("language_model", "lexicon")
 
 
 def read_options(
@@ -260,22 +253,26 @@ def read_options(
 
     `show` writes their names. `decoding` may be a whole config, whose values the other options replace.
     """
-    section, kind = ("decoding", DecodingConfig) if family is None else (family.section, family.config_class)
-    given, supported = dict(given), NATIVE_OPTIONS if family is None else family.OPTIONS
-    base = given.pop("decoding") if isinstance(given.get("decoding"), kind) else kind()
-    values = base.model_dump(mode="json", exclude_unset=True)
+    keys, settings = dict(OPTIONS), dict[str, object]()
+    if family is not None:
+        keys |= {name: f"{family.section}.{name}" for name in family.config_class.model_fields}
+    given = {name: value for name, value in given.items() if value is not None}
+    if isinstance(given.get("decoding"), DecodingConfig):
+        values = given.pop("decoding").model_dump(mode="json", exclude_unset=True)
+        settings |= {f"decoding.{name}": value for name, value in values.items()}
     for name, value in given.items():
-        if value is not None and name not in supported:
+        if name in FILES:
+            continue
+        if name not in keys:
             raise UserError(
                 f"{show(name)}: {'native' if family is None else family.name} models do not support "
-                f"this option. They support {', '.join(map(show, supported))}"
+                f"this option. They support {', '.join(map(show, (*keys, *FILES)))}"
             )
         if name == "hotwords" and isinstance(value, str):
             value = [word.strip() for word in value.split(",") if word.strip()]
-        if value is not None and name not in ("language_model", "lexicon"):  # which are files
-            values["method" if name == "decoding" else name] = value
+        settings[keys[name]] = value
     # As JSON: YAML reads a : in a text as the end of a key.
-    return {f"{section}.{name}": json.dumps(value, default=str) for name, value in values.items()}
+    return {key: json.dumps(value, default=str) for key, value in settings.items()}
 
 
 def find_options(settings: FamilySections, family: Family | None) -> Config | None:

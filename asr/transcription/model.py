@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from asr.audio.segmentation import AudioFile, AudioInput, Channels, SegmentationConfig, make_recording
-from asr.config import Config, Precision
-from asr.decoding.hypothesis import ChecksConfig
+from asr.config import Precision
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError, shorten
 from asr.system.run_config import find_resources
 from asr.transcription.arguments import TranscriptionSettings, find_options, load_settings, read_options
-from asr.transcription.transcribe import Request, Transcriber, load_transcriber
+from asr.transcription.transcribe import Recognizer, Request, load_recognizer
 from asr.transcripts.transcript import Segment, Transcript
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Options(TypedDict, total=False):
     prompt: str | None
     hotwords: Sequence[str] | None
     beam: int | None
-    decoding: str | Config | None  # a method, or all settings: a DecodingConfig or WhisperDecodingConfig
+    decoding: str | DecodingConfig | None  # a method, or several settings
     language_model: str | Path | None
     lexicon: str | Path | None
     channels: Channels | None
@@ -39,7 +39,7 @@ class Options(TypedDict, total=False):
 class Model:
     """A speech recognition model, made by `load_model`."""
 
-    def __init__(self, transcriber: Transcriber) -> None:
+    def __init__(self, transcriber: Recognizer) -> None:
         self._transcriber = transcriber
         self.name, self.device = transcriber.name, str(transcriber.device)
         self.precision: str = transcriber.precision
@@ -91,7 +91,9 @@ class Model:
         settings, resources = read_options(given, own.family), own.resources
         files = {name: str(given[name]) for name in ("language_model", "lexicon") if name in given}
         if files or "decoding" in given:
-            resources = find_resources(None, **files)
+            resources = find_resources(
+                None, **files, usual=None if own.family is None else own.family.decoding
+            )
         settings["channels"] = json.dumps(channels, default=str)
         read = load_settings(TranscriptionSettings, settings, (), resources)
         family, language_model = find_options(read, own.family), own.load_resources(resources)
@@ -110,4 +112,4 @@ def load_model(
 
     Default: the model that the environment names in ASR_MODEL, else whisper-base, on a GPU if there is one.
     """
-    return Model(load_transcriber(source, device, precision, segmentation, checks))
+    return Model(load_recognizer(source, device, precision, segmentation, checks))

@@ -4,16 +4,14 @@
     decode_recordings  segments of similar length in batches -> their texts, with the times of words
     join_recordings    texts of segments -> transcripts
 
-`Recognizer` decodes by models trained here; families such as Whisper have their own
-subclass of `Transcriber`. Memory holds little more than what is decoded next, however long a recording is.
+What a model has to be asked in its own way are the methods of `SpeechDecoder`, of which families such as
+Whisper have their own. Memory holds little more than what is decoded next, however long a recording is.
 """
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import itertools
-import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -34,13 +32,13 @@ from asr.audio.segmentation import (
     split_channels,
 )
 from asr.config import Config, Precision, check_precision
-from asr.decoding.decode import DecodingSetup, SpeechDecoder, batch_by_length, check_decoding
+from asr.decoding.decode import DecodedBatch, DecodingSetup, SpeechDecoder, batch_by_length
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, FusionModel
-from asr.decoding.timestamps import TokenTime, has_spaces, split_words, time_words
 from asr.errors import UserError
-from asr.files import Family, find_default_model, find_family, find_model
-from asr.models.speech_model import HALF_TYPES, choose_device, quantize_layers, resolve_precision
-from asr.system.run_config import DecodingResources, System, load_bundled_decoding, load_state, load_system
+from asr.families import Family, find_default_model, find_family, find_model
+from asr.models.speech_model import HALF_TYPES, choose_device, resolve_precision
+from asr.system.run_config import DecodingResources, load_bundled_decoding, load_state, load_system
+from asr.text.normalization import TextConfig
 from asr.threads import SideBySide, side_by_side
 from asr.transcripts.transcript import (
     Segment,
@@ -57,7 +55,6 @@ from asr.transcripts.transcript import (
 
 WINDOW = 8  # batches whose segments are sorted by length
 LONGEST_BATCHES = 6  # of the longest segments, 16 minutes of Whisper's: fewer would leave batches half full
-SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut through phrases, even if training had them
 SEGMENTS = pydantic.TypeAdapter(list[Segment])  # of a journal
 
 
@@ -95,16 +92,16 @@ class Request:
     language_model: FusionModel | None = None
     batch_size: int = 8
     options: Config | None = None
-    """Decoding settings of the model's family, such as WhisperDecodingConfig; None: the defaults."""
+    """Settings of the model's family, such as the language; None: the defaults."""
     channels: Channels = "mix"
     """Channels: mix, their mean; separate, each one as a speaker; or the number of one, from 1."""
-    has_words: bool = True  # False: of Whisper, times of words only where segments overlap
+    has_words: bool = True  # False: times of words only where segments overlap
     label_speakers: Callable[[Recording, Transcript], Transcript] | None = None  # by diarization
     journal: Journal | None = None  # keeps finished segments, in case that the call is interrupted
 
     @property
     def setup(self) -> DecodingSetup:
-        return DecodingSetup(self.decoding, self.language_model)
+        return DecodingSetup(self.decoding, self.language_model, self.options)
 
 
 @dataclass
@@ -115,52 +112,73 @@ class TimedTexts:
     seconds: float
 
 
-def load_transcriber(
+def load_recognizer(
     source: str | Path | None = None,
     device: str = "auto",
     precision: Precision = "auto",
     segmentation: SegmentationConfig | None = None,
     checks: ChecksConfig | None = None,
-) -> Transcriber:
+) -> Recognizer:
     """Load what `asr.load_model` wraps, with the same arguments."""
     source = find_default_model() if source is None else source
     check_precision(precision)  # both before the model is fetched
     device = str(choose_device(device))
     if (family := find_family(source)) is not None:
-        transcriber: Transcriber = family.load(source, device, precision, segmentation, checks)
+        recognizer = family.load(source, device, precision, segmentation, checks)
     else:
         folder = find_model(source)
         longest = load_state(folder).get("longest_seconds")
         resources, system = load_bundled_decoding(folder), load_system(folder)
-        transcriber = Recognizer(system, device, precision, segmentation, checks, longest, resources)
-    transcriber.name = str(source)
-    return transcriber
+        recognizer = Recognizer(system, device, precision, segmentation, checks, longest, resources)
+    recognizer.name = str(source)
+    return recognizer
 
 
-class Transcriber(abc.ABC):
-    """A model that turns recordings into transcripts. Made by `load_transcriber`."""
+class Recognizer:
+    """A model that turns recordings into transcripts. Made by `load_recognizer`."""
 
     name = ""
     """Argument of `load_model`."""
-    family: Family | None = None  # the family that it is of, such as Whisper; None for a native model
-    num_parameters = 0
-    resources = DecodingResources()
-    """Decoding settings and language model used when a call names none."""
-    sample_rate: int
-    separator: str  # between two words, and two segments
-    segmentation: SegmentationConfig
-    uncut_seconds: float
-    """An utterance of a manifest is one segment up to this length; a longer one is cut like a recording."""
-    language: str | None = None  # the only language of the model; None: it has several, or it is unknown
-    trained_seconds: float = 0.0
-    """A recording of at most this length, as training had, is one segment with all of its silence."""
-    checks: ChecksConfig
 
-    def __init__(self, device: str, precision: Precision, prefers_int8: bool = False) -> None:
+    def __init__(
+        self,
+        system: Any,
+        device: str = "auto",
+        precision: Precision = "auto",
+        segmentation: SegmentationConfig | None = None,
+        checks: ChecksConfig | None = None,
+        longest_seconds: float | None = None,
+        resources: DecodingResources | None = None,
+        needs_times: bool = True,
+        manners: type[SpeechDecoder] = SpeechDecoder,
+        family: Family | None = None,
+    ) -> None:
+        """`longest_seconds`: of the longest training utterance; recordings are cut into segments no longer.
+
+        `resources`: decoding settings and language model used when a call names none. Without `needs_times`,
+        for evaluation, a model may be one that cannot give the times of words. `family`: the one that it is
+        of, such as Whisper; None for a native model.
+        """
+        decoder = system.model.decoder
+        if needs_times and system.model.ctc_head is None and (decoder is None or decoder.num_heads == 0):
+            raise UserError(
+                "this model has neither a CTC head nor attention, which give the times of words; decode it "
+                "with asr evaluate, or train one with model.ctc_weight above 0"
+            )
+        self.system, self.family = system, family
         self.device = choose_device(device)
-        self.precision = resolve_precision(precision, self.device, prefers_int8)
-        self.dtype = HALF_TYPES.get(self.precision, torch.float32)
+        self.precision = resolve_precision(precision, self.device, manners.prefers_int8)
         self.compute_type = f"{self.precision} on {self.device.type}"
+        self.num_parameters = sum(parameter.numel() for parameter in system.model.parameters())
+        manners.set_precision(system.model, self.precision)
+        dtype = HALF_TYPES.get(self.precision, torch.float32)
+        self.decoder = manners(system, checks, self.device, dtype)
+        self.checks, self.model, self.tokenizer = checks or ChecksConfig(), system.model, system.tokenizer
+        self.language, self.sample_rate = self.decoder.language, self.decoder.sample_rate
+        plan = self.decoder.plan_segments(segmentation or SegmentationConfig(), longest_seconds)
+        self.segmentation, self.uncut_seconds, self.trained_seconds = plan
+        self.resources = resources or DecodingResources()
+        self._loaded: tuple[DecodingResources, FusionModel | None] = DecodingResources(), None
 
     # --- what one calls ---------------------------------------------------------------------------
 
@@ -216,9 +234,10 @@ class Transcriber(abc.ABC):
     def decode_recordings(self, recordings: Iterable[Recording], request: Request) -> Iterator[Decoded]:
         """The segments of the recordings in their order, each with its text."""
         window: list[AudioSegment | End] = []
-        ahead = read_ahead(self.cut_recordings(recordings, request), request.batch_size)
-        with contextlib.closing(ahead) as pieces, side_by_side(self.device) as run:
-            for piece in pieces:
+        pieces = self.decoder.prepare(self.cut_recordings(recordings, request), request.setup)
+        ahead = read_ahead(pieces, request.batch_size)
+        with contextlib.closing(ahead), side_by_side(self.device) as run:
+            for piece in ahead:
                 window.append(piece)
                 if self._is_full(window, request.batch_size):
                     yield from self._decode_window(window, request, run)
@@ -236,7 +255,7 @@ class Transcriber(abc.ABC):
     ) -> Iterator[Decoded]:
         """Decode in batches of equal padded length, that of the first segment first."""
         segments = [piece for piece in window if not isinstance(piece, End)]
-        lengths = [self.padded_length(len(segment.audio_S), request) for segment in segments]
+        lengths = [self.padded_length(len(segment.audio_S)) for segment in segments]
         texts: dict[int, Segment] = {}  # by number in `segments`, until all before are decoded
         left, number = list(reversed(window)), 0
         batches = batch_by_length(lengths, request.batch_size)
@@ -330,101 +349,100 @@ class Transcriber(abc.ABC):
             compute_type=self.compute_type,
         )
 
-    # --- for each kind of model -------------------------------------------------------------------
+    # --- from samples to text ---------------------------------------------------------------------
 
-    @abc.abstractmethod
     def check(self, request: Request) -> None:
         """Reject, before any file is read, requests that this model does not support."""
+        self.decoder.check(request.setup)
 
-    @abc.abstractmethod
-    def padded_length(self, num_samples: int, request: Request) -> int:
+    def padded_length(self, num_samples: int) -> int:
         """Batch key: segments of equal padded length, so that padding does not depend on neighbors."""
+        return self.decoder.padded_length(num_samples)
 
-    @abc.abstractmethod
-    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
-        """Decode one batch, from samples to words with times."""
+    def separator_in(self, language: str | None) -> str:
+        """Separator of two words in this language."""
+        return self.decoder.separator_in(language)
 
-    @abc.abstractmethod
     def read(
         self, segments: Sequence[AudioSegment], requests: Mapping[str, Request]
     ) -> dict[str, TimedTexts]:
         """Decode one batch for each request. The texts are those of `recognize`; words have no times."""
+        setups = {name: request.setup for name, request in requests.items()}
+        texts = {}
+        for name, batch in self.decoder.decode_batch(segments, setups).items():
+            found = self._make_segments(segments, batch, [()] * len(segments))
+            texts[name] = TimedTexts(found, batch.seconds)
+        return texts
 
-    def with_options(self, request: Request, **changes: Any) -> Request:
-        """The same request with other settings of the model's family; a native model has none."""
-        return request
+    @torch.inference_mode()
+    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
+        """Decode one batch, from samples to words with times."""
+        (batch,) = self.decoder.decode_batch(segments, {"": request.setup}).values()
+        found = self._make_segments(segments, batch, self._time_words(segments, batch, request))
+        if self.resources.min_log_probability is None:
+            return found
+        scores = self.decoder.score_tokens(batch)
+        return [replace(one, token_scores=score) for one, score in zip(found, scores, strict=True)]
 
-    def separator_in(self, language: str | None) -> str:
-        """Separator of two words in this language."""
-        return self.separator
-
-    def check_domain(self, log_probability: float, num_tokens: int) -> str:
-        """Warning if tokens are so unlikely that the audio is probably out of domain; else ""."""
-        return ""
-
-    def default_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
-        """Decoding settings and language model used when a call names none."""
-        return self.resources.decoding or DecodingConfig(), self.load_resources(self.resources)
-
-    def load_resources(self, resources: DecodingResources) -> FusionModel | None:
-        """Load language model and lexicon, unless they are those of the call before."""
-        return None
-
-
-class Recognizer(Transcriber):
-    """A model that was trained here."""
-
-    def __init__(
-        self,
-        system: System,
-        device: str = "auto",
-        precision: Precision = "auto",
-        segmentation: SegmentationConfig | None = None,
-        checks: ChecksConfig | None = None,
-        longest_seconds: float | None = None,
-        resources: DecodingResources | None = None,
-        needs_times: bool = True,
-    ) -> None:
-        """`longest_seconds`: of the longest training utterance; recordings are cut into segments no longer.
-
-        `resources`: decoding settings and language model used when a call names none. Without `needs_times`,
-        for evaluation, a model may be one that cannot give the times of words.
-        """
-        decoder = system.model.decoder
-        if needs_times and system.model.ctc_head is None and (decoder is None or decoder.num_heads == 0):
-            raise UserError(
-                "this model has neither a CTC head nor attention, which give the times of words; decode it "
-                "with asr evaluate, or train one with model.ctc_weight above 0"
+    def _make_segments(
+        self, segments: Sequence[AudioSegment], batch: DecodedBatch, words: Sequence[Sequence[Word]]
+    ) -> list[Segment]:
+        found = []
+        encoded, _ = next(iter(batch.at_speeds.values()))
+        for row, (segment, (_, decoded)) in enumerate(zip(segments, batch.best, strict=True)):
+            language, probability = encoded.languages[row] if encoded.languages else (None, None)
+            text = self.decoder.spell(decoded.tokens)
+            timed = make_segment(segment, text, words[row], decoded.method, decoded.warnings)
+            found.append(
+                replace(
+                    timed,
+                    average_log_probability=decoded.average_log_probability,
+                    no_speech_probability=decoded.no_speech,
+                    temperature=decoded.temperature,
+                    tokens=decoded.tokens,
+                    language=language,
+                    language_probability=probability,
+                )
             )
-        super().__init__(device, precision)
-        self.num_parameters = sum(parameter.numel() for parameter in system.model.parameters())
-        if self.precision == "int8":
-            quantize_layers(system.model)
-        self.system = system
-        longest = system.config.batches.max_utterance_seconds  # training used none above
-        segmentation = segmentation or SegmentationConfig()
-        self.uncut_seconds = math.inf if segmentation.method == "none" else longest
-        if longest_seconds is not None:
-            self.trained_seconds = min(longest, longest_seconds, segmentation.max_seconds)
-            longest = min(longest, max(longest_seconds, SHORTEST_LIMIT))
-        self.segmentation = segmentation.limited(longest)
-        self.decoder = SpeechDecoder(
-            system.model, system.front_end, system.tokenizer, checks, self.device, self.dtype
-        )
-        self.checks, self.model = self.decoder.checks, self.decoder.model
-        self.frame_times = self.decoder.frame_times
-        self.sample_rate = system.config.features.sample_rate
-        self.resources = resources or DecodingResources()
-        self._loaded: tuple[DecodingResources, FusionModel | None] = DecodingResources(), None
-        self.separator = " " if has_spaces(system.tokenizer) else ""
+        return found
 
-    def check(self, request: Request) -> None:
-        check_decoding(self.model, request.decoding, request.language_model)
+    def _time_words(
+        self, segments: Sequence[AudioSegment], batch: DecodedBatch, request: Request
+    ) -> list[list[Word]]:
+        """The words of each segment, where they are asked for or segments overlap."""
+        words: list[list[Word]] = [[] for _ in segments]
+        best = batch.best
+        for speed, (encoded, _) in batch.at_speeds.items():
+            texts = {
+                row: self.decoder.rules.spoken(decoded.tokens)
+                for row, (own_speed, decoded) in enumerate(best)
+                if own_speed == speed and (request.has_words or segments[row].overlaps)
+            }
+            rows = [row for row, tokens in texts.items() if tokens]
+            if not rows:
+                continue
+            part = encoded.select(torch.tensor(rows, device=self.device))
+            audio = [change_speed(segments[row].audio_S, speed, self.sample_rate) for row in rows]
+            timed = self.decoder.time_words(part, audio, [texts[row] for row in rows], request.setup)
+            for row, own in zip(rows, timed, strict=True):
+                first = segments[row].start
+                placed = [
+                    replace(one, start=first + speed * one.start, end=first + speed * one.end) for one in own
+                ]
+                words[row] = clip_words(placed, segments[row])
+        return words
 
-    def load_resources(self, resources: DecodingResources) -> FusionModel | None:
-        if resources != self._loaded[0]:
-            self._loaded = resources, resources.load(self.system, self.device)
-        return self._loaded[1]
+    # --- settings of a call -----------------------------------------------------------------------
+
+    def change_request(self, request: Request, language: str | None, is_partial: bool) -> Request:
+        """The same request for live speech: in a language, if the model has several; without second attempts
+        for a text that the next decoding may change."""
+        if is_partial:
+            request = replace(request, decoding=request.decoding.model_copy(update={"temperatures": ()}))
+        options = request.options
+        if language is not None and options is not None and "language" in type(options).model_fields:
+            request = replace(request, options=options.model_copy(update={"language": language}))
+        return request
 
     def check_domain(self, log_probability: float, num_tokens: int) -> str:
         """Compare the mean log-probability of a token at all speeds with the model's limit, if it has one."""
@@ -440,63 +458,14 @@ class Recognizer(Transcriber):
             f"log-probability of {average:.2f}, expected {limit:g} or more; take another model"
         )
 
-    # --- from samples to text ---------------------------------------------------------------------
+    def default_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
+        """Decoding settings and language model used when a call names none."""
+        return self.resources.decoding or DecodingConfig(), self.load_resources(self.resources)
 
-    def padded_length(self, num_samples: int, request: Request) -> int:
-        return self.decoder.padded_frames(num_samples)
-
-    def read(
-        self, segments: Sequence[AudioSegment], requests: Mapping[str, Request]
-    ) -> dict[str, TimedTexts]:
-        audio = [segment.audio_S for segment in segments]
-        setups = {name: request.setup for name, request in requests.items()}
-        texts = {}
-        for name, batch in self.decoder.decode_batch(audio, setups).items():
-            segments_out = [
-                make_segment(
-                    segment, self.system.tokenizer.decode(best.tokens), (), best.method, best.warnings
-                )
-                for segment, (_, best) in zip(segments, batch.best, strict=True)
-            ]
-            texts[name] = TimedTexts(segments_out, batch.seconds)
-        return texts
-
-    @torch.inference_mode()
-    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
-        audio = [segment.audio_S for segment in segments]
-        (batch,) = self.decoder.decode_batch(audio, {"": request.setup}).values()
-        is_limited = self.resources.min_log_probability is not None
-        scores = self.decoder.score_tokens(batch) if is_limited else [(0.0, 0)] * len(segments)
-        results: dict[int, Segment] = {}
-        best = batch.best
-        for speed, (encoded, _) in batch.at_speeds.items():
-            rows = [row for row, (best_speed, _) in enumerate(best) if best_speed == speed]
-            if not rows:
-                continue
-            part = encoded.select(torch.tensor(rows, device=self.device))
-            times = self.decoder.time_tokens(part, [best[row][1].tokens for row in rows])
-            for row, token_times in zip(rows, times, strict=True):
-                segment, decoded = segments[row], best[row][1]
-                words = self._time_words(segment, speed, decoded.tokens, token_times)
-                text = self.system.tokenizer.decode(decoded.tokens)
-                timed = make_segment(segment, text, words, decoded.method, decoded.warnings)
-                results[row] = replace(
-                    timed,
-                    average_log_probability=decoded.average_log_probability,
-                    tokens=decoded.tokens,
-                    token_scores=scores[row],
-                )
-        return [results[row] for row in range(len(segments))]
-
-    def _time_words(
-        self, segment: AudioSegment, speed: float, tokens: Sequence[int], times: Sequence[TokenTime]
-    ) -> list[Word]:
-        """Words with times of the recording, of tokens of the segment played at a speed."""
-        played_S = change_speed(segment.audio_S, speed, self.sample_rate)
-        spans = split_words(self.system.tokenizer, tokens)
-        words = time_words(spans, times, self.frame_times, played_S, self.sample_rate)
-        words = [
-            replace(word, start=segment.start + speed * word.start, end=segment.start + speed * word.end)
-            for word in words
-        ]
-        return clip_words(words, segment)
+    def load_resources(self, resources: DecodingResources) -> FusionModel | None:
+        """Load language model and lexicon, unless they are those of the call before."""
+        if resources != self._loaded[0]:
+            text = self.system.text or TextConfig()
+            model = resources.load(self.decoder.fusion_tokenizer, text, self.device)
+            self._loaded = resources, None if model is None else self.decoder.renumber(model)
+        return self._loaded[1]

@@ -1,4 +1,4 @@
-"""Whisper: checkpoints, model, tokenizer, search, word times and the recognizer."""
+"""Whisper: checkpoints, model, tokenizer, manners and word times."""
 
 import lazy_loader
 

@@ -1,18 +1,3 @@
-from .decoding import (
-    LOOP as LOOP,
-    Beginning as Beginning,
-    EncodedWindows as EncodedWindows,
-    Rules as Rules,
-    begin as begin,
-    build_prompts as build_prompts,
-    decode_windows as decode_windows,
-    detect_languages as detect_languages,
-    draw as draw,
-    encode_context as encode_context,
-    is_loop as is_loop,
-    sample as sample,
-    search as search,
-)
 from .encoder_decoder import (
     SILENCES as SILENCES,
     Bf16Linear as Bf16Linear,
@@ -24,12 +9,12 @@ from .encoder_decoder import (
 from .family import (
     DECODERS as DECODERS,
     ENCODERS as ENCODERS,
-    OPTIONS as OPTIONS,
     WhisperDecodingConfig as WhisperDecodingConfig,
     WhisperEncoderConfig as WhisperEncoderConfig,
     WhisperSizes as WhisperSizes,
     check_run as check_run,
     config_class as config_class,
+    decoding as decoding,
     find_language as find_language,
     languages as languages,
     matches as matches,
@@ -43,11 +28,11 @@ from .loading import (
     convert as convert,
     describe as describe,
     find_files as find_files,
-    find_text as find_text,
     find_weights as find_weights,
     get_weights as get_weights,
     inherit_run as inherit_run,
     inherit_tokenizer as inherit_tokenizer,
+    load as load,
     load_whisper as load_whisper,
     make_system as make_system,
     name_sizes as name_sizes,
@@ -55,8 +40,13 @@ from .loading import (
     split_weights as split_weights,
     write_model as write_model,
 )
+from .manners import (
+    WhisperManners as WhisperManners,
+    WhisperRules as WhisperRules,
+    detect_languages as detect_languages,
+    encode_context as encode_context,
+)
 from .openai_options import add_options as add_options
-from .whisper_recognizer import WhisperRecognizer as WhisperRecognizer, load as load
 from .whisper_tokenizer import (
     TokenizerUnits as TokenizerUnits,
     WhisperTokenizer as WhisperTokenizer,

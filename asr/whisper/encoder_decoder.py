@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -23,7 +23,8 @@ from asr.models.decoders import (
 )
 from asr.models.encoders import Encoder, EncoderLayer, TransformerEncoderConfig
 from asr.models.layers import Dropout, EncoderKV, as_bias, has_any, length_mask, without_weights
-from asr.models.speech_model import Int8Linear
+from asr.models.speech_model import Int8Linear, SpeechModel
+from asr.text.normalization import TextConfig
 from asr.whisper.family import FRAMES_PER_STEP, MAX_STEPS, WhisperSizes
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
@@ -39,11 +40,6 @@ class EncodedSteps(NamedTuple):
     lengths_B: Tensor
     bias_BT: Tensor | None = None
     """Added to the scores of attention, of windows that have one step for many silent ones."""
-
-    def select(self, rows: Sequence[int]) -> EncodedSteps:
-        rows_B = torch.tensor(rows, device=self.lengths_B.device)
-        bias_BT = None if self.bias_BT is None else self.bias_BT[rows_B]
-        return EncodedSteps(self.encoded_BTD[rows_B], self.lengths_B[rows_B], bias_BT)
 
 
 class WhisperEncoder(Encoder):
@@ -190,14 +186,20 @@ class WhisperDecoder(TransformerDecoder):
         return super().attend(tokens_BN, state, weights_of, skip + len(self.prompt), bias_BUT)
 
 
-class Whisper(nn.Module):
-    """Whisper: encodes once; the decoder reads the result."""
+class Whisper(SpeechModel):
+    """A model of Whisper's encoder and decoder, in Whisper's own tokens."""
+
+    decoder: WhisperDecoder
 
     def __init__(self, sizes: WhisperSizes) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # a model that is trained has a language, and tokens of its own
         self.sizes = sizes
-        self.encoder = WhisperEncoder(sizes)
+        self.encoder: WhisperEncoder = WhisperEncoder(sizes)
         self.decoder = WhisperDecoder(sizes, sizes.dim, sizes.vocab_size)
+        self.ctc_head = self.guided_attention = None
+
+    def limit_tokens(self, encoded_lengths_B: Tensor) -> Tensor:
+        return torch.full_like(encoded_lengths_B, self.sizes.max_tokens // 2)
 
     @classmethod
     def of(cls, sizes: WhisperSizes, weights: Mapping[str, Tensor]) -> Whisper:
@@ -209,11 +211,11 @@ class Whisper(nn.Module):
         model.decoder.tie()
         return model.eval()
 
-    def encode(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> EncodedSteps:
+    def encode(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         count = _count_rows(features_BTF, FRAMES_PER_STEP * MAX_STEPS)
         parts = zip(features_BTF.split(count), feature_lengths_B.split(count), strict=True)
         encoded, lengths = zip(*(self.encoder(*part) for part in parts), strict=True)
-        return EncodedSteps(torch.cat(encoded), torch.cat(lengths))
+        return torch.cat(encoded), torch.cat(lengths)
 
     def quantize(self, dtype: torch.dtype) -> None:
         """Linear layers in 8 bits, for inference on a CPU; attention and convolution in `dtype`.
@@ -318,6 +320,7 @@ class WhisperSystem:
     is_fine_tuned: bool = False
     """True if a run trained it, on audio of its real length: padding is not attended to then."""
     language: str | None = None  # language of the texts that a run trained it on
+    text: TextConfig | None = None  # the rules for texts of that run
 
     @property
     def silence(self) -> Silence:
@@ -367,7 +370,7 @@ class WhisperSystem:
         """Encode windows; where few steps of silence are encoded, each as long as it needs, then padded."""
         stride, max_steps, lengths = self.silence.stride, self.sizes.max_steps, audio_lengths_B.tolist()
         if stride is None:
-            return self.model.encode(*self.compute_features(audio_BS, audio_lengths_B))
+            return EncodedSteps(*self.model.encode(*self.compute_features(audio_BS, audio_lengths_B)))
         num_steps = self.count_padded_samples(max(lengths)) // self.samples_per_step
         num_steps += len(place_silence(num_steps, max_steps, stride, audio_BS.device)[0])
         encoded_BTD = torch.zeros(len(lengths), num_steps, self.sizes.dim, device=audio_BS.device)

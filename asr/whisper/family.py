@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import pydantic
 
 from asr.config import Config, DecoderConfig, EncoderConfig
+from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError, suggest
 
 if TYPE_CHECKING:
@@ -110,17 +111,6 @@ class WhisperDecodingConfig(Config):
     """translate: into English. Word timestamps are then of little use."""
     prompt: str = ""
     """Text taken as what came before: it sets names, spelling and style."""
-    hotwords: tuple[str, ...] = ()
-    """Words that are likely to occur. They are put before the prompt, the only context that Whisper reads."""
-    beam: int = pydantic.Field(default=1, gt=0, le=1_000)
-    """Hypotheses kept at each step; 1 is greedy."""
-    temperatures: tuple[pydantic.PositiveFloat, ...] = (0.2, 0.4)
-    """Sampling temperatures, tried in turn while `checks` reject the text. Empty: the first text is kept."""
-    samples: int = pydantic.Field(default=5, gt=0, le=1_000)
-    """Texts sampled at each temperature. Of those with the fewest faults, the most likely is taken."""
-    max_no_speech: float | None = pydantic.Field(default=0.6, gt=0, lt=1)
-    """A text below checks.min_log_probability is dropped if the model's probability of no speech is above
-    this. Null: never."""
 
     @pydantic.field_validator("language")
     @classmethod
@@ -129,7 +119,8 @@ class WhisperDecodingConfig(Config):
 
 
 config_class = WhisperDecodingConfig
-OPTIONS = ("language", "task", "prompt", "hotwords", "beam")  # of a call, from Python and on the command line
+# Greedy, and at temperatures where the checks reject a text.
+decoding = DecodingConfig(beam=1, temperatures=(0.2, 0.4))
 
 # --- parts of models that are trained ---------------------------------------------------------------
 
@@ -281,7 +272,7 @@ def matches(source: str | Path, as_run: bool = False) -> bool:
 
 def find_run(path: Path) -> Path | None:
     """The model folder of a run that fine-tuned a whole Whisper, with its tokenizer; None if it is none."""
-    from asr.files import find_model
+    from asr.families import find_model
     from asr.system.run_config import RunConfig
 
     try:

@@ -18,10 +18,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+import asr.whisper
 from asr.config import describe_fault
 from asr.errors import UserError, shorten, suggest
 from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.files import fetch_model, make_folder, replace_file, usual_mode
+from asr.files import make_folder, replace_file, usual_mode
+from asr.hub import fetch_model
 from asr.models.layers import check_weights, without_weights
 from asr.whisper.encoder_decoder import Whisper, WhisperSystem
 from asr.whisper.family import (
@@ -29,6 +31,7 @@ from asr.whisper.family import (
     WhisperDecoderConfig,
     WhisperEncoderConfig,
     WhisperSizes,
+    decoding,
     find_hub_name,
     find_run,
 )
@@ -44,10 +47,13 @@ from asr.whisper.whisper_tokenizer import (
 )
 
 if TYPE_CHECKING:
+    from asr.audio.segmentation import SegmentationConfig
+    from asr.config import Precision
+    from asr.decoding.hypothesis import ChecksConfig
     from asr.models import Net
     from asr.system.run_config import RunConfig, System
-    from asr.text.normalization import TextConfig
     from asr.text.tokenizer import Tokenizer
+    from asr.transcription.transcribe import Recognizer
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +141,24 @@ def get_weights(system: WhisperSystem) -> dict[str, Tensor]:
 # --- what the core asks of a family -----------------------------------------------------------------
 
 
+def load(
+    source: str | Path | WhisperSystem,
+    device: str = "auto",
+    precision: Precision = "auto",
+    segmentation: SegmentationConfig | None = None,
+    checks: ChecksConfig | None = None,
+) -> Recognizer:
+    """A recognizer, as `asr.load_model` wraps it."""
+    from asr.system.run_config import DecodingResources
+    from asr.transcription.transcribe import Recognizer
+    from asr.whisper.manners import WhisperManners
+
+    system = source if isinstance(source, WhisperSystem) else load_whisper(source)
+    resources = DecodingResources(decoding=decoding)
+    given = device, precision, segmentation, checks
+    return Recognizer(system, *given, resources=resources, manners=WhisperManners, family=asr.whisper)
+
+
 def describe(source: str) -> dict[str, Any]:
     """Describe a model and its sizes."""
     system = load_whisper(source)
@@ -162,14 +186,6 @@ def convert(source: str, target: Path, dtype: torch.dtype | None) -> None:
     )
     with replace_file(target) as file:
         torch.save({"dims": name_sizes(system.sizes, "OpenAI"), "model_state_dict": weights}, file)
-
-
-def find_text(source: str | Path) -> TextConfig | None:
-    """The rules for texts of the run that fine-tuned a model."""
-    from asr.system.run_config import RunConfig
-
-    folder = find_run(Path(source)) if Path(source).is_dir() else None
-    return None if folder is None else RunConfig.load(folder / "config.yaml").text
 
 
 def find_weights(source: str | Path) -> Path:
@@ -444,4 +460,5 @@ def _read_run(folder: Path) -> WhisperSystem:
     embedding_VD[order_tokens(tokenizer)] = weights["decoder.embedding.weight"]
     weights["decoder.embedding.weight"] = embedding_VD
     language = model.decoder.language or (None if sizes.is_multilingual else "en")
-    return make_system(folder, sizes, tokenizer.vocabulary, weights, is_fine_tuned=True, language=language)
+    more: dict[str, Any] = {"language": language, "text": system.text}
+    return make_system(folder, sizes, tokenizer.vocabulary, weights, is_fine_tuned=True, **more)

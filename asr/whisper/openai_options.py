@@ -11,10 +11,10 @@ from typing import Any
 
 # Options of openai-whisper, and the settings that they are here.
 WHISPER_OPTIONS = {
-    "--best-of": "whisper.samples",
+    "--best-of": "decoding.samples",
     "--compression-ratio-threshold": "checks.max_compression",
     "--logprob-threshold": "checks.min_log_probability",
-    "--no-speech-threshold": "whisper.max_no_speech",
+    "--no-speech-threshold": "checks.max_no_speech",
     "--max-line-width": "subtitles.line_width",
     "--max-line-count": "subtitles.max_lines",
     "--fp16": "precision",
@@ -24,7 +24,7 @@ IDLE_OPTIONS = {
     "--word-timestamps": ("True False", "json always has the times of words"),
     "--temperature": (
         "0 0.0",
-        "rejected texts alone are sampled, at those of --set whisper.temperatures=[...]",
+        "rejected texts alone are sampled, at those of --set decoding.temperatures=[...]",
     ),
     "--condition-on-previous-text": (
         "False",
@@ -58,7 +58,7 @@ def _name_temperatures(value: str) -> str:
         raise argparse.ArgumentTypeError(f"{value!r}: expected None, or a number from 0.01 to 1 such as 0.2")
     step = math.inf if value == "None" else float(value)
     temperatures = [f"{count * step:.6g}" for count in range(1, int(1 / step + 1e-6) + 1)]
-    return f"whisper.temperatures=[{','.join(temperatures)}]"
+    return f"decoding.temperatures=[{','.join(temperatures)}]"
 
 
 def _require_idle(idle: Sequence[str], reason: str, value: str) -> None:
@@ -84,7 +84,7 @@ def add_options(
             text = f"True: --set {setting}=fp16; False: --set {setting}=float32"
         kind = functools.partial(_name_setting, setting)
         add(option, dest="set", metavar="VALUE", type=kind, action="append", help=text)
-    text = "--set whisper.temperatures=[VALUE,2*VALUE,...], up to 1; None: []"
+    text = "--set decoding.temperatures=[VALUE,2*VALUE,...], up to 1; None: []"
     increment, shown = "--temperature-increment-on-fallback", {"metavar": "VALUE", "action": "append"}
     add(increment, dest="set", type=_name_temperatures, help=text, **shown)
     for option, (idle, reason) in IDLE_OPTIONS.items():

@@ -8,21 +8,23 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from asr.decoding.greedy import start_decoder
+from asr.decoding.hypothesis import EncodedAudio
 from asr.decoding.timestamps import average, warp_batch
 from asr.models.decoders import WeightsOf
 from asr.transcripts.transcript import Word
-from asr.whisper.decoding import SECONDS_PER_STEP
-from asr.whisper.encoder_decoder import EncodedSteps, Whisper
 from asr.whisper.family import WhisperSizes
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 # B utterances, H heads, P tokens of the prompt, N tokens and the end, T encoded steps, V vocabulary
 
+SECONDS_PER_STEP = 0.02  # of the encoder, and between two tokens of time
 MEDIAN_STEPS = 7
 ROWS_AT_ONCE = 2  # texts on a CPU, or keys and values of all would take as much memory as in decoding
 SCORED_AT_ONCE = 16  # tokens of each text
@@ -70,9 +72,8 @@ def find_alignment_heads(sizes: WhisperSizes) -> WeightsOf:
 
 @torch.inference_mode()
 def align_tokens(
-    model: Whisper,
+    encoded: EncodedAudio,
     tokenizer: WhisperTokenizer,
-    audio: EncodedSteps,
     num_steps: Sequence[int],
     prompts: Sequence[Sequence[int]],
     tokens: Sequence[Sequence[int]],
@@ -81,7 +82,8 @@ def align_tokens(
 
     `num_steps` of each window hold audio, silence follows. The prompts, all as long, ask for no times.
     """
-    end, counts = tokenizer.end, [len(ids) for ids in tokens]
+    model: Any = encoded.model
+    device, end, counts = encoded.lengths_B.device, tokenizer.end, [len(ids) for ids in tokens]
     prompt_length, longest = len(prompts[0]), max(counts)
     rows = [
         [*prompt, *ids, *([end] * (longest - len(ids) + 1))]
@@ -89,11 +91,11 @@ def align_tokens(
     ]
     first = prompt_length - 1  # scores of the first token come after the last one of the prompt
     heads, costs, probabilities = find_alignment_heads(model.sizes), [], []
-    at_once = ROWS_AT_ONCE if audio.lengths_B.device.type == "cpu" else len(rows)
+    at_once = ROWS_AT_ONCE if device.type == "cpu" else len(rows)
     for start in range(0, len(rows), at_once):
         part = range(start, min(len(rows), start + at_once))
-        inputs_BU = torch.tensor([rows[row] for row in part], device=audio.lengths_B.device)
-        state = model.decoder.start(*audio.select(part))
+        inputs_BU = torch.tensor([rows[row] for row in part], device=device)
+        state: Any = start_decoder(encoded.select(torch.tensor(part, device=device)))
         state.disable_cache()
         x_BUD, weights = model.decoder.attend(inputs_BU, state, heads)
         scored_of = x_BUD[:, first:-1], inputs_BU[:, prompt_length:].clamp(max=end - 1)[..., None]
@@ -170,14 +172,14 @@ def _is_punctuation(piece: str) -> bool:
 
 
 def time_words(
-    spans: Sequence[WordSpan], firsts: Sequence[int], probabilities: Sequence[float], offset: float = 0.0
+    spans: Sequence[WordSpan], firsts: Sequence[int], probabilities: Sequence[float]
 ) -> list[Word]:
     """Words with times and the geometric mean of their tokens' probabilities.
 
-    `firsts` are the first steps of the tokens, and of the end; `offset` is the window's start in seconds.
+    `firsts` are the first steps of the tokens, and of the end.
     """
     words = []
     for span in spans:
         start, end = (firsts[place] * SECONDS_PER_STEP for place in (span.timed.start, span.timed.stop))
-        words.append(Word(span.text, offset + start, offset + end, average(probabilities[span.tokens])))
+        words.append(Word(span.text, start, end, average(probabilities[span.tokens])))
     return words

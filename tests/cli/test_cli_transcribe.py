@@ -202,8 +202,11 @@ def test_decoding_beam_and_set(run: Run) -> None:
         ("a.wav --language-model none.arpa", "none.arpa"),
         ("a.wav --channels left", "channels"),
         *((f"a.wav {option}=x", f"{option}: native models do not") for option in ("--language", "--prompt")),
-        ("a.wav --task=translate", "They support --beam, --decoding, --language-model, --lexicon"),
-        ("a.wav --set=whisper.samples=3", "are for Whisper"),
+        (
+            "a.wav --task=translate",
+            "They support --beam, --decoding, --hotwords, --language-model, --lexicon",
+        ),
+        ("a.wav --set=whisper.prompt=a", "are for Whisper"),
         ("a.wav --format srt --format txt", "give --output-dir"),
         ("a.wav --format all", "give --output-dir"),
         ("a.wav b.wav --format srt", "give --output-dir"),
@@ -454,7 +457,7 @@ def test_a_name_too_long_for_an_output_is_said_before_decoding(run: Run) -> None
 def test_a_folder_that_cannot_be_written_is_refused_before_decoding(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sequence, "load_transcriber", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr(sequence, "load_recognizer", lambda *_, **__: pytest.fail("too late"))
     os.symlink("/proc", "out")
     assert "out/new: cannot write there" in run("a.wav", "--output-dir", "out/new").said
 
@@ -677,14 +680,14 @@ def test_a_recorder_does_not_wait_for_the_model(run: Run, monkeypatch: pytest.Mo
             is_read.set()
             return super().read(size)
 
-    load = sequence.load_transcriber
+    load = sequence.load_recognizer
 
     def load_late(*arguments: Any, **named: Any) -> Any:
         seen.append(is_read.wait(10))
         return load(*arguments, **named)
 
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(make_wav(0.5))))
-    monkeypatch.setattr(sequence, "load_transcriber", load_late)
+    monkeypatch.setattr(sequence, "load_recognizer", load_late)
     assert run("--stream").status == 0 and seen == [True]
 
 

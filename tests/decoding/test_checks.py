@@ -21,7 +21,7 @@ from asr.decoding import (
     is_agreed,
     is_speech,
 )
-from asr.transcription import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
+from asr.transcription import EvaluationSettings, TranscriptionSettings
 
 CONFIG = ChecksConfig()
 TOKENS = tuple(range(10, 22))
@@ -133,8 +133,8 @@ def test_two_heads_that_disagree_must_be_sure() -> None:
     ],
 )
 def test_one_setting_switches_all_checks(pairs: list[str], described: str) -> None:
-    """By the same key for transcribing and evaluating, models of both kinds."""
-    for settings in (TranscriptionSettings, EvaluationSettings, ReadyEvaluationSettings):
+    """By the same key for transcribing and evaluating."""
+    for settings in (TranscriptionSettings, EvaluationSettings):
         checks = build_config(settings, pairs).checks
         assert checks.describe() == described and checks.enabled == (described != "off")
         assert (checks == ChecksConfig.off()) == (described == "off")

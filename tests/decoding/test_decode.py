@@ -21,6 +21,7 @@ from decoding_examples import (
 )
 from model_examples import mark_relatives
 
+from asr.audio import AudioSegment
 from asr.decoding import (
     ChecksConfig,
     DecodedBatch,
@@ -33,7 +34,7 @@ from asr.decoding import (
     NBest,
     SpeechDecoder,
     decode,
-    plan_attempts,
+    plan_fallbacks,
 )
 from asr.errors import UserError
 from asr.text import BLANK_ID, EOS_ID
@@ -52,7 +53,7 @@ def test_methods_fit_the_heads_of_the_model() -> None:
 
     def plan(name: str, method: str) -> list[tuple[str, int]]:
         config = DecodingConfig(method=method, beam=9)
-        return [(attempt.method, attempt.beam) for attempt in plan_attempts(build_talker(name), config)]
+        return [(attempt.method, attempt.beam) for attempt in plan_fallbacks(build_talker(name), config)]
 
     assert plan("transformer-ctc", "auto") == [("ctc_beam", 9)]
     assert plan("transformer-ctc", "ctc_greedy") == [("ctc_greedy", 9), ("ctc_beam", 9)]
@@ -309,7 +310,8 @@ def test_a_text_without_faults_goes_before_a_likelier_one() -> None:
 
 def test_all_speeds_in_one_search_give_what_each_gives_by_itself() -> None:
     decoder = build_decoder_of(build_talker("transformer-ctc"), ChecksConfig.off())
-    audio = list(np.random.default_rng(0).normal(size=(2, 8000)).astype(np.float32))
+    noise = np.random.default_rng(0).normal(size=(2, 8000)).astype(np.float32)
+    audio = [AudioSegment(0.0, audio_S, 16_000) for audio_S in noise]
     setup = DecodingSetup(DecodingConfig(method="ctc_beam", speeds=(0.8, 1.0, 1.25)))
     (together,) = decoder.decode_batch(audio, {"": setup}).values()
     assert len(together.at_speeds) == 3

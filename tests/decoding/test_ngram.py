@@ -438,7 +438,7 @@ def test_pronunciations_are_no_list_of_words(content: str, tmp_path: Path) -> No
     path.write_text(content)
     system: Any = SimpleNamespace(tokenizer=CHARACTERS, config=SimpleNamespace(text=TextConfig()))
     with pytest.raises(UserError, match=r"lexicon\.txt: a pronunciation lexicon, .* a list of words"):
-        DecodingResources(lexicon=str(path)).load(system, torch.device("cpu"))
+        DecodingResources(lexicon=str(path)).load(system.tokenizer, system.config.text, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("content", LISTS)

@@ -21,6 +21,7 @@ from asr.research import read_spans
 from asr.system import System, load_system
 from asr.text import BLANK_ID
 from asr.train import train
+from asr.transcription import Recognizer
 
 CPU = torch.device("cpu")
 FIELD = "extras.word_times"
@@ -91,7 +92,9 @@ def test_words_are_where_they_sound(
                 return scores_BNV, {last: attention_BHNT}
 
             monkeypatch.setattr(system.model.decoder, "score_reference", score_reference)
-        times, faults = align_utterances(system, [utterance], device=CPU, by=by, batch_size=1)
+        times, faults = align_utterances(
+            Recognizer(system, "cpu", "float32"), [utterance], by=by, batch_size=1
+        )
         found = find_spans(utterance, times[utterance.id])
         assert faults == {} and found.labels == true.labels
         assert found.begins_K == pytest.approx(true.begins_K, abs=0.03)
@@ -140,7 +143,7 @@ def test_faults_cost_one_utterance(
 def test_wrong_use(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], talker: Path) -> None:
     listener = save_talker(tmp_path / "attention", "model.ctc_weight=0.0")
     arguments = [corpus / "dev.jsonl", "--output", tmp_path / "out.jsonl"]
-    assert align(listener, *arguments) == 2
+    assert align(listener, *arguments, "--method", "ctc") == 2
     assert "needs a CTC head" in capsys.readouterr().err
     assert align(talker, *arguments, "--method", "attention") == 2
     assert "needs a decoder that attends" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from training_examples import assert_equal_bits, read_log, run_until_killed
 from asr.batches import ProcessShare, TextLoader
 from asr.decoding import score_texts
 from asr.errors import UserError
-from asr.files import find_checkpoints
+from asr.families import find_checkpoints
 from asr.models import LanguageModel, LanguageModelConfig, build_model
 from asr.system import BatchConfig, RunConfig, load_any_system, load_language_model, save_checkpoint
 from asr.text import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig

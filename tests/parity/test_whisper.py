@@ -20,16 +20,14 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from asr.audio import reading as audio
-from asr.decoding import ChecksConfig
+from asr.decoding import ChecksConfig, DecodingConfig, DecodingSetup, EncodedAudio
 from asr.whisper import (
-    EncodedSteps,
-    EncodedWindows,
     Whisper,
     WhisperDecodingConfig,
+    WhisperManners,
     WhisperSystem,
     WhisperTokenizer,
     align_tokens,
-    decode_windows,
     get_weights,
     load_whisper,
     name_sizes,
@@ -96,16 +94,18 @@ def load_both(their_whisper: Any, path: Path) -> tuple[WhisperSystem, Any]:
     return ours, theirs
 
 
-def decode_clips(ours: WhisperSystem) -> Iterator[tuple[Tensor, Tensor, EncodedSteps, list[list[int]]]]:
+def decode_clips(ours: WhisperSystem) -> Iterator[tuple[Tensor, Tensor, EncodedAudio, list[list[int]]]]:
     """Batches of clips: numbers of samples, features, encoded steps, and the tokens of texts, greedily."""
     audio_BS, lengths_B = read_clips()
-    config = WhisperDecodingConfig(temperatures=(), max_no_speech=None)
+    decoder = WhisperManners(ours, ChecksConfig.off())
+    setup = DecodingSetup(DecodingConfig(beam=1), None, WhisperDecodingConfig(language="en"))
     for batch in torch.arange(NUM_CLIPS).split(5):
         features_BTF, frames_B = ours.compute_features(audio_BS[batch], lengths_B[batch])
         with torch.inference_mode():
-            encoded = ours.model.encode(features_BTF, frames_B)
-        asked = EncodedWindows(encoded, [("en", None)] * len(batch))
-        texts = decode_windows(ours.model, ours.tokenizer, asked, config, ChecksConfig.off())
+            steps = ours.model.encode(features_BTF, frames_B)
+        encoded = EncodedAudio(ours.model, *steps, rules=decoder.rules)
+        encoded = decoder.introduce(encoded, [None] * len(batch), setup)  # type: ignore[list-item]
+        texts = decoder.decode(encoded, setup)
         tokens = [[id for id in text.tokens if id < ours.tokenizer.end] for text in texts]
         yield lengths_B[batch], features_BTF, encoded, tokens
 
@@ -234,7 +234,7 @@ def test_random_weights_of_transformers(
     features_BTF = torch.randn(2, 3000, num_mels)
     tokens_BU = torch.randint(51_866, (2, 9))
     with torch.inference_mode():
-        encoded_BTD, lengths_B, _ = ours.encode(features_BTF, torch.tensor([3000, 3000]))
+        encoded_BTD, lengths_B = ours.encode(features_BTF, torch.tensor([3000, 3000]))
         scores_BUV, weights = ours.decoder(tokens_BU, encoded_BTD, lengths_B, {1: (0, 1)})
         expected = theirs(features_BTF.mT, decoder_input_ids=tokens_BU)
     compare("encoder", encoded_BTD, expected.encoder_last_hidden_state, 1e-3)
@@ -261,7 +261,7 @@ def test_checkpoint_of_openai(tmp_path: Path, their_whisper: Any) -> None:
     ours = load_whisper(tmp_path / "small.en.pt").model
     features_BTF, tokens_BU = torch.randn(2, 3000, 80), torch.randint(51_864, (2, 7))
     with torch.inference_mode():
-        encoded_BTD, lengths_B, _ = ours.encode(features_BTF, torch.tensor([3000, 3000]))
+        encoded_BTD, lengths_B = ours.encode(features_BTF, torch.tensor([3000, 3000]))
         compare("encoder", encoded_BTD, theirs.embed_audio(features_BTF.mT), 1e-3)
         scores_BUV, _ = ours.decoder(tokens_BU, encoded_BTD, lengths_B)
         compare("scores", scores_BUV, theirs.logits(tokens_BU, encoded_BTD), 1e-3)
@@ -291,7 +291,7 @@ def test_real_weights(their_whisper: Any, name: str) -> None:
             [their_whisper.log_mel_spectrogram(their_whisper.pad_or_trim(audio)) for audio in audios]
         )
         compare("log-mel", features_BTF, mel_BFT.mT, 1e-4)
-        encoded_BTD, encoded_lengths_B, _ = ours.model.encode(features_BTF, feature_lengths_B)
+        encoded_BTD, encoded_lengths_B = ours.model.encode(features_BTF, feature_lengths_B)
         compare("encoder", encoded_BTD, theirs.embed_audio(mel_BFT), 1e-3)
         scores_BUV, _ = ours.model.decoder(tokens_BU, encoded_BTD, encoded_lengths_B)
         compare("scores", scores_BUV, theirs(mel_BFT, tokens_BU), 1e-3)
@@ -328,7 +328,7 @@ def test_times_of_words(their_whisper: Any, name: str) -> None:
     for lengths_B, features_BTF, encoded, tokens in decode_clips(ours):
         prompts = [ours.tokenizer.prompt("en")] * len(tokens)
         steps = (lengths_B // 320).tolist()
-        firsts, probabilities = align_tokens(ours.model, ours.tokenizer, encoded, steps, prompts, tokens)
+        firsts, probabilities = align_tokens(encoded, ours.tokenizer, steps, prompts, tokens)
         for row, ids in enumerate(tokens):
             found = timing.find_alignment(theirs, their_tokens, ids, features_BTF[row].T, 2 * steps[row])
             timing.merge_punctuations(found, "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、")

@@ -13,7 +13,7 @@ from recipe_examples import make_experiment, write_conf, write_tones_recipe
 from asr.data import read_manifest
 from asr.decoding import METHODS, ChecksConfig, DecodingConfig
 from asr.evaluation import decode_utterances
-from asr.files import find_model
+from asr.families import find_model
 from asr.recipe import (
     WEIGHTS,
     build_resources,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from corpus_examples import write_text
 from system_examples import save_talker
 
@@ -13,7 +14,7 @@ from asr.cli import main
 from asr.errors import UserError
 from asr.recipe import synthesize
 from asr.system import find_resources, load_any_system
-from asr.transcription import Request, load_transcriber
+from asr.transcription import Request, load_recognizer
 
 RECIPES_DIR = Path(__file__).resolve().parents[2] / "recipes"
 MAX_BYTES = 12_000_000
@@ -33,7 +34,7 @@ def find_faults(folder: Path) -> list[str]:
         faults.append("the state of a training")
     try:
         system = load_any_system(folder)
-        find_resources(folder).load(system, next(system.model.parameters()).device)  # type: ignore[arg-type]
+        find_resources(folder).load(system.tokenizer, system.text, torch.device("cpu"))
     except UserError as error:
         faults.append(str(error))
     return faults
@@ -68,7 +69,7 @@ def test_a_fault_would_be_found(tmp_path: Path, name: str, content: bytes, fault
 
 def test_the_model_of_an4_knows_what_it_was_not_trained_for() -> None:
     """At one speed, to be quick."""
-    model = load_transcriber(RECIPES_DIR / "an4" / "pretrained", "cpu")
+    model = load_recognizer(RECIPES_DIR / "an4" / "pretrained", "cpu")
     decoding, language_model = model.default_decoding()
     once = decoding.model_copy(update={"speeds": (1.0,)})
 

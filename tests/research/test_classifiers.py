@@ -19,7 +19,7 @@ from training_examples import assert_equal_bits, read_log, run_until_killed
 from asr.batches import Batch
 from asr.data import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.files import find_checkpoints
+from asr.families import find_checkpoints
 from asr.models import build_model
 from asr.research import FIRST_LABEL_ID, SILENCE, FrameLabelsConfig, LabelModel, RecordingLabelConfig
 from asr.system import RunConfig, load_any_system

@@ -25,7 +25,7 @@ from asr.decoding import (
     Hypothesis,
     find_best_paths,
     offered_methods,
-    plan_attempts,
+    plan_fallbacks,
     resolve_method,
 )
 from asr.errors import UserError
@@ -201,7 +201,7 @@ def test_each_decoder_is_offered_the_methods_that_it_can(name: str) -> None:
     ctc: list[str] = ["ctc_greedy", "ctc_beam"]
     expected: dict[str, tuple[str, list[str]]] = {
         "parallel-length": ("parallel", ["parallel"]),
-        "mask-ctc": ("parallel", ["ctc_greedy", "parallel", "ctc_beam"]),
+        "mask-ctc": ("parallel", ["ctc_greedy", "ctc_beam", "parallel"]),
         "transformer-hybrid": ("joint", [*ctc, "attention", "rescoring", "joint"]),
         "transformer-ctc": ("ctc_beam", ctc),
     }
@@ -228,7 +228,7 @@ def test_a_language_model_is_never_ignored(name: str, instead: str) -> None:
 
 def test_what_goes_astray_is_decoded_again_by_ctc() -> None:
     def methods(name: str) -> list[str]:
-        return [attempt.method for attempt in plan_attempts(build_talker(name), DecodingConfig())]
+        return [attempt.method for attempt in plan_fallbacks(build_talker(name), DecodingConfig())]
 
     assert methods("mask-ctc") == ["parallel", "ctc_beam"]
     assert methods("parallel-length") == ["parallel"]  # a second time it would say the same

@@ -38,7 +38,7 @@ def test_models_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
         loaded.append(source)
         return argparse.Namespace(compute_type="float32 on cpu")
 
-    monkeypatch.setattr("asr.transcription.transcribe.load_transcriber", load)
+    monkeypatch.setattr("asr.transcription.transcribe.load_recognizer", load)
     words = ["--model", "runs/an4/conformer", "--model", "whisper-1=turbo"]
     models = load_models(parse(words), ServeConfig())
     assert list(models) == ["conformer", "whisper-1"] and loaded == ["runs/an4/conformer", "turbo"]

@@ -47,9 +47,9 @@ class Listener:
     def __init__(self, change: Callable[..., list[Word]] | None = None, language: str | None = None) -> None:
         self.change, self.language = change, language
 
-    def with_options(self, request: Any, **changes: Any) -> Any:
-        batch_size = 1 if "temperatures" in changes else request.batch_size
-        return replace(request, batch_size=batch_size, options=changes.get("language", request.options))
+    def change_request(self, request: Any, language: str | None, is_partial: bool) -> Any:
+        batch_size = 1 if is_partial else request.batch_size
+        return replace(request, batch_size=batch_size, options=language or request.options)
 
     def separator_in(self, language: str | None) -> str:
         return "" if language == "ja" else " "

@@ -109,8 +109,8 @@ def test_what_is_offered_is_taken(client: TestClient, fields: dict[str, Any]) ->
 
 
 def test_settings_of_a_request_reach_the_model(client: TestClient, recognizer: Any) -> None:
-    german = SURE.model_copy(update={"language": "de", "prompt": "a", "hotwords": ("ab",)})
-    expected = Model(recognizer).transcribe(AUDIO, RATE, decoding=german).text
+    given: Any = {"language": "de", "prompt": "a", "hotwords": ("ab",), "decoding": SURE}
+    expected = Model(recognizer).transcribe(AUDIO, RATE, **given).text
     fields = {"language": "de", "prompt": "a", "keywords[]": "ab"}
     assert post(client, **fields).json()["text"] == expected != post(client).json()["text"]
 
@@ -125,9 +125,7 @@ def test_chunking_changes_the_segments(client: TestClient) -> None:
 
 
 def test_translation(client: TestClient, recognizer: Any) -> None:
-    translated = Model(recognizer).transcribe(
-        AUDIO, RATE, decoding=SURE.model_copy(update={"task": "translate"})
-    )
+    translated = Model(recognizer).transcribe(AUDIO, RATE, decoding=SURE, task="translate")
     answer = post(client, url="/v1/audio/translations", response_format="verbose_json").json()
     assert answer["task"] == "translate" and answer["text"] == translated.text
     refused = post(client, url="/v1/audio/translations", language="de")

@@ -20,7 +20,7 @@ from asr.recipe.speech_synthesis import synthesize
 from asr.serve import Scheduler, ServeConfig
 from asr.serve.app import build_app
 from asr.transcription import Model
-from asr.transcription.transcribe import load_transcriber
+from asr.transcription.transcribe import load_recognizer
 
 ROOT = Path(__file__).resolve().parents[2]
 UNLIMITED = functools.partial(Scheduler, max_batch_seconds=1000.0)  # on a slow machine too, batches are full
@@ -69,7 +69,7 @@ def test_texts_are_those_of_the_command_line(
     expected = {path.stem: json.loads(path.read_text())["text"] for path in out.rglob("*.json")}
     assert len(expected) == 100 and len(set(expected.values())) > 20
     monkeypatch.setattr("asr.serve.service.Scheduler", UNLIMITED)
-    app = build_app({"an4": load_transcriber(model, "cpu")}, ServeConfig(), None)
+    app = build_app({"an4": load_recognizer(model, "cpu")}, ServeConfig(), None)
     transcriber, sizes = app.state.service.models["an4"].scheduler.transcriber, list[int]()
     recognize = transcriber.recognize
 

@@ -31,7 +31,7 @@ class Fake:
         self.seconds_each = seconds_each
         self.fault: Callable[[Sequence[AudioSegment]], None] = lambda segments: None
 
-    def padded_length(self, num_samples: int, request: Request) -> int:
+    def padded_length(self, num_samples: int) -> int:
         return num_samples
 
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:

@@ -15,7 +15,7 @@ from asr.cli import main
 from asr.data import Manifest, read_data, write_manifest
 from asr.errors import UserError
 from asr.evaluation import read_references
-from asr.files import find_checkpoints
+from asr.families import find_checkpoints
 from asr.shards import PackSettings, pack
 from asr.system import RunConfig, load_state
 from asr.train import train

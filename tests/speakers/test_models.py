@@ -157,7 +157,7 @@ def test_a_name_is_fetched_once_its_license_and_size_are_told(
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    monkeypatch.setattr("asr.files.find_network_problem", lambda: "")
+    monkeypatch.setattr("asr.hub.find_network_problem", lambda: "")
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda self, name, **_: info)
     caplog.set_level("INFO")
     assert load_speaker_models("someone/speakers").embedding.sizes == TINY

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from asr import files
 from asr.errors import UserError
-from asr.files import find_model, find_shipped
+from asr.families import find_model
+from asr.files import find_shipped
 from asr.system import (
     RunConfig,
     average_weights,

@@ -10,7 +10,6 @@ from asr.decoding import DecodingConfig
 from asr.errors import UserError
 from asr.models import require_memory
 from asr.system import RunConfig
-from asr.whisper import WhisperDecodingConfig
 
 LORA_OF_LSTM = "model={encoder: {type: lstm, dim: 8}, ctc_weight: 1.0, lora: {rank: 2}}"
 
@@ -79,10 +78,7 @@ def test_low_rank_without_projections_is_refused() -> None:
         require_memory(build(LORA_OF_LSTM, "model.decoder=null").model, 20, 20)
 
 
-@pytest.mark.parametrize(
-    ("config", "name"),
-    [(DecodingConfig, "beam"), (WhisperDecodingConfig, "beam"), (WhisperDecodingConfig, "samples")],
-)
+@pytest.mark.parametrize(("config", "name"), [(DecodingConfig, "beam"), (DecodingConfig, "samples")])
 def test_hypotheses_are_bounded(config: type[Config], name: str) -> None:
     assert config(**{name: 1000})
     with pytest.raises(UserError, match=f"{name} = 1001: expected less than or equal to 1000"):

@@ -23,7 +23,7 @@ from training_examples import assert_equal_bits, read_log, run_until_killed
 from asr.cli import main
 from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
-from asr.files import find_checkpoints
+from asr.families import find_checkpoints
 from asr.system import RunConfig, load_state
 from asr.train import (
     GradientSum,

@@ -24,7 +24,7 @@ from asr.batches import Batch
 from asr.cli import main
 from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
-from asr.files import find_checkpoints
+from asr.families import find_checkpoints
 from asr.system import RunConfig, checkpoint, load_state, load_system
 from asr.train import Learner, Outcome, Process, TrainingData, dev_scores, loop, prepare_system, train
 

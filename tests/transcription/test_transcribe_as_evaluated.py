@@ -140,12 +140,12 @@ def write_whisper(num_steps: int) -> str:
     return str(write_huggingface(Path("whisper-tiny"), weights, sizes=sizes))
 
 
-WHISPER = ["whisper.max_no_speech=null", "whisper.samples=1", "precision=float32"]
+WHISPER = ["checks.max_no_speech=null", "decoding.samples=1", "precision=float32"]
 
 
 @pytest.mark.parametrize("checks", ["on", pytest.param("off", marks=pytest.mark.slow)])
 def test_whisper(manifest: str, checks: str) -> None:
-    settings = [*WHISPER, "whisper.temperatures=[0.4]", f"checks={checks}"]
+    settings = [*WHISPER, "decoding.temperatures=[0.4]", f"checks={checks}"]
     transcribed, evaluated, rejected = decode_both_ways(write_whisper(100), manifest, *settings)
     assert transcribed == evaluated and any(evaluated.values())
     assert (rejected > 0) == (checks == "on")
@@ -165,7 +165,7 @@ def test_files_as_utterances_by_whisper(tmp_path: Path, monkeypatch: pytest.Monk
         seconds = before + speech + after
         rows.append({"id": f"u{number}", "audio": f"{number}.wav", "duration": seconds, "text": "ONE"})
     Path("test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    model, settings = write_whisper(200), [*WHISPER, "whisper.temperatures=[]", "checks=off"]
+    model, settings = write_whisper(200), [*WHISPER, "decoding.temperatures=[]", "checks=off"]
     files = [f"{number}.wav" for number in range(3)]
     transcribed, evaluated, _ = decode_both_ways(model, "test.jsonl", *settings, files=files)
     assert {f"u{name}": text for name, text in transcribed.items()} == evaluated

@@ -37,7 +37,7 @@ from asr.models import Decoder, SpeechModel, build_model, is_int8_exact
 from asr.system import DecodingResources, RunConfig, System, load_state, save_checkpoint
 from asr.text import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
 from asr.train import train
-from asr.transcription import Model, Recognizer, Request, load_model, load_transcriber
+from asr.transcription import Model, Recognizer, Request, load_model, load_recognizer
 from asr.transcripts import Segment, Transcript
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
@@ -386,9 +386,7 @@ def test_options_of_a_call_are_those_of_the_command_line(
     assert isinstance(limited.language_model, Lexicon) and limited.decoding.language_model_weight == 0.3
     assert ask(lexicon=str(tmp_path / "words.txt")).language_model is limited.language_model, "loaded once"
     assert ask().language_model is None
-    supported = (
-        "native models do not support this option. They support beam, decoding, language_model, lexicon"
-    )
+    supported = "native models do not support this option. They support beam, decoding, hotwords, language_model, lexicon"
     for wrong, message in (
         ({"language": "de"}, f"language: {supported}"),
         ({"beem": 3}, f"beem: {supported}"),
@@ -519,7 +517,7 @@ def test_segments_are_no_longer_than_what_training_heard(
     train(tiny_run("train.steps=2"))
     longest = max(utterance.duration for utterance in read_manifest(tones / "train.jsonl"))
     assert load_state(tmp_path / "run" / "model")["longest_seconds"] == pytest.approx(longest)
-    assert load_transcriber(tmp_path / "run", "cpu").segmentation.max_seconds == max(4.0, longest)
+    assert load_recognizer(tmp_path / "run", "cpu").segmentation.max_seconds == max(4.0, longest)
 
 
 @pytest.mark.parametrize(

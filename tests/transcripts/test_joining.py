@@ -12,7 +12,8 @@ from hypothesis import given, strategies as st
 
 from asr.audio import AudioSegment, Channels, Recording
 from asr.errors import UserError
-from asr.transcription import Decoded, End, Request, Transcriber
+from asr.system import DecodingResources
+from asr.transcription import Decoded, End, Recognizer, Request
 from asr.transcripts import Segment, Transcript, Word, clip_words, join_words, merge_channels
 
 
@@ -53,21 +54,16 @@ def test_without_agreement_each_side_keeps_its_own() -> None:
     assert [word.text for word in left] == ["w1.0"] and [word.text for word in right] == ["y"]
 
 
-class Joiner(Transcriber):
+class Joiner(Recognizer):
     """A model whose texts are known before."""
 
-    name, separator, compute_type = "known", " ", ""
+    name, compute_type, resources = "known", "", DecodingResources()
 
     def __init__(self) -> None:
         pass
 
-    def check(self, request: Request) -> None:
-        pass
-
-    def padded_length(self, num_samples: int, request: Request) -> int:
-        return num_samples
-
-    recognize = read = None  # type: ignore[assignment]
+    def separator_in(self, language: str | None) -> str:
+        return " "
 
 
 def build_decoded(*found: tuple[list[Word], float | None, float | None], end: End) -> list[Decoded]:

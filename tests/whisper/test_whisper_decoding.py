@@ -3,6 +3,7 @@ batch, against plain loops that compute everything again at each step."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,29 +15,36 @@ from torch.nn.functional import one_hot
 from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
-from asr.decoding import ChecksConfig, count_repeats, hypothesis as limits
+from asr.decoding import (
+    LOOP,
+    ChecksConfig,
+    DecodedUtterance,
+    DecodingConfig,
+    DecodingSetup,
+    EncodedAudio,
+    Hypothesis,
+    SearchRules,
+    count_repeats,
+    draw,
+    hypothesis as limits,
+    is_loop,
+    read_prompts,
+    sample,
+    search_encoded,
+)
 from asr.errors import UserError
 from asr.whisper import (
-    LOOP,
-    Beginning,
-    EncodedSteps,
-    EncodedWindows,
-    Rules,
     WhisperDecodingConfig,
+    WhisperManners,
+    WhisperRules,
     WhisperSystem,
     WhisperTokenizer,
-    begin,
-    build_prompts,
-    decode_windows,
     detect_languages,
-    draw,
     encode_context,
-    is_loop,
-    sample,
-    search,
 )
 
 TOKENIZER = WhisperTokenizer(VOCABULARY, 99, True)
+GREEDY = DecodingConfig(beam=1)
 
 
 @pytest.fixture(scope="module")
@@ -44,21 +52,40 @@ def system() -> WhisperSystem:
     return build_system(True)
 
 
-def ask(count: int = 8, languages: list[str] | None = None) -> EncodedWindows:
-    encoded_BTD = torch.randn(count, 20, 32, generator=torch.Generator().manual_seed(1))
-    audio = EncodedSteps(encoded_BTD, torch.full((count,), 20))
-    return EncodedWindows(audio, [(code, None) for code in languages or ["en"] * count])
+def encode(count: int = 8, seed: int = 1) -> Tensor:
+    return torch.randn(count, 20, 32, generator=torch.Generator().manual_seed(seed))
+
+
+def ask(
+    system: WhisperSystem, encoded_BTD: Tensor | None = None, languages: str = "", **given: Any
+) -> EncodedAudio:
+    """Windows with their prompts, in these languages, else all in English."""
+    encoded_BTD = encode() if encoded_BTD is None else encoded_BTD
+    options = WhisperDecodingConfig(language=None if languages else "en", **given.pop("options", {}))
+    decoder, setup = WhisperManners(system), DecodingSetup(DecodingConfig(**given), None, options)
+    rules, lengths_B = decoder.rules, torch.full((len(encoded_BTD),), encoded_BTD.size(1))
+    encoded = EncodedAudio(system.model, encoded_BTD, lengths_B, rules=rules)
+    codes = iter(languages.split())
+    decoder._find_language = lambda segment, own: (next(codes), None)  # type: ignore[method-assign]
+    return decoder.introduce(encoded, [None] * len(encoded_BTD), setup)  # type: ignore[list-item]
+
+
+def decode(
+    system: WhisperSystem, asked: EncodedAudio, config: DecodingConfig, checks: ChecksConfig | None = None
+) -> list[DecodedUtterance]:
+    return WhisperManners(system, checks or ChecksConfig.off()).decode(asked, DecodingSetup(config))
 
 
 def test_prompts_hold_hotwords_then_the_prompt(system: WhisperSystem) -> None:
-    tokenizer = system.tokenizer
-    config = WhisperDecodingConfig(prompt=" the plain ", hotwords=("rain", "spain"), task="translate")
+    tokenizer, options = system.tokenizer, {"prompt": " the plain ", "task": "translate"}
     told = [*tokenizer.encode(" rain, spain"), *tokenizer.encode(" the plain")]
-    asked = ask(2, ["de", "en"])
-    for language, prompt in zip(("de", "en"), build_prompts(tokenizer, asked, config, 448), strict=True):
+    asked = ask(system, encode(2), "de en", hotwords=("rain", "spain"), options=options)
+    assert asked.prompts_BP is not None
+    for language, prompt in zip(("de", "en"), asked.prompts_BP.tolist(), strict=True):
         expected = tokenizer.prompt(language, "translate")
         assert prompt == [tokenizer.start_of_previous, *told, *expected]
-    assert build_prompts(tokenizer, ask(1), WhisperDecodingConfig(), 448) == [tokenizer.prompt("en")]
+    plain = ask(system, encode(1)).prompts_BP
+    assert plain is not None and plain.tolist() == [tokenizer.prompt("en")]
 
 
 @pytest.mark.parametrize("max_tokens", [448, 64])
@@ -68,61 +95,63 @@ def test_all_that_is_told_is_read_or_refused(max_tokens: int, system: WhisperSys
     words = ("rain",) * (room // 5)
     left = room - len(tokenizer.encode(" " + ", ".join(words)))
     assert 0 < left < room and len(tokenizer.encode(" the")) == 1
-    fits = WhisperDecodingConfig(hotwords=words, prompt=" the" * left)
+
+    def read(count: int) -> list[int]:
+        options = WhisperDecodingConfig(prompt=" the" * count)
+        return encode_context(
+            tokenizer, DecodingSetup(DecodingConfig(hotwords=words), None, options), max_tokens
+        )
+
     told = tokenizer.encode(" " + ", ".join(words)) + tokenizer.encode(" the" * left)
-    (prompt,) = build_prompts(tokenizer, ask(1), fits, max_tokens)
-    assert prompt[1:-4] == told == encode_context(tokenizer, fits, max_tokens) and len(told) == room
-    over = WhisperDecodingConfig(hotwords=words, prompt=" the" * (left + 1))
+    assert read(left) == told and len(told) == room
     with pytest.raises(UserError, match=rf"{room - left} tokens .* has {left + 1}, .* reads {room} in all"):
-        encode_context(tokenizer, over, max_tokens)
+        read(left + 1)
 
 
 @torch.inference_mode()
 def test_languages(system: WhisperSystem) -> None:
-    audio, tokenizer = ask().audio, system.tokenizer
-    found = detect_languages(system.model, tokenizer, audio)
-    scores_BV = system.model.decoder(torch.full((8, 1), tokenizer.start), *audio[:2])[0][:, 0]
+    asked, tokenizer = ask(system), system.tokenizer
+    found = detect_languages(asked, tokenizer)
+    start_B1 = torch.full((8, 1), tokenizer.start)
+    scores_BV = system.model.decoder(start_B1, asked.encoded_BTD, asked.lengths_B)[0][:, 0]
     for (language, _), scores_V in zip(found, scores_BV, strict=True):
         ids = tokenizer.languages
         assert language == max(ids, key=lambda code: float(scores_V[ids[code]]))
     assert len({language for language, _ in found}) > 1
     english = build_system(False)
-    assert detect_languages(english.model, english.tokenizer, audio) == [("en", 1.0)] * 8
+    assert detect_languages(ask(english), english.tokenizer) == [("en", 1.0)] * 8
 
 
 def test_texts_depend_on_language_task_prompt_and_beam(system: WhisperSystem) -> None:
-    def read(languages: list[str] | None = None, **options: Any) -> list[str]:
-        config = WhisperDecodingConfig(temperatures=(), max_no_speech=None, **options)
-        readings = decode_windows(
-            system.model, system.tokenizer, ask(8, languages), config, ChecksConfig.off()
-        )
-        assert {reading.decoding for reading in readings} == {"beam" if options.get("beam") else "greedy"}
-        return [reading.text for reading in readings]
+    def read(languages: str = "", beam: int = 1, **options: Any) -> list[tuple[int, ...]]:
+        asked = ask(system, languages=languages, options=options)
+        readings = decode(system, asked, DecodingConfig(beam=beam))
+        assert {reading.method for reading in readings} == {"beam" if beam > 1 else "greedy"}
+        return [reading.tokens for reading in readings]
 
-    plain = read()
-    for other in (read(["de"] * 8), read(task="translate"), read(prompt="the rain"), read(beam=4)):
+    plain, german = read(), " ".join(["de"] * 8)
+    for other in (read(german), read(task="translate"), read(prompt="the rain"), read(beam=4)):
         assert other != plain
-    mixed = read(["en", "de"] * 4)
-    assert mixed[::2] == plain[::2] and mixed[1::2] == read(["de"] * 8)[1::2]
+    mixed = read("en de " * 4)
+    assert mixed[::2] == plain[::2] and mixed[1::2] == read(german)[1::2]
 
 
 def test_what_has_faults_is_drawn_again_and_the_rest_stands(
     system: WhisperSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit lies between the texts of eight windows, so that some are doubted."""
-    config = WhisperDecodingConfig(max_no_speech=None, temperatures=())
-    tokenizer, model = system.tokenizer, system.model
-    first = decode_windows(model, tokenizer, ask(), config, ChecksConfig.off())
+    tokenizer, asked = system.tokenizer, ask(system)
+    first = decode(system, asked, GREEDY)
     lengths = sorted(sum(id < tokenizer.end for id in reading.tokens) for reading in first)
     limit = lengths[len(lengths) // 2] / (20 * 0.02)
     monkeypatch.setattr(limits, "MAX_TOKENS_PER_SECOND", limit)
-    checks = ChecksConfig(max_compression=None, min_log_probability=None)
-    doubted = decode_windows(model, tokenizer, ask(), config, checks)
+    checks = ChecksConfig(max_compression=None, min_log_probability=None, max_no_speech=None)
+    doubted = decode(system, asked, GREEDY, checks)
     is_faulty = [bool(reading.warnings) for reading in doubted]
     assert any(is_faulty) and not all(is_faulty)
     assert all("greedy at temperature 0: " in reading.warnings[0] for reading in doubted if reading.warnings)
-    again = config.model_copy(update={"temperatures": (0.9, 2.0)})
-    found = decode_windows(model, tokenizer, ask(), again, checks)
+    again = GREEDY.model_copy(update={"temperatures": (0.9, 2.0)})
+    found = decode(system, asked, again, checks)
     for before, after, faulty in zip(first, found, is_faulty, strict=True):
         assert faulty or after == before
     better = [one for one, faulty in zip(found, is_faulty, strict=True) if faulty and not one.warnings]
@@ -133,28 +162,27 @@ def test_what_has_faults_is_drawn_again_and_the_rest_stands(
             limits.Evidence(limits.Hypothesis(ids, 0.0), tokenizer.decode(ids), 0.4, 0.02), checks
         )
 
-    drawn = sample(*start(system, ask().audio.encoded_BTD), 0.9, config.samples)
-    few = [[is_fine(tokens) for tokens, _ in own] for own in drawn]
+    few = [[is_fine(one.tokens) for one in own] for own in sample(asked, GREEDY, None, 0.9)]
     # The likeliest has faults and another has none: no higher temperature is tried.
     chosen = [found[row] for row, own in enumerate(few) if is_faulty[row] and any(own) and not own[0]]
     assert chosen and all(one.temperature == 0.9 and not one.warnings for one in chosen)
-    assert better and all(one.decoding == "sampling" and one.temperature > 0 for one in better)
-    assert found == decode_windows(model, tokenizer, ask(), again, checks)
+    assert better and all(one.method == "sampling" and (one.temperature or 0) > 0 for one in better)
+    assert found == decode(system, asked, again, checks)
 
 
 def test_silence_is_dropped_only_where_the_text_is_unlikely_too(system: WhisperSystem) -> None:
-    certain = WhisperDecodingConfig(max_no_speech=1e-30, temperatures=())
-    doubtful = ChecksConfig.off().model_copy(update={"min_log_probability": -1e-12})
-    asked = ask()
-    dropped = decode_windows(system.model, system.tokenizer, asked, certain, doubtful)
+    asked = ask(system)
+
+    def read(max_no_speech: float | None, min_log_probability: float) -> list[DecodedUtterance]:
+        changes = {"max_no_speech": max_no_speech, "min_log_probability": min_log_probability}
+        return decode(system, asked, GREEDY, ChecksConfig.off().model_copy(update=changes))
+
+    dropped = read(1e-30, -1e-12)
     for reading in dropped:
-        assert reading.tokens == () and reading.text == "" and reading.decoding == ""
+        assert reading.tokens == () and reading.method == ""
     assert any("no speech: " in warning for reading in dropped for warning in reading.warnings)
-    sure = ChecksConfig.off().model_copy(update={"min_log_probability": -99.0})
-    readings = decode_windows(system.model, system.tokenizer, asked, certain, sure)
-    assert all(reading.tokens for reading in readings)
-    never = certain.model_copy(update={"max_no_speech": None})
-    assert all(one.tokens for one in decode_windows(system.model, system.tokenizer, asked, never, doubtful))
+    assert all(reading.tokens for reading in read(1e-30, -99.0))
+    assert all(reading.tokens for reading in read(None, -1e-12))
 
 
 def test_tokens_are_drawn_from_the_softmax_of_their_scores() -> None:
@@ -168,21 +196,6 @@ def test_tokens_are_drawn_from_the_softmax_of_their_scores() -> None:
     assert draw(scores_V[None], highest).tolist() == [3] and draw(scores_V[None], 0 * highest).tolist() == [0]
 
 
-def encode(count: int = 6, seed: int = 1) -> Tensor:
-    return torch.randn(count, 20, 32, generator=torch.Generator().manual_seed(seed))
-
-
-def start(
-    system: WhisperSystem, encoded_BTD: Tensor, limit: int = 12, earlier: str = ""
-) -> tuple[Any, Rules, Beginning]:
-    tokenizer = system.tokenizer
-    before = [tokenizer.start_of_previous, *tokenizer.encode(earlier)] if earlier else []
-    prompts = [[*before, *tokenizer.prompt("en")]] * len(encoded_BTD)
-    audio = EncodedSteps(encoded_BTD, torch.full((len(encoded_BTD),), encoded_BTD.size(1)))
-    beginning = begin(system.model, tokenizer, audio, prompts)._replace(max_tokens=limit)
-    return system.model, Rules(tokenizer, torch.device("cpu")), beginning
-
-
 def find_allowed(tokenizer: WhisperTokenizer, tokens: list[int]) -> set[int]:
     """By the words of the rules, token by token."""
     allowed = set(range(len(tokenizer))) - set(tokenizer.suppressed)
@@ -194,7 +207,7 @@ def find_allowed(tokenizer: WhisperTokenizer, tokens: list[int]) -> set[int]:
 @settings(max_examples=20)
 @given(data=st.data())
 def test_rules(data: st.DataObject) -> None:
-    rules = Rules(TOKENIZER, torch.device("cpu"))
+    rules = WhisperRules.of(TOKENIZER, torch.device("cpu"))
     seed = data.draw(st.integers(0, 1000))
     scores_RV = torch.randn(3, len(TOKENIZER), generator=torch.Generator().manual_seed(seed))
     rows: list[list[int]] = [[], [], []]
@@ -202,7 +215,7 @@ def test_rules(data: st.DataObject) -> None:
         for row in rows:
             allowed = sorted(find_allowed(TOKENIZER, row) - {TOKENIZER.end})
             row.append(data.draw(st.sampled_from(allowed[:80])))
-    found_RV = rules.apply(scores_RV, torch.tensor(rows, dtype=torch.long).view(3, -1))
+    found_RV = rules.forbid(scores_RV, len(rows[0]))
     for row, found_V in zip(rows, found_RV, strict=True):
         assert set((found_V > -torch.inf).nonzero()[:, 0].tolist()) == find_allowed(TOKENIZER, row)
 
@@ -218,65 +231,80 @@ def score_plainly(system: WhisperSystem, encoded_TD: Tensor, tokens: list[int], 
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("earlier", ["", " the rain in spain"])
+@pytest.mark.parametrize("earlier", ["", "the rain in spain"])
 def test_likeliest(system: WhisperSystem, earlier: str) -> None:
-    tokenizer, encoded_BTD = system.tokenizer, encode()
-    found = sample(*start(system, encoded_BTD, earlier=earlier))
-    before = [tokenizer.start_of_previous, *tokenizer.encode(earlier)] if earlier else []
+    tokenizer, encoded_BTD = system.tokenizer, encode(6)
+    asked = ask(system, encoded_BTD, options={"prompt": earlier})
+    found = sample(asked, GREEDY)
+    before = [tokenizer.start_of_previous, *tokenizer.encode(f" {earlier}")] if earlier else []
     prompt = [*before, *tokenizer.prompt("en")]
-    for encoded_TD, [(said, mean)] in zip(encoded_BTD, found, strict=True):
+    limit = min(12, 24 - len(prompt))
+    for encoded_TD, (said,) in zip(encoded_BTD, found, strict=True):
         tokens, total = list(prompt), 0.0
-        while len(tokens) < len(prompt) + 12:
+        while len(tokens) < len(prompt) + limit:
             scores_V = score_plainly(system, encoded_TD, tokens, len(prompt))
             best = int(scores_V.argmax())
             total += float(scores_V[best])
             if best == tokenizer.end:
                 break
             tokens.append(best)
-        assert list(said) == tokens[len(prompt) :]
-        assert mean == pytest.approx(total / (len(said) + 1), abs=1e-4)
-    assert len({len(said) for [(said, _)] in found}) > 2
+        assert list(said.tokens) == tokens[len(prompt) :]
+        assert said.mean == said.score == pytest.approx(total / (len(said.tokens) + 1), abs=1e-4)
+    assert len({len(said.tokens) for (said,) in found}) > 2
 
 
 @torch.inference_mode()
-def search_plainly(system: WhisperSystem, encoded_TD: Tensor, beam: int, limit: int) -> tuple[int, ...]:
+def search_plainly(
+    system: WhisperSystem, encoded_TD: Tensor, beam: int, limit: int
+) -> list[tuple[float, tuple[int, ...]]]:
+    """All texts that ended, the best first."""
     prompt, end = system.tokenizer.prompt("en"), system.tokenizer.end
     running: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     ended: list[tuple[float, tuple[int, ...]]] = []
-    for length in range(1, limit + 1):
+    for length in range(1, limit + 2):
         grown = []
         for total, tokens in running:
             scores = score_plainly(system, encoded_TD, [*prompt, *tokens], len(prompt)).tolist()
             grown += [(total + score, (*tokens, token)) for token, score in enumerate(scores)]
         grown.sort(key=lambda one: -one[0])
         running = [one for one in grown if one[1][-1] != end][:beam]
-        worst = running[-1][0]
+        worst = running[-1][0] if length <= limit else -torch.inf
         ended += [
             (total / length, tokens[:-1]) for total, tokens in grown if tokens[-1] == end and total > worst
         ]
         if len(ended) >= beam:
             break
-    else:
-        ended += [(total / limit, tokens) for total, tokens in running]
-    return max(ended)[1]
+    return sorted(ended, reverse=True)
+
+
+@pytest.fixture
+def short(system: WhisperSystem, monkeypatch: pytest.MonkeyPatch) -> Iterator[WhisperSystem]:
+    """The system, whose texts have at most seven tokens."""
+    monkeypatch.setattr(system.model, "limit_tokens", lambda lengths_B: torch.full_like(lengths_B, 7))
+    yield system
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_beam(system: WhisperSystem, beam: int) -> None:
+def test_beam(short: WhisperSystem, beam: int) -> None:
+    """And the n best, of which the first is the best."""
     encoded_BTD = encode(4)
-    found = [tokens for tokens, _ in search(*start(system, encoded_BTD, 7), beam)]
-    assert found == [search_plainly(system, encoded_TD, beam, 7) for encoded_TD in encoded_BTD]
-    greedy = [tokens for [(tokens, _)] in sample(*start(system, encoded_BTD, 7))]
-    assert (greedy == found) == (beam == 1)
+    asked = ask(short, encoded_BTD)
+    found = search_encoded(asked, DecodingConfig(beam=beam, nbest=beam))
+    for own, encoded_TD in zip(found, encoded_BTD, strict=True):
+        expected = search_plainly(short, encoded_TD, beam, 7)[:beam]
+        assert [one.tokens for one in own] == [tokens for _, tokens in expected]
+        assert [one.score for one in own] == pytest.approx([mean for mean, _ in expected], abs=1e-4)
+    greedy = [own[0].tokens for own in sample(asked, GREEDY)]
+    assert (greedy == [own[0].tokens for own in found]) == (beam == 1)
 
 
 def test_what_is_drawn_depends_on_the_seed_alone(system: WhisperSystem) -> None:
-    encoded_BTD = encode()
+    encoded_BTD, config = encode(6), DecodingConfig(samples=3)
 
     def draw(rows_BTD: Tensor, seed: int) -> list[list[tuple[int, ...]]]:
-        found = sample(*start(system, rows_BTD), 0.9, 3, seed=seed)
-        assert all(list(own) == sorted(own, key=lambda one: -one[1]) for own in found)
-        return [[tokens for tokens, _ in own] for own in found]
+        found = sample(ask(system, rows_BTD), config, None, 0.9, seed=seed)
+        assert all(own == sorted(own, key=lambda one: -one.mean) for own in found)
+        return [[one.tokens for one in own] for own in found]
 
     together = draw(encoded_BTD, 5)
     assert all(len(set(own)) > 1 for own in together)
@@ -285,25 +313,29 @@ def test_what_is_drawn_depends_on_the_seed_alone(system: WhisperSystem) -> None:
 
 
 @pytest.mark.parametrize(("max_repeats", "expected"), [(4, 24), (20, 64), (None, 200)])
-def test_a_loop_ends_when_the_checks_are_sure_to_refuse_it(max_repeats: int | None, expected: int) -> None:
+def test_a_loop_ends_when_the_checks_are_sure_to_refuse_it(
+    max_repeats: int | None, expected: int, system: WhisperSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of two rows one goes round three tokens for ever, and one says what no check minds."""
     size, end = len(TOKENIZER), TOKENIZER.end
-    lines = [[1 + place % 3 for place in range(300)], [*range(1, 71), end]]
-    places = iter(range(300))
-
-    def score(count: int) -> Tensor:
-        place, rows = next(places), [0, 1] if count == 2 else [0]
-        return 9.0 * one_hot(torch.tensor([lines[row][place] for row in rows]), size)
-
-    decoder = SimpleNamespace(step=lambda tokens_R1, state: (score(len(tokens_R1))[:, None], {}))
-    state: Any = SimpleNamespace(select_utterances=lambda kept_B: None, select_beams=lambda kept_R: None)
-    rules: Any = SimpleNamespace(end=end, apply=lambda scores_RV, tokens_RU: scores_RV)
-    model: Any = SimpleNamespace(decoder=decoder)
-    begun = Beginning(state, score(2), torch.zeros(2), 200)
+    lines = [[6 + place % 3 for place in range(300)], [*range(6, 76), end]]
     if expected < 70:  # the other row continues alone
         lines[0], lines[1] = lines[1], lines[0]
-    found = sample(model, rules, begun, max_repeats=max_repeats)
-    assert sorted(len(tokens) for [(tokens, _)] in found) == sorted([expected, 70])
+    places = iter(range(300))
+
+    def step(tokens_R1: Tensor, state: Any) -> tuple[Tensor, dict[int, Tensor]]:
+        place, rows = next(places), [0, 1] if len(tokens_R1) == 2 else [0]
+        return 9.0 * one_hot(torch.tensor([lines[row][place] for row in rows]), size)[:, None], {}
+
+    decoder, model = system.model.decoder, system.model
+    state: Any = SimpleNamespace(select_utterances=lambda kept_B: None, select_beams=lambda kept_R: None)
+    monkeypatch.setattr(decoder, "step", step)
+    monkeypatch.setattr(decoder, "start", lambda *encoded: state)
+    monkeypatch.setattr(decoder, "max_tokens", 300)
+    monkeypatch.setattr(model, "limit_tokens", lambda lengths_B: torch.full_like(lengths_B, 200))
+    asked = EncodedAudio(model, encode(2), torch.full((2,), 20), rules=SearchRules(end=end))
+    found: list[list[Hypothesis]] = sample(asked, GREEDY, max_repeats=max_repeats)
+    assert sorted(len(text.tokens) for (text,) in found) == sorted([expected, 70])
 
 
 @given(
@@ -326,4 +358,7 @@ def test_no_speech_is_told_after_the_start(system: WhisperSystem) -> None:
     start_B1 = torch.full((3, 1), tokenizer.start)
     scores_B1V, _ = system.model.decoder(start_B1, encoded_BTD, torch.full((3,), 20))
     expected_B = scores_B1V[:, 0].softmax(-1)[:, tokenizer.no_speech]
-    torch.testing.assert_close(start(system, encoded_BTD)[2].no_speech_B, expected_B)
+    asked = ask(system, encoded_BTD, options={"prompt": "rain"})
+    torch.testing.assert_close(read_prompts(asked).no_speech_B, expected_B)
+    for found in (sample(asked, GREEDY), search_encoded(asked, DecodingConfig(beam=2))):
+        assert [own[0].no_speech for own in found] == pytest.approx(expected_B.tolist(), abs=1e-5)

@@ -23,7 +23,8 @@ from whisper_examples import SIZES, VOCABULARY, make_weights, refuse, write_hugg
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.files import find_family, find_network_problem
+from asr.families import find_family
+from asr.hub import find_network_problem
 from asr.whisper import find_files, load_whisper, rename_weights
 
 WEIGHTS = make_weights()
@@ -188,7 +189,7 @@ def test_what_is_no_model(
         raise LocalEntryNotFoundError("nothing") if local_files_only else OSError("no network")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    monkeypatch.setattr("asr.files.find_network_problem", lambda: "")
+    monkeypatch.setattr("asr.hub.find_network_problem", lambda: "")
     (tmp_path / "tiny.pt").write_bytes(b"PK\x03\x04")
     (tmp_path / "ggml.bin").write_bytes(b"lmgg")
     for name, message in (

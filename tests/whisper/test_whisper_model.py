@@ -102,7 +102,7 @@ def make_batch(*lengths: int) -> tuple[Tensor, Tensor, Tensor]:
 def test_encoder_and_decoder(lengths: tuple[int, ...]) -> None:
     """Each utterance of a batch as if it were alone, whatever stands in its padding."""
     features_BTF, lengths_B, tokens_BU = make_batch(*lengths)
-    encoded_BTD, steps_B, _ = MODEL.encode(features_BTF, lengths_B)
+    encoded_BTD, steps_B = MODEL.encode(features_BTF, lengths_B)
     scores_BUV, _ = MODEL.decoder(tokens_BU, encoded_BTD, steps_B)
     assert steps_B.tolist() == [(length + 1) // 2 for length in lengths]
     for row, length in enumerate(lengths):
@@ -138,12 +138,12 @@ def test_few_steps_of_silence() -> None:
 def test_windows_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU encodes no more at once than 30 seconds in all."""
     features_BTF, lengths_B, _ = make_batch(60, 31, 60)
-    encoded_BTD, steps_B, _ = MODEL.encode(features_BTF, lengths_B)
+    encoded_BTD, steps_B = MODEL.encode(features_BTF, lengths_B)
     calls = []
     whole = MODEL.encoder.forward
     monkeypatch.setattr(MODEL.encoder, "forward", lambda *part: calls.append(len(part[0])) or whole(*part))
     monkeypatch.setattr("asr.whisper.encoder_decoder.MAX_STEPS", 60)
-    found_BTD, found_B, _ = MODEL.encode(features_BTF, lengths_B)
+    found_BTD, found_B = MODEL.encode(features_BTF, lengths_B)
     assert calls == [2, 1] and torch.equal(found_B, steps_B)
     for row, length in enumerate(steps_B.tolist()):
         torch.testing.assert_close(found_BTD[row, :length], encoded_BTD[row, :length], atol=1e-5, rtol=1e-5)
@@ -165,7 +165,7 @@ def test_quantized(dtype: torch.dtype, has_amx: bool, monkeypatch: pytest.Monkey
     assert not linears and counts[Bf16Linear] == bf16
     assert counts[Int8Linear] == 4 * SIZES["n_audio_layer"] + 7 * SIZES["n_text_layer"] + 1 - bf16
     features_BTF, lengths_B, tokens_BU = make_batch(60, 60)
-    encoded_BTD, steps_B, _ = model.encode(features_BTF, lengths_B)
+    encoded_BTD, steps_B = model.encode(features_BTF, lengths_B)
     expected_BTD, *_ = MODEL.encode(features_BTF, lengths_B)
     assert encoded_BTD.dtype == torch.float32
     assert (encoded_BTD - expected_BTD).square().mean() < 0.05**2 * expected_BTD.var()
@@ -221,9 +221,7 @@ def test_windows_of_different_length_are_padded_to_be_decoded_together(
     for row, length in enumerate(lengths_B.tolist()):
         own = slice(row, row + 1)
         alone = system.encode(audio_BS[own, :length], lengths_B[own])
-        assert all(
-            torch.equal(ours, theirs) for ours, theirs in zip(alone, together.select([row]), strict=True)
-        )
+        assert all(torch.equal(ours, theirs[own]) for ours, theirs in zip(alone, together, strict=True))
         (bias_T,), (encoded_TD,) = alone.bias_BT, alone.encoded_BTD
         torch.testing.assert_close(bias_T.exp().sum(), torch.tensor(1500.0))
         features_BTF, _ = system.compute_features(audio_BS[own], lengths_B[own])

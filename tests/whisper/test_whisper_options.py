@@ -51,8 +51,8 @@ def test_options_of_theirs_become_settings(
     found = parse(words)
     assert found.format == ["srt", "vtt"]
     settings: Any = build_config(TranscriptionSettings, found.set)
-    assert (settings.whisper.samples, settings.precision) == (3, "float32")
-    assert settings.whisper.max_no_speech is None and settings.checks.min_log_probability == -0.5
+    assert (settings.decoding.samples, settings.precision) == (3, "float32")
+    assert settings.checks.max_no_speech is None and settings.checks.min_log_probability == -0.5
     for wrong in (["--best-of", "many"], ["--fp16", "perhaps"]):
         assert main(["transcribe", "a.wav", "--model", "whisper-base", *wrong]) == 2
         assert wrong[1] in capsys.readouterr().err
@@ -89,7 +89,7 @@ def test_every_option_of_theirs_is_known(name: str, value: str, capsys: pytest.C
 @pytest.mark.parametrize(
     ("option", "reason"),
     [
-        ("--temperature 0.5", "--set whisper.temperatures"),
+        ("--temperature 0.5", "--set decoding.temperatures"),
         ("--condition_on_previous_text True", "use --prompt"),
         ("--max_words_per_line 5", "--max-line-width"),
         ("--model_dir models", "--model"),
@@ -110,8 +110,8 @@ def test_their_temperatures() -> None:
         settings: Any = build_config(
             TranscriptionSettings, parse(f"--temperature_increment_on_fallback {step}").set
         )
-        assert settings.whisper.temperatures == pytest.approx(np.arange(0, 1 + 1e-6, float(step))[1:])
-    assert parse("--temperature_increment_on_fallback None").set == ["whisper.temperatures=[]"]
+        assert settings.decoding.temperatures == pytest.approx(np.arange(0, 1 + 1e-6, float(step))[1:])
+    assert parse("--temperature_increment_on_fallback None").set == ["decoding.temperatures=[]"]
 
 
 def test_underscores_are_dashes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -21,25 +21,26 @@ from whisper_systems import build_system
 from asr import cli
 from asr.audio import AudioSegment, Recording, SegmentationConfig, reading as audio
 from asr.cli.evaluation_job import is_english
-from asr.decoding import ChecksConfig, DecodingConfig
+from asr.decoding import ChecksConfig, DecodedUtterance, DecodingConfig, DecodingSetup
 from asr.errors import UserError
 from asr.models import Int8Linear, is_fast, is_int8_exact
 from asr.scale import STATE, OutputFolder
-from asr.transcription import Model, Request, load_transcriber
-from asr.transcripts import Segment, Transcript
-from asr.whisper import SILENCES, Silence, WhisperDecodingConfig, WhisperRecognizer
+from asr.transcription import Model, Recognizer, Request, load_recognizer
+from asr.transcripts import Transcript
+from asr.whisper import SILENCES, Silence, WhisperDecodingConfig, WhisperManners, load
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
 RATE = 16_000
 SHORT = SegmentationConfig(max_seconds=3.0)
-ENGLISH = WhisperDecodingConfig(language="en", temperatures=(), max_no_speech=None)
+ONCE = DecodingConfig(temperatures=())
+ENGLISH: dict[str, Any] = {"language": "en", "decoding": ONCE}
 
 
 @pytest.fixture(scope="module")
-def recognizer() -> WhisperRecognizer:
+def recognizer() -> Recognizer:
     system = build_system(True, window_steps=200)  # of four seconds
-    return WhisperRecognizer(system, "cpu", segmentation=SHORT, checks=ChecksConfig.off())
+    return load(system, "cpu", segmentation=SHORT, checks=ChecksConfig.off())
 
 
 @pytest.fixture(scope="module")
@@ -50,24 +51,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def read(
-    recognizer: WhisperRecognizer, files: list[Path], batch_size: int, config: WhisperDecodingConfig
-) -> list[Transcript]:
-    results = [
-        result
-        for _, result in Model(recognizer).transcribe_files(files, batch_size=batch_size, decoding=config)
-    ]
+def read(recognizer: Recognizer, files: list[Path], batch_size: int, **options: Any) -> list[Transcript]:
+    found = Model(recognizer).transcribe_files(files, batch_size=batch_size, **options)
+    results = [result for _, result in found]
     assert all(isinstance(result, Transcript) for result in results)
     return results  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("changed", [{"language": None}, {"beam": 2}], ids=["language told", "beam"])
-def test_company_changes_nothing(
-    recognizer: WhisperRecognizer, files: list[Path], changed: dict[str, Any]
-) -> None:
-    config = ENGLISH.model_copy(update=changed)
-    alone = [read(recognizer, [path], 1, config)[0] for path in files]
-    together = read(recognizer, files, 4, config)
+def test_company_changes_nothing(recognizer: Recognizer, files: list[Path], changed: dict[str, Any]) -> None:
+    options = ENGLISH | changed
+    alone = [read(recognizer, [path], 1, **options)[0] for path in files]
+    together = read(recognizer, files, 4, **options)
     assert any(transcript.text for transcript in alone)
     for one, other, path in zip(alone, together, files, strict=True):
         assert one.text == other.text and one.language == other.language
@@ -80,39 +75,39 @@ def test_company_changes_nothing(
 
 
 @torch.inference_mode()
-def test_a_segment_has_the_scores_of_its_window(recognizer: WhisperRecognizer, files: list[Path]) -> None:
+def test_a_segment_has_the_scores_of_its_window(recognizer: Recognizer, files: list[Path]) -> None:
     """Equal to those of the window, which the decoder is asked for once more here."""
-    config = ENGLISH.model_copy(update={"language": None})
-    transcript = Model(recognizer).transcribe(files[1], decoding=config)
+    transcript = Model(recognizer).transcribe(files[1], decoding=ONCE)
     (segment, *_), tokenizer = transcript.segments, recognizer.tokenizer
-    place = AudioSegment(0.0, audio.read(files[1], RATE), RATE)
-    asked = recognizer.encode([place], config)
-    state = recognizer.model.decoder.start(*asked.audio)
+    place, decoder = AudioSegment(0.0, audio.read(files[1], RATE), RATE), recognizer.decoder
+    setup = DecodingSetup(DecodingConfig(beam=1, temperatures=()))
+    asked = decoder.introduce(decoder.encode([place.audio_S]), [place], setup)
+    state = recognizer.model.decoder.start(asked.encoded_BTD, asked.lengths_B, asked.bias_BT)
     scores_V = recognizer.model.decoder.step(torch.tensor([[tokenizer.start]]), state)[0][0, -1]
     languages = scores_V[list(tokenizer.languages.values())].softmax(-1)
     assert transcript.language_probability == pytest.approx(float(languages.max()), abs=1e-5)
     no_speech = float(scores_V.softmax(-1)[tokenizer.no_speech])
     assert segment.no_speech_probability == pytest.approx(no_speech, abs=1e-5)
-    (text,) = recognizer.decode(asked, config)
+    (text,) = decoder.decode(asked, setup)
     assert segment.average_log_probability == pytest.approx(text.average_log_probability, abs=1e-4)
     assert segment.average_log_probability < 0 and segment.temperature == 0.0
     shown = [token for one in transcript.segments for token in one.tokens]
     assert tokenizer.decode(shown).split() == transcript.text.split()
-    told = Model(recognizer).transcribe(files[1], decoding=ENGLISH)
+    told = Model(recognizer).transcribe(files[1], **ENGLISH)
     assert told.language_probability is None
 
 
 def test_tokens_of_time_are_no_words(
-    recognizer: WhisperRecognizer, files: list[Path], monkeypatch: pytest.MonkeyPatch
+    recognizer: Recognizer, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model may write them where it was not asked to, as nothing forbids them there."""
     tokenizer = recognizer.system.tokenizer
     text, time = tokenizer.encode(" a b"), tokenizer.first_time
     found = []
     for tokens in (text, [time, *text, time + 20]):
-        reading = Segment(0, 0, "a b", decoding="greedy", language="en", tokens=tuple(tokens))
-        monkeypatch.setattr(recognizer, "decode", lambda *_, reading=reading: [reading])
-        found.append(Model(recognizer).transcribe(files[1], decoding=ENGLISH))
+        decoded = DecodedUtterance(tuple(tokens), "greedy")
+        monkeypatch.setattr(recognizer.decoder, "decode", lambda *_, decoded=decoded: [decoded])
+        found.append(Model(recognizer).transcribe(files[1], **ENGLISH))
     assert [word.text for word in found[0].words] == ["a", "b"]
     assert found[1].words == found[0].words
 
@@ -121,7 +116,7 @@ def test_what_whisper_has_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch)
     system = build_system(False, window_steps=1500)
 
     def lengths(**given: Any) -> tuple[float, float, float]:
-        config = WhisperRecognizer(system, "cpu", segmentation=SegmentationConfig(**given)).segmentation
+        config = load(system, "cpu", segmentation=SegmentationConfig(**given)).segmentation
         return config.max_seconds, config.min_share, config.with_rules().max_pause_seconds
 
     assert lengths() == lengths(method="none") == (28.0, 15 / 28, 3.0)
@@ -132,88 +127,86 @@ def test_what_whisper_has_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_words_are_timed_where_they_are_needed(
-    recognizer: WhisperRecognizer, files: list[Path], monkeypatch: pytest.MonkeyPatch
+    recognizer: Recognizer, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without times the text is the same; segments that overlap have them anyway, to be joined."""
-    timed, time = list[int](), recognizer.time
+    timed, time = list[int](), recognizer.decoder.time_words
     monkeypatch.setattr(
-        recognizer, "time", lambda *given: timed.append(sum(map(bool, given[2]))) or time(*given)
+        recognizer.decoder, "time_words", lambda *given: timed.append(len(given[2])) or time(*given)
     )
     texts, counts = [], []
     for words in True, False:
         timed.clear()
         noise_S = np.random.default_rng(0).normal(0, 0.3, 7 * RATE).astype(np.float32)  # without a pause
         given = [(files[-1], None), (noise_S, RATE)]
-        found = [Model(recognizer).transcribe(*one, decoding=ENGLISH, words=words) for one in given]
+        found = [Model(recognizer).transcribe(*one, **ENGLISH, words=words) for one in given]
         texts.append([one.text for one in found])
         counts.append(sum(timed))
     assert texts[0] == texts[1] and counts[0] > counts[1] > 0
 
 
 def test_one_language_for_a_recording(
-    recognizer: WhisperRecognizer, files: list[Path], monkeypatch: pytest.MonkeyPatch
+    recognizer: Recognizer, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That of its first speech, as long as a window; segments alone would be in several."""
     seen: list[tuple[Any, str]] = []
-    encode = WhisperRecognizer.encode
+    introduce = WhisperManners.introduce
 
-    def spy(self: WhisperRecognizer, segments: Any, config: Any) -> Any:
-        asked = encode(self, segments, config)
+    def spy(self: WhisperManners, encoded: Any, segments: Any, setup: Any) -> Any:
+        asked = introduce(self, encoded, segments, setup)
         languages = (language for language, _ in asked.languages)
         seen.extend(zip((segment.recording.path for segment in segments), languages, strict=True))
         return asked
 
-    monkeypatch.setattr(WhisperRecognizer, "encode", spy)
-    found = read(recognizer, files, 3, ENGLISH.model_copy(update={"language": None}))
+    monkeypatch.setattr(WhisperManners, "introduce", spy)
+    found = read(recognizer, files, 3, decoding=ONCE)
     assert len(seen) > len({path for path, _ in seen}) == len(set(seen))
     spoken = {transcript.audio: transcript.language for transcript in found if transcript.language}
     assert spoken == {str(path): language for path, language in seen}
 
 
-def test_python_interface(recognizer: WhisperRecognizer, files: list[Path], tmp_path: Path) -> None:
+def test_python_interface(recognizer: Recognizer, files: list[Path], tmp_path: Path) -> None:
     samples_S = audio.read(files[3], RATE)
-    from_array = Model(recognizer).transcribe(samples_S, RATE, decoding=ENGLISH)
-    from_file = Model(recognizer).transcribe(files[3], decoding=ENGLISH)
+    from_array = Model(recognizer).transcribe(samples_S, RATE, **ENGLISH)
+    from_file = Model(recognizer).transcribe(files[3], **ENGLISH)
     assert from_array == dataclasses.replace(from_file, id="", audio="")
-    model, like = Model(recognizer), ENGLISH.model_copy(update={"beam": 2})
-    assert model.transcribe(files[3], language="English", beam=2, decoding=ENGLISH) == model.transcribe(
-        files[3], decoding=like
-    )
+    model, like = Model(recognizer), ONCE.model_copy(update={"beam": 2})
+    given = {"language": "English", "beam": 2, "decoding": ONCE}
+    assert model.transcribe(files[3], **given) == model.transcribe(files[3], language="en", decoding=like)
     assert repr(model).startswith("Model(whisper ") and repr(model).endswith(" on cpu)")
     wrong: Any
-    supported = (
-        "Whisper models do not support this option. They support language, task, prompt, hotwords, beam"
-    )
+    (words := tmp_path / "words.txt").write_text("the rain")
     for path, wrong, message in (
-        (files[0], {"decoding": DecodingConfig(beam=3)}, f"decoding: {supported}"),
-        (files[0], {"decoding": "ctc"}, f"decoding: {supported}"),
-        (files[0], {"lexicon": "words.txt"}, f"lexicon: {supported}"),
+        (files[0], {"decoding": "joint"}, "decoding method joint needs a CTC head; use attention"),
+        (files[0], {"decoding": DecodingConfig(speeds=(0.9,))}, "Whisper models decode at speed 1 alone"),
+        (files[0], {"lexicon": str(words)}, "a lexicon needs a tokenizer of characters or phones"),
+        (files[0], {"voice": "loud"}, "Whisper models do not support this option. They support beam"),
         (files[0], {"language": "yue"}, "language yue has no token"),
         (files[0], {"language": "klingon"}, "not a language of Whisper"),
-        (files[0], {"hotwords": 3}, "whisper.hotwords = 3: expected"),
-        (tmp_path / "no.wav", {"decoding": ENGLISH}, r"no\.wav"),
+        (files[0], {"hotwords": 3}, "decoding.hotwords = 3: expected"),
+        (tmp_path / "no.wav", {"decoding": ONCE}, r"no\.wav"),
     ):
         with pytest.raises(UserError, match=message):
             Model(recognizer).transcribe(path, **wrong)
 
 
-def test_languages_without_spaces_join_without(recognizer: WhisperRecognizer, files: list[Path]) -> None:
-    (found,) = read(recognizer, files[-1:], 4, ENGLISH.model_copy(update={"language": "ja"}))
+def test_languages_without_spaces_join_without(recognizer: Recognizer, files: list[Path]) -> None:
+    (found,) = read(recognizer, files[-1:], 4, **(ENGLISH | {"language": "ja"}))
     assert found.separator == "" and len(found.segments) > 1
     assert found.text == "".join(segment.text for segment in found.segments)
 
 
 def test_an_interrupted_recording_goes_on_where_it_stopped(
-    recognizer: WhisperRecognizer, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recognizer: Recognizer, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = ENGLISH.model_copy(update={"language": None})
-    (expected,) = read(recognizer, files[-1:], 1, config)
+    (expected,) = read(recognizer, files[-1:], 1, decoding=ONCE)
 
     def transcribe() -> object:
-        request = Request(batch_size=1, options=config, journal=OutputFolder(tmp_path / "out", ["txt"], {}))
+        decoding = DecodingConfig(beam=1, temperatures=())
+        request = Request(decoding, batch_size=1, journal=OutputFolder(tmp_path / "out", ["txt"], {}))
         return list(recognizer.transcribe_events([Recording(files[-1])], request))[-1][1]
 
-    decode, decoded = recognizer.decode, list[int]()
+    decode, decoded = recognizer.decoder.decode, list[int]()
 
     def interrupt(*given: Any) -> Any:
         if len(decoded) > 1:
@@ -221,20 +214,20 @@ def test_an_interrupted_recording_goes_on_where_it_stopped(
         decoded.append(1)
         return decode(*given)
 
-    monkeypatch.setattr(recognizer, "decode", interrupt)
+    monkeypatch.setattr(recognizer.decoder, "decode", interrupt)
     with pytest.raises(KeyboardInterrupt):
         transcribe()
     with pytest.raises(KeyboardInterrupt):
         transcribe()
     (log,) = (tmp_path / "out" / STATE).iterdir()
     assert len(log.read_text().splitlines()) == 3, "what it depends on, and two segments"
-    monkeypatch.setattr(recognizer, "decode", decode)
+    monkeypatch.setattr(recognizer.decoder, "decode", decode)
     assert transcribe() == expected
 
 
 # --- commands -------------------------------------------------------------------------------------
 
-FAST = ["--set=whisper.temperatures=[]", "--set=whisper.max_no_speech=null"]
+FAST = ["--set=decoding.temperatures=[]", "--set=checks.max_no_speech=null"]
 Call = Callable[..., tuple[int, str, str]]
 
 
@@ -279,42 +272,39 @@ def test_what_whisper_takes(models: dict[str, str], call: Call, monkeypatch: pyt
     Path("words.txt").write_text("the rain\n")
     for options, message in (
         (["--language", "de"], "English only"),
-        (
-            ["--decoding", "attention"],
-            "--decoding: Whisper models do not support this option. They support --l",
-        ),
-        (["--set", "decoding.nbest=2"], "are for models trained here"),
-        (["--lexicon", "words.txt"], "--lexicon"),
+        (["--decoding", "ctc_beam"], "decoding method ctc_beam needs a CTC head; use attention"),
+        (["--set", "decoding.speeds=[0.9]"], "Whisper models decode at speed 1 alone"),
+        (["--lexicon", "words.txt"], "a lexicon needs a tokenizer of characters or phones and a space"),
         (["--task", "translate"], "task translate"),
     ):
         status, _, errors = call(*command, *options)
         assert status == 2 and message in errors
-    asked: list[WhisperDecodingConfig] = []
-    decode = WhisperRecognizer.decode
+    asked: list[DecodingSetup] = []
+    decode = WhisperManners.decode
 
-    def note(self: WhisperRecognizer, part: Any, config: WhisperDecodingConfig) -> Any:
-        asked.append(config)
-        return decode(self, part, config)
+    def note(self: WhisperManners, part: Any, setup: DecodingSetup) -> Any:
+        asked.append(setup)
+        return decode(self, part, setup)
 
-    monkeypatch.setattr(WhisperRecognizer, "decode", note)
+    monkeypatch.setattr(WhisperManners, "decode", note)
     options = ["--hotwords", "A: 1, B,", "--beam", "2", "--initial_prompt", "C: 1, 2"]
     assert call(*command, *options)[0] == 0
-    assert (asked[0].hotwords, asked[0].beam) == (("A: 1", "B"), 2)
-    assert asked[0].prompt == "C: 1, 2"
+    assert (asked[0].config.hotwords, asked[0].config.beam) == (("A: 1", "B"), 2)
+    assert asked[0].options == WhisperDecodingConfig(prompt="C: 1, 2")
 
 
 @pytest.mark.skipif(not is_int8_exact(), reason="this processor has no instructions for 8 bits")
 def test_eight_bits(files: list[Path], models: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The text of a recording is its own in any company, and the weights say whether there are eight bits."""
     system = build_system(True, window_steps=200)
-    quantized = WhisperRecognizer(system, "cpu", "int8", segmentation=SHORT, checks=ChecksConfig.off())
-    together = read(quantized, files, 4, ENGLISH)
+    quantized = load(system, "cpu", "int8", segmentation=SHORT, checks=ChecksConfig.off())
+    together = read(quantized, files, 4, **ENGLISH)
     assert any(transcript.text for transcript in together)
     for transcript, path in zip(together, files, strict=True):
-        assert transcript.text == read(quantized, [path], 1, ENGLISH)[0].text
+        assert transcript.text == read(quantized, [path], 1, **ENGLISH)[0].text
 
     def has_int8(precision: Any) -> bool:
-        loaded: Any = load_transcriber(models["first"], "cpu", precision)
+        loaded: Any = load_recognizer(models["first"], "cpu", precision)
         return isinstance(loaded.model.decoder.output, Int8Linear)
 
     assert has_int8("int8") and not has_int8("float32")
@@ -354,17 +344,13 @@ def test_a_folder_is_of_one_arithmetic(
 
 @pytest.mark.parametrize("language", ["en", "de"])
 def test_the_detected_language_decides_on_the_rules(
-    language: str,
-    models: dict[str, str],
-    recognizer: WhisperRecognizer,
-    call: Call,
-    monkeypatch: pytest.MonkeyPatch,
+    language: str, models: dict[str, str], recognizer: Recognizer, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one of most utterances that have none of their own, and the first line says so."""
     detected = iter([language, "fr", language])
     monkeypatch.setattr(
-        "asr.whisper.whisper_recognizer.detect_languages",
-        lambda model, tokenizer, audio: [(next(detected, "ja"), 0.9) for _ in audio.lengths_B],
+        "asr.whisper.manners.detect_languages",
+        lambda encoded, tokenizer: [(next(detected, "ja"), 0.9) for _ in encoded.lengths_B],
     )
     monkeypatch.setattr("asr.whisper.load", lambda *_: recognizer)
     row = {"audio": "a.wav", "duration": 1.0, "text": "C Z EIGHT"}
@@ -402,7 +388,7 @@ def test_evaluate_command(models: dict[str, str], call: Call) -> None:
     assert reference == "it's twenty प्रेम (u2)\nc z 8 (u1)\n", "vowel signs stay"
     for options, message in (
         (["--set", "whisper.language=de"], "English only"),
-        (["--decoding", "joint"], "--decoding: Whisper models do not support"),
+        (["--decoding", "joint"], "decoding method joint needs a CTC head; use attention"),
     ):
         status, _, errors = call(*command, *options)
         assert status == 2 and message in errors

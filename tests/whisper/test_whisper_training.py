@@ -21,7 +21,7 @@ from whisper_examples import SIZES, VOCABULARY, make_weights, write_huggingface
 from asr.cli import main
 from asr.decoding import DecodingConfig, pad_tokens
 from asr.errors import UserError
-from asr.files import find_checkpoints, find_family
+from asr.families import find_checkpoints, find_family
 from asr.models import LowRankLinear, SpeechModel
 from asr.recipe import build_tasks, read_record, run_recipe
 from asr.system import RunConfig, load_any_system, load_system
@@ -285,7 +285,7 @@ def test_a_fine_tuned_whisper_is_a_whisper(
     recording = str(tones / json.loads((tones / "dev.jsonl").read_text().splitlines()[0])["audio"])
     command = ["transcribe", recording, "--model", config.output_dir, "--format", "json"]
     capsys.readouterr()
-    options = ["--language", "en", "--hotwords", "the rain, six", "--set", "whisper.samples=1"]
+    options = ["--language", "en", "--hotwords", "the rain, six", "--set", "decoding.samples=1"]
     assert main([*command, *options]) == 0
     assert json.loads(capsys.readouterr().out)[0]["language"] == "en"
     assert main([*command, "--language", "de"]) == 2

@@ -11,9 +11,8 @@ from hypothesis import given, settings, strategies as st
 from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
-from asr.decoding import warp_batch
+from asr.decoding import EncodedAudio, warp_batch
 from asr.whisper import (
-    EncodedSteps,
     WhisperSizes,
     WhisperTokenizer,
     align_tokens,
@@ -74,16 +73,19 @@ def test_tokens_have_the_same_times_and_probabilities_in_any_company() -> None:
     system = build_system(True)
     tokenizer, steps = system.tokenizer, [20, 12, 5]
     encoded_BTD = torch.randn(3, 20, 32, generator=torch.Generator().manual_seed(1))
-    audio, prompt = EncodedSteps(encoded_BTD, torch.full((3,), 20)), tokenizer.prompt("en")
+    prompt, lengths_B = tokenizer.prompt("en"), torch.full((3,), 20)
+    encoded = EncodedAudio(system.model, encoded_BTD, lengths_B)
     texts = [tokenizer.encode(text) for text in (" the rain in spain", " the", " plain on the sun again")]
-    together = align_tokens(system.model, tokenizer, audio, steps, [prompt] * 3, texts)
+    together = align_tokens(encoded, tokenizer, steps, [prompt] * 3, texts)
     for row, (ids, firsts, found) in enumerate(zip(texts, *together, strict=True)):
-        part = audio.select([row])
-        alone = align_tokens(system.model, tokenizer, part, steps[row : row + 1], [prompt], [ids])
+        part = encoded.select(torch.tensor([row]))
+        alone = align_tokens(part, tokenizer, steps[row : row + 1], [prompt], [ids])
         assert alone[0] == [firsts]
         assert len(firsts) == len(ids) + 1 and firsts == sorted(firsts)
         assert firsts[0] == 0 and firsts[-1] < steps[row]
-        scores_NV = system.model.decoder(torch.tensor([[*prompt, *ids]]), *part[:2])[0][0, 3:-1]
+        scores_NV = system.model.decoder(torch.tensor([[*prompt, *ids]]), part.encoded_BTD, part.lengths_B)[
+            0
+        ][0, 3:-1]
         expected = scores_NV[:, : tokenizer.end].softmax(-1)[range(len(ids)), ids]
         np.testing.assert_allclose(alone[1][0], found, rtol=1e-3)
         np.testing.assert_allclose(found, expected, rtol=1e-3)

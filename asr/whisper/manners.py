@@ -1,0 +1,252 @@
+"""Windows of Whisper and their silence, prompts, languages, forbidden tokens, and times of words."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asr.audio.segmentation import AudioSegment, SegmentationConfig
+from asr.config import Precision
+from asr.decoding.decode import Attempt, DecodingSetup, SegmentPlan, SpeechDecoder, compute_type, pad_audio
+from asr.decoding.fusion import Renumbered
+from asr.decoding.greedy import read_prompts
+from asr.decoding.hypothesis import EncodedAudio, FusionModel, Language, SearchRules
+from asr.errors import UserError
+from asr.models import SpeechModel
+from asr.text.tokenizer import SPECIAL_TOKENS, Tokenizer
+from asr.transcripts.transcript import Word
+from asr.whisper.encoder_decoder import EncodedSteps, Whisper, WhisperSystem
+from asr.whisper.family import WhisperDecodingConfig
+from asr.whisper.whisper_tokenizer import WhisperTokenizer, name_tokens, order_tokens
+from asr.whisper.words import SECONDS_PER_STEP, WITHOUT_SPACES, align_tokens, split_words, time_words
+
+# B segments, R rows of a search, V vocabulary, P tokens of the prompt
+
+OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is detected
+# A segment that is padded to 30 s should hold as much speech as fits in. Without padding, long segments cost
+# more: attention grows by the square of the length. Neither applies if lengths are set.
+MAX_PADDED, MAX_UNPADDED, MIN_SHARE = 28.0, 20.0, 15 / 28
+MAX_PAUSE_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class OpenedSegment(AudioSegment):
+    """A segment, with the first speech of its recording, and its language in a list once it is known."""
+
+    opening: AudioSegment | None = None
+    known: list[Language] | None = None
+
+
+@dataclass(frozen=True)
+class WhisperRules(SearchRules):
+    """The ids of Whisper, and the tokens that may not come next."""
+
+    never: Tensor = field(kw_only=True)
+    not_first: Tensor = field(kw_only=True)
+
+    @classmethod
+    def of(cls, tokenizer: WhisperTokenizer, device: torch.device) -> WhisperRules:
+        return cls(
+            start=tokenizer.start,
+            end=tokenizer.end,
+            first=0,
+            no_speech=tokenizer.no_speech,
+            by_mean=True,
+            notes_attention=False,
+            never=torch.tensor(tokenizer.suppressed, device=device),
+            not_first=torch.tensor([*tokenizer.encode(" "), tokenizer.end], device=device),
+        )
+
+    def forbid(self, scores_RV: Tensor, num_tokens: int) -> Tensor:
+        scores_RV = scores_RV.index_fill(1, self.never, -torch.inf)
+        if num_tokens == 0:
+            scores_RV.index_fill_(1, self.not_first, -torch.inf)
+        return scores_RV
+
+    def spoken(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        return tuple(token for token in tokens if token < self.end)
+
+
+class WhisperManners(SpeechDecoder):
+    """Windows of a Whisper model, whose system is a `WhisperSystem`."""
+
+    prefers_int8 = draws = True
+
+    def __init__(self, system: WhisperSystem, *given: Any) -> None:
+        super().__init__(system, *given)
+        self.rules = WhisperRules.of(system.tokenizer, self.device)
+        self.language = system.language if system.tokenizer.is_multilingual else "en"
+
+    @staticmethod
+    def set_precision(model: SpeechModel, precision: Precision) -> None:
+        if precision.startswith("int8"):
+            cast(Whisper, model).quantize(torch.bfloat16 if precision == "int8_bf16" else torch.float32)
+        else:
+            model.float()
+
+    def check(self, setup: DecodingSetup) -> None:
+        super().check(setup)
+        if setup.config.speeds != (1.0,):
+            raise UserError("decoding.speeds: Whisper models decode at speed 1 alone; leave it out")
+        options = _options(setup)
+        self.tokenizer.prompt(options.language or "en", options.task)
+        encode_context(self.tokenizer, setup, self.system.sizes.max_tokens)
+
+    def plan_segments(self, segmentation: SegmentationConfig, longest: float | None) -> SegmentPlan:
+        """Silence misleads it as much in an utterance as in a file, so both are cut."""
+        longest = MAX_PADDED if self.system.silence.stride is None else MAX_UNPADDED
+        lengths = {"max_seconds": longest, "min_share": MIN_SHARE}
+        lengths = {} if lengths.keys() & segmentation.model_fields_set else lengths
+        segmentation = segmentation.with_rules(max_pause_seconds=MAX_PAUSE_SECONDS, **lengths)
+        return SegmentPlan(segmentation.limited(self.system.uncut_samples / self.sample_rate))
+
+    def write(self, text: str) -> list[int]:
+        return self.tokenizer.encode(f" {text.strip()}")
+
+    @property
+    def space(self) -> int | None:
+        return None
+
+    @functools.cached_property
+    def fusion_tokenizer(self) -> Tokenizer:
+        """The tokens of a run, which are the same by other ids."""
+        return Tokenizer("whisper", SPECIAL_TOKENS + name_tokens(self.tokenizer))
+
+    def renumber(self, model: FusionModel) -> FusionModel:
+        return Renumbered(model, torch.tensor(order_tokens(self.tokenizer)).argsort())
+
+    # --- windows ----------------------------------------------------------------------------------
+
+    def padded_length(self, num_samples: int) -> int:
+        return self.system.count_padded_samples(num_samples)
+
+    @torch.inference_mode()
+    def encode(self, audio: Sequence[np.ndarray], speed: float = 1.0) -> EncodedAudio:
+        with compute_type(self.device, self.dtype):
+            return self._pack(self.system.encode(*pad_audio(audio, self.device)))
+
+    def _pack(self, steps: EncodedSteps) -> EncodedAudio:
+        return EncodedAudio(self.model, *steps, rules=self.rules)
+
+    def prepare(self, pieces: Iterator[Any], setup: DecodingSetup) -> Iterator[Any]:
+        """Give each segment the first speech of its recording, where the language is to be detected."""
+        if (_options(setup).language or self.language) is not None:
+            yield from pieces
+            return
+        held: list[AudioSegment] = []
+        opening: AudioSegment | None = None
+        known: list[Language] = []
+        for piece in pieces:
+            is_end = not isinstance(piece, AudioSegment)
+            if not is_end:
+                held.append(piece)
+            seconds = sum(len(one.audio_S) for one in held) / self.sample_rate
+            if opening is None and held and (is_end or seconds >= OPENING_SECONDS):
+                opening, known = held[0], []
+                if len(held) > 1:
+                    audio_S = np.concatenate([one.audio_S for one in held])[: self.system.uncut_samples]
+                    opening = replace(opening, audio_S=audio_S)
+            if opening is not None:
+                yield from (OpenedSegment(**vars(one), opening=opening, known=known) for one in held)
+                held = []
+            if is_end:
+                opening = None
+                yield piece
+
+    # --- languages and prompts --------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def introduce(
+        self, encoded: EncodedAudio, segments: Sequence[AudioSegment], setup: DecodingSetup
+    ) -> EncodedAudio:
+        options = _options(setup)
+        languages: tuple[Language, ...] = ((options.language or self.language or "", None),) * len(segments)
+        if languages[:1] == (("", None),):
+            with compute_type(self.device, self.dtype):
+                own = detect_languages(encoded, self.tokenizer)
+                languages = tuple(map(self._find_language, segments, own))
+        context = encode_context(self.tokenizer, setup, self.system.sizes.max_tokens)
+        before = [self.tokenizer.start_of_previous, *context] if context else []
+        prompts = [[*before, *self.tokenizer.prompt(language, options.task)] for language, _ in languages]
+        return replace(encoded, languages=languages, prompts_BP=torch.tensor(prompts, device=self.device))
+
+    def _find_language(self, segment: AudioSegment, own: Language) -> Language:
+        """Language of a segment's recording; of live speech, which has no opening, its own."""
+        if not isinstance(segment, OpenedSegment) or segment.opening is None or segment.known is None:
+            return own
+        if not segment.known and segment.opening.audio_S is segment.audio_S:
+            segment.known.append(own)
+        elif not segment.known:
+            opening = self.encode([segment.opening.audio_S])
+            segment.known.extend(detect_languages(opening, self.tokenizer))
+        return segment.known[0]
+
+    # --- texts ------------------------------------------------------------------------------------
+
+    def name_method(self, attempt: Attempt) -> str:
+        if attempt.temperature:
+            return "sampling"
+        return "greedy" if attempt.config.beam == 1 else "beam"
+
+    def spell(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.decode(tokens).strip()
+
+    def separator_in(self, language: str | None) -> str:
+        return "" if language in WITHOUT_SPACES else " "
+
+    def time_words(
+        self,
+        encoded: EncodedAudio,
+        audio: Sequence[np.ndarray],
+        texts: Sequence[Sequence[int]],
+        setup: DecodingSetup,
+        by_ctc: bool | None = None,
+    ) -> list[list[Word]]:
+        task = _options(setup).task
+        prompts = [self.tokenizer.prompt(language, task) for language, _ in encoded.languages]
+        num_steps = [int(len(audio_S) / (SECONDS_PER_STEP * self.sample_rate)) for audio_S in audio]
+        with compute_type(self.device, self.dtype):
+            aligned = align_tokens(encoded, self.tokenizer, num_steps, prompts, texts)
+        return [
+            time_words(split_words(self.tokenizer, tokens, language), firsts, probabilities)
+            for tokens, (language, _), firsts, probabilities in zip(
+                texts, encoded.languages, *aligned, strict=True
+            )
+        ]
+
+
+def detect_languages(encoded: EncodedAudio, tokenizer: WhisperTokenizer) -> list[Language]:
+    """The code of the likeliest language of each window, and its probability among the languages.
+
+    English, for certain, of a model that knows no other.
+    """
+    if not tokenizer.is_multilingual:
+        return [("en", 1.0)] * len(encoded.lengths_B)
+    scores_BV = read_prompts(replace(encoded, prompts_BP=None)).scores_BV
+    codes, ids = zip(*tokenizer.languages.items(), strict=True)
+    best_B, places_B = scores_BV[:, list(ids)].softmax(-1).max(-1)
+    return [(codes[place], best) for place, best in zip(places_B.tolist(), best_B.tolist(), strict=True)]
+
+
+def encode_context(tokenizer: WhisperTokenizer, setup: DecodingSetup, max_tokens: int) -> list[int]:
+    """Hotwords and prompt, refused where the model cannot read them all: the other half is for the text."""
+    texts, room = (", ".join(setup.config.hotwords), _options(setup).prompt), max_tokens // 2 - 1
+    words, prompt = (tokenizer.encode(f" {text.strip()}") if text else [] for text in texts)
+    if len(words) + len(prompt) > room:
+        raise UserError(
+            f"decoding.hotwords have {len(words)} tokens and whisper.prompt has {len(prompt)}, but this "
+            f"model reads {room} in all; shorten them"
+        )
+    return words + prompt
+
+
+def _options(setup: DecodingSetup) -> WhisperDecodingConfig:
+    options = setup.options or WhisperDecodingConfig()
+    assert isinstance(options, WhisperDecodingConfig), f"expected a WhisperDecodingConfig, not {options}"
+    return options
