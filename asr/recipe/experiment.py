@@ -261,22 +261,13 @@ def load_conf(conf: SystemConf, overrides: Sequence[str] = ()) -> RunConfig:
 
 def _move_paths(experiment: Experiment, config: RunConfig) -> Iterator[str]:
     """Override the paths in data/NAME and runs/NAME, which may be elsewhere."""
-    places = {
-        f"data/{experiment.recipe.name}": experiment.data_dir,
-        f"runs/{experiment.recipe.name}": experiment.runs_dir,
-    }
-
-    def move(text: str) -> str:
-        for place, folder in places.items():
-            if text.startswith(f"{place}/"):
-                return str(folder / text.removeprefix(f"{place}/"))
-        return text
-
+    folders = {"data": experiment.data_dir, "runs": experiment.runs_dir}
+    place = re.compile(rf'"(data|runs)/{re.escape(experiment.recipe.name)}/')
     for key, value, _ in describe_config(config):
-        paths = [value] if isinstance(value, str) else list(value) if isinstance(value, tuple) else []
-        moved = [move(path) if isinstance(path, str) else path for path in paths]
-        if moved != paths:
-            yield f"{key}={json.dumps(moved[0] if isinstance(value, str) else moved)}"
+        written = json.dumps(value, default=str) if isinstance(value, str | tuple) else ""
+        moved = place.sub(lambda found: json.dumps(f"{folders[found[1]]}/")[:-1], written)
+        if moved != written:
+            yield f"{key}={moved}"
 
 
 def _sort_by_need(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
