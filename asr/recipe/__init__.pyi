@@ -70,7 +70,6 @@ from .report import (
     SMOKE_WARNING as SMOKE_WARNING,
     choose_method as choose_method,
     describe_experiment as describe_experiment,
-    draw_text as draw_text,
     format_page as format_page,
     list_warnings as list_warnings,
     tabulate_comparisons as tabulate_comparisons,

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from asr.audio.segmentation import AudioSegment, Recording, read_recording
-from asr.data.manifest import read_manifest
 from asr.errors import UserError
-from asr.evaluation.attention_pictures import draw_segment
-from asr.evaluation.plots import draw_learning_curve
-from asr.families import find_model
 from asr.recipe.evaluation import RESULTS, TABLE, Record, collect_texts, score_runs, write_table
 from asr.recipe.experiment import Experiment, PlannedRun, read_record, write_record
 from asr.scoring.counting import describe_choice
 from asr.scoring.result import Rows, markdown_table, percent, show_interval
-from asr.system.run_config import load_system
-from asr.text.normalization import normalize
 from asr.train.monitor import read_log
-from asr.transcription.transcribe import Recognizer
-
-logger = logging.getLogger(__name__)
 
 
 def choose_method(run: dict[str, Any], methods: Sequence[str]) -> dict[str, Any]:
@@ -76,44 +62,8 @@ def make_report(experiment: Experiment, runs: Sequence[PlannedRun]) -> None:
     }
     write_record(folder / RESULTS, results)
     confs = {run.conf.variant or run.system: os.path.relpath(run.conf.path, folder) for run in runs}
-    page = format_page(results, confs, draw_pictures(experiment, runs, results))
+    page = format_page(results, confs)
     (folder / PAGE).write_text(page, encoding="utf-8")
-
-
-def draw_pictures(experiment: Experiment, runs: Sequence[PlannedRun], results: Record) -> dict[str, str]:
-    """Draw how WER on dev fell, and attention to an utterance of dev; return what each file shows."""
-    folder, pictures = experiment.report_dir, {}
-    firsts = {run["variant"]: run for run in reversed(results["runs"])}  # of each system
-    curves = {
-        name: [(int(step), rate) for step, rate in firsts[name]["dev_curve"].items()]
-        for name in reversed(firsts)
-        if firsts[name]["dev_curve"]
-    }
-    if curves:
-        draw_learning_curve(folder / "curves.png", {"wer": curves})
-        pictures["curves.png"] = "WER on dev by update, of the first run of each system."
-    ordered = sorted(read_manifest(experiment.data_dir / "dev.jsonl"), key=lambda one: (one.duration, one.id))
-    shown = ordered[len(ordered) // 2]
-    recording = Recording(shown.audio, shown.id, shown.start, shown.duration, shown.channel_index)
-    for run in (run for run in runs if run.name in {first["name"] for first in firsts.values()}):
-        recognizer = Recognizer(load_system(find_model(run.folder)), needs_times=False)
-        if recognizer.model.decoder is None or not recognizer.model.decoder.num_heads:
-            continue
-        name = f"attention_{run.name}.png"
-        try:
-            draw_text(recognizer, recording, folder / name, shown.text or "")
-            pictures[name] = f"Attention of {run.name} to {shown.id} of dev, given its text."
-        except UserError as error:
-            logger.warning("%s: not drawn; %s", name, error)
-    return pictures
-
-
-def draw_text(recognizer: Recognizer, recording: Recording, path: Path, text: str) -> None:
-    """Draw attention to the whole recording, given its text."""
-    tokens = recognizer.system.tokenizer.encode(normalize(text, recognizer.system.config.text.training))
-    audio_S = np.concatenate([np.zeros(0, np.float32), *read_recording(recording, recognizer.sample_rate)])
-    segment = AudioSegment(recording.start, audio_S, recognizer.sample_rate)
-    draw_segment(path, recognizer, segment, recognizer.decoder.encode([audio_S]), tokens)
 
 
 def describe_experiment(experiment: Experiment) -> dict[str, Any]:
@@ -139,8 +89,8 @@ _FOLDS = (
 )
 
 
-def format_page(results: Record, confs: Mapping[str, str], pictures: Mapping[str, str]) -> str:
-    """Format the page as Markdown, with links to the confs of systems and captions of pictures."""
+def format_page(results: Record, confs: Mapping[str, str]) -> str:
+    """Format the page as Markdown, with links to the confs of systems."""
     runs, study = results["runs"], results.get("study")
     parts = [f"# {study or results['corpus']}{' (smoke test)' if results['smoke'] else ''}"]
     parts += [results["question"]] if study else []
@@ -154,8 +104,6 @@ def format_page(results: Record, confs: Mapping[str, str], pictures: Mapping[str
         parts += ["## Speakers left out", markdown_table(tabulate_folds(results)), _FOLDS]
     if not study:
         parts += ["## Decoding setups", markdown_table(tabulate_setups(results))]
-    parts += ["## Pictures"] * bool(pictures)
-    parts += [f"{caption}\n\n![{caption}]({name})" for name, caption in pictures.items()]
     parts += [
         "## Notes",
         _LEGEND,

@@ -14,11 +14,10 @@ from hostile_audio import make_speechlike
 from system_examples import save_talker
 
 from asr import cli
-from asr.audio import AudioSegment, Recording, SegmentationConfig
+from asr.audio import AudioSegment, SegmentationConfig
 from asr.decoding import ChecksConfig
-from asr.evaluation import END, attention_pictures, compute_spectrogram, draw, draw_recording
+from asr.evaluation import END, attention_pictures, compute_spectrogram, draw, draw_recording, draw_segment
 from asr.models import FrameTimes
-from asr.recipe import draw_text
 from asr.system import load_system
 from asr.transcription import Model, Recognizer, Request
 
@@ -60,11 +59,18 @@ def write_audio(path: Path, *parts: float) -> Path:
     return path
 
 
+def draw_text(recognizer: Recognizer, path: Path, text: str) -> None:
+    samples, _ = soundfile.read(path, dtype="float32")
+    encoded = recognizer.decoder.encode([samples])
+    tokens = recognizer.system.tokenizer.encode(text)
+    draw_segment(path.with_suffix(".png"), recognizer, AudioSegment(0.0, samples, RATE), encoded, tokens)
+
+
 def test_weights_of_a_given_text(talker: Path, tmp_path: Path, drawn: list[Any]) -> None:
     """The mean of the heads of the last layer, as the decoder itself gives them for the whole text."""
     recognizer = make_recognizer(talker)
     path = write_audio(tmp_path / "a.wav", 1.0)
-    draw_text(recognizer, Recording(path), tmp_path / "a.png", "six one")
+    draw_text(recognizer, path, "six one")
     ((_, picture),) = drawn
     system = recognizer.system
     samples, _ = soundfile.read(path, dtype="float32")
@@ -88,7 +94,7 @@ def test_other_decoders(tmp_path: Path, drawn: list[Any], decoder: str, rows: in
     """Some know without a row for the end where it is."""
     system = load_system(save_talker(tmp_path / "model", f"model.decoder={decoder}"))
     path = write_audio(tmp_path / "a.wav", 1.0)
-    draw_text(Recognizer(system, "cpu", precision), Recording(path), tmp_path / "a.png", "six one")
+    draw_text(Recognizer(system, "cpu", precision), path, "six one")
     ((_, picture),) = drawn
     assert list(picture.names) == ["six", "one", END][:rows]
     np.testing.assert_allclose(picture.values_NT.sum(1), np.ones(rows), atol=1e-5)

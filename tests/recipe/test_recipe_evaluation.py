@@ -46,7 +46,6 @@ def done(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
     write_conf(folder, "talk", LANGUAGE_MODEL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("asr.train.monitor.draw_learning_curve", lambda path, panels: path.touch())
-        patch.setattr("asr.recipe.report.draw_pictures", lambda *_: {})
         run_recipe(make_experiment(recipes_dir, output_dir=folder / "all"))
     return folder
 
