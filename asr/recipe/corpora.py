@@ -51,17 +51,15 @@ def find_corpus(corpus_dir: Path | None, landmark: str) -> Path:
     return corpus_dir / holders[0].name
 
 
-_SHORTFALLS: ContextVar[tuple[bool, list[str]] | None] = ContextVar("shortfalls", default=None)
+_SHORTFALLS: ContextVar[list[str] | None] = ContextVar("shortfalls", default=None)
 
 
 @contextlib.contextmanager
-def collect_shortfalls(is_partial: bool) -> Iterator[list[str]]:
-    """Collect the missing parts of a corpus; of dev and test they are an error unless `is_partial`.
-
-    A recipe that prepares another one within has its list.
-    """
-    was_partial, found = _SHORTFALLS.get() or (False, [])
-    token = _SHORTFALLS.set((is_partial or was_partial, found))
+def collect_shortfalls() -> Iterator[list[str]]:
+    """Collect the missing parts of a corpus; a recipe that prepares another one within has its list."""
+    outer = _SHORTFALLS.get()
+    found = [] if outer is None else outer
+    token = _SHORTFALLS.set(found)
     try:
         yield found
     finally:
@@ -69,7 +67,11 @@ def collect_shortfalls(is_partial: bool) -> Iterator[list[str]]:
 
 
 def require_count(folder: Path, what: str, found: int, expected: int) -> None:
-    _check_count(folder, what, found, expected, may_be_partial=False)
+    if found != expected:
+        raise UserError(
+            f"{folder}: found {found:,} {what}, expected {expected:,}; get a complete copy of the published "
+            "version and pass its folder as --corpus-dir"
+        )
 
 
 def check_counts(
@@ -80,34 +82,22 @@ def check_counts(
     A part of train... is accepted, with a warning; other sets must be complete, since results depend on them.
     """
     for name, expected in published.items():
-        is_train = name.startswith("train")
-        _check_count(folder, f"{what} of {name}", found.get(name, 0), expected, may_be_partial=is_train)
-
-
-def _check_count(folder: Path, what: str, found: int, expected: int, *, may_be_partial: bool) -> None:
-    if found == expected:
-        return
-    is_partial = (_SHORTFALLS.get() or (False,))[0]
-    if not may_be_partial and not (is_partial and 0 < found < expected):
-        hint = "; pass --partial to prepare it as a part" if 0 < found < expected else ""
-        raise UserError(
-            f"{folder}: found {found:,} {what}, expected {expected:,}; get a complete copy of the published "
-            f"version and pass its folder as --corpus-dir{hint}"
-        )
-    warn_of_shortfall(folder, f"{found:,} of {expected:,} {what}")
+        count = found.get(name, 0)
+        if not name.startswith("train"):
+            require_count(folder, f"{what} of {name}", count, expected)
+        elif count != expected:
+            warn_of_shortfall(folder, f"{count:,} of {expected:,} {what} of {name}")
 
 
 def warn_of_shortfall(folder: Path, what: str) -> None:
-    """Warn that the corpus is incomplete; its manifests, results and pages are marked."""
+    """Warn that the corpus is incomplete; its results and pages are marked."""
     if (noted := _SHORTFALLS.get()) is not None:
-        noted[1].append(what)
+        noted.append(what)
     logger.warning("%s: %s: results do not compare with those on the complete corpus", folder, what)
 
 
 def require_fingerprint(folder: Path, names: Iterable[str], sample_rate: int, expected: str) -> None:
-    """Check that these audio files hold exactly the published samples; of a part, nothing is published."""
-    if (noted := _SHORTFALLS.get()) is not None and noted[1]:
-        return
+    """Check that these audio files hold exactly the published samples."""
     names = sorted(names)
     fingerprint = compute_fingerprint(folder, names, sample_rate)
     if fingerprint != expected:

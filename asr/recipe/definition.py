@@ -141,14 +141,12 @@ class Recipe(Config):
         studies = load_config(Studies, path).studies if path.exists() else {}
         return {name: study.model_copy(update={"name": name}) for name, study in studies.items()}
 
-    def write_manifests(
-        self, corpus_dir: Path | None, output_dir: Path, *, smoke: bool = False, partial: bool = False
-    ) -> list[str]:
+    def write_manifests(self, corpus_dir: Path | None, output_dir: Path, *, smoke: bool = False) -> list[str]:
         """Call `prepare`; return the missing parts of the corpus. Wrong values are an error of the recipe."""
         prepare = (self.prepare_smoke if smoke else None) or self.prepare
         output_dir.mkdir(parents=True, exist_ok=True)
         try:
-            with collect_shortfalls(partial) as shortfalls:
+            with collect_shortfalls() as shortfalls:
                 prepare(corpus_dir, output_dir)
             return shortfalls
         except pydantic.ValidationError as error:

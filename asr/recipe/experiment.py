@@ -35,7 +35,6 @@ class Experiment:
     only: tuple[str, ...] = ()  # systems, or variants of the study; empty: all of them
     seeds: tuple[int, ...] = ()  # each system is trained once for each; empty: with the seed of its conf
     overrides: tuple[str, ...] = ()  # settings as key=value that replace those of the systems' confs
-    partial: bool = False  # True if a part of the corpus is accepted; results and reports are marked
     smoke: bool = False
     """Few utterances and updates, small models: half a minute shows that all runs. Results mean nothing."""
     study: Study | None = None  # the study whose variants are the systems; None: no study
@@ -68,7 +67,6 @@ class Experiment:
         name = self.recipe.name
         words = ["asr recipe", f"study {name}/{self.study.name}" if self.study else f"run {name}"]
         words += ["--corpus-dir DIR"] * (self.given_corpus_dir is not None)
-        words += ["--partial"] * self.partial
         words += [f"--only {system}" for system in self.only]
         words += [f"--seeds {','.join(map(str, self.seeds))}"] * bool(self.seeds)
         words += [f"--set {shlex.quote(override)}" for override in self.overrides]

@@ -49,8 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             add("--seeds", type=_parse_seeds, default=(), metavar="N,N", help=text)
             text = "a copy of the corpus, instead of downloading it"
             add("--corpus-dir", type=Path, metavar="DIR", help=text)
-            text = "prepare a corpus of which only a part is there; results and reports say so"
-            add("--partial", action="store_true", help=text)
             text = "where all goes, the runs below DIR/runs (default: data/NAME and runs/NAME)"
             add("--output-dir", type=Path, metavar="DIR", help=text)
             text = "little of everything: shows in about half a minute whether all works"
@@ -85,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.recipe.stages import run_recipe, run_study
 
     overrides = () if study else tuple(args.set)  # the variants of a study differ by its settings alone
-    names = ("output_dir", "seeds", "partial", "smoke")
+    names = ("output_dir", "seeds", "smoke")
     experiment = Experiment(
         recipe,
         given_corpus_dir=args.corpus_dir,

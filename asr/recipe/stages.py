@@ -166,27 +166,20 @@ def _prepare(experiment: Experiment) -> Task:
     path, given = data_dir / ".prepare.done", _find_given(experiment)
     splits = [data_dir / f"{split}.jsonl" for split in SPLITS]
     inputs = {"recipe.py": hash_file(recipe.path), "the folder of the corpus": str(corpus_dir)}
-    inputs |= {"partial": str(experiment.partial), "smoke": str(experiment.smoke)}
+    inputs["smoke"] = str(experiment.smoke)
 
     def run() -> None:
         written_before = [data_dir / Path(name).name for name in read_record(path).get("manifests", [])]
         for old in (path, *written_before, *splits):  # an old file must not be taken for a new one
             old.unlink(missing_ok=True)
         others = set(data_dir.glob("*.jsonl"))
-        shortfalls = recipe.write_manifests(
-            corpus_dir, data_dir.absolute(), smoke=experiment.smoke, partial=experiment.partial
-        )
+        shortfalls = recipe.write_manifests(corpus_dir, data_dir.absolute(), smoke=experiment.smoke)
         for split in splits:
             if not split.exists() or next(read_manifest(split), None) is None:
                 raise UserError(f"{split}: prepare of the recipe has written no utterance into it")
         if experiment.smoke:
             cut_manifests(data_dir)
         written = [manifest.name for manifest in set(data_dir.glob("*.jsonl")) - others]
-        for name in written if shortfalls else ():  # each utterance records that its corpus was incomplete
-            mark = {"partial": "; ".join(shortfalls)}
-            utterances = list(read_manifest(data_dir / name))
-            marked = (u.model_copy(update={"extras": {**u.extras, **mark}}) for u in utterances)
-            write_manifest(data_dir / name, marked)
         record = {"inputs": inputs, "manifests": sorted(written), "shortfalls": shortfalls}
         write_record(path, record | ({"given": str(given)} if given else {}))
 

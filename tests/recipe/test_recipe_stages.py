@@ -343,5 +343,5 @@ assert not {"torch", "numpy", "pydantic", "soundfile"} & set(sys.modules)
     options = set(re.findall(r"--[a-z-]+", shown)) - {"--help"}
     assert options == {
         *("--stage", "--only", "--seeds", "--corpus-dir", "--output-dir", "--recipes-dir"),
-        *("--smoke", "--set", "--partial", "--force", "--yes", "--quiet", "--verbose"),
+        *("--smoke", "--set", "--force", "--yes", "--quiet", "--verbose"),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from corpus_examples import (
     write_text,
 )
 
-from asr.data import read_manifest
 from asr.errors import UserError
 from asr.recipe import Experiment, describe_experiment, list_warnings, run_recipe
 
@@ -54,22 +52,21 @@ def test_a_part_of_librispeech(
     assert "no part for train and test" in caplog.text
 
 
-def test_a_part_of_a_subset_is_prepared_when_asked_for(librispeech: Corpus, tmp_path: Path) -> None:
-    """100 of the 2,939 utterances of test-other, say: every manifest, result and page has to say so."""
+def test_a_part_of_test_is_refused_and_one_of_train_marked(librispeech: Corpus, tmp_path: Path) -> None:
+    """Results depend on the first; of the second, each result and page says so."""
     recipe, root = librispeech
-    edit("LibriSpeech/test-other/367/123456/367-123456.trans.txt", "367-123456-0001 DON'T SAY TES\n", "")(
-        root
-    )
+    line = "14-123456-0001 DON'T SAY TRA\n"
+    edit("LibriSpeech/train-clean-360/14/123456/14-123456.trans.txt", line, "")(root)
     experiment = Experiment(recipe, tmp_path / "out", root)
-    with pytest.raises(UserError, match=r"found 1 utterances of test-other, expected 2; .*pass --partial"):
-        run_recipe(experiment, "prepare")
-    experiment = replace(experiment, partial=True)
     run_recipe(experiment, "prepare")
-    lacking = "1 of 2 utterances of test-other"
+    lacking = "1 of 2 utterances of train-clean-360"
     about = describe_experiment(experiment)
-    assert about["partial"] == [lacking] and "--partial" in about["command"]
+    assert about["partial"] == [lacking]
     assert list_warnings(about) == [f"A PART OF THE CORPUS: {lacking}."]
-    assert {u.extras["partial"] for u in read_manifest(experiment.data_dir / "test_other.jsonl")} == {lacking}
+    line = "367-123456-0001 DON'T SAY TES\n"
+    edit("LibriSpeech/test-other/367/123456/367-123456.trans.txt", line, "")(root)
+    with pytest.raises(UserError, match=r"found 1 utterances of test-other, expected 2; get a complete copy"):
+        run_recipe(experiment, "prepare", force=True)
 
 
 # --- VoxForge ------------------------------------------------------------------------------------
