@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pydantic
 
@@ -112,11 +111,6 @@ class Recipe(Config):
             return "none" if self.synthetic else "by hand"
         size = self.download_mb
         return "unknown" if size is None else f"{size / 1000:.1f} GB" if size >= 1000 else f"{size:g} MB"
-
-    def read_results(self) -> dict[str, Any]:
-        """Read the published results; empty if there are none."""
-        path = self.path.with_name("results") / "results.json"
-        return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
 
     @property
     def shipped_model(self) -> Path:

@@ -115,7 +115,7 @@ def _list(recipes_dir: Path | None) -> int:
         except UserError as error:
             print(f"{name:<{width}}  broken: {error}")
             continue
-        has_report = "yes" if recipe.read_results() else "no"
+        has_report = "yes" if recipe.path.with_name("results").joinpath("results.json").exists() else "no"
         columns = f"{recipe.hours:6.1f}  {recipe.download_size:>8}  {has_report:6}  {recipe.summary}"
         print(f"{name:<{width}}  {columns}")
     return 0

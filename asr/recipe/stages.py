@@ -58,31 +58,14 @@ def run_recipe(experiment: Experiment, stage: str | None = None, *, force: bool 
     find_commit()  # before anything changes in the checkout
     _require_corpus(experiment, stage)
     check_only(experiment, experiment.recipe.find_systems())
-    runs, left_out = find_runs(experiment)
-    for line in [*left_out, *([] if stage else [describe_work(experiment, runs)])]:
+    _, left_out = find_runs(experiment)
+    for line in left_out:
         logger.info("%s", line)
     for name in [stage] if stage else STAGES:
         if name == "train":
             check_data(experiment)
         for task in build_tasks(experiment, name):
             _run_task(task, force and name != "download")  # trained runs are put aside
-
-
-def describe_work(experiment: Experiment, runs: Sequence[PlannedRun]) -> str:
-    """Describe what is to be downloaded and trained, and how long the published trainings took."""
-    recipe, known, machines = experiment.recipe, dict[str, float](), set[str]()
-    for run in () if experiment.study or experiment.smoke else recipe.read_results().get("runs", ()):
-        known[run["system"]] = run["training"]["seconds"]
-        machines.add(run["training"]["machine"])
-    todo = [run.system for run in runs if not run.model_path.exists()]
-    corpus_dir = find_corpus_dir(experiment)
-    origin = f"corpus: {corpus_dir}" if corpus_dir else f"download: {recipe.download_size}"
-    text = f"{recipe.name}: {recipe.hours:g} hours of speech; {origin}; "
-    text += f"to train: {', '.join(todo) or 'nothing'}"
-    if times := [known[name] for name in todo if name in known]:
-        text += f"; published training time of {len(times)} of {len(todo)}: {sum(times) / 60:.1f} minutes "
-        text += f"({'; '.join(sorted(machines))})"
-    return text
 
 
 def _run_task(task: Task, force: bool) -> None:

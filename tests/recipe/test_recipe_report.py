@@ -117,15 +117,10 @@ def test_the_report_is_whole(done: Path) -> None:
 
 def test_nothing_is_done_twice(done: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = {path: path.stat().st_mtime_ns for path in (done / "all").rglob("*") if path.is_file()}
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "asr.recipe")
     run_recipe(make_experiment(done / "recipes", output_dir=done / "all"))
     assert {path: path.stat().st_mtime_ns for path in (done / "all").rglob("*") if path.is_file()} == before
-    plan, *lines = [record.getMessage() for record in caplog.records if record.name == "asr.recipe.stages"]
-    assert (
-        plan.endswith("to train: nothing")
-        and len(lines) == 6
-        and all(": skipped, " in line for line in lines)
-    )
+    assert len(caplog.messages) == 6 and all(": skipped, " in line for line in caplog.messages)
 
 
 @pytest.mark.slow

@@ -14,8 +14,6 @@ import pytest
 from asr.cli import main
 from asr.errors import UserError
 from asr.recipe import Experiment, load_recipe, run_recipe
-from asr.recipe.experiment import build_runs
-from asr.recipe.stages import describe_work
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -255,21 +253,6 @@ def test_list(recipes_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
     assert rows["librispeech"][:4] == ["982.0", "60.0", "GB", "no"]
     assert rows["digits"][:3] == ["1.0", "none", "yes"] and rows["wsj"][:3] == ["82.5", "by", "hand"]
-
-
-def test_the_published_training_time_is_told_before_the_work(tmp_path: Path) -> None:
-    """The minutes are those of the table in recipes/digits/README.md, 1.4 and 4.0."""
-    recipe = load_recipe("digits", ROOT / "recipes")
-    told = []
-    for wanted in ({}, {"only": ("transformer",)}, {"smoke": True}):
-        experiment = Experiment(recipe, tmp_path, **wanted)
-        told.append(describe_work(experiment, build_runs(experiment)))
-    start, end = "digits: 0.98 hours of speech; download: none; to train: ", " minutes (AMD EPYC, 2 cores)"
-    assert told[0] == f"{start}ctc_lstm, transformer; published training time of 2 of 2: 5.4{end}"
-    assert told[1] == f"{start}transformer; published training time of 1 of 1: 4.0{end}"
-    assert told[2] == f"{start}ctc_lstm, transformer"
-    given = Experiment(load_recipe("yesno", ROOT / "recipes"), tmp_path, Path("/corpora/yesno"))
-    assert "; corpus: /corpora/yesno; to train: " in describe_work(given, build_runs(given))
 
 
 @pytest.mark.parametrize("answer", ["y", "n", ""])
