@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from asr.recipe.evaluation import describe_machine, round_figures
+from asr.recipe import describe_machine, round_figures
 from asr.speakers import TurnScore, compare_turns, format_rttm, read_rttm, score_turns
 from asr.system.checkpoint import find_commit
 

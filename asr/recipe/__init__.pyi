@@ -35,44 +35,38 @@ from .definition import (
     share_systems as share_systems,
 )
 from .evaluation import (
-    TABLE as TABLE,
     WEIGHTS as WEIGHTS,
-    Split as Split,
-    Texts as Texts,
+    Decoded as Decoded,
     build_resources as build_resources,
-    describe_score as describe_score,
+    choose_requests as choose_requests,
+    choose_setup as choose_setup,
+    decode as decode,
+    describe_machine as describe_machine,
     estimate_arpa as estimate_arpa,
-    find_best as find_best,
-    find_language_model as find_language_model,
+)
+from .experiment import (
+    Experiment as Experiment,
+    build_runs as build_runs,
+    find_runs as find_runs,
+    load_conf as load_conf,
+)
+from .report import (
+    SMOKE_WARNING as SMOKE_WARNING,
+    TABLE as TABLE,
+    describe_experiment as describe_experiment,
+    list_warnings as list_warnings,
+    tabulate_comparisons as tabulate_comparisons,
+)
+from .scores import (
+    Texts as Texts,
+    describe_score as describe_score,
     pool as pool,
     read_table as read_table,
-    read_texts as read_texts,
     round_figures as round_figures,
     score_runs as score_runs,
     score_texts as score_texts,
     setup_name as setup_name,
     write_table as write_table,
-    write_texts as write_texts,
-)
-from .experiment import (
-    Experiment as Experiment,
-    build_runs as build_runs,
-    cut_manifests as cut_manifests,
-    find_all_runs as find_all_runs,
-    find_runs as find_runs,
-    find_shared as find_shared,
-    hash_file as hash_file,
-    load_conf as load_conf,
-    read_record as read_record,
-    write_record as write_record,
-)
-from .report import (
-    SMOKE_WARNING as SMOKE_WARNING,
-    choose_method as choose_method,
-    describe_experiment as describe_experiment,
-    format_page as format_page,
-    list_warnings as list_warnings,
-    tabulate_comparisons as tabulate_comparisons,
 )
 from .speech_synthesis import (
     ACCENTS as ACCENTS,
@@ -85,11 +79,7 @@ from .speech_synthesis import (
     speak_split as speak_split,
     synthesize as synthesize,
 )
-from .stages import (
-    build_cases as build_cases,
-    build_tasks as build_tasks,
-    find_speakers as find_speakers,
-    load_variants as load_variants,
-    run_recipe as run_recipe,
-    run_study as run_study,
-)
+from .splits import cut_manifests as cut_manifests, find_shared as find_shared
+from .stages import find_reason_to_train as find_reason_to_train, run_recipe as run_recipe
+from .steps import read_record as read_record
+from .studies import build_folds as build_folds, load_variants as load_variants

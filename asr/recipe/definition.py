@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -86,8 +85,6 @@ class Recipe(Config):
     """Speeds at which each utterance is also decoded, to take the likeliest text; empty: at its own alone."""
     chosen_by: Literal["wer", "cer"] = "wer"
     """The error rate of dev by which setups of decoding are chosen: cer for texts without blanks."""
-    checks: bool = True
-    """True: hallucination checks with fallback, as in `asr transcribe`."""
     text_fusion: bool = False
     """True: systems are also decoded with a lexicon and language models of their training texts."""
 
@@ -112,22 +109,13 @@ class Recipe(Config):
         size = self.download_mb
         return "unknown" if size is None else f"{size / 1000:.1f} GB" if size >= 1000 else f"{size:g} MB"
 
-    @property
-    def shipped_model(self) -> Path:
-        """The folder of a trained model with its card README.md, if the recipe has one."""
-        return self.path.parent / "pretrained"
-
-    @property
-    def conf_dir(self) -> Path:
-        """The folder of the confs of its systems."""
-        own = self.path.parent / "conf"
-        return own if own.is_dir() else self.path.absolute().parents[2] / "conf" / self.name
-
     def find_systems(self) -> dict[str, SystemConf]:
         """The systems by name."""
         if self.systems is not None:
             return self.systems
-        return {path.stem: SystemConf(path=path) for path in sorted(self.conf_dir.glob("*.yaml"))}
+        own = self.path.with_name("conf")
+        folder = own if own.is_dir() else self.path.absolute().parents[2] / "conf" / self.name
+        return {path.stem: SystemConf(path=path) for path in sorted(folder.glob("*.yaml"))}
 
     def find_studies(self) -> dict[str, Study]:
         """The studies by name."""
@@ -206,9 +194,8 @@ def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
     if name not in recipes:
         raise UserError(f"no recipe {name!r}; {suggest(name, recipes)}")
     path = recipes[name]
-    module = f"asr_recipe_{re.sub(r'[^0-9A-Za-z_]', '_', name)}"
     try:
-        names = runpy.run_path(str(path.absolute()), run_name=module)
+        names = runpy.run_path(str(path.absolute()), run_name=f"asr_recipe_{name}")
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except (Exception, SystemExit) as error:
@@ -239,6 +226,6 @@ def describe_recipe(recipe: Recipe) -> list[str]:
     for name, conf in recipe.find_systems().items():
         lines.append(f"system    {name}: {' '.join([str(conf.path), *conf.overrides])}")
     lines += [f"study     {name}: asr recipe study {recipe.name}/{name}" for name in recipe.find_studies()]
-    if (model := recipe.shipped_model).is_dir():
+    if (model := recipe.path.with_name("pretrained")).is_dir():
         lines.append(f"model     {model}: asr transcribe FILE --model {model}")
     return [*lines, f"more      {recipe.path.with_name('README.md')}"]

@@ -1,25 +1,19 @@
-"""An experiment: a recipe with some of its systems and seeds, its folders, runs and records of steps."""
+"""An experiment: a recipe with some of its systems and seeds, its folders, and the runs to train."""
 
 from __future__ import annotations
 
-import functools
 import json
-import logging
 import re
 import shlex
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from asr import files
 from asr.config import describe_config
-from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
-from asr.errors import UserError
-from asr.families import find_family, find_model
-from asr.files import replace_file
+from asr.errors import UserError, suggest
+from asr.files import find_family, find_model
 from asr.recipe.definition import Recipe, Study, SystemConf
 from asr.system.run_config import RunConfig
 
@@ -39,13 +33,13 @@ class Experiment:
     """Few utterances and updates, small models: half a minute shows that all runs. Results mean nothing."""
     study: Study | None = None  # the study whose variants are the systems; None: no study
 
-    def includes(self, system: str, conf: SystemConf) -> bool:
-        """Return whether it trains the system."""
-        return not self.only or system in self.only or conf.variant in self.only
-
     @property
     def data_dir(self) -> Path:
         return Path("data") / self._folder if self.output_dir is None else self.output_dir
+
+    @property
+    def download_dir(self) -> Path:
+        return self.data_dir.absolute() / "corpus"
 
     @property
     def runs_dir(self) -> Path:
@@ -74,68 +68,7 @@ class Experiment:
         return " ".join(words)
 
 
-# --- records of steps --------------------------------------------------------------------------
-
-
-def find_change(record: Mapping[str, Any], inputs: Mapping[str, str], outputs: Sequence[Path]) -> str | None:
-    """Find why a step is out of date: not done yet, or its inputs changed; None if it is not."""
-    done = record.get("inputs")
-    if not isinstance(done, dict):
-        return "not done yet"
-    if changed := [what for what in {**inputs, **done} if inputs.get(what) != done.get(what)]:
-        return f"changed since it was done: {', '.join(changed)}"
-    missing = [str(path) for path in outputs if not path.exists()]
-    return f"missing: {', '.join(missing)}" if missing else None
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """Read what a step has left; empty if it has not been done."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
-def write_record(path: Path, record: Mapping[str, Any]) -> None:
-    with replace_file(path) as file:
-        file.write(json.dumps(record, ensure_ascii=False, indent=1).encode() + b"\n")
-
-
-def hash_file(path: Path) -> str:
-    """SHA-256 of the content, or "missing"."""
-    try:
-        return files.hash_file(path)
-    except OSError:
-        return "missing"
-
-
-logger = logging.getLogger(__name__)
-
-# Settings of any name that ends so are lowered to this in smoke mode.
-_SMOKE_CAPS = {
-    "dim": 16,
-    "num_layers": 1,
-    "num_heads": 2,
-    "feed_forward_dim": 32,
-    "channels": 4,
-    "train.steps": 4,
-    "keep_updates": 1,
-    "end_updates": 2,
-    "train.batches_per_update": 1,
-    "train.validate_every": 2,
-    "train.save_every": 2,
-    "train.log_every": 1,
-    "train.keep_best": 2,
-    "optim.warmup_steps": 1,
-    "batches.num_workers": 0,
-    "batches.max_utterances": 8,
-}
-# Settings that name what a small model, or few texts, do not have.
-_SMOKE_REPLACED: dict[str, Any] = {
-    "data.max_unknown": 1.0,  # few texts do not have every character, in Chinese not even most
-    "train.precision": "float32",  # no trial of what is quicker
-}
+# --- runs ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -154,10 +87,6 @@ class PlannedRun:
         return self.folder.name
 
     @property
-    def tokenizer_path(self) -> Path:
-        return self.folder / "tokenizer.json"
-
-    @property
     def model_path(self) -> Path:
         return self.folder / "model" / "model.safetensors"
 
@@ -167,12 +96,14 @@ class PlannedRun:
         return self.folder / ".train.json"
 
     @property
-    def evaluation_dir(self) -> Path:
-        return self.folder / "evaluation"
+    def summary_path(self) -> Path:
+        """Record of the evaluation."""
+        return self.folder / "evaluation" / "summary.json"
 
     @property
-    def summary_path(self) -> Path:
-        return self.evaluation_dir / "summary.json"
+    def test_table(self) -> Path:
+        """References and hypotheses of test by each setup."""
+        return self.summary_path.with_name("test.jsonl.gz")
 
     @property
     def makes_text(self) -> bool:
@@ -187,9 +118,13 @@ def build_runs(experiment: Experiment) -> list[PlannedRun]:
 
 def find_runs(experiment: Experiment) -> tuple[list[PlannedRun], list[str]]:
     """Find the runs as `build_runs` does, and the systems that are left out, each with the reason."""
+    systems = experiment.recipe.find_systems()
+    known = {*systems, *(conf.variant for conf in systems.values() if conf.variant)}
+    if unknown := [name for name in experiment.only if name not in known]:
+        raise UserError(f"--only {unknown[0]}: there is none of this name; {suggest(unknown[0], known)}")
     runs, left_out = [], []
-    for system, conf in experiment.recipe.find_systems().items():
-        if not experiment.includes(system, conf):
+    for system, conf in systems.items():
+        if experiment.only and not {system, conf.variant} & {*experiment.only}:
             continue
         own = load_conf(conf, experiment.overrides)
         _refuse_other_corpus(experiment.recipe.name, conf.path, own)
@@ -201,18 +136,6 @@ def find_runs(experiment: Experiment) -> tuple[list[PlannedRun], list[str]]:
         seeds = experiment.seeds if experiment.seeds and own.model.makes_text else (own.seed,)
         runs += [_build_run(experiment, system, conf, own, seed) for seed in seeds]
     return _sort_by_need(runs), left_out
-
-
-def find_all_runs(experiment: Experiment) -> list[PlannedRun]:
-    """Find the runs of all systems, also of other seeds that have been trained before."""
-    runs = []
-    for system, conf in experiment.recipe.find_systems().items():
-        own = load_conf(conf, experiment.overrides if experiment.includes(system, conf) else ())
-        folders = experiment.runs_dir.glob(f"{system}-seed-*")
-        matches = (re.fullmatch(r"-seed-(\d{1,9})", folder.name.removeprefix(system)) for folder in folders)
-        seeds = {own.seed, *experiment.seeds, *(int(match[1]) for match in matches if match)}
-        runs += [_build_run(experiment, system, conf, own, seed) for seed in sorted(seeds)]
-    return runs
 
 
 def _refuse_other_corpus(name: str, conf: Path, own: RunConfig) -> None:
@@ -245,7 +168,7 @@ def _build_run(
     """Build one run of `own`, the conf as it stands. Its seed has the plain name, as by `asr train CONF`."""
     folder = experiment.runs_dir / (system if seed == own.seed else f"{system}-seed-{seed}")
     moved = [*_move_paths(experiment, own), f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
-    given = experiment.overrides if experiment.includes(system, conf) else ()
+    given = experiment.overrides
     config = load_conf(conf, [*given, *moved])
     if experiment.smoke:
         config = load_conf(conf, [*given, *_shrink(config), *given, *moved])
@@ -271,21 +194,42 @@ def _move_paths(experiment: Experiment, config: RunConfig) -> Iterator[str]:
 def _sort_by_need(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """Put each run after the one that it starts from."""
     named = {run.name: run for run in runs}
-    sources = {run.name: find_source(run, runs) for run in runs}
-    needs = {name: [source.name] if source else [] for name, source in sources.items()}
+    needs = {}
+    for run in runs:
+        start = Path(run.config.start_from or "")
+        needs[run.name] = [own.name for own in runs if own.folder in (start, *start.parents)]
     try:
         return [named[name] for name in TopologicalSorter(needs).static_order()]
     except CycleError as error:
         raise UserError(f"{error.args[1][0]}: starts from a run that itself starts from this one") from None
 
 
-def find_source(run: PlannedRun, runs: Sequence[PlannedRun]) -> PlannedRun | None:
-    """Find the run of this recipe that it starts from, if it does so."""
-    start = Path(run.config.start_from or "")
-    return next((own for own in runs if own.folder in (start, *start.parents) and own != run), None)
-
-
 # --- smoke mode ---------------------------------------------------------------------------------
+
+# Settings of any name that ends so are lowered to this in smoke mode.
+_SMOKE_CAPS = {
+    "dim": 16,
+    "num_layers": 1,
+    "num_heads": 2,
+    "feed_forward_dim": 32,
+    "channels": 4,
+    "train.steps": 4,
+    "keep_updates": 1,
+    "end_updates": 2,
+    "train.batches_per_update": 1,
+    "train.validate_every": 2,
+    "train.save_every": 2,
+    "train.log_every": 1,
+    "train.keep_best": 2,
+    "optim.warmup_steps": 1,
+    "batches.num_workers": 0,
+    "batches.max_utterances": 8,
+}
+# Settings that name what a small model, or few texts, do not have.
+_SMOKE_REPLACED: dict[str, Any] = {
+    "data.max_unknown": 1.0,  # few texts do not have every character, in Chinese not even most
+    "train.precision": "float32",  # no trial of what is quicker
+}
 
 
 def _shrink(config: RunConfig) -> Iterator[str]:
@@ -301,55 +245,3 @@ def _shrink(config: RunConfig) -> Iterator[str]:
     if config.tokenizer.type in ("bpe", "unigram"):  # few texts have no 500 pieces
         yield "tokenizer.type=characters"
         yield "tokenizer.vocab_size=null"
-
-
-def cut_manifests(data_dir: Path) -> None:
-    """Keep a few utterances of each manifest, evenly spaced: so most speakers are there."""
-    for path in data_dir.glob("*.jsonl"):
-        utterances = Manifest.open(path)
-        count = min(len(utterances), 32 if path.stem == "train" else 8)
-        write_manifest(path, [utterances[index * len(utterances) // count] for index in range(count)])
-
-
-SPLITS = ("train", "dev", "test")
-
-
-# --- what systems learn from --------------------------------------------------------------------
-
-
-def check_test_split(runs: Sequence[PlannedRun], test: Path) -> None:
-    """Reject training on test utterances, and a test set that cannot be scored."""
-    tested = list(read_manifest(test))
-    if any(one.text is None for one in tested) or not any((one.text or "").split() for one in tested):
-        raise UserError(f"{test}: expected a text of each utterance, and a word; otherwise nothing is scored")
-    shared_with = functools.cache(lambda path: find_shared(tested, read_manifest(path)))
-    for run in runs:
-        for key, path in run.config.data.named_paths:
-            if not path.endswith(".jsonl") or not (shared := shared_with(path)):
-                continue
-            what = f"{len(shared):,} utterances of {path} are also in {test}, by id or audio: "
-            what += ", ".join(shared[:3]) + ", ..." * (len(shared) > 3)
-            if key == "train":
-                raise UserError(f"{run.conf.path}: {what}. What is learned is no test: keep them apart")
-            logger.warning("%s: %s. Dev chooses by them, so WER comes out too low", run.conf.path, what)
-
-
-def find_shared(tested: Sequence[Utterance], others: Iterable[Utterance]) -> list[str]:
-    """Find ids of the others that are tested too, by id or by a part of the same audio."""
-    ids = {utterance.id for utterance in tested}
-    parts = defaultdict(list)
-    for utterance in tested:
-        parts[utterance.audio].append(utterance)
-    return [
-        other.id
-        for other in others
-        if other.id in ids or any(_shares_most(mine, other) for mine in parts.get(other.audio, ()))
-    ]
-
-
-def _shares_most(one: Utterance, other: Utterance) -> bool:
-    """Return whether the parts overlap by half of the shorter; neighbors may overlap by their edges."""
-    if one.channel and other.channel and one.channel != other.channel:
-        return False
-    end = min(one.start + one.duration, other.start + other.duration)
-    return end - max(one.start, other.start) > min(one.duration, other.duration) / 2

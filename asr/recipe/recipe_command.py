@@ -31,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", metavar="|".join(HELP), required=True)
     for action, help_text in HELP.items():
         description = help_text[0].upper() + help_text[1:] + "."
-        add = commands.add_parser(action, help=help_text, description=description).add_argument
+        command = commands.add_parser(action, help=help_text, description=description)
+        add = command.add_argument
         if action in NAMES:
             metavar, text = NAMES[action]
             add("name", metavar=metavar, help=text)
@@ -41,9 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             add("--force", action="store_true", help=text)
             text = "a setting of the systems, such as train.steps=100; may be repeated"
             add("--set", metavar="KEY=VALUE", action="append", default=[], help=text)
+        if action == "study":  # whose variants differ by its settings alone
+            command.set_defaults(stage=None, force=False, set=[])
         if action in ("run", "study"):
             system = "system" if action == "run" else "variant"
-            text = f"this {system} only; may be repeated"
+            text = f"this {system} only, in the report too; may be repeated"
             add("--only", action="append", default=[], metavar=system.upper(), help=text)
             text = f"train each {system} with each of these"
             add("--seeds", type=_parse_seeds, default=(), metavar="N,N", help=text)
@@ -80,25 +83,22 @@ def run(args: argparse.Namespace) -> int:
     if (args.action == "study") != bool(study):
         raise UserError(f"{args.name!r}: expected a CORPUS for run, and CORPUS/STUDY for study")
     from asr.recipe.experiment import Experiment
-    from asr.recipe.stages import run_recipe, run_study
+    from asr.recipe.stages import run_recipe
 
-    overrides = () if study else tuple(args.set)  # the variants of a study differ by its settings alone
-    names = ("output_dir", "seeds", "smoke")
     experiment = Experiment(
         recipe,
-        given_corpus_dir=args.corpus_dir,
+        args.output_dir,
+        args.corpus_dir,
         only=tuple(args.only),
-        overrides=overrides,
+        seeds=args.seeds,
+        overrides=tuple(args.set),
+        smoke=args.smoke,
         study=load_study(recipe, study) if study else None,
-        **{name: getattr(args, name) for name in names},
     )
-    if not args.yes and (study or args.stage in (None, "download")):
+    if not args.yes and args.stage in (None, "download"):
         _ask(experiment)
     limit_threads(None)
-    if study:
-        run_study(experiment)
-    else:
-        run_recipe(experiment, args.stage, force=args.force)
+    run_recipe(experiment, args.stage, force=args.force)
     _print_results(experiment, "report" if study else args.stage)
     return 0
 
@@ -123,12 +123,12 @@ def _list(recipes_dir: Path | None) -> int:
 
 def _ask(experiment: Experiment) -> None:
     """Ask on a terminal before a large download."""
-    from asr.recipe.stages import build_tasks
+    from asr.recipe.stages import needs_download
 
     recipe = experiment.recipe
     is_large = (recipe.download_mb or 115 * recipe.hours) > 1000  # an hour of 16 kHz has 115 MB
     is_asked = is_large and sys.stdin.isatty() and sys.stderr.isatty()
-    if not is_asked or not any(task.reason for task in build_tasks(experiment, "download")):
+    if not is_asked or not needs_download(experiment):
         return
     sys.stderr.write(f"{recipe.name}: size of the download: {recipe.download_size}. Start it? [y/N] ")
     sys.stderr.flush()

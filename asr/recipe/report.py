@@ -1,38 +1,32 @@
-"""Report on systems and variants of studies: figures, learning curves, and the page."""
+"""Report on systems and variants of studies: results.json, the hypotheses, and the page."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asr.errors import UserError
-from asr.recipe.evaluation import RESULTS, TABLE, Record, collect_texts, score_runs, write_table
-from asr.recipe.experiment import Experiment, PlannedRun, read_record, write_record
+from asr.recipe.experiment import Experiment, PlannedRun
+from asr.recipe.scores import (
+    Record,
+    References,
+    Texts,
+    choose_tested,
+    read_table,
+    score_runs,
+    setup_name,
+    write_table,
+)
+from asr.recipe.steps import read_record, write_record
 from asr.scoring.counting import describe_choice
 from asr.scoring.result import Rows, markdown_table, percent, show_interval
 from asr.train.monitor import read_log
 
-
-def choose_method(run: dict[str, Any], methods: Sequence[str]) -> dict[str, Any]:
-    """Describe the run by the first of the methods that it offers, if any are asked for."""
-    test = run["methods"]["test"]
-    method = next((name for name in methods or [run["decoding"]] if name in test), None)
-    if method is None:
-        raise UserError(f"{run['name']} was decoded by {', '.join(test)}, not by {' or '.join(methods)}")
-    if not methods:
-        return run
-    return {
-        **run,
-        "decoding": method,
-        "decoding_config": {**run["decoding_config"], "method": method},
-        "real_time_factor": test[method]["real_time_factor"],
-    }
-
-
+RESULTS, TABLE = "results.json", "test.jsonl.gz"
+LEFT_OUT = "left_out"  # names the texts of all folds of a variant
 PAGE = "report.md"
 BASELINE = "ctc_lstm"  # that others are compared with, if there is one of this name; else it is the first
 SMOKE_WARNING = "SMOKE TEST: few utterances, few updates, small models. These figures mean nothing."
@@ -48,11 +42,8 @@ def make_report(experiment: Experiment, runs: Sequence[PlannedRun]) -> None:
         del summary["inputs"]
         dev = [line for line in read_log(run.folder) if line["kind"] == "dev" and "wer" in line]
         summary["dev_curve"] = {str(line["step"]): line["wer"] for line in dev}
-    baseline = study.baseline if study else BASELINE
-    if study is not None:
-        summaries = [choose_method(run, study.methods) for run in summaries]
-    elif not any(run["variant"] == baseline for run in summaries):
-        baseline = summaries[0]["variant"]
+    variants = [summary["variant"] for summary in summaries]
+    baseline = study.baseline if study else BASELINE if BASELINE in variants else variants[0]
     write_table(folder / TABLE, *collect_texts(runs, summaries))
     results = {
         **({"study": study.name, "question": study.question} if study else {}),
@@ -62,8 +53,29 @@ def make_report(experiment: Experiment, runs: Sequence[PlannedRun]) -> None:
     }
     write_record(folder / RESULTS, results)
     confs = {run.conf.variant or run.system: os.path.relpath(run.conf.path, folder) for run in runs}
-    page = format_page(results, confs)
-    (folder / PAGE).write_text(page, encoding="utf-8")
+    (folder / PAGE).write_text(format_page(results, confs), encoding="utf-8")
+
+
+def collect_texts(
+    runs: Sequence[PlannedRun], summaries: Sequence[Record]
+) -> tuple[References, dict[str, Texts]]:
+    """Collect the references, and the test hypotheses of all runs by each of their setups."""
+    references, _ = read_table(runs[0].test_table)
+    hypotheses: dict[str, Texts] = {}
+    for run, summary in zip(runs, summaries, strict=True):
+        own_references, setups = read_table(run.test_table)
+        if own_references != references:
+            raise UserError(
+                f"{runs[0].conf.path} and {run.conf.path}: their references differ after text.scoring, so "
+                "their error rates cannot be compared; give both the same rules"
+            )
+        hypotheses |= {setup_name(run.name, setup): texts for setup, texts in setups.items()}
+        if summary["left_out"] is not None:
+            texts = setups[summary["decoding"]]
+            joined = setup_name(f"{summary['variant']}-seed-{summary['seed']}", LEFT_OUT)
+            tested = {id: texts[id] for id in choose_tested(summary, references)}
+            hypotheses[joined] = hypotheses.get(joined, {}) | tested
+    return references, hypotheses
 
 
 def describe_experiment(experiment: Experiment) -> dict[str, Any]:
@@ -77,21 +89,18 @@ def describe_experiment(experiment: Experiment) -> dict[str, Any]:
 # --- the page -----------------------------------------------------------------------------------
 
 _LEGEND = (
-    "Error rates are of test; of several runs, those of all together, and medians of the rest. Dev chose "
-    "checkpoints, and the decoding unless a study sets it. Minutes: time of the updates. RTF: seconds of "
-    "computing for a second of audio, in batches. Differences are the system less the baseline; p is how "
-    "often chance alone would part two equal systems this far (matched pairs, two-sided; with several seeds "
-    "somewhat too small). Better or worse: p below 0.05 and, with known speakers, an interval without 0."
-)
-_FOLDS = (
-    "Each system is trained without one speaker, whom neither train nor dev has, and tested on that one; the "
-    "column `the others` is the same system on the test strings of the speakers that it knows."
+    "Error rates of systems are of test, all runs together; a run without a speaker, whom neither train "
+    "nor dev has, is tested on that one. Dev chose checkpoints, and the decoding unless a study sets it. "
+    "Differences are the system less the baseline; p is how often chance alone would part two equal "
+    "systems this far (matched pairs, two-sided; with several seeds somewhat too small). Better or worse: "
+    "p below 0.05 and, with known speakers, an interval without 0. Minutes: time of the updates. RTF: "
+    "seconds of computing for a second of audio, in batches."
 )
 
 
 def format_page(results: Record, confs: Mapping[str, str]) -> str:
     """Format the page as Markdown, with links to the confs of systems."""
-    runs, study = results["runs"], results.get("study")
+    study = results.get("study")
     parts = [f"# {study or results['corpus']}{' (smoke test)' if results['smoke'] else ''}"]
     parts += [results["question"]] if study else []
     parts += [f"**{warning}**" for warning in list_warnings(results)]
@@ -100,10 +109,7 @@ def format_page(results: Record, confs: Mapping[str, str]) -> str:
     parts += [f"Reported on {results['date']}. Configs: {links}."]
     if results["comparisons"]:
         parts += [f"## Comparison with {results['baseline']}", markdown_table(tabulate_comparisons(results))]
-    if any(run["left_out"] is not None for run in runs):
-        parts += ["## Speakers left out", markdown_table(tabulate_folds(results)), _FOLDS]
-    if not study:
-        parts += ["## Decoding setups", markdown_table(tabulate_setups(results))]
+    parts += ["## Runs", markdown_table(tabulate_runs(results))]
     parts += [
         "## Notes",
         _LEGEND,
@@ -126,25 +132,12 @@ def describe_test(results: Record) -> str:
 
 
 def tabulate_systems(results: Record) -> Rows:
-    """Tabulate the systems in their order."""
-    shows_runs = len(results["runs"]) > len(results["systems"]) and results["runs"][0]["left_out"] is None
-    head = ["system", "parameters"]
-    head += ["dev WER %", "test WER %", "95 % interval", *["each run"] * shows_runs, "CER %", "95 % interval"]
-    head += ["decoding", "updates", "minutes", "RTF"]
-    rows = [head]
+    """Tabulate the error rates of the systems."""
+    rows = [("system", "WER %", "95 % interval", "CER %", "95 % interval")]
     for system in results["systems"]:
-        runs = _runs_of(results, system["name"])
-        row = [system["name"], f"{runs[0]['parameters']:,}"]
-        dev = [run["methods"]["dev"][run["decoding"]]["wer"] for run in runs if run["methods"]["dev"]]
-        row += [percent(statistics.median(dev)) if dev else "-"]
-        row += [percent(system["wer"]), show_interval(system["interval"], unknown="-")]
-        row += [", ".join(percent(run["wer"]) for run in runs)] * shows_runs
-        row += [percent(system["cer"]), show_interval(system["cer_interval"], unknown="-")]
-        row += [", ".join(dict.fromkeys(run["decoding"] for run in runs))]
-        row += [f"{statistics.median(run['training']['updates'] for run in runs):,.0f}"]
-        row += [f"{statistics.median(run['training']['seconds'] for run in runs) / 60:.1f}"]
-        row += [f"{statistics.median(run['real_time_factor'] for run in runs):.4f}"]
-        rows.append(row)
+        intervals = [show_interval(system[key], unknown="-") for key in ("interval", "cer_interval")]
+        wer, cer = percent(system["wer"]), percent(system["cer"])
+        rows.append((system["name"], wer, intervals[0], cer, intervals[1]))
     return rows
 
 
@@ -160,36 +153,15 @@ def tabulate_comparisons(results: Record) -> Rows:
     return rows
 
 
-def tabulate_folds(results: Record) -> Rows:
-    """Tabulate the speakers that were left out, beside the others of test; of several seeds the mean."""
-    names = [system["name"] for system in results["systems"]]
-    rows = [["left out", *(cell for name in names for cell in (f"{name}: WER %", "the others"))]]
-    for part in dict.fromkeys(run["left_out"] for run in results["runs"]):
-        row = [part]
-        for name in names:
-            own = [run for run in _runs_of(results, name) if run["left_out"] == part]
-            for rates in ([run["wer"] for run in own], [run["known_speakers"]["wer"] for run in own]):
-                row.append(percent(statistics.mean(rates)) if rates else "-")
-        rows.append(row)
-    total = ["all"]
-    for system in results["systems"]:
-        known = [run["known_speakers"] for run in _runs_of(results, system["name"])]
-        total += [f"{percent(system['wer'])} {show_interval(system['interval'], '[{}, {}]', unknown='')}"]
-        total += [percent(sum(own["errors"] for own in known) / sum(own["words"] for own in known))]
-    return [*rows, total]
-
-
-def tabulate_setups(results: Record) -> Rows:
+def tabulate_runs(results: Record) -> Rows:
     """Tabulate each decoding setup of each run: dev, by which one is chosen, and test."""
-    rows = [("run", "decoding", "dev WER %", "test WER %", "RTF", "")]
+    training = ("run", "parameters", "updates", "minutes")
+    rows = [(*training, "decoding", "dev WER %", "test WER %", "RTF", "")]
     for run in results["runs"]:
+        updates, minutes = run["training"]["updates"], run["training"]["seconds"] / 60
+        about = (run["name"], f"{run['parameters']:,}", f"{updates:,}", f"{minutes:.1f}")
         for setup, test in run["methods"]["test"].items():
-            dev = run["methods"]["dev"].get(setup)
+            rates = percent(run["methods"]["dev"][setup]["wer"]), percent(test["wer"])
             mark = "chosen" if setup == run["decoding"] else ""
-            rates = "" if dev is None else percent(dev["wer"]), percent(test["wer"])
-            rows.append((run["name"], setup, *rates, f"{test['real_time_factor']:.3f}", mark))
+            rows.append((*about, setup, *rates, f"{test['real_time_factor']:.3f}", mark))
     return rows
-
-
-def _runs_of(results: Record, system: str) -> list[Record]:
-    return [run for run in results["runs"] if run["variant"] == system]

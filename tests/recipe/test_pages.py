@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asr.recipe import read_table, read_texts, score_texts
+from asr.recipe import read_table, score_texts
 from asr.scoring import Score, score_systems
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -43,7 +43,7 @@ def find(source: str) -> Shown:
     table, column, speaker = [*re.split("[#@]", source), ""][:3]
     references, hypotheses = read_cached(table)
     own = {id: f for id, f in references.items() if speaker in (f.get("speaker"), "")}
-    found = score_texts(own, {id: hypotheses[column][id] for id in own})
+    found = score_texts(own, hypotheses[column])
     return Shown(100 * found.error_rate, found)
 
 
@@ -311,10 +311,10 @@ def test_the_page_of_attention_says_how_wer_grows_with_length(
 
 def test_the_page_of_attention_says_how_far_word_times_are_off() -> None:
     page = (RECIPES / "guided_attention.md").read_text(encoding="utf-8")
-    rows_by_id = read_texts(RECIPES / "fsdd/studies/word_times/word_times.jsonl.gz")
+    _, columns = read_table(RECIPES / "fsdd/studies/word_times/word_times.jsonl.gz")
 
     def read_times(name: str) -> np.ndarray:
-        times = " ".join(fields[name] for fields in rows_by_id.values())
+        times = " ".join(columns[name].values())
         return np.array(re.findall(r":([0-9.]+)-([0-9.]+)", times), float)
 
     rows = re.findall(r"^\| ([\w +]+|[\w ]+, no CTC) \| (CTC|attention) \| ([\d*].*) \|$", page, re.MULTILINE)

@@ -16,7 +16,6 @@ from asr.recipe import (
     TABLE,
     Texts,
     describe_score,
-    find_language_model,
     pool,
     read_table,
     round_figures,
@@ -152,7 +151,7 @@ def made_up(tmp_path: Path) -> Path:
 
 def write_heard(folder: Path, run: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
     references, hypotheses = read_table(folder / TABLE)
-    heard = {id: {"text": texts.get(id, "YES NO")} for id in references}
+    heard = {id: texts.get(id, "YES NO") for id in references}
     write_table(folder / TABLE, references, hypotheses | {f"{run['name']}.joint": heard})
     return run
 
@@ -162,8 +161,8 @@ def test_figures_of_systems(tmp_path: Path) -> None:
     hypotheses: dict[str, Texts] = {}
     runs = [make_run(name, name) for name in ("ctc_lstm", "transformer")]
     for name, wrong, count in (("ctc_lstm", "YES", 5), ("transformer", "NO NO", 1)):
-        hypotheses[f"{name}.joint"] = {f"u{n}": {"text": wrong if n < count else "YES NO"} for n in range(10)}
-        hypotheses[f"{name}.attention"] = {f"u{n}": {"text": "YES"} for n in range(10)}
+        hypotheses[f"{name}.joint"] = {f"u{n}": wrong if n < count else "YES NO" for n in range(10)}
+        hypotheses[f"{name}.attention"] = {f"u{n}": "YES" for n in range(10)}
     write_table(tmp_path / TABLE, {f"u{n}": {"text": "YES NO"} for n in range(10)}, hypotheses)
     for run in runs:
         run["methods"]["test"]["attention"] = {"wer": 0.1}
@@ -231,19 +230,6 @@ def test_a_change_is_noticed(made_up: Path) -> None:
 def test_the_table_keeps_texts_and_their_lack(tmp_path: Path) -> None:
     """Empty is not absent: a fold has texts of its own utterances alone."""
     references = {"a": {"text": "ja", "speaker": "x", "reference_2": "jo"}, "b": {"text": "", "speaker": "y"}}
-    hypotheses = {"run.joint": {"a": {"text": ""}}, "run.ctc": {"b": {"text": "\u2028ü"}}}
+    hypotheses = {"run.joint": {"a": ""}, "run.ctc": {"b": "\u2028ü"}}
     write_table(tmp_path / TABLE, references, hypotheses)
     assert read_table(tmp_path / TABLE) == (references, hypotheses)
-
-
-@pytest.mark.parametrize(
-    ("setup", "language_model"),
-    [
-        ("joint", None),
-        ("joint+speeds", None),
-        ("ctc_beam+ngrams", "ngrams"),
-        ("joint+language_model+speeds", "language_model"),
-    ],
-)
-def test_the_language_model_in_the_name_of_a_setup(setup: str, language_model: str | None) -> None:
-    assert find_language_model(setup) == language_model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,18 @@ from recipe_examples import make_experiment, write_conf, write_tones_recipe
 
 from asr.data import read_manifest
 from asr.decoding import METHODS, ChecksConfig, DecodingConfig
-from asr.evaluation import decode_utterances
-from asr.families import find_model
+from asr.files import find_model
 from asr.recipe import (
+    TABLE,
     WEIGHTS,
+    Decoded,
     build_resources,
     build_runs,
-    find_best,
+    choose_requests,
+    decode,
     read_record,
-    read_texts,
+    read_table,
     run_recipe,
-    score_texts,
 )
 from asr.system import load_system
 from asr.train import read_training_texts
@@ -70,38 +72,41 @@ def test_the_weight_is_the_one_that_dev_likes_best(done: Path) -> None:
     experiment = make_experiment(done / "recipes", output_dir=done / "all")
     run = next(run for run in build_runs(experiment) if run.name == "ctc_lstm")
     recognizer = Recognizer(load_system(find_model(run.folder)), checks=ChecksConfig(), needs_times=False)
-    texts = list(read_training_texts(run.config))
-    language_model = build_resources(recognizer.system, texts, [])["ngrams"]
-    utterances = list(read_manifest(run.config.data.dev))
-    references = {item.id: {"text": item.text or ""} for item in utterances}
-    found = {}
-    for weight in WEIGHTS:
-        config = DecodingConfig(method="ctc_beam", language_model_weight=weight)
-        split = decode_utterances(recognizer, utterances, {"own": Request(config, language_model)})
-        decoded = {name: {"text": text} for name, text in split.setups["own"].texts.items()}
-        found[weight] = score_texts(references, decoded).error_rate
-    ways = read_record(run.evaluation_dir / "summary.json")["methods"]
+    language_model = build_resources(recognizer.system, list(read_training_texts(run.config)), [])["ngrams"]
+    configs = {w: DecodingConfig(method="ctc_beam", language_model_weight=w) for w in WEIGHTS}
+    requests = {str(w): Request(config, language_model) for w, config in configs.items()}
+    decoded = decode(recognizer, Path(run.config.data.dev), requests)
+    rates = {w: decoded[str(w)].rates["wer"] for w in WEIGHTS}
+    ways = read_record(run.summary_path)["methods"]
     for split_name in ("dev", "test"):
         assert ways[split_name]["ctc_beam+ngrams"]["language_model_weight"] == min(
-            found, key=lambda w: found[w]
+            rates, key=lambda w: rates[w]
         )
-    assert ways["dev"]["ctc_beam+ngrams"]["wer"] == min(found.values())
+    assert ways["dev"]["ctc_beam+ngrams"]["wer"] == min(rates.values())
 
 
 def test_texts_without_blanks_are_chosen_by_their_characters() -> None:
     """Each is one word, which is wrong in both: words cannot tell them apart."""
-    references = {"a": {"text": "今天的会议"}}
-    scores = [score_texts(references, {"a": {"text": text}}) for text in ("好", "今天的会", "今天")]
-    assert find_best(scores, "wer") == 0 and find_best(scores, "cer") == 1
+    requests = [Request(DecodingConfig(beam=beam)) for beam in (1, 2, 3)]
+    cers = dict(zip(requests, (0.9, 0.1, 0.5), strict=True))
+
+    def decode(asked: Mapping[str, Request]) -> dict[str, Decoded]:
+        return {name: Decoded(own, {}, {"wer": 1.0, "cer": cers[own]}) for name, own in asked.items()}
+
+    for chosen_by, best in (("wer", 0), ("cer", 1)):
+        chosen = choose_requests(decode, {"ctc_beam": requests}, chosen_by)  # type: ignore[arg-type]
+        assert chosen["ctc_beam"].request is requests[best]
 
 
 def test_with_texts_only_their_words_are_heard(done: Path) -> None:
     known = {
         word for item in read_manifest(done / "all" / "train.jsonl") for word in (item.text or "").split()
     }
-    for path in (done / "all" / "runs").glob("*/evaluation/test.*+[nt][ga]*.jsonl"):  # +ngrams, +talk
-        heard = {word for fields in read_texts(path).values() for word in fields["text"].split()}
-        assert heard <= known, path.name
+    _, hypotheses = read_table(done / "all" / "runs" / "report" / TABLE)
+    weighed = {name: texts for name, texts in hypotheses.items() if "+ngrams" in name or "+talk" in name}
+    assert len(weighed) > 4
+    for name, texts in weighed.items():
+        assert {word for text in texts.values() for word in text.split()} <= known, name
 
 
 def test_a_language_model_of_other_tokens_is_left_out(done: Path, tmp_path: Path) -> None:

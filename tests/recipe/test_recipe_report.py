@@ -90,10 +90,10 @@ def test_further_references_count(copy: Path) -> None:
     assert results["test"]["references"] == 2 and fields["reference_2"] == fields["text"]
     run = results["runs"][0]
     heard = hypotheses[f"{run['name']}.{run['decoding']}"]
-    references[first]["reference_2"] = heard[first]["text"]
+    references[first]["reference_2"] = heard[first]
     write_table(folder / TABLE, references, hypotheses)
     del references[first], heard[first]
-    pairs = [(references[id]["text"], heard[id]["text"]) for id in references]
+    pairs = [(references[id]["text"], heard[id]) for id in references]
     fresh = score_runs(folder / TABLE, "ctc_lstm", results["runs"])
     assert fresh["runs"][0]["errors"] == count_word_errors(pairs).errors
 
@@ -105,7 +105,7 @@ def test_the_report_is_whole(done: Path) -> None:
         assert part in page
     assert "SMOKE" not in page
     headings = re.findall(r"^## (.*)", page, re.MULTILINE)
-    assert headings == ["Comparison with ctc_lstm", "Decoding setups", "Notes"], "results first"
+    assert headings == ["Comparison with ctc_lstm", "Runs", "Notes"], "results first"
     assert f"Reported on {read_results(done)['date']}. Configs: [ctc_lstm](" in page
     links = dict(re.findall(r"\[([^\]]*)\]\(([^)]*)\)", page))
     assert len(links) == 2 and all((folder / path).is_file() for path in links.values())
@@ -123,19 +123,25 @@ def test_nothing_is_done_twice(done: Path, caplog: pytest.LogCaptureFixture) -> 
     assert len(caplog.messages) == 6 and all(": skipped, " in line for line in caplog.messages)
 
 
-@pytest.mark.slow
-def test_one_system_again_is_compared_with_the_other(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """--only trains one; what is up to date of the others stays in the comparison, what is not is left out."""
+def test_what_is_out_of_date_is_not_compared(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By `--stage report` alone; the report has the systems that the command names."""
     folder = copy / "all"
-    experiment = make_experiment(copy / "recipes", output_dir=folder, only=("transformer",))
-    run_recipe(experiment, "report")
-    assert [run["name"] for run in read_results(copy)["runs"]] == ["ctc_lstm", "transformer"]
-    (folder / "runs" / "ctc_lstm" / "evaluation" / "summary.json").unlink()
-    caplog.set_level(logging.INFO)
-    run_recipe(experiment, "report")
+    run_recipe(make_experiment(copy / "recipes", output_dir=folder, only=("transformer",)), "report")
     assert [run["name"] for run in read_results(copy)["runs"]] == ["transformer"]
-    assert "left out of the comparison, since evaluate ctc_lstm: not done yet" in caplog.text
+    (folder / "runs" / "transformer" / "evaluation" / "test.jsonl.gz").unlink()
+    caplog.set_level(logging.INFO)
+    run_recipe(make_experiment(copy / "recipes", output_dir=folder), "report")
+    assert [run["name"] for run in read_results(copy)["runs"]] == ["ctc_lstm"]
+    assert "left out of the comparison: transformer: missing: " in caplog.text
     assert "Comparison" not in (folder / "runs" / "report" / "report.md").read_text()
+
+
+def test_systems_with_other_rules_for_texts_are_not_compared(copy: Path) -> None:
+    table = copy / "all" / "runs" / "transformer" / "evaluation" / "test.jsonl.gz"
+    references, hypotheses = read_table(table)
+    write_table(table, {id: {**own, "text": "OTHER"} for id, own in references.items()}, hypotheses)
+    with pytest.raises(UserError, match=r"their references differ after text\.scoring"):
+        run_recipe(make_experiment(copy / "recipes", output_dir=copy / "all"), "report", force=True)
 
 
 def test_an_unreadable_recording_stops_the_evaluation(copy: Path) -> None:

@@ -11,16 +11,7 @@ from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_
 
 from asr.data import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.recipe import (
-    Experiment,
-    build_runs,
-    cut_manifests,
-    find_all_runs,
-    find_recipes,
-    find_runs,
-    load_recipe,
-    run_recipe,
-)
+from asr.recipe import Experiment, build_runs, cut_manifests, find_recipes, find_runs, load_recipe, run_recipe
 from asr.system import RunConfig
 
 
@@ -51,8 +42,6 @@ def test_settings_of_the_call_are_for_the_systems_that_it_trains(recipes_dir: Pa
     )
     (run,) = build_runs(experiment)
     assert run.config.model.decoder.num_layers == 2 and (run.name, run.seed) == ("transformer", 3)  # type: ignore[union-attr]
-    others = [run.seed for run in find_all_runs(experiment) if run.system == "ctc_lstm"]
-    assert others == [0], "which has no decoder"
     (small,) = build_runs(replace(experiment, smoke=True, overrides=("train.steps=7",)))
     assert small.config.train.steps == 7 and small.config.model.encoder.dim == 16  # type: ignore[union-attr]
     assert experiment.command.endswith("--only transformer --set model.decoder.num_layers=2 --set seed=3")
@@ -66,19 +55,6 @@ def test_the_output_folder_moves_data_and_runs(recipes_dir: Path) -> None:
     ].config
     assert config.output_dir == "/x y/runs/transformer"
     assert (config.data.train, config.data.dev) == ("/x y/train.jsonl", "elsewhere/dev.jsonl")
-
-
-def test_runs_of_other_seeds_are_found_again(recipes_dir: Path) -> None:
-    for name in ("transformer-seed-3", "transformer-seed-x", "transformer-seed-3.old-1", "ctc_lstm"):
-        Path("runs/tones", name).mkdir(parents=True)
-    names = [run.name for run in find_all_runs(make_experiment(recipes_dir, seeds=(1,)))]
-    assert names == ["ctc_lstm", "ctc_lstm-seed-1", "transformer", "transformer-seed-1", "transformer-seed-3"]
-
-
-def test_what_another_run_reads_comes_first(recipes_dir: Path) -> None:
-    text = COMMON.replace("batches: {{", "start_from: runs/tones/transformer\nbatches: {{")
-    write_conf(recipes_dir.parent, "ctc_lstm", text.format(name="ctc_lstm") + SYSTEMS["ctc_lstm"])
-    assert [run.name for run in build_runs(make_experiment(recipes_dir))] == ["transformer", "ctc_lstm"]
 
 
 def test_a_conf_of_another_corpus_is_refused(recipes_dir: Path) -> None:

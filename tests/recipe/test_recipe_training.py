@@ -20,7 +20,7 @@ START = "start_from: runs/tones/transformer\n"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
-    """A folder in which both systems have been trained, small ones: ctc_lstm starts from transformer."""
+    """A folder in which both systems have been trained: ctc_lstm starts from transformer, which so comes first."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("trained")
     recipes_dir = write_tones_recipe(folder, tones)

@@ -23,7 +23,7 @@ from asr.decoding import DecodingConfig, pad_tokens
 from asr.errors import UserError
 from asr.families import find_checkpoints, find_family
 from asr.models import LowRankLinear, SpeechModel
-from asr.recipe import build_tasks, read_record, run_recipe
+from asr.recipe import build_runs, find_reason_to_train, read_record, run_recipe
 from asr.system import RunConfig, load_any_system, load_system
 from asr.text import SOS_ID, Tokenizer
 from asr.train import Learner, Process, prepare_system, train
@@ -341,10 +341,11 @@ def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run_recipe(experiment)
     (results,) = read_record(Path("runs/tones/report/results.json"))["runs"]
     assert list(results["methods"]["test"]) == ["attention", "attention+speeds"]
-    assert next(build_tasks(experiment, "train")).reason is None
+    (run,) = build_runs(experiment)
+    assert find_reason_to_train(run) is None
     shutil.rmtree("openai")
     write_source(1)
-    assert "the model that it starts from" in str(next(build_tasks(experiment, "train")).reason)
+    assert "the model that it starts from" in str(find_reason_to_train(run))
 
 
 # --- what is refused ----------------------------------------------------------------------------------
