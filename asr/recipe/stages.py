@@ -177,11 +177,8 @@ def find_reason_to_train(run: PlannedRun) -> str | None:
         return other
     if not record.get("done") or not run.model_path.exists():
         return "not done yet"
-    return (
-        "more updates are requested"
-        if run.config.train.steps > record["settings"]["train"]["steps"]
-        else None
-    )
+    wants_more = run.config.train.steps > record["settings"]["train"]["steps"]
+    return "more updates are requested" if wants_more else None
 
 
 def _explain_other_training(run: PlannedRun, record: Mapping[str, Any]) -> str | None:

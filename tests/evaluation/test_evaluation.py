@@ -28,7 +28,7 @@ from asr.evaluation import (
     score_setups,
     write_texts,
 )
-from asr.recipe import find_shared
+from asr.recipe.splits import find_shared
 from asr.scoring import score_systems
 from asr.system import System, load_system
 from asr.transcription import Recognizer, Request

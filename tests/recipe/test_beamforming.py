@@ -9,7 +9,8 @@ import pytest
 import soundfile
 
 from asr.errors import UserError
-from asr.recipe import beamform_files, delay_and_sum, find_delays
+from asr.recipe import beamform_files
+from asr.recipe.corpora import delay_and_sum, find_delays
 
 RATE = 16_000
 

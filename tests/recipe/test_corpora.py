@@ -10,15 +10,8 @@ import soundfile
 
 from asr.data import Utterance
 from asr.errors import UserError
-from asr.recipe import (
-    compute_fingerprint,
-    find_corpus,
-    find_files,
-    find_folder,
-    limit_repeats,
-    require_fingerprint,
-    widen,
-)
+from asr.recipe import find_corpus, find_files, find_folder, limit_repeats, require_fingerprint, widen
+from asr.recipe.corpora import compute_fingerprint
 
 LANDMARK = "etc/list.txt"
 

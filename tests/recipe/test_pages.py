@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asr.recipe import read_table, score_texts
+from asr.recipe.scores import read_table, score_texts
 from asr.scoring import Score, score_systems
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"

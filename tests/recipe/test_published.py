@@ -12,17 +12,9 @@ from typing import Any
 
 import pytest
 
-from asr.recipe import (
-    TABLE,
-    Texts,
-    describe_score,
-    pool,
-    read_table,
-    round_figures,
-    score_runs,
-    setup_name,
-    write_table,
-)
+from asr.recipe import round_figures
+from asr.recipe.report import TABLE
+from asr.recipe.scores import Texts, describe_score, pool, read_table, score_runs, setup_name, write_table
 from asr.scoring import percent
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"

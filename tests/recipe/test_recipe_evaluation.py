@@ -14,18 +14,12 @@ from recipe_examples import make_experiment, write_conf, write_tones_recipe
 from asr.data import read_manifest
 from asr.decoding import METHODS, ChecksConfig, DecodingConfig
 from asr.files import find_model
-from asr.recipe import (
-    TABLE,
-    WEIGHTS,
-    Decoded,
-    build_resources,
-    build_runs,
-    choose_requests,
-    decode,
-    read_record,
-    read_table,
-    run_recipe,
-)
+from asr.recipe import run_recipe
+from asr.recipe.evaluation import WEIGHTS, Decoded, build_resources, choose_requests, decode
+from asr.recipe.experiment import build_runs
+from asr.recipe.report import TABLE
+from asr.recipe.scores import read_table
+from asr.recipe.steps import read_record
 from asr.system import load_system
 from asr.train import read_training_texts
 from asr.transcription import Recognizer, Request

@@ -15,15 +15,9 @@ from recipe_examples import make_experiment, write_tones_recipe
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.recipe import (
-    SMOKE_WARNING,
-    TABLE,
-    read_table,
-    run_recipe,
-    score_runs,
-    tabulate_comparisons,
-    write_table,
-)
+from asr.recipe import run_recipe
+from asr.recipe.report import SMOKE_WARNING, TABLE, tabulate_comparisons
+from asr.recipe.scores import read_table, score_runs, write_table
 from asr.scoring import count_word_errors
 
 

@@ -10,7 +10,8 @@ from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_
 
 from asr.data import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.recipe import find_shared, run_recipe
+from asr.recipe import run_recipe
+from asr.recipe.splits import find_shared
 
 TONES = SYSTEMS["ctc_lstm"]
 

@@ -11,7 +11,9 @@ from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_
 
 from asr.data import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.recipe import Experiment, build_runs, cut_manifests, find_recipes, find_runs, load_recipe, run_recipe
+from asr.recipe import Experiment, find_recipes, load_recipe, run_recipe
+from asr.recipe.experiment import build_runs, find_runs
+from asr.recipe.splits import cut_manifests
 from asr.system import RunConfig
 
 

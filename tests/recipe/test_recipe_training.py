@@ -12,7 +12,8 @@ import torch
 from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_tones_recipe
 from safetensors.torch import load_file
 
-from asr.recipe import Experiment, read_record, run_recipe
+from asr.recipe import Experiment, run_recipe
+from asr.recipe.steps import read_record
 from asr.train import Learner
 
 START = "start_from: runs/tones/transformer\n"

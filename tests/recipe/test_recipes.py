@@ -17,16 +17,9 @@ from corpus_examples import RECIPES_DIR, damage_test, load, write_audio, write_t
 from asr.audio import read
 from asr.data import Utterance, read_manifest
 from asr.errors import UserError
-from asr.recipe import (
-    Experiment,
-    Recipe,
-    build_runs,
-    compute_fingerprint,
-    find_recipes,
-    load_conf,
-    load_recipe,
-    run_recipe,
-)
+from asr.recipe import Experiment, Recipe, find_recipes, load_recipe, run_recipe
+from asr.recipe.corpora import compute_fingerprint
+from asr.recipe.experiment import build_runs, load_conf
 from asr.speakers import read_rttm, read_seglst
 
 SPLITS = ("train", "dev", "test")

@@ -20,7 +20,8 @@ from corpus_examples import (
 )
 
 from asr.errors import UserError
-from asr.recipe import Experiment, describe_experiment, list_warnings, run_recipe
+from asr.recipe import Experiment, run_recipe
+from asr.recipe.report import describe_experiment, list_warnings
 
 # --- LibriSpeech --------------------------------------------------------------------------------
 

@@ -23,8 +23,9 @@ from corpus_examples import (
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.families import find_model
-from asr.recipe import Experiment, build_runs, normalize_prompt, run_recipe
+from asr.files import find_model
+from asr.recipe import Experiment, normalize_prompt, run_recipe
+from asr.recipe.experiment import build_runs
 from asr.system import load_state
 
 EXAMPLES = [  # as Kaldi's normalize_transcript.pl writes them

@@ -12,23 +12,13 @@ from asr.cli import main
 from asr.config import load_config
 from asr.data import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.recipe import (
-    TABLE,
-    Experiment,
-    Recipe,
-    Studies,
-    Study,
-    SystemConf,
-    build_folds,
-    choose_setup,
-    load_conf,
-    load_recipe,
-    load_study,
-    load_variants,
-    read_table,
-    run_recipe,
-    score_runs,
-)
+from asr.recipe import Experiment, Recipe, Study, SystemConf, load_recipe, load_study, run_recipe
+from asr.recipe.definition import Studies
+from asr.recipe.evaluation import choose_setup
+from asr.recipe.experiment import load_conf
+from asr.recipe.report import TABLE
+from asr.recipe.scores import read_table, score_runs
+from asr.recipe.studies import build_folds, load_variants
 from asr.system import RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]

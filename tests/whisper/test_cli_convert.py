@@ -24,7 +24,7 @@ from asr.decoding import ChecksConfig, DecodingConfig, write_arpa
 from asr.errors import UserError
 from asr.features import FrontEnd
 from asr.models import build_model
-from asr.recipe import estimate_arpa
+from asr.recipe.evaluation import estimate_arpa
 from asr.system import RunConfig, System, load_state, load_system, save_checkpoint
 from asr.whisper import load_whisper
 

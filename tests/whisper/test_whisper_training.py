@@ -23,7 +23,10 @@ from asr.decoding import DecodingConfig, pad_tokens
 from asr.errors import UserError
 from asr.families import find_checkpoints, find_family
 from asr.models import LowRankLinear, SpeechModel
-from asr.recipe import build_runs, find_reason_to_train, read_record, run_recipe
+from asr.recipe import run_recipe
+from asr.recipe.experiment import build_runs
+from asr.recipe.stages import find_reason_to_train
+from asr.recipe.steps import read_record
 from asr.system import RunConfig, load_any_system, load_system
 from asr.text import SOS_ID, Tokenizer
 from asr.train import Learner, Process, prepare_system, train
