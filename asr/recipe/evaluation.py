@@ -27,7 +27,7 @@ from asr.decoding.ngram import (
 )
 from asr.errors import UserError
 from asr.evaluation.speech import decode_utterances, make_normalizer, read_references, score_setups
-from asr.files import find_model
+from asr.families import find_model
 from asr.models.speech_model import describe_device, limit_kernel_cache
 from asr.recipe.experiment import Experiment, PlannedRun
 from asr.recipe.scores import References, Texts, write_table

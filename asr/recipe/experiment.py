@@ -13,7 +13,7 @@ from typing import Any
 
 from asr.config import describe_config
 from asr.errors import UserError, suggest
-from asr.files import find_family, find_model
+from asr.families import find_family, find_model
 from asr.recipe.definition import Recipe, Study, SystemConf
 from asr.system.run_config import RunConfig
 

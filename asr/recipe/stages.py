@@ -15,7 +15,7 @@ import torch
 
 from asr.data.manifest import read_manifest
 from asr.errors import UserError
-from asr.files import find_checkpoints, find_family, find_model
+from asr.families import find_checkpoints, find_family, find_model
 from asr.recipe.definition import SystemConf
 from asr.recipe.evaluation import describe_machine, describe_origin, evaluate_run
 from asr.recipe.experiment import Experiment, PlannedRun, build_runs, find_runs

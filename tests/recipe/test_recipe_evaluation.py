@@ -13,7 +13,7 @@ from recipe_examples import make_experiment, write_conf, write_tones_recipe
 
 from asr.data import read_manifest
 from asr.decoding import METHODS, ChecksConfig, DecodingConfig
-from asr.files import find_model
+from asr.families import find_model
 from asr.recipe import run_recipe
 from asr.recipe.evaluation import WEIGHTS, Decoded, build_resources, choose_requests, decode
 from asr.recipe.experiment import build_runs

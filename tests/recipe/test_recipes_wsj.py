@@ -23,7 +23,7 @@ from corpus_examples import (
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.files import find_model
+from asr.families import find_model
 from asr.recipe import Experiment, normalize_prompt, run_recipe
 from asr.recipe.experiment import build_runs
 from asr.system import load_state
