@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# As in asr.transcripts.transcript, which --help must not import.
+# As in asr.transcripts.writers, which --help must not import.
 FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "tsv", "ctm", "stm", "rttm", "trn")
 
 
@@ -246,7 +246,8 @@ def _transcribe(
     """Write each recording to standard output or a folder; those that fail are named and counted."""
     from asr.files import claim_folder
     from asr.transcription.arguments import measure_recording
-    from asr.transcripts.transcript import Segment, TranscriptStream, format_transcript
+    from asr.transcripts.transcript import Segment
+    from asr.transcripts.writers import TranscriptStream, format_transcript
 
     folder, stream, subtitles = None, None, job.settings.subtitles
     todo, faults, num_done = recordings, dict[str, tuple[str, str]](), 0

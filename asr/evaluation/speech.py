@@ -19,7 +19,8 @@ from asr.scoring.counting import score
 from asr.scoring.result import Score
 from asr.text.normalization import TextConfig, normalize
 from asr.transcription.transcribe import WINDOW, Recognizer, Request
-from asr.transcripts.transcript import Segment, Transcript, format_transcript
+from asr.transcripts.transcript import Segment, Transcript
+from asr.transcripts.writers import format_transcript
 
 Normalizer = Callable[[str, str | None], str]
 """Text and its language, None where that is unknown, to the text that is scored."""

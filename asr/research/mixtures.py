@@ -21,7 +21,8 @@ from asr.research.multi_speaker import MultiSpeakerModel
 from asr.scoring.counting import score
 from asr.scoring.result import Score
 from asr.system.run_config import System
-from asr.transcripts.transcript import Segment, Transcript, format_transcript
+from asr.transcripts.transcript import Segment, Transcript
+from asr.transcripts.writers import format_transcript
 
 # B utterances of a batch, S speakers, T encoded steps, F features, V vocabulary
 

@@ -15,7 +15,8 @@ import pydantic_core
 from asr.audio.segmentation import SegmentationConfig
 from asr.config import Config
 from asr.errors import shorten, suggest
-from asr.transcripts.transcript import Segment, Transcript, Word, format_transcript
+from asr.transcripts.transcript import Segment, Transcript, Word
+from asr.transcripts.writers import format_transcript
 
 MEDIA_TYPES = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
 

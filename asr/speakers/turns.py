@@ -10,8 +10,8 @@ from typing import Any
 from asr.data.records import read_seconds
 from asr.data.text_lines import open_lines, parse_json
 from asr.errors import UserError, shorten
-from asr.transcripts.subtitles import to_milliseconds
-from asr.transcripts.transcript import dump_json, format_turn
+from asr.transcripts.transcript import to_milliseconds
+from asr.transcripts.writers import dump_json, format_turn
 
 # What else an RTTM file may contain.
 _OTHER_TYPES = {

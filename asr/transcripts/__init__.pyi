@@ -11,15 +11,17 @@ from .subtitles import (
     measure_width as measure_width,
 )
 from .transcript import (
-    WRITERS as WRITERS,
     Segment as Segment,
     Transcript as Transcript,
-    TranscriptStream as TranscriptStream,
     Word as Word,
     clip_words as clip_words,
-    format_transcript as format_transcript,
     join_words as join_words,
     make_segment as make_segment,
     measure_compression as measure_compression,
     merge_channels as merge_channels,
+)
+from .writers import (
+    WRITERS as WRITERS,
+    TranscriptStream as TranscriptStream,
+    format_transcript as format_transcript,
 )

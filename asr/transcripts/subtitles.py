@@ -7,16 +7,12 @@ import math
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import pydantic
 
 from asr.config import Config
-
-if TYPE_CHECKING:
-    from asr.transcripts.transcript import Segment
+from asr.transcripts.transcript import Segment, to_milliseconds
 
 # A cue stays as long at most, and at least where the next one leaves it the time.
 MAX_SECONDS, MIN_MS = 7.0, 1000
@@ -73,11 +69,6 @@ class _Piece:
     @cached_property
     def width(self) -> int:
         return measure_width(self.text)
-
-
-def to_milliseconds(seconds: float) -> int:
-    """The nearest; never below 0. The product of two floats would be rounded twice."""
-    return max(0, round(Fraction(seconds) * 1000))
 
 
 def build_cues(segments: Sequence[Segment], duration: float, config: SubtitlesConfig) -> list[Cue]:

@@ -21,7 +21,7 @@ from asr.audio.segmentation import make_recording
 from asr.serve import Keys
 from asr.speakers import Diarizer, speaker_models
 from asr.transcription import Model
-from asr.transcripts.transcript import format_transcript
+from asr.transcripts.writers import format_transcript
 
 openai = lazy_loader.load("openai")  # its import takes a second, in each process that collects tests
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what the client still offers

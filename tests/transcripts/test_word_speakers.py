@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
-from asr.transcripts.transcript import Segment, Transcript, Word, format_transcript
+from asr.transcripts import Segment, Transcript, Word, format_transcript
 from asr.transcripts.word_speakers import (
     FAR_SECONDS,
     PAUSE_COST,
