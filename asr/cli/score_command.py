@@ -58,7 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--bleu", action="store_true", help="also BLEU, by sacrebleu if it is installed")
     add("--json", action="store_true", help="print one JSON object instead of tables")
     add("--html", metavar="FILE", help="also write a report with all alignments, in one file")
-    add("--pra", metavar="FILE", help="also write all alignments as sclite does, of a single system")
     group = parser.add_argument_group("Speaker turns: REF and HYP are RTTM files")
     text = "the parts of recordings to score (default: all of REF's)"
     group.add_argument("--uem", metavar="FILE", help=text)
@@ -70,8 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asr.files import replace_file
-    from asr.scoring.alignments import load_nist
     from asr.scoring.counting import describe_choice
     from asr.scoring.page import Report, write_report
     from asr.scoring.scored_files import score_systems
@@ -81,8 +78,6 @@ def run(args: argparse.Namespace) -> int:
         return _score_turns(args)
     if args.uem or args.skip_overlap:
         raise UserError(f"{args.reference}: not RTTM. Expected speaker turns for --uem and --skip-overlap.")
-    if args.pra and len(args.hypotheses) > 1:
-        raise UserError(f"--pra {args.pra}: holds a single system; call it once for each")
     settings = {"unit": args.unit, "normalize": args.normalize, "align": args.align}
     if args.align in get_args(Meeting):
         settings |= {"align": "jiwer", "meeting": args.align}
@@ -106,9 +101,6 @@ def run(args: argparse.Namespace) -> int:
     by = {field: _score_groups(field, reference, systems) for field in args.by}
     report = Report(reference, tuple(systems), tuple(comparisons), tuple(notes), settings, by)
     # Before anything is printed: a reader such as `head` may close standard output at any line.
-    if args.pra:
-        with replace_file(args.pra) as file:
-            file.write(load_nist().write_pra(systems[0].score, systems[0].name).encode())
     if args.html:
         write_report(args.html, report)
     show = args.show if args.show is not None else 10 if len(systems) == 1 else 0
@@ -132,7 +124,7 @@ def _is_rttm(path: str) -> bool:
 def _score_turns(args: argparse.Namespace) -> int:
     from asr.speakers import report_turns
 
-    if args.by or args.bleu or args.html or args.pra or args.glm or args.align != "jiwer":
+    if args.by or args.bleu or args.html or args.glm or args.align != "jiwer":
         raise UserError(
             f"{args.reference}: RTTM has no words. Expected --uem, --collar, --skip-overlap or --json."
         )

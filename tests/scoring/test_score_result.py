@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from asr.errors import UserError
-from asr.scoring import Counts, Operation, Score, format_table, score
+from asr.scoring import Counts, Operation, Score, align_lines, format_table, score
+from asr.transcripts import measure_width
 
 REFERENCES = {"a-1": "the cat sat on the mat", "a-2": "hello world", "b-1": "one two three", "b-2": "yes"}
 HYPOTHESES = {"a-1": "the cat sat on mat", "b-1": "one too three four", "b-2": "yes"}
@@ -103,6 +104,21 @@ def test_table(small) -> None:
     ]
     lines = format_table(small.group(small.speakers), "speaker").splitlines()
     assert [line.split()[0] for line in lines] == ["speaker", "a", "b"]
+
+
+def test_columns_stay_below_each_other_in_any_script() -> None:
+    said, heard, marks = align_lines(
+        [
+            Operation("substitution", "你好", "你"),
+            Operation("correct", "x", "x"),
+            Operation("substitution", "e\u0301te\u0301", "ete"),
+            Operation("insertion", None, "straße"),
+        ]
+    )
+    assert said == "REF:  你好 x E\u0301TE\u0301 ******* "
+    assert heard == "HYP:  你   x ETE STRASSE "
+    assert marks == "Eval: S      S   I       "
+    assert len({measure_width(line) for line in (said, heard, marks)}) == 1
 
 
 def test_dict_is_what_json_can_write(small) -> None:
