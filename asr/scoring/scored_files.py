@@ -143,9 +143,10 @@ def score_systems(
     if glm is not None:
         if not align.startswith("sclite"):
             raise UserError(f"{glm}: its rules may offer alternatives, {{ a / b }}; expected align sclite")
-        apply = load_nist().apply_mapping
-        reference, *others = [apply(glm, file, "reference") for file in (reference, *others)]
-        files = [apply(glm, file, "hypothesis") for file in files]
+        nist = load_nist()
+        mapping = nist.read_mapping(glm)
+        reference, *others = [nist.apply_mapping(mapping, file) for file in (reference, *others)]
+        files = [nist.apply_mapping(mapping, file) for file in files]
     notes = [f"{reference.path}: {note}" for note in (*reference.notes, *describe_reference(reference))]
     if meeting is not None:
         reference, files = pair_speakers(

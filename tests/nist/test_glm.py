@@ -94,17 +94,6 @@ def test_rules_are_read(line: str, expected: Rule) -> None:
     assert parse_rule(line) == expected
 
 
-def test_sections_for_one_side(tmp_path: Path) -> None:
-    path = tmp_path / "a.glm"
-    path.write_text(
-        ';;\nA => B\n;; INPUT_DEPENDENT_APPLICATION = "hyp|stm"\nC => D\n'
-        ';; INPUT_DEPENDENT_APPLICATION = ".*"\nE => F\n'
-    )
-    assert read_mapping(path, ("trn", "ref")).rewrite("a c e") == "B C F"
-    assert read_mapping(path, ("trn", "hyp")).rewrite("a c e") == "B D F"
-    assert read_mapping(path, ("stm", "ref")).rewrite("a c e") == "B D F"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -113,8 +102,8 @@ def test_sections_for_one_side(tmp_path: Path) -> None:
         (";;\n* CASE_SENSITIVE = F\nA => B\n", ":2: .*: expected \\* name = 'value'"),
         (";;\n* format = 'NIST2'\nA => B\n", ":2: format 'NIST2': expected NIST1"),
         (";;\nA B\n", ":2: 'A B': expected a rule, FOUND => REPLACEMENT"),
-        (';;\n;; INPUT_DEPENDENT_APPLICATION = "("\n', ":2: .*: no pattern"),
-        (';;\n;; INPUT_DEPENDENT_APPLICATION = "' + "(a+)+" * 50 + '"\n', ":2: .*: no pattern"),
+        (';;\n;; INPUT_DEPENDENT_APPLICATION = "hyp"\nA => B\n', ":2: .*: expected rules for all files"),
+        (";;\n* copy_no_hit = 'F'\nA => B\n", ":2: .*: expected T, as words without a rule stay"),
     ],
 )
 def test_what_is_no_rule(tmp_path: Path, text: str, message: str | None) -> None:

@@ -9,21 +9,20 @@ AIN'T => [{ARE NOT / HAVE NOT}] / [ ] __ [ ]
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from asr.data.text_lines import BLANKS, open_lines
-from asr.errors import UserError, shorten
-from asr.transcripts.readers import Entry, Role, TranscriptFile
+from asr.errors import shorten
+from asr.transcripts.readers import Entry, TranscriptFile
 from asr.transcripts.transcript import Word
 
-MAX_CONDITION = 100
-
+_TRUE = ("T", "YES", "TRUE")
 _TO_UPPER = {letter: letter - 32 for letter in range(ord("a"), ord("z") + 1)}
 _QUOTED = re.compile("[\"']([^\"']*)[\"']")
-_CONDITION = re.compile(r";;\s+INPUT_DEPENDENT_APPLICATION\s*=\s*\"([^\"]*)\"")
+_CONDITION = re.compile(r";;\s+INPUT_DEPENDENT_APPLICATION\s*=")
 _FIRST_OPTIONAL = re.compile(r"(\(\s+[^()\s]+\s+)([^()\s]+)")
 _HYPHEN = re.compile(r"([^( ])-(?=[^) ])")
 
@@ -38,10 +37,10 @@ class Rule(NamedTuple):
 
 
 class GlobalMapping:
-    """The rules of a file for one side and format."""
+    """The rules of a file."""
 
-    def __init__(self, rules: Iterable[Rule], is_case_sensitive: bool, copies_the_rest: bool) -> None:
-        self._is_case_sensitive, self._copies_the_rest = is_case_sensitive, copies_the_rest
+    def __init__(self, rules: Iterable[Rule], is_case_sensitive: bool) -> None:
+        self._is_case_sensitive = is_case_sensitive
         self._rules: dict[str, list[Rule]] = {}
         for rule in rules:
             pattern, left, right = map(self._fold, (rule.pattern, rule.left, rule.right))
@@ -58,13 +57,9 @@ class GlobalMapping:
         folded, parts, position = self._fold(text), [], 0
         while position < len(text):
             rule = self._find_rule(folded, position)
-            if rule is not None:
-                parts.append(rule.replacement)
-            elif self._copies_the_rest:
-                parts.append(text[position])
+            parts.append(text[position] if rule is None else rule.replacement)
             position += 1 if rule is None else len(rule.pattern)
-        text = "".join(parts)
-        text = _HYPHEN.sub(r"\1 ", text)
+        text = _HYPHEN.sub(r"\1 ", "".join(parts))
         while (spread := _FIRST_OPTIONAL.sub(r"\1) ( \2", text)) != text:  # (A B) is (A) (B)
             text = spread
         return re.sub(r"\s+\)", ")", re.sub(r"\(\s+", "(", " ".join(text.split())))
@@ -85,10 +80,8 @@ class GlobalMapping:
         return text if self._is_case_sensitive else text.translate(_TO_UPPER)
 
 
-def apply_mapping(path: str | Path, file: TranscriptFile, role: Role) -> TranscriptFile:
+def apply_mapping(mapping: GlobalMapping, file: TranscriptFile) -> TranscriptFile:
     """Rewrite all texts of a file, or word by word those whose times are known."""
-    kind = file.format if file.format in ("stm", "ctm") else "trn"
-    mapping = read_mapping(path, (kind, "ref" if role == "reference" else "hyp"))
     return replace(file, entries={id: _rewrite(mapping, entry) for id, entry in file.entries.items()})
 
 
@@ -108,43 +101,36 @@ def _rewrite(mapping: GlobalMapping, entry: Entry) -> Entry:
 # --- files --------------------------------------------------------------------------------------
 
 
-def read_mapping(path: str | Path, inputs: Sequence[str] = ("trn",)) -> GlobalMapping:
-    """Read a file, without the sections that are for other inputs (format, ref or hyp) than these."""
+def read_mapping(path: str | Path) -> GlobalMapping:
+    """Read the rules of a file. What would rewrite only one side, or drop words, is refused."""
     rules: list[Rule] = []
-    options = {"CASE_SENSITIVE": "T", "COPY_NO_HIT": "T"}
-    mark, applies = "", True
+    is_case_sensitive = True
+    mark = ""
     with open_lines(path) as lines:
         for number, line in lines.numbered:
             if number == 1:
                 mark = line.split(maxsplit=1)[0] if line[:1].strip(BLANKS) else ""
                 if not mark or "=>" in line:
                     raise lines.error(1, f"{shorten(line)}: expected the mark of comments, such as ;;")
-            if condition := _CONDITION.match(line):
-                applies = _is_met(condition[1], inputs, lines.error(number, f"{shorten(line)}: no pattern"))
+            if _CONDITION.match(line):
+                raise lines.error(number, f"{shorten(line)}: expected rules for all files; remove the others")
             line = line.rstrip(BLANKS)
-            if number == 1 or not applies or line.startswith(mark):
+            if number == 1 or line.startswith(mark):
                 continue
             if line.startswith("*"):
                 if (value := _QUOTED.search(line)) is None:
                     raise lines.error(number, f"{shorten(line)}: expected * name = 'value'")
                 if re.match(r"\*\s*FORMAT\b", line, re.IGNORECASE) and value[1] != "NIST1":
                     raise lines.error(number, f"format {shorten(value[1])}: expected NIST1")
-                options |= {name: value[1].upper() for name in options if name in line.upper()}
+                if "CASE_SENSITIVE" in line.upper():
+                    is_case_sensitive = value[1].upper() in _TRUE
+                if "COPY_NO_HIT" in line.upper() and value[1].upper() not in _TRUE:
+                    raise lines.error(number, f"{shorten(line)}: expected T, as words without a rule stay")
             elif rule := line.partition(mark)[0].rstrip(BLANKS):
                 if "=>" not in rule:
                     raise lines.error(number, f"{shorten(rule)}: expected a rule, FOUND => REPLACEMENT")
                 rules.append(parse_rule(rule))
-    are_set = [options[name] in ("T", "YES", "TRUE") for name in ("CASE_SENSITIVE", "COPY_NO_HIT")]
-    return GlobalMapping(rules, *are_set)
-
-
-def _is_met(pattern: str, inputs: Sequence[str], error: UserError) -> bool:
-    if len(pattern) > MAX_CONDITION:
-        raise error
-    try:
-        return any(re.search(pattern.lower(), name) for name in inputs)
-    except (re.error, RecursionError, OverflowError):
-        raise error from None
+    return GlobalMapping(rules, is_case_sensitive)
 
 
 def parse_rule(line: str) -> Rule:
