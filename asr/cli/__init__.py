@@ -39,7 +39,6 @@ GROUPS = {
     "Evaluation": {
         "evaluate": "decode a data set by one or several methods: error rates with intervals, speed",
         "score": "compute error rates with intervals, show errors, compare systems",
-        "combine": "combine the texts of several systems by votes on each word (ROVER)",
     },
     "Tools": {
         "info": "explain every setting of a config, or show what a trained model contains",
@@ -55,7 +54,6 @@ EXAMPLES = """Examples:
 """
 COMMANDS = {name: help_text for commands in GROUPS.values() for name, help_text in commands.items()}
 FOLDERS = {  # of commands that need one; the others are in cli
-    "combine": "scoring.nist",
     "diarize": "speakers",
     "pronounce": "recipe",
     "recipe": "recipe",

@@ -68,7 +68,7 @@ def load_nist() -> ModuleType:
     try:
         from asr.scoring import nist
     except ImportError:
-        raise UserError("sclite, ROVER and mapping files: asr/scoring/nist is not installed") from None
+        raise UserError("sclite and mapping files: asr/scoring/nist is not installed") from None
     return nist
 
 

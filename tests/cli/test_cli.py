@@ -233,7 +233,6 @@ def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_
     ("words", "message"),
     [
         (["align", "runs/a", "in.jsonl", "--output", "./in.jsonl"], "./in.jsonl: is the input as well"),
-        (["combine", "a", "trn:in.jsonl", "b", "--output", "in.jsonl"], "in.jsonl: is the input as well"),
         (["evaluate", "nowhere", "in.jsonl", "--output-dir", "in.jsonl"], "cannot make this folder"),
         (["evaluate", "nowhere", "in.jsonl"], "nowhere: no model here"),
         (["evaluate", "openai/whisper-x", "in.jsonl", "--device", "gpu"], "device gpu: expected auto, cpu"),

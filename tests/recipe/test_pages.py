@@ -142,6 +142,8 @@ def claim_an4() -> Iterator[Claim]:
         yield page, f"| {row} | {' | '.join(['{}'] * 5)} |", [*sources, penalty]
         sources = [*dev_and_test(lstm, method), *dev_and_test(phones, method)]
         yield page, f"| {row} | {' | '.join(['{}'] * 4)} |", sources
+    row = "and Conformer | {} | {.low:.2f} to {.high:.2f} | {.cer:.2f} |"
+    yield page, row, ["an4/results/test#combination"] * 4
     yield page, "A combination of five … has {} %", [f"{studies}/lstm_guide/test#combination_of_five"]
     yield page, "{} % (4.14 to 9.43)", [f"{studies}/lstm_guide/test#all.ctc_beam+ngrams+speeds"]
     yield page, "{} % (4.91 to 10.52)", [f"{studies}/attention_clock/test#clock.joint+speeds"]

@@ -1,4 +1,4 @@
-"""Scoring as by NIST's tools: sclite's alignment and files, mapping files (GLM), ROVER."""
+"""Scoring as by NIST's tools: sclite's alignment, mapping files (GLM)."""
 
 import lazy_loader
 

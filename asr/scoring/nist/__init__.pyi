@@ -4,5 +4,4 @@ from .glm import (
     parse_rule as parse_rule,
     read_mapping as read_mapping,
 )
-from .rover import combine as combine, combine_files as combine_files
 from .sclite import find_cheapest_edits as find_cheapest_edits, read_as_sclite as read_as_sclite
