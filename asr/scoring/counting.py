@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rapidfuzz.distance import Levenshtein
 
 from asr.errors import UserError, shorten
@@ -82,65 +84,93 @@ def score(
     `-bc` as any that ends so; sclite-FD does both.
     """
     check_options(align=align, unit=unit, normalize=normalize, resamples=resamples)
-    _check_texts("references", references)
-    _check_texts("hypotheses", hypotheses, may_be_missing=True)
-    if not isinstance(alternatives or {}, Mapping):
-        raise UserError(f"alternatives = {shorten(alternatives)}: expected a dict from ID to a list of texts")
-    for id, texts in (alternatives or {}).items():
-        _check_texts(f"alternatives of {id}", texts)
-    method: Method = "jiwer" if align == "jiwer" else "sclite"
-    settings: dict[str, Any] = {"align": method, "unit": unit, "resamples": resamples}
-    marks = {"has_optional_words": "D" in align, "has_fragments": "F" in align}
-    refs, hyps, others = _by_id(references), _by_id(hypotheses), dict(alternatives or {})
+    refs, hyps, others = _match_texts(references, hypotheses, alternatives or {})
     speaker_of = _find_keys("speakers", speakers, refs)
     recording_of = _find_keys("recordings", recordings, refs)
+    if align != "jiwer" and (normalize != "none" or unit != "words"):
+        _refuse_braces(refs, hyps, others)
+    change = choose_normalization(normalize)
+    all_references = [tuple(map(change, (text, *others.get(id, ())))) for id, text in refs.items()]
+    heard = [None if (text := hyps.get(id)) is None else change(text) for id in refs]
+    # Candidates: each reference of each utterance, with its hypothesis; C of them.
+    pairs_C = [(text, hyp) for texts, hyp in zip(all_references, heard, strict=True) for text in texts]
+    sizes = [len(texts) for texts in all_references]
+    method: Method = "jiwer"
+    if align != "jiwer":
+        method = "sclite"
+        ids_C = [id for id, size in zip(refs, sizes, strict=True) for _ in range(size)]
+        pairs_C = _read_as_sclite(ids_C, pairs_C, align)
+    split = ((split_units(text, unit), split_units(hyp or "", unit)) for text, hyp in pairs_C)
+    counts_C4 = count_pairs(split, method)
+    chosen = _choose_candidates(counts_C4[:, 1:].sum(axis=1), sizes)
+    return Score(
+        ids=tuple(refs),
+        references=tuple(pairs_C[number][0] for number in chosen),
+        all_references=tuple(all_references),
+        hypotheses=tuple(pairs_C[number][1] for number in chosen),
+        speakers=speaker_of,
+        recordings=recording_of,
+        counts_P4=counts_C4[chosen],
+        align=method,
+        unit=unit,
+        resamples=resamples,
+    )
+
+
+def _match_texts(
+    references: Sequence[str] | Mapping[str, str],
+    hypotheses: Sequence[str | None] | Mapping[str, str | None],
+    alternatives: Mapping[str, Sequence[str]],
+) -> tuple[Mapping[str, str], Mapping[str, str | None], Mapping[str, Sequence[str]]]:
+    """The three by ID; an error if they do not belong together."""
+    _check_texts("references", references)
+    _check_texts("hypotheses", hypotheses, may_be_missing=True)
+    if not isinstance(alternatives, Mapping):
+        raise UserError(f"alternatives = {shorten(alternatives)}: expected a dict from ID to a list of texts")
+    for id, texts in alternatives.items():
+        _check_texts(f"alternatives of {id}", texts)
     if isinstance(references, Mapping) != isinstance(hypotheses, Mapping):
         raise UserError("texts by ID on one side, a list on the other; expected two dicts or two lists")
-    if unknown := [id for id in (*hyps, *others) if id not in refs]:
+    refs, hyps = _by_id(references), _by_id(hypotheses)
+    if unknown := [id for id in (*hyps, *alternatives) if id not in refs]:
         raise UserError(f"text of {unknown[0]} (and {len(unknown) - 1:,} others), which no reference has")
     if len(hypotheses) < len(references) and not isinstance(hypotheses, Mapping):
         raise UserError(f"{len(hypotheses):,} hypotheses for {len(references):,} references")
     if not refs:
         raise UserError("no references; expected one text or more")
-    change = choose_normalization(normalize)
-    # Candidates: each reference of each utterance, with its hypothesis; C of them.
-    candidates = [(id, text) for id, first in refs.items() for text in (first, *others.get(id, ()))]
-    texts_C = [change(text) for _, text in candidates]
-    pairs_C: list[tuple[str, str | None]] = []
-    read = load_nist().read_as_sclite if method == "sclite" else None
-    for (id, raw), text in zip(candidates, texts_C, strict=True):
-        hypothesis = hyps.get(id)
-        hyp = None if hypothesis is None else change(hypothesis)
-        if read is not None:
-            if (normalize != "none" or unit != "words") and "{" in f"{raw} {hypothesis}":
-                raise UserError(
-                    f"utterance {id}: alternatives in braces need unit words, and no normalization"
-                )
-            try:
-                text, read_hyp = read(text, hyp or "", **marks)
-            except UserError as error:
-                raise UserError(f"utterance {id}: {error}") from None
-            hyp = None if hyp is None else read_hyp
-        pairs_C.append((text, hyp))
-    split = ((split_units(text, unit), split_units(hyp or "", unit)) for text, hyp in pairs_C)
-    counts_C4 = count_pairs(split, method)
-    errors_C = counts_C4[:, 1:].sum(axis=1)
-    starts, start = [], 0
-    for id in refs:
-        starts.append(start)
-        start += 1 + len(others.get(id, ()))
-    spans = list(zip(starts, [*starts[1:], start], strict=True))
-    chosen = [first + int(errors_C[first:end].argmin()) for first, end in spans]
-    return Score(
-        ids=tuple(refs),
-        references=tuple(pairs_C[number][0] for number in chosen),
-        all_references=tuple(tuple(texts_C[first:end]) for first, end in spans),
-        hypotheses=tuple(pairs_C[number][1] for number in chosen),
-        speakers=speaker_of,
-        recordings=recording_of,
-        counts_P4=counts_C4[chosen],
-        **settings,
-    )
+    return refs, hyps, alternatives
+
+
+def _refuse_braces(
+    refs: Mapping[str, str], hyps: Mapping[str, str | None], others: Mapping[str, Sequence[str]]
+) -> None:
+    for id, text in refs.items():
+        if any("{" in (each or "") for each in (text, hyps.get(id), *others.get(id, ()))):
+            raise UserError(f"utterance {id}: alternatives in braces need unit words, and no normalization")
+
+
+def _read_as_sclite(
+    ids: Sequence[str], pairs: Sequence[tuple[str, str | None]], align: Align
+) -> list[tuple[str, str | None]]:
+    """The words of each pair that sclite compares."""
+    read = load_nist().read_as_sclite
+    marks = {"has_optional_words": "D" in align, "has_fragments": "F" in align}
+    found: list[tuple[str, str | None]] = []
+    for id, (reference, hypothesis) in zip(ids, pairs, strict=True):
+        try:
+            ref, hyp = read(reference, hypothesis or "", **marks)
+        except UserError as error:
+            raise UserError(f"utterance {id}: {error}") from None
+        found.append((ref, None if hypothesis is None else hyp))
+    return found
+
+
+def _choose_candidates(errors_C: np.ndarray, sizes: Sequence[int]) -> list[int]:
+    """The candidate of each utterance with the fewest errors; of equals the first."""
+    ends = list(itertools.accumulate(sizes))
+    return [
+        end - size + int(errors_C[end - size : end].argmin()) for end, size in zip(ends, sizes, strict=True)
+    ]
 
 
 def describe_choice(num_references: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import logging
 import os
@@ -11,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -120,70 +121,108 @@ def score_systems(
     defaults: dict[str, Any] = {"align": "jiwer", "unit": "words", "resamples": RESAMPLES}
     options = defaults | options
     check_options(normalize=normalize, meeting=meeting, collar=collar, **options)
-    change, align, unit = choose_normalization(normalize), options["align"], options["unit"]
+    files = _read_files(reference_path, hypothesis_paths, more_references, meeting)
+    if glm is not None:
+        files = _apply_mapping(glm, files, options["align"])
+    reference, change = files.reference, choose_normalization(normalize)
+    notes = [f"{reference.path}: {note}" for note in (*reference.notes, *describe_reference(reference))]
+    recordings: dict[str, Any] | None = None
+    if meeting is not None:
+        from asr.speakers import pair_speakers
+
+        reference, paired = pair_speakers(
+            meeting, reference, files.systems, lambda text: split_units(change(text), options["unit"]), collar
+        )
+        files = files._replace(systems=paired)
+        recordings = {id: reference.entries[id].recording for id in scored_ids(reference)}
+    texts = {id: reference.entries[id].text or "" for id in scored_ids(reference)}
+    speakers = _find_speakers(reference, list(texts), notes)
+    if emptied := sum(bool(text.split()) and not change(text).split() for text in texts.values()):
+        notes.append(f"{reference.path}: {emptied:,} references are empty after --normalize {normalize}")
+    offered = sum(map(_offers_alternatives, texts.values())) if options["align"] == "jiwer" else 0
+    if offered:
+        as_words = f"{offered:,} references offer alternatives, {{ a / b }}, all of which count as words"
+        notes.append(f"{reference.path}: {as_words}; --align sclite chooses among them")
+    alternatives = _find_alternatives(reference, files.others, notes)
+    # Braces would count as punctuation, and so would the @ of tcpWER.
+    is_raw = normalize == "none" and options["align"] == "jiwer" and meeting != "tcpwer" and not offered
+    systems = []
+    for name, file in zip(files.names, files.systems, strict=True):
+        matched, more = match_transcripts(reference, file)
+        hypotheses = {id: entry.text or "" for id, entry in matched.items()}
+        scored = score(
+            texts, hypotheses, speakers=speakers, recordings=recordings, alternatives=alternatives,
+            normalize=normalize, **options,
+        )  # fmt: skip
+        systems.append(ScoredFile(name, file.path, file.format, scored, matched))
+        notes += [f"{file.path}: {note}" for note in (*file.notes, *more)]
+        if is_raw and (note := describe_formatting(scored)):
+            notes.append(f"{file.path}: {note}")
+    if systems and (why := systems[0].score.why_no_interval):
+        notes.append(why)
+    return reference, systems, notes
+
+
+class _Files(NamedTuple):
+    reference: TranscriptFile
+    others: list[TranscriptFile]
+    """Other references."""
+    systems: list[TranscriptFile]
+    names: list[str]
+    """Of the systems."""
+
+
+def _read_files(
+    reference_path: str, hypothesis_paths: Sequence[str], more_references: Sequence[str], meeting: str | None
+) -> _Files:
+    """Read all files; ids at the beginning of lines are found by those of the other files."""
     read: Callable[..., TranscriptFile] = read_transcripts
     if meeting is not None:
-        from asr.speakers import pair_speakers, read_meeting
+        from asr.speakers import read_meeting
 
         read = read_meeting
         if more_references:
             raise UserError(f"{meeting}: expected a single reference")
     reference = read(reference_path)
     columns = {field for entry in reference.entries.values() for field in entry.fields}
-    given, paths = zip(*(split_name(path, columns) for path in hypothesis_paths), strict=True)
-    hypothesis_paths = [
-        f"{reference_path}#{path}" if path in columns and not os.path.exists(path) else path for path in paths
+    given, rest = zip(*(split_name(path, columns) for path in hypothesis_paths), strict=True)
+    paths = [
+        f"{reference_path}#{path}" if path in columns and not os.path.exists(path) else path for path in rest
     ]
-    names = name_systems(hypothesis_paths, given)
+    names = name_systems(paths, given)
     known_ids = () if reference.format == "plain" else reference.entries
     others = [read_transcripts(path, "reference", known_ids) for path in more_references]
-    files = [read(path, "hypothesis", known_ids) for path in hypothesis_paths]
-    reference, files = find_ids(reference, [*others, *files])
-    others, files = [*_split_fields(reference), *files[: len(others)]], files[len(others) :]
-    if glm is not None:
-        if not align.startswith("sclite"):
-            raise UserError(f"{glm}: its rules may offer alternatives, {{ a / b }}; expected align sclite")
-        nist = load_nist()
-        mapping = nist.read_mapping(glm)
-        reference, *others = [nist.apply_mapping(mapping, file) for file in (reference, *others)]
-        files = [nist.apply_mapping(mapping, file) for file in files]
-    notes = [f"{reference.path}: {note}" for note in (*reference.notes, *describe_reference(reference))]
-    if meeting is not None:
-        reference, files = pair_speakers(
-            meeting, reference, files, lambda text: split_units(change(text), unit), collar
-        )
-    ids = scored_ids(reference)
-    texts = {id: reference.entries[id].text or "" for id in ids}
-    speakers = _find_speakers(reference, ids, notes)
-    if meeting is not None:
-        options["recordings"] = {id: reference.entries[id].recording for id in ids}
-    if emptied := sum(bool(text.split()) and not change(text).split() for text in texts.values()):
-        notes.append(f"{reference.path}: {emptied:,} references are empty after --normalize {normalize}")
-    offered = sum(bool(re.search(r"\{.*/.*\}", text)) for text in texts.values()) if align == "jiwer" else 0
-    if offered:
-        as_words = f"{offered:,} references offer alternatives, {{ a / b }}, all of which count as words"
-        notes.append(f"{reference.path}: {as_words}; --align sclite chooses among them")
+    systems = [read(path, "hypothesis", known_ids) for path in paths]
+    reference, found = find_ids(reference, [*others, *systems])
+    count = len(others)
+    return _Files(reference, [*_split_fields(reference), *found[:count]], found[count:], names)
+
+
+def _apply_mapping(glm: str, files: _Files, align: str) -> _Files:
+    if not align.startswith("sclite"):
+        raise UserError(f"{glm}: its rules may offer alternatives, {{ a / b }}; expected align sclite")
+    nist = load_nist()
+    mapping = nist.read_mapping(glm)
+    apply = functools.partial(nist.apply_mapping, mapping)
+    reference, others, systems, names = files
+    return _Files(apply(reference), list(map(apply, others)), list(map(apply, systems)), names)
+
+
+def _find_alternatives(
+    reference: TranscriptFile, others: Sequence[TranscriptFile], notes: list[str]
+) -> dict[str, list[str]]:
+    """The texts of other references, by the ids of the first one."""
     alternatives: dict[str, list[str]] = defaultdict(list)
     for file in others:
         matched, more = match_transcripts(reference, file, "have no text; their other references count")
         for id, entry in matched.items():
             alternatives[id].append(entry.text or "")
         notes += [f"{file.path}: {note}" for note in (*file.notes, *more)]
-    systems = []
-    for name, file in zip(names, files, strict=True):
-        matched, more = match_transcripts(reference, file)
-        hypotheses = {id: entry.text or "" for id, entry in matched.items()}
-        scored = score(
-            texts, hypotheses, speakers=speakers, alternatives=alternatives, normalize=normalize, **options
-        )
-        systems.append(ScoredFile(name, file.path, file.format, scored, matched))
-        notes += [f"{file.path}: {note}" for note in (*file.notes, *more)]
-        is_raw = normalize == "none" and align == "jiwer" and meeting != "tcpwer"  # whose @ is punctuation
-        if is_raw and not offered and (note := describe_formatting(scored)):
-            notes.append(f"{file.path}: {note}")
-    if systems and (why := systems[0].score.why_no_interval):
-        notes.append(why)
-    return reference, systems, notes
+    return alternatives
+
+
+def _offers_alternatives(text: str) -> bool:
+    return re.search(r"\{.*/.*\}", text) is not None
 
 
 def describe_formatting(scored: Score) -> str:
