@@ -30,26 +30,8 @@ def compute_dev_scores(system: System[Net], batches: Iterable[Batch], process: P
     see each utterance once.
     """
     model = system.model.eval()
-    own: dict[Any, float] = collections.defaultdict(float)
-    for batch in batches:
-        if not len(batch):
-            continue
-        batch = batch.to(process.device)
-        losses = model(batch.features_BTF, batch.feature_lengths_B, batch.tokens_BU, batch.token_lengths_B)
-        references = [normalize(text, system.config.text.scoring) for text in batch.texts]
-        num_words = sum(len(text.split()) + 1 for text in references)  # the end is one
-        counted = {"tokens": losses.num_tokens, "words": num_words, "total": losses.total}
-        for name, value in (counted | losses.parts).items():
-            own[name] += float(value)
-        for head, hypotheses in decode_batch(system, batch).items():
-            for name, count in MEASURES.items():
-                errors = count(zip(references, hypotheses, strict=True))
-                own[name, head, "errors"] += errors.errors
-                own[name, head, "length"] += errors.length
-    sums: dict[Any, float] = collections.defaultdict(float)
-    for others in gather_over_processes(dict(own), process, process.group):
-        for key, value in others.items():  # a process that had no batch has none
-            sums[key] += value
+    own = _add(_measure(system, batch.to(process.device)) for batch in batches if len(batch))
+    sums = _add(gather_over_processes(own, process, process.group))
     tokens, words = max(sums["tokens"], 1.0), max(sums["words"], 1.0)
     means = {name: sums[name] / tokens for name in model.reported if name in sums}
     scores = model.score(means, tokens_per_word=tokens / words)
@@ -57,6 +39,30 @@ def compute_dev_scores(system: System[Net], batches: Iterable[Batch], process: P
         length = sums[name, head, "length"]
         scores[f"{name}_{head}"] = sums[name, head, "errors"] / length if length else math.inf
     return with_error_rates_of_the_system(scores)
+
+
+def _measure(system: System[Net], batch: Batch) -> dict[Any, float]:
+    """Measure the losses of a batch, and the errors of each head, as sums over its utterances."""
+    losses = system.model(batch.features_BTF, batch.feature_lengths_B, batch.tokens_BU, batch.token_lengths_B)
+    references = [normalize(text, system.config.text.scoring) for text in batch.texts]
+    num_words = sum(len(text.split()) + 1 for text in references)  # the end is one
+    counted = {"tokens": losses.num_tokens, "words": num_words, "total": losses.total}
+    sums: dict[Any, float] = {name: float(value) for name, value in (counted | losses.parts).items()}
+    for head, hypotheses in decode_batch(system, batch).items():
+        for name, count in MEASURES.items():
+            errors = count(zip(references, hypotheses, strict=True))
+            sums[name, head, "errors"] = errors.errors
+            sums[name, head, "length"] = errors.length
+    return sums
+
+
+def _add(parts: Iterable[dict[Any, float]]) -> dict[Any, float]:
+    """Add them up by name; a process that had no batch has none, and a name that none has counts as 0."""
+    sums: dict[Any, float] = collections.defaultdict(float)
+    for part in parts:
+        for name, value in part.items():
+            sums[name] += value
+    return sums
 
 
 def decode_batch(system: System[Net], batch: Batch) -> dict[str, list[str]]:
