@@ -30,7 +30,8 @@ def run(args: argparse.Namespace) -> int:
     dtype = None if args.dtype is None else getattr(torch, args.dtype)
     speakers = importlib.import_module("asr.speakers") if find_spec("asr.speakers") else None
     if speakers is not None and speakers.is_speaker_model(args.model):
-        speakers.convert_speaker_models(args.model, Path(args.target), dtype)
+        models = speakers.load_speaker_models(args.model)
+        speakers.write_speaker_models(models, Path(args.target), dtype or torch.float32)
     elif (family := find_family(args.model)) is not None:
         if not isinstance(family, Convertible):
             raise UserError(f"{args.model}: {family.name} models are used as they are; none is converted")

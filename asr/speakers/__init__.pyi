@@ -4,7 +4,6 @@ from .embedding import CamPlusPlus as CamPlusPlus, CamPlusPlusSizes as CamPlusPl
 from .meeting_scores import pair_speakers as pair_speakers, read_meeting as read_meeting
 from .speaker_models import (
     SpeakerModels as SpeakerModels,
-    convert_speaker_models as convert_speaker_models,
     is_speaker_model as is_speaker_model,
     load_speaker_models as load_speaker_models,
     write_speaker_models as write_speaker_models,

@@ -49,19 +49,13 @@ class PyanNet(nn.Module):
         return self.classifier(x_TBC).transpose(0, 1).log_softmax(dim=2)
 
     @torch.inference_mode()
-    def segment(self, windows_BS: Tensor, *, probabilities: bool = False) -> Tensor:
-        """(B, T, N): 1 where a speaker of the likeliest set is active, else 0.
-
-        `probabilities`: of each speaker's activity instead, summed over the sets.
-        """
+    def segment(self, windows_BS: Tensor) -> Tensor:
+        """(B, T, N): 1 where a speaker of the likeliest set is active, else 0."""
         device = self.powerset_KN.device
         parts = []
         for batch_BS in windows_BS.split(WINDOWS_AT_ONCE):
             likely_BTK = self(batch_BS.to(device, torch.float32))
-            if probabilities:
-                parts.append(likely_BTK.exp() @ self.powerset_KN)
-            else:
-                parts.append(self.powerset_KN[likely_BTK.argmax(dim=2)])
+            parts.append(self.powerset_KN[likely_BTK.argmax(dim=2)])
         return torch.cat(parts).cpu()
 
 

@@ -134,27 +134,41 @@ def gather_evidence(recording: Recording, models: SpeakerModels) -> SpeakerEvide
     cut = cut_windows(read_recording(recording, SAMPLE_RATE, evidence.faults.append))
     while batch := list(itertools.islice(cut, WINDOWS_AT_ONCE)):
         windows_BS = torch.from_numpy(np.stack([audio_S for _, audio_S in batch]))
-        crops, starts = list[torch.Tensor](), list[int]()
+        speech = list[np.ndarray]()  # to embed
         for (first, audio_S), active_TL in zip(batch, models.segment(windows_BS).numpy() > 0.5, strict=True):
             audio_TS = audio_S[EDGE : EDGE + len(active_TL) * FRAME_SAMPLES].reshape(-1, FRAME_SAMPLES)
             recent = {place: known for place, known in recent.items() if max(known) > first}
             for local, start, end, clean_T in find_pieces(active_TL):
                 frames = set((first + clean_T).tolist())
-                shares = ((len(frames & known) / len(frames | known), own) for own, known in recent.items())
-                share, place = max(shares, default=(0.0, 0))
-                if share < SAME:
-                    place, clean_S = len(evidence.embeddings) + len(starts), audio_TS[clean_T].reshape(-1)
-                    begins = np.linspace(0, max(0, len(clean_S) - CROP), max(1, round(len(clean_S) / CROP)))
-                    starts.append(len(crops))
-                    crops += [torch.from_numpy(np.resize(clean_S[int(at) :][:CROP], CROP)) for at in begins]
+                place = _find_same(frames, recent)
+                if place is None:
+                    place = len(evidence.embeddings) + len(speech)
                     recent[place] = frames
+                    speech.append(audio_TS[clean_T].reshape(-1))
                 seconds = len(clean_T) * FRAME_SAMPLES / SAMPLE_RATE
                 evidence.pieces.append(Piece(len(evidence.firsts), local, start, end, seconds, place))
             evidence.firsts.append(first)
             evidence.active.append(active_TL)
-        if crops:
-            evidence.embeddings += list(_normalize(np.add.reduceat(models.embed(crops).numpy(), starts)))
+        if speech:
+            evidence.embeddings += embed_speech(speech, models)
     return evidence
+
+
+def _find_same(frames: set[int], recent: Mapping[int, set[int]]) -> int | None:
+    """The place of the embedding with the most frames in common; None if these are not nearly the same."""
+    shares = ((len(frames & known) / len(frames | known), place) for place, known in recent.items())
+    share, place = max(shares, default=(0.0, 0))
+    return place if share >= SAME else None
+
+
+def embed_speech(speech: Iterable[np.ndarray], models: SpeakerModels) -> list[np.ndarray]:
+    """An embedding of each, from crops that are evenly spread over it."""
+    crops, starts = list[torch.Tensor](), list[int]()
+    for audio_S in speech:
+        starts.append(len(crops))
+        begins = np.linspace(0, max(0, len(audio_S) - CROP), max(1, round(len(audio_S) / CROP)))
+        crops += [torch.from_numpy(np.resize(audio_S[int(at) :][:CROP], CROP)) for at in begins]
+    return list(_normalize(np.add.reduceat(models.embed(crops).numpy(), starts)))
 
 
 def cut_windows(blocks: Iterable[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
@@ -257,29 +271,39 @@ def _normalize(vectors_ND: np.ndarray) -> np.ndarray:
 
 
 def build_turns(evidence: SpeakerEvidence, clusters_N: np.ndarray, offset: float) -> list[Span]:
-    """Start, end and cluster of turns. Windows, most in their middle, vote on how many speak, and on who."""
-    length = len(evidence.active[0])
-    weights_T = np.minimum(np.arange(1, length + 1), np.arange(length, 0, -1)).astype(np.float32)
-    firsts_W, windows_N = np.array(evidence.firsts), np.array([piece.window for piece in evidence.pieces])
+    """Start, end and cluster of turns."""
     runs: list[list[tuple[int, int]]] = [[] for _ in range(clusters_N.max() + 1)]
-    for begin in range(0, firsts_W[-1] + length, BLOCK):
-        # All windows of the block; the parts outside of it are cut off below.
-        shift, (low, high) = length - begin, np.searchsorted(firsts_W, [begin - length, begin + BLOCK])
-        votes_CT = np.zeros((len(runs) + 1, BLOCK + 2 * length), np.float32)  # the last row: windows
-        for first in firsts_W[low:high] + shift:
-            votes_CT[-1, first : first + length] += weights_T
-        for place in range(*np.searchsorted(windows_N, [low, high])):
-            window, local, start, end, *_ = evidence.pieces[place]
-            first = firsts_W[window] + shift
-            votes_T = weights_T * evidence.active[window][:, local]
-            votes_CT[clusters_N[place], first + start : first + end] += votes_T[start:end]
-        *votes_CT, total_T = votes_CT[:, length : length + BLOCK]  # type: ignore[assignment]
-        number_T = np.floor(np.sum(votes_CT, axis=0) / np.maximum(total_T, 1) + 0.5)
-        ranks_CT = np.argsort(np.argsort(-np.array(votes_CT), axis=0, kind="stable"), axis=0)
-        for own, rank_T, votes_T in zip(runs, ranks_CT, votes_CT, strict=True):
-            spoken = find_runs((rank_T < number_T) & (votes_T > 0))
-            own += [(begin + start, begin + end) for start, end in spoken]
+    for begin in range(0, evidence.firsts[-1] + len(evidence.active[0]), BLOCK):
+        speaks_CT = elect_speakers(*count_votes(evidence, clusters_N, begin))
+        for own, speaks_T in zip(runs, speaks_CT, strict=True):
+            own += [(begin + start, begin + end) for start, end in find_runs(speaks_T)]
     joined = ((*run, cluster) for cluster, own in enumerate(runs) for run in join_runs(own, MIN_GAP))
     turns = ((start, end, cluster) for start, end, cluster in joined if end - start >= MIN_TURN)
     frame, edge = FRAME_SAMPLES / SAMPLE_RATE, EDGE / SAMPLE_RATE + offset
     return sorted((start * frame + edge, end * frame + edge, cluster) for start, end, cluster in turns)
+
+
+def count_votes(evidence: SpeakerEvidence, clusters_N: np.ndarray, begin: int) -> tuple[np.ndarray, ...]:
+    """Votes for each cluster, and of all windows, in the block from `begin` on: most in a window's middle."""
+    length = len(evidence.active[0])
+    weights_T = np.minimum(np.arange(1, length + 1), np.arange(length, 0, -1)).astype(np.float32)
+    firsts_W, windows_N = np.array(evidence.firsts), np.array([piece.window for piece in evidence.pieces])
+    # All windows that reach into the block; the parts outside of it are cut off below.
+    shift, (low, high) = length - begin, np.searchsorted(firsts_W, [begin - length, begin + BLOCK])
+    votes_CT = np.zeros((clusters_N.max() + 1, BLOCK + 2 * length), np.float32)
+    total_T = np.zeros(BLOCK + 2 * length, np.float32)
+    for first in firsts_W[low:high] + shift:
+        total_T[first : first + length] += weights_T
+    for place in range(*np.searchsorted(windows_N, [low, high])):
+        window, local, start, end, *_ = evidence.pieces[place]
+        first = firsts_W[window] + shift
+        votes_T = weights_T * evidence.active[window][:, local]
+        votes_CT[clusters_N[place], first + start : first + end] += votes_T[start:end]
+    return votes_CT[:, length : length + BLOCK], total_T[length : length + BLOCK]
+
+
+def elect_speakers(votes_CT: np.ndarray, total_T: np.ndarray) -> np.ndarray:
+    """(C, T): where each cluster speaks. As many do as windows say on average: those with the most votes."""
+    number_T = np.floor(votes_CT.sum(axis=0) / np.maximum(total_T, 1) + 0.5)
+    ranks_CT = np.argsort(np.argsort(-votes_CT, axis=0, kind="stable"), axis=0)
+    return (ranks_CT < number_T) & (votes_CT > 0)

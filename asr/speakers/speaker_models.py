@@ -93,10 +93,10 @@ class SpeakerModels:
         with self._turn:
             return self.embedding.embed(waveforms)
 
-    def segment(self, windows_BS: Tensor, *, probabilities: bool = False) -> Tensor:
-        """(B, frames, 3): 1 where a speaker is active, else 0; or the probability of it."""
+    def segment(self, windows_BS: Tensor) -> Tensor:
+        """(B, frames, 3): 1 where a speaker is active, else 0."""
         with self._turn:
-            return self.segmentation.segment(windows_BS, probabilities=probabilities)
+            return self.segmentation.segment(windows_BS)
 
 
 def load_speaker_models(path: str | Path | None, device: str | torch.device = "cpu") -> SpeakerModels:
@@ -223,13 +223,8 @@ def _read_facts(path: Path, kind: str) -> dict[str, Any]:
     raise UserError(f"{path}: expected what `asr convert` writes. Try converting the models again")
 
 
-def convert_speaker_models(source: str, folder: Path, dtype: torch.dtype | None) -> None:
-    """Write both models as safetensors, with a config that names their licenses and origins."""
-    write_speaker_models(load_speaker_models(source), folder, dtype or torch.float32)
-
-
 def write_speaker_models(models: SpeakerModels, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write a new folder that `load_speaker_models` reads."""
+    """Write a new folder that `load_speaker_models` reads: a config names licenses and origins."""
     make_folder(folder)
     if any(folder.iterdir()):
         raise UserError(f"{folder}: is not empty; give a new folder")

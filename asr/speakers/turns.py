@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +34,7 @@ class Turn:
     text: str = ""  # the words, if the file has them
 
 
-def _sort(turns: list[Turn]) -> list[Turn]:
-    return sorted(turns, key=lambda turn: (turn.recording, turn.start))
+_BY_START = operator.attrgetter("recording", "start")
 
 
 def read_rttm(path: str | Path) -> list[Turn]:
@@ -56,7 +56,7 @@ def read_rttm(path: str | Path) -> list[Turn]:
             except UserError as error:
                 raise lines.error(number, str(error)) from None
             turns.append(Turn(columns[1], start, round(start + duration, 9), columns[7]))
-    return _sort(turns)
+    return sorted(turns, key=_BY_START)
 
 
 def format_rttm(turns: Iterable[Turn]) -> str:
@@ -101,7 +101,7 @@ def read_seglst(path: str | Path) -> list[Turn]:
             turns.append(_read_segment(record))
         except UserError as error:
             raise UserError(f"{lines.name}: segment {number}, {shorten(record)}: {error}") from None
-    return _sort(turns)
+    return sorted(turns, key=_BY_START)
 
 
 def _read_segment(record: Any) -> Turn:
