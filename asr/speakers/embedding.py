@@ -22,7 +22,6 @@ SEGMENT_FRAMES = 100  # of the context that gates a layer: two seconds
 BATCH_FRAMES = 2_400  # of features that one batch holds: larger ones leave the caches
 KERNEL = 3
 
-
 _Count = Annotated[int, pydantic.Field(gt=0, le=64)]
 
 

@@ -202,10 +202,8 @@ def _match(ref_N3: np.ndarray, hyp_M3: np.ndarray, collar: float | None) -> np.n
         before = _extend_near(ref_N3[:half], hyp_M3, collar)
         after = _extend_near(ref_N3[half:][::-1], hyp_M3[::-1], collar)[::-1]
         cut = int((before + after).argmax())
-        first, rest = (
-            _match(ref_N3[:half], hyp_M3[:cut], collar),
-            _match(ref_N3[half:], hyp_M3[cut:], collar),
-        )
+        first = _match(ref_N3[:half], hyp_M3[:cut], collar)
+        rest = _match(ref_N3[half:], hyp_M3[cut:], collar)
         return np.concatenate([first, np.where(rest < 0, -1, rest + cut)])
     rows = [np.zeros(len(hyp_M3) + 1, np.int32)]
     for weight in _weigh(ref_N3, hyp_M3, collar):

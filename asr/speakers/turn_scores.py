@@ -126,9 +126,8 @@ def _score_recording(
             np.add.at(changes, (rows, ends), -1)
         return changes.cumsum(axis=1)[:, :-1] > 0
 
-    ref_RI, hyp_HI = (
-        mark(own, [turn.speaker for turn in side]) for own, side in zip(spoken, (refs, hyps), strict=True)
-    )
+    ref_RI = mark(spoken[0], [turn.speaker for turn in refs])
+    hyp_HI = mark(spoken[1], [turn.speaker for turn in hyps])
     seconds_I = np.diff(times) * mark(spans, [""] * len(spans)).any(axis=0)
     ref_R, hyp_H, shared_RH = ref_RI @ seconds_I, hyp_HI @ seconds_I, (ref_RI * seconds_I) @ hyp_HI.T
     rows, columns = linear_sum_assignment(shared_RH, maximize=True)

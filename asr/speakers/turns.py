@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from asr.data.records import read_seconds
 from asr.data.text_lines import open_lines, parse_json
 from asr.errors import UserError, shorten
-from asr.transcripts.transcript import to_milliseconds
+from asr.transcripts.transcript import round_seconds
 from asr.transcripts.writers import dump_json, format_turn
 
 # What else an RTTM file may contain.
@@ -34,9 +33,6 @@ class Turn:
     text: str = ""  # the words, if the file has them
 
 
-_BY_START = operator.attrgetter("recording", "start")
-
-
 def read_rttm(path: str | Path) -> list[Turn]:
     """Read the lines `SPEAKER recording channel start duration <NA> <NA> speaker`, of all channels.
 
@@ -56,7 +52,7 @@ def read_rttm(path: str | Path) -> list[Turn]:
             except UserError as error:
                 raise lines.error(number, str(error)) from None
             turns.append(Turn(columns[1], start, round(start + duration, 9), columns[7]))
-    return sorted(turns, key=_BY_START)
+    return sorted(turns, key=lambda turn: (turn.recording, turn.start))
 
 
 def format_rttm(turns: Iterable[Turn]) -> str:
@@ -101,7 +97,7 @@ def read_seglst(path: str | Path) -> list[Turn]:
             turns.append(_read_segment(record))
         except UserError as error:
             raise UserError(f"{lines.name}: segment {number}, {shorten(record)}: {error}") from None
-    return sorted(turns, key=_BY_START)
+    return sorted(turns, key=lambda turn: (turn.recording, turn.start))
 
 
 def _read_segment(record: Any) -> Turn:
@@ -120,16 +116,9 @@ def _read_segment(record: Any) -> Turn:
 
 def format_seglst(turns: Iterable[Turn]) -> str:
     """Format turns as SegLST: a JSON list with a line for each segment, times in milliseconds."""
-    rows = [
-        dump_json(
-            {
-                "session_id": turn.recording,
-                "speaker": turn.speaker,
-                "start_time": to_milliseconds(turn.start) / 1000,
-                "end_time": to_milliseconds(turn.end) / 1000,
-                "words": turn.text,
-            }
-        )
-        for turn in turns
-    ]
+    rows = []
+    for turn in turns:
+        times = {"start_time": round_seconds(turn.start), "end_time": round_seconds(turn.end)}
+        record = {"session_id": turn.recording, "speaker": turn.speaker, **times, "words": turn.text}
+        rows.append(dump_json(record))
     return "[\n" + ",\n".join(rows) + "\n]\n" if rows else "[]\n"
