@@ -99,17 +99,6 @@ def test_errors_and_worst_utterances_are_shown(folder: Path, capsys: pytest.Capt
     assert "confusions" not in (run("ref.jsonl", "one.trn", "--show", "0"), capsys.readouterr().out)[1]
 
 
-def test_optional_words_may_be_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The words in brackets of an stm, such as that of Switchboard's test set."""
-    (folder / "ref.stm").write_text("sw_4999 A sw_4999_A 1.00 2.00 <O,sw> YEAH I (WE-) LIKE IT\n")
-    (folder / "hyp.stm").write_text("sw_4999 A sw_4999_A 1.00 2.00 yeah i like it\n")
-    for align, errors in (("sclite", 1), ("sclite-D", 0)):
-        found = run_json(capsys, "ref.stm", "hyp.stm", "--align", align)
-        assert found["systems"][0]["errors"] == errors and found["systems"][0]["reference_length"] == 5
-    with pytest.raises(UserError, match="expected unit words and no normalization"):
-        run("ref.stm", "hyp.stm", "--align", "sclite-D", "--normalize", "basic")
-
-
 def test_what_is_odd_is_said(
     folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

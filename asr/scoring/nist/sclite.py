@@ -222,7 +222,6 @@ def find_cheapest_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) ->
     coded_U = np.fromiter(map(numbers.__getitem__, units), np.int32, len(units))
     lengths_P2 = np.array(lengths, np.int64).reshape(-1, 2)
     starts_P2 = np.cumsum(lengths_P2).reshape(-1, 2) - lengths_P2
-    lengths_P2 -= _count_equal_ends(coded_U, starts_P2, lengths_P2)[:, None]
     numbers_P = np.array(different, np.int64)
     parts = [
         _align_batch(numbers_P[rows], coded_U, starts_P2[rows], lengths_P2[rows])
@@ -231,17 +230,6 @@ def find_cheapest_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) ->
     columns = np.concatenate(parts, axis=1) if parts else np.empty((4, 0), np.int64)
     # The batches mix the pairs; within a pair the order is right already.
     return Edits(*columns[:, np.argsort(columns[0], kind="stable")])
-
-
-def _count_equal_ends(coded_U: np.ndarray, starts_P2: np.ndarray, lengths_P2: np.ndarray) -> np.ndarray:
-    """Units at the ends of pairs that are equal, which cost nothing: sclite always pairs them."""
-    same_P, left = np.zeros(len(lengths_P2), np.int64), np.arange(len(lengths_P2))
-    last_P2, shorter_P = starts_P2 + lengths_P2 - 1, lengths_P2.min(axis=1)
-    while len(left := left[same_P[left] < shorter_P[left]]):
-        last_L2 = last_P2[left] - same_P[left, None]
-        left = left[coded_U[last_L2[:, 0]] == coded_U[last_L2[:, 1]]]
-        same_P[left] += 1
-    return same_P
 
 
 def _make_batches(numbers_P: np.ndarray, lengths_P2: np.ndarray) -> Iterator[np.ndarray]:
