@@ -91,9 +91,9 @@ def score(
         _refuse_braces(refs, hyps, others)
     change = choose_normalization(normalize)
     all_references = [tuple(map(change, (text, *others.get(id, ())))) for id, text in refs.items()]
-    heard = [None if (text := hyps.get(id)) is None else change(text) for id in refs]
+    recognized = [None if (text := hyps.get(id)) is None else change(text) for id in refs]
     # Candidates: each reference of each utterance, with its hypothesis; C of them.
-    pairs_C = [(text, hyp) for texts, hyp in zip(all_references, heard, strict=True) for text in texts]
+    pairs_C = [(text, hyp) for texts, hyp in zip(all_references, recognized, strict=True) for text in texts]
     sizes = [len(texts) for texts in all_references]
     method: Method = "jiwer"
     if align != "jiwer":

@@ -169,7 +169,7 @@ class _Files(NamedTuple):
     """Other references."""
     systems: list[TranscriptFile]
     names: list[str]
-    """Of the systems."""
+    """Names of the systems."""
 
 
 def _read_files(
