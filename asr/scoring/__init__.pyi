@@ -44,8 +44,6 @@ from .significance import (
     MIN_NORMAL as MIN_NORMAL,
     compare_scores as compare_scores,
     compute_matched_pairs as compute_matched_pairs,
-    compute_mcnemar as compute_mcnemar,
     compute_sign_flip_p as compute_sign_flip_p,
-    compute_signed_ranks as compute_signed_ranks,
     count_segment_errors as count_segment_errors,
 )

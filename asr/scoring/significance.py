@@ -12,15 +12,7 @@ import numpy as np
 
 from asr.errors import UserError
 from asr.scoring.alignments import INSERTION, Edits
-from asr.scoring.intervals import (
-    CONFIDENCE,
-    SEED,
-    Interval,
-    find_ratio_interval,
-    number_groups,
-    resample,
-    sum_groups,
-)
+from asr.scoring.intervals import CONFIDENCE, SEED, Interval, find_ratio_interval, resample, sum_groups
 from asr.scoring.result import RATE_NAMES, Score, without_infinity
 
 # Shapes: E errors, M segments, P utterances, G groups of them that are drawn together in a resample.
@@ -28,7 +20,7 @@ from asr.scoring.result import RATE_NAMES, Score, without_infinity
 GOOD_UNITS_BETWEEN = 2
 """Correct in both systems; they part two segments of MAPSSWE, as in NIST sc_stats."""
 MIN_NORMAL = 50
-"""Segments or speakers from which on the normal distribution will do; of fewer all cases are counted."""
+"""Segments from which on the normal distribution will do; of fewer all cases are counted."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +44,8 @@ class Comparison:
     rate_name: str
     matched_pairs: dict[str, float]
     """MAPSSWE: segments, mean_difference (errors of the first less those of the second in each), z and p."""
-    mcnemar: dict[str, float]  # exact McNemar test of sentences: only_first_right, only_second_right and p
-    signed_ranks: dict[str, float] | None
-    """Wilcoxon test of the rates of speakers: speakers with a difference, first_better, second_better and p.
-    None where fewer than two speakers are known."""
+    has_speakers: bool
+    """True if two or more speakers are known, whose errors are not independent."""
     bootstrap: PairedBootstrap | None
     """Paired bootstrap; None with resamples=0: no system with known speakers is called better then."""
 
@@ -76,7 +66,7 @@ class Comparison:
         The matched pairs take all errors of a speaker for independent. Where systems differ by speaker, they
         alone were wrong in 4 of 10 simulated test sets.
         """
-        agrees = self.signed_ranks is None if self._excludes_zero is None else self._excludes_zero
+        agrees = not self.has_speakers if self._excludes_zero is None else self._excludes_zero
         if self.p >= 1 - CONFIDENCE or not self.difference or not agrees:
             return "undecided"
         return "better" if self.difference < 0 else "worse"
@@ -121,18 +111,12 @@ def compare_scores(first: Score, second: Score, names: tuple[str, str] = ("first
     pairs = zip(first.references, second.references, strict=True)
     unlike = [number for number, (ours, theirs) in enumerate(pairs) if ours != theirs]
     differences_P = first.errors_P - second.errors_P
-    rates_G = None
-    if len(set(first.speakers or ())) > 1:
-        columns_P2 = np.stack([differences_P, first.lengths_P], axis=1)
-        errors_G, lengths_G = sum_groups(columns_P2, number_groups(first.speakers, len(first))).T
-        rates_G = errors_G[lengths_G > 0] / lengths_G[lengths_G > 0]
     return Comparison(
         names=names,
         error_rates=(first.error_rate, second.error_rate),
         rate_name=RATE_NAMES[first.unit],
         matched_pairs=compute_matched_pairs(*count_segment_errors(first.edits, second.edits, unlike)),
-        mcnemar=compute_mcnemar(first.errors_P == 0, second.errors_P == 0),
-        signed_ranks=None if rates_G is None else compute_signed_ranks(rates_G),
+        has_speakers=len(set(first.speakers or ())) > 1,
         bootstrap=resample_pairs(
             differences_P, first.lengths_P, first.groups_P, first.resamples, first.resampled_by
         ),
@@ -214,36 +198,6 @@ def compute_sign_flip_p(values: np.ndarray) -> float:
         shifted[weight:] = probabilities[:-weight]
         probabilities = (probabilities + shifted) / 2
     return min(1.0, 2 * float(probabilities[: min(below, total - below) + 1].sum()))
-
-
-def compute_mcnemar(first_right_P: np.ndarray, second_right_P: np.ndarray) -> dict[str, float]:
-    """Test which sentences each system has without errors; binomial, two-sided."""
-    only_first = int(np.count_nonzero(first_right_P & ~second_right_P))
-    only_second = int(np.count_nonzero(second_right_P & ~first_right_P))
-    from scipy.special import bdtr
-
-    number = only_first + only_second
-    p = min(1.0, 2 * float(bdtr(min(only_first, only_second), number, 0.5))) if number else 1.0
-    return {"only_first_right": only_first, "only_second_right": only_second, "p": p}
-
-
-def compute_signed_ranks(difference_G: np.ndarray) -> dict[str, float]:
-    """Test differences in error rate, first less second, by speaker; two-sided. Ties share ranks."""
-    # Differences that only rounding tells apart are the same.
-    difference_G = np.round(difference_G, 12)
-    difference_G = difference_G[difference_G != 0]
-    number = len(difference_G)
-    _, order_G, counts = np.unique(np.abs(difference_G), return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    doubled_ranks_G = (2 * last - counts + 1)[order_G]  # twice the mean rank of each: whole numbers
-    values_G = np.sign(difference_G).astype(np.int64) * doubled_ranks_G
-    if number < MIN_NORMAL:
-        p = compute_sign_flip_p(values_G)
-    else:
-        p = math.erfc(abs(float(values_G.sum())) / math.sqrt(2 * float((values_G**2).sum())))
-    first_better = int(np.count_nonzero(difference_G < 0))
-    better = {"first_better": first_better, "second_better": number - first_better}
-    return {"speakers": number, **better, "p": p}
 
 
 def resample_pairs(

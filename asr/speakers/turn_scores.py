@@ -14,13 +14,7 @@ from asr.errors import UserError
 from asr.scoring.intervals import CONFIDENCE, RESAMPLES, Interval, find_rate_interval
 from asr.scoring.result import divide, percent, show_interval, text_table, without_infinity
 from asr.scoring.scored_files import list_examples, name_systems, split_name
-from asr.scoring.significance import (
-    Comparison,
-    compute_matched_pairs,
-    compute_mcnemar,
-    compute_signed_ranks,
-    resample_pairs,
-)
+from asr.scoring.significance import Comparison, compute_matched_pairs, resample_pairs
 from asr.speakers.turns import Spans, Turn, read_rttm, read_uem
 
 # Shapes: M recordings, K sums, R and H speakers of reference and hypothesis, I time spans between events.
@@ -147,18 +141,17 @@ def _score_recording(
 def compare_turns(first: TurnScore, second: TurnScore, names: tuple[str, str]) -> Comparison:
     """Test whether two systems differ on the same reference. Pairs are recordings: speakers are not alike."""
     (speech_M, ours_M), (_, theirs_M) = first.sums_M2.T, second.sums_M2.T
-    groups_M, is_spoken_M = np.arange(len(speech_M)), speech_M > 0
     centiseconds = (np.round(100 * errors_M).astype(np.int64) for errors_M in (ours_M, theirs_M))
     matched = compute_matched_pairs(*centiseconds)
-    ranks = compute_signed_ranks((ours_M - theirs_M)[is_spoken_M] / speech_M[is_spoken_M])
     return Comparison(
         names=names,
         error_rates=(first.error_rate, second.error_rate),
         rate_name="DER",
         matched_pairs=matched | {"mean_difference": matched["mean_difference"] / 100},  # seconds
-        mcnemar=compute_mcnemar(ours_M == 0, theirs_M == 0),
-        signed_ranks={"recordings" if key == "speakers" else key: value for key, value in ranks.items()},
-        bootstrap=resample_pairs(ours_M - theirs_M, speech_M, groups_M, RESAMPLES, "recording"),
+        has_speakers=True,
+        bootstrap=resample_pairs(
+            ours_M - theirs_M, speech_M, np.arange(len(speech_M)), RESAMPLES, "recording"
+        ),
     )
 
 
