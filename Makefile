@@ -9,8 +9,7 @@ FAST := -m "not slow and not gpu"
 # What depends on how a processor rounds and on the instructions that it has.
 NUMERIC := tests/decoding tests/features tests/models tests/parity tests/research tests/serve/test_live.py \
 	tests/train/test_learner.py tests/transcription tests/whisper
-FORMATS := tests/shards/test_packing.py::test_webdataset_opens_ours tests/formats/test_parquet.py tests/formats/test_lhotse_cuts.py \
-	tests/test_docs.py::test_hugging_face_script
+FORMATS := tests/shards/test_packing.py::test_webdataset_opens_ours tests/test_docs.py::test_hugging_face_script
 
 .PHONY: help setup demo docs test test-older test-formats test-slow check format clean
 
@@ -18,7 +17,7 @@ help:
 	@echo "make setup      create $(VENV) and install the package with its development tools"
 	@echo "make test       install if needed, run the fast tests"
 	@echo "make test-older the numeric ones as processors without AVX-512, and without AVX2, compute them"
-	@echo "make test-formats  install pyarrow, datasets, lhotse and webdataset, compare with them"
+	@echo "make test-formats  install datasets and webdataset, compare with them"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make check      ruff, mypy and the fast tests"
 	@echo "make docs       build the documentation's site into site/"

@@ -11,7 +11,6 @@ from asr.audio.reading import read
 from asr.config import build_config
 from asr.decoding import ChecksConfig, DecodingConfig, read_arpa
 from asr.errors import UserError, shorten
-from asr.formats.lhotse_cuts import _find_audio
 from asr.system.run_config import DecodingResources
 from asr.transcription import TranscriptionSettings
 
@@ -52,7 +51,6 @@ def test_messages(tmp_path: Path) -> None:
 
     assert "not audio: '<html><body>" in fail(read, tmp_path / "page.mp3", 16_000)
     assert "a.arpa: 1 n-grams, but its header has 2;" in fail(read_arpa, tmp_path / "a.arpa")
-    assert 'no file with channel ["a"]' in fail(_find_audio, {"id": "r"}, ["a"])
     assert "line_width = null: " in fail(build_config, TranscriptionSettings, ["subtitles.line_width=null"])
     assert "segmentation is true, not" in fail(
         build_config, TranscriptionSettings, ["segmentation=true", "segmentation.method=none"]

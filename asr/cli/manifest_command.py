@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("stats", _add_stats, _stats, "count utterances, hours, speakers and words"),
         ("split", _add_split, _split, "split a manifest, by default so that no speaker is in two parts"),
         ("filter", _add_filter, _filter, "keep the utterances that meet all conditions"),
-        ("convert", _add_convert, _convert, "from other toolkits and data sets, or to a Kaldi folder"),
+        ("convert", _add_convert, _convert, "from the formats of other toolkits and data sets"),
         ("pack", _add_pack, _pack, "write the audio into tar shards, to train from anywhere"),
     ):
         description = f"{help_text[0].upper()}{help_text[1:]}."
@@ -198,8 +198,7 @@ def _filter(args: argparse.Namespace) -> int:
 def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"Columns of tables have these names, others are kept as extras. {describe_columns()}."
     parser.add_argument("source", metavar="SOURCE", help="file or folder to read")
-    target = "OUT.jsonl, or a Kaldi folder; audio in the cells of Parquet goes into TARGET.audio beside it"
-    parser.add_argument("target", metavar="TARGET", help=target)
+    parser.add_argument("target", metavar="OUT.jsonl", help="the manifest to write")
     text = "default: by the suffix and a record"
     parser.add_argument("--from", dest="kind", choices=SOURCES, help=text)
     parser.add_argument("--text-column", metavar="NAME", help="the column, or JSON field, that has the texts")
@@ -208,26 +207,20 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 
 
 def _convert(args: argparse.Namespace) -> int:
-    import os
-    from pathlib import Path
-
+    from asr.data.manifest import write_manifest
     from asr.data.subsets import name_speakers
-    from asr.formats.interchange import guess_source_kind, read_utterances, write_utterances
+    from asr.formats.interchange import guess_source_kind, read_utterances
 
+    if not args.target.endswith(".jsonl"):
+        raise UserError(f"{args.target}: expected OUT.jsonl, a manifest to write")
     kind = args.kind or guess_source_kind(args.source)
     logger.info("%s is read as %s", args.source, kind)
     refuse_to_overwrite(args.source, args.target)
     left_out: list[Exception] = []
-    utterances = read_utterances(
-        args.source,
-        kind,
-        audio_dir=Path(os.path.abspath(args.target) + ".audio"),
-        text_column=args.text_column,
-        leave_out=left_out.append,
-    )
+    utterances = read_utterances(args.source, kind, text_column=args.text_column, leave_out=left_out.append)
     if args.speaker_from is not None:
         utterances = name_speakers(utterances, args.speaker_from)
-    count = write_utterances(args.target, _with_progress(utterances, args.source))
+    count = write_manifest(args.target, _with_progress(utterances, args.source))
     print(f"{args.target}: {count:,} utterances")
     if not count and not left_out:
         logger.warning("%s: has no utterance in it; is it the right one?", args.source)

@@ -15,7 +15,7 @@ from asr.data.text_lines import MAX_TEXT_LINE_BYTES, Lines, parse_json
 from asr.errors import UserError, shorten
 
 # The kinds of manifests that `asr manifest convert` reads.
-SOURCES = ("jsonl", "nemo", "kaldi", "csv", "tsv", "lhotse", "parquet", "audiofolder", "files")
+SOURCES = ("jsonl", "nemo", "kaldi", "csv", "tsv", "audiofolder", "files")
 
 COLUMNS = {
     "id": ("id", "utt_id", "utterance_id", "utt", "key", "segment_id", "utterance"),

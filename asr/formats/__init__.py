@@ -1,4 +1,4 @@
-"""Manifests of other toolkits: Kaldi, NeMo, tables, lhotse, Hugging Face, folders of recordings."""
+"""Manifests of other toolkits: Kaldi, NeMo, tables, audiofolder, folders of recordings."""
 
 import lazy_loader
 

@@ -1,18 +1,18 @@
-"""Manifests of other toolkits to ours, and Kaldi folders of ours.
+"""Manifests of other toolkits: which kind a file or folder is, and its utterances.
 
-Sources are Kaldi folders, JSON Lines of NeMo and others, tables such as Common Voice's, cuts of lhotse,
-audiofolder and Parquet of Hugging Face, recordings with a .txt beside each.
+They are Kaldi folders, JSON Lines of NeMo and others, tables such as Common Voice's, Hugging Face's
+audiofolder, and recordings with a .txt beside each.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from asr.audio.reading import AUDIO_SUFFIXES
-from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.data.manifest import Utterance, read_manifest
 from asr.data.packed import is_manifest
 from asr.data.records import (
     COLUMNS,
@@ -26,35 +26,24 @@ from asr.data.records import (
 )
 from asr.data.text_lines import open_lines, parse_json, read_text_lines
 from asr.errors import UserError, shorten
-from asr.formats.kaldi_folder import read_kaldi, write_kaldi
-from asr.formats.lhotse_cuts import read_cuts
-from asr.formats.parquet import read_parquet
+from asr.formats.kaldi_folder import read_kaldi
 from asr.formats.source import LeaveOut, Source, find_split, raise_error
 
 METADATA = ("metadata.csv", "metadata.jsonl")
-_SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}
+_SUFFIXES = {".csv": "csv", ".tsv": "tsv"}
 
 
 def read_utterances(
-    path: str | Path,
-    kind: str,
-    *,
-    audio_dir: Path | None = None,
-    text_column: str | None = None,
-    leave_out: LeaveOut = raise_error,
+    path: str | Path, kind: str, *, text_column: str | None = None, leave_out: LeaveOut = raise_error
 ) -> Iterator[Utterance]:
     """The utterances of a manifest of any kind, with absolute audio paths.
 
-    `audio_dir`: where the audio goes that a Parquet table has in its cells. `text_column`: which column of a
-    table has the texts. `leave_out` is called for each utterance whose audio is missing or cannot be read.
+    `text_column`: which column of a table has the texts. `leave_out` is called for each utterance whose audio
+    is missing or cannot be read.
     """
     if kind == "jsonl":
         return read_manifest(path)
     source = Source(path, text_column, leave_out)
-    if kind == "parquet":
-        if audio_dir is None:
-            raise UserError(f"{path}: holds audio; make a manifest of it first, by `asr manifest convert`")
-        return source.read(read_parquet(path, source, audio_dir))
     return source.read(_READERS[kind](path, source))
 
 
@@ -75,20 +64,15 @@ def guess_source_kind(path: str | Path) -> str:
     if is_manifest(path):
         return "jsonl"
     first = next((parse_json(line) for _, line in read_text_lines(path)), None)
-    if not isinstance(first, dict):
-        return "jsonl"
-    if str(first.get("type")).endswith("Cut"):
-        return "lhotse"
-    return "nemo" if any(MEANINGS.get(name.lower()) == "audio" for name in first) else "jsonl"
+    names = first if isinstance(first, dict) else {}
+    return "nemo" if any(MEANINGS.get(name.lower()) == "audio" for name in names) else "jsonl"
 
 
 def _guess_folder_kind(folder: Path) -> str:
     if (folder / "wav.scp").exists():
         return "kaldi"
-    patterns = [("*.parquet", "parquet"), *((name, "audiofolder") for name in METADATA)]
-    for pattern, kind in patterns:
-        if next(folder.rglob(pattern), None) is not None:
-            return kind
+    if any(next(folder.rglob(name), None) is not None for name in METADATA):
+        return "audiofolder"
     return "kaldi" if next(_find_recordings(folder), None) is None else "files"
 
 
@@ -170,17 +154,6 @@ _READERS: dict[str, Callable[[str | Path, Source], Iterator[Utterance]]] = {
     "csv": _read_csv,
     "tsv": partial(_read_table, separator="\t"),
     "kaldi": read_kaldi,
-    "lhotse": read_cuts,
     "audiofolder": _read_audiofolder,
     "files": _read_files,
 }
-
-
-def write_utterances(path: str | Path, utterances: Iterable[Utterance]) -> int:
-    """Write a manifest, or a Kaldi folder where the path has no suffix; returns the count."""
-    path = Path(path)
-    if path.suffix not in ("", ".jsonl"):
-        raise UserError(
-            f"{path}: expected OUT.jsonl for a manifest, or a name without suffix for a Kaldi folder"
-        )
-    return write_manifest(path, utterances) if path.suffix else write_kaldi(path, utterances)

@@ -1,29 +1,26 @@
-"""Kaldi data folders in and out: wav.scp, segments, text, utt2spk; in also utt2dur, reco2dur and utt2lang.
+"""Kaldi data folders: wav.scp, segments, text, utt2spk, utt2dur, reco2dur and utt2lang.
 
 Nothing is ever executed. Relative audio paths start at the current folder, as they do for Kaldi.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import os
 import re
 import shlex
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from asr.audio.reading import AudioError, read_info
-from asr.data.manifest import Utterance, with_absolute_audio
+from asr.data.manifest import Utterance
 from asr.data.records import read_seconds
 from asr.data.text_lines import BLANKS, open_lines, read_id_texts
 from asr.errors import UserError, shorten
-from asr.files import replace_file
-from asr.formats.source import Source, UniqueNames
+from asr.formats.source import Source
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +159,7 @@ DECODERS = {
     ),
     "ffmpeg": (
         r"-i|-nostdin|-hide_banner|-vn|-y|-f\nwav|-ar\n\d+|-ac\n1|-(?:acodec|c:a)\npcm_s16le|"
-        r"-(?:v|loglevel)\n\w+",
+        r"-(?:v|loglevel)\n\w+|-threads\n\d+|-map_channel\n0\.0\.\d+",  # the last two as lhotse writes them
         "(?:-|pipe:1?)\n",
     ),
 }
@@ -189,64 +186,7 @@ def parse_pipe(command: str) -> tuple[str, str | None]:
             f"{shorten(command.strip())}: no command is executed here, and this one is not a plain one of "
             f"{', '.join(DECODERS)}, whose input could be read instead; convert the audio first"
         )
-    side = re.search("^-c\n([12])$", words, re.MULTILINE) if "sph2pipe" in program else None
-    return found["file"], str(int(side[1]) - 1) if side else None
-
-
-# --- writing ------------------------------------------------------------------------------------
-
-
-def write_kaldi(folder: str | Path, utterances: Iterable[Utterance]) -> int:
-    """Write a new data folder with a `segments` file, sorted as Kaldi wants it; returns the count."""
-    folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder}: is not empty; remove it, or give another folder")
-    records = sorted(
-        (with_absolute_audio(u, os.path.abspath(folder)) for u in utterances), key=lambda u: u.id
-    )
-    if not records:
-        raise UserError(f"{folder}: no utterances to write, and Kaldi does not take an empty folder")
-    for record, following in itertools.pairwise(records):
-        if record.id == following.id:
-            raise UserError(f"utterance {record.id} is there twice; ids must be unique in a Kaldi folder")
-    for record in records:
-        _require_storable(record)
-    for name, lines in _build_tables(records).items():
-        with replace_file(folder / name) as file:
-            file.writelines(f"{line}\n".encode() for line in lines)
-    return len(records)
-
-
-def _require_storable(record: Utterance) -> None:
-    """Refuse what a Kaldi folder would give back as something else."""
-    fault = ""
-    if record.channel is not None:
-        fault = f"channel {record.channel}, but a Kaldi folder is written of whole files"
-    elif re.search(r"[\x00-\x1f\x7f-\x9f]", record.text or ""):
-        fault = "control characters in its text"
-    elif " " in (record.speaker or ""):
-        fault = f"speaker {shorten(record.speaker)} has a space, which ends a column"
-    if fault:
-        raise UserError(f"utterance {record.id}: {fault}; change that first")
-    _require_plain_path(record.audio)
-
-
-def _build_tables(records: list[Utterance]) -> dict[str, list[str]]:
-    """File name -> lines. Python sorts strings by code points, which is the order of LC_ALL=C for UTF-8."""
-    unique, utterances = UniqueNames(), defaultdict(list)
-    names = {
-        path: unique.add(re.sub(r"\s", "_", Path(path).stem) or "recording")
-        for path in sorted({record.audio for record in records})
-    }
-    for record in records:
-        utterances[record.speaker or record.id].append(record.id)
-    return {
-        "wav.scp": sorted(f"{name} {path}" for path, name in names.items()),
-        "segments": [
-            f"{record.id} {names[record.audio]} {record.start:.9f} {record.start + record.duration:.9f}"
-            for record in records
-        ],
-        "utt2spk": [f"{record.id} {record.speaker or record.id}" for record in records],
-        "spk2utt": [f"{speaker} {' '.join(utterances[speaker])}" for speaker in sorted(utterances)],
-        "text": [f"{record.id} {record.text}" for record in records if record.text is not None],
-    }
+    if "sph2pipe" in program and (side := re.search("^-c\n([12])$", words, re.MULTILINE)):
+        return found["file"], str(int(side[1]) - 1)
+    mapped = re.search(r"^-map_channel\n0\.0\.(\d+)$", words, re.MULTILINE)
+    return found["file"], mapped[1] if mapped else None

@@ -113,11 +113,11 @@ class Source:
             names = self._names
             logger.warning("%s: no utterance has a text; name it by --text-column: %s", self._path, names)
 
-    def keep_scalars(self, record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    def keep_scalars(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that a manifest can hold as extras; the others are counted as losses."""
         kept = {name: value for name, value in record.items() if isinstance(value, str | int | float | None)}
         self.losses.update(
-            f"lose {shorten(prefix + name)}, a list or an object" for name in record if name not in kept
+            f"lose {shorten(name)}, a list or an object" for name in record if name not in kept
         )
         return kept
 
