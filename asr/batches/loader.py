@@ -121,7 +121,7 @@ class BatchLoader(UtteranceLoader):
 
     @cached_property
     def training_set(self) -> TrainingSet:
-        chosen = select_training_set(self._manifest, self._inputs, self._config, self._share)
+        chosen = select_training_set(self._manifest, self._inputs, self._config)
         report_left_out(self.name, self._manifest, chosen)
         if not len(chosen.positions_N):
             raise UserError(f"{self.name}: none of the {len(self._manifest)} utterances can be trained on")
@@ -182,28 +182,13 @@ def measure_utterances(utterances: Iterable[Utterance], inputs: Inputs) -> list[
     return [np.array(column) for column in (seconds, needed, id_hashes)]
 
 
-def measure_together(utterances: Any, inputs: Inputs, share: ProcessShare) -> list[np.ndarray]:
-    """Measure a part in each process, and gather the others'."""
-    if share.gather is None:
-        return measure_utterances(utterances.part(0, 1), inputs)
-    parts = share.gather(measure_utterances(utterances.part(share.rank, share.world_size), inputs))
-    columns = []
-    for arrays in zip(*parts, strict=True):
-        columns.append(np.empty(sum(map(len, arrays)), arrays[0].dtype))
-        for rank, values in enumerate(arrays):
-            columns[-1][rank :: share.world_size] = values
-    return columns
-
-
-def select_training_set(
-    utterances: Any, inputs: Inputs, config: BatchConfig, share: ProcessShare = ONE_PROCESS
-) -> TrainingSet:
+def select_training_set(utterances: Iterable[Utterance], inputs: Inputs, config: BatchConfig) -> TrainingSet:
     """Leave out what is too short, too long or, with CTC, has too many tokens.
 
     `utterances`: a manifest, or a window of shards. Frames are counted at the fastest speed, so that the same
     utterances are left out in every epoch.
     """
-    seconds_N, needed_N, id_hashes_N = measure_together(utterances, inputs, share)
+    seconds_N, needed_N, id_hashes_N = measure_utterances(utterances, inputs)
     samples_N = seconds_N * inputs.front_end.config.sample_rate / max(inputs.augment.speed, default=1.0)
     feature_lengths_N = inputs.front_end.num_frames(torch.from_numpy(samples_N).long())
     frames_N = inputs.num_encoded_frames(feature_lengths_N).numpy()

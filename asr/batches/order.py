@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,19 +56,28 @@ class ProcessShare:
     first_world_size: int | None = None
     """Number of processes at the start of the training, if another: an epoch keeps their batches."""
     batches_per_update: int | None = None
-    """Batches that all processes together learn from before they go on; None: one each."""
-    gather: Callable[[Any], list[Any]] | None = None
-    """Gives each process the values of all, by which they divide the planning; None: each plans alone."""
+    """The setting `train.batches_per_update`; None: one batch for each process of the start."""
 
     @property
     def multiple(self) -> int:
-        """An epoch has a multiple of so many batches."""
-        return self.first_world_size or self.world_size
+        """An epoch has a multiple of so many batches. With batches_per_update all are used: of the last
+        update, some processes get empty ones."""
+        return 1 if self.batches_per_update else self.update_size
+
+    @property
+    def update_size(self) -> int:
+        """Batches that all processes together learn from before they go on."""
+        return self.batches_per_update or self.first_world_size or self.world_size
+
+    @property
+    def own_size(self) -> int:
+        """The most batches of an update that one process gets."""
+        return -(-self.update_size // self.world_size)
 
     def take(self, batches: Iterable[Any], start: int = 0) -> Iterator[Any]:
         """This process's batches after the first `start`: as many as others have, some perhaps empty."""
         left = itertools.islice(batches, start, None)
-        while update := list(itertools.islice(left, self.batches_per_update or self.world_size)):
+        while update := list(itertools.islice(left, self.update_size)):
             num_missing = -len(update) % self.world_size
             update += [update[0][:0]] * num_missing
             yield from update[self.rank :: self.world_size]

@@ -84,18 +84,12 @@ class Utterance(Config):
         return [str(text) for text in texts]
 
 
-def read_manifest(*paths: str | Path, rank: int = 0, count: int = 1) -> Iterator[Utterance]:
-    """The utterances of the files in their order, with absolute audio paths; one line in memory at a time.
-
-    `rank`, `count`: every `count`-th of them from `rank` on.
-    """
-    position = 0
+def read_manifest(*paths: str | Path) -> Iterator[Utterance]:
+    """The utterances of the files in their order, with absolute audio paths; one line in memory at a time."""
     for path in paths:
         folder = os.path.dirname(os.path.abspath(path))
         for number, _, line in read_lines(path):
-            if position % count == rank:
-                yield with_absolute_audio(parse_utterance(line, f"{path}:{number}"), folder)
-            position += 1
+            yield with_absolute_audio(parse_utterance(line, f"{path}:{number}"), folder)
 
 
 def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> int:
@@ -162,14 +156,10 @@ class Manifest(Sequence[Utterance]):
         return len(self._offsets)
 
     def __iter__(self) -> Iterator[Utterance]:
-        return self.part(0, 1)
-
-    def part(self, rank: int, count: int) -> Iterator[Utterance]:
-        """Every `count`-th utterance from `rank` on, and none of the others parsed."""
         for path, stamp, _ in self._files:
             with open_regular(path) as file:
                 _require_unchanged(file, path, stamp)
-        return read_manifest(*self.paths, rank=rank, count=count)
+        return read_manifest(*self.paths)
 
     def __getitem__(self, index: int) -> Utterance:  # type: ignore[override]
         position = range(len(self))[operator.index(index)]  # IndexError, and negative ones count from the end

@@ -57,11 +57,7 @@ class ShardWindow(Sequence[PackedUtterance]):
         return len(self._rows)
 
     def __iter__(self) -> Iterator[PackedUtterance]:
-        return self.part(0, 1)
-
-    def part(self, rank: int, count: int) -> Iterator[PackedUtterance]:
-        """Every `count`-th utterance from `rank` on, and none of the others parsed."""
-        return (shard.parse(line) for shard, line in self._rows[rank::count])
+        return (shard.parse(line) for shard, line in self._rows)
 
     def __getitem__(self, position: int) -> PackedUtterance:  # type: ignore[override]
         shard, line = self._rows[position]
@@ -158,7 +154,7 @@ class ShardLoader(UtteranceLoader):
 
     def _plan_window(self, epoch: int, number: int, shards: np.ndarray) -> list[list[Row]]:
         window = ShardWindow([self._folders[folder].shards[shard] for folder, shard in shards])
-        chosen = select_training_set(window, self._inputs, self._config, self._share)
+        chosen = select_training_set(window, self._inputs, self._config)
         if epoch == 0 and number == 0:
             report_left_out(f"{self.name}, the first {len(shards)} shards", window, chosen)
         if not len(chosen.positions_N):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -42,7 +41,7 @@ from asr.scoring.counting import count_word_errors
 from asr.system.run_config import RunConfig, System, load_any_system
 from asr.text.normalization import normalize
 from asr.text.tokenizer import Tokenizer, compute_fingerprint
-from asr.train.distributed import Process, broadcast_from_main, gather_over_processes
+from asr.train.distributed import Process, broadcast_from_main
 
 logger = logging.getLogger(__name__)
 
@@ -62,20 +61,11 @@ class TrainingData:
         """`first_world_size`: number of processes that the training was started with. With any other number,
         each update has the same batches as with those."""
         config = system.config
-        # With batches_per_update, the last batches of an epoch are distributed too, some of them empty.
-        multiple = 1 if config.train.batches_per_update else first_world_size or process.world_size
-        self.batches_per_update = config.train.batches_per_update or multiple
-        self._own_per_update = math.ceil(self.batches_per_update / process.world_size)
-        gather = partial(gather_over_processes, process=process, group=process.group)
-        share = ProcessShare(
-            process.rank,
-            process.world_size,
-            multiple,
-            self.batches_per_update,
-            None if process.group is None else gather,
-        )
+        per_update = config.train.batches_per_update
+        self._share = ProcessShare(process.rank, process.world_size, first_world_size, per_update)
+        self.batches_per_update = self._share.update_size
         build: Any = build_audio_loaders if config.model.reads_audio else build_text_loaders
-        self.train, self.dev = build(system, share)
+        self.train, self.dev = build(system, self._share)
         if config.model.reads_audio:
             in_memory = isinstance(self.train, BatchLoader) and config.train.select_by != "updates"
             id_hashes_N = self.train.training_set.id_hashes_N if in_memory else None
@@ -88,7 +78,7 @@ class TrainingData:
         loader's `find_window` gave for them.
         """
         batches = self.train.epoch_batches(epoch, batches_done, window)
-        while group := list(itertools.islice(batches, self._own_per_update)):
+        while group := list(itertools.islice(batches, self._share.own_size)):
             yield group
 
 

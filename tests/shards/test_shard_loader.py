@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,9 @@ from shard_examples import LIMITS, load_shards, pack_noise, write_noise
 from test_batches import CONFIG, assert_equal, build_inputs
 
 from asr.batches import BatchLoader, ProcessShare, order_shards
-from asr.data import Manifest, PackedUtterance, read_data, write_manifest
+from asr.data import Manifest, read_data, write_manifest
 from asr.errors import UserError
-from asr.shards import ShardFolder, ShardLoader, TarShard, WindowStart
+from asr.shards import ShardFolder, ShardLoader, WindowStart
 
 
 @pytest.fixture(scope="module")
@@ -110,38 +108,6 @@ def test_ranks_together_see_what_one_process_sees(
         assert len({len(rank) for rank in ranks}) == 1
         dealt = [ids for step in zip(*ranks, strict=True) for ids in step]
         assert [ids for ids in dealt if ids] == used[skipped:]
-
-
-def test_processes_divide_the_planning(folder: ShardFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each reads its part of the utterances, and all get the batches that one gets alone."""
-    alone = names(load_shards(folder).epoch_batches(1))
-    alone = alone[: len(alone) - len(alone) % 3]
-    parsed: Counter[str] = Counter()
-    original, barrier, given = TarShard.parse, threading.Barrier(3), [None] * 3
-
-    def parse(self: TarShard, line: bytes) -> PackedUtterance:
-        item = original(self, line)
-        parsed[item.id] += 1
-        return item
-
-    def work(rank: int) -> list[tuple[str, ...]]:
-        def gather(value: Any) -> list[Any]:
-            given[rank] = value
-            barrier.wait()
-            values = list(given)
-            barrier.wait()
-            return values
-
-        return names(load_shards(folder, share=ProcessShare(rank, 3, gather=gather)).epoch_batches(1))
-
-    monkeypatch.setattr(TarShard, "parse", parse)
-    with ThreadPoolExecutor(3) as threads:
-        ranks = list(threads.map(work, range(3)))
-    assert [ids for step in zip(*ranks, strict=True) for ids in step] == alone
-    used = {name for ids in alone for name in ids}
-    assert {name: count for name, count in parsed.items() if name in used} == dict.fromkeys(used, 2), (
-        "once to plan and once to load"
-    )
 
 
 def test_too_few_batches_for_the_processes(folder: ShardFolder) -> None:
