@@ -44,7 +44,11 @@ PACKAGES += ["evaluation", "research", "train", "whisper", "speakers", "recipe",
 TORCH_FREE_PACKAGES = ("", "text", "data", "formats", "scale", "transcripts", "scoring", "scoring/nist")
 # Where the core imports a capability that can be taken away, when it is asked for.
 CAPABILITIES = {"research"}  # folders that can be deleted: from below they are imported inside functions only
-BORDERS = {("scoring/alignments", "scoring/nist"), ("data/packed", "shards"), ("data/packed", "formats")}
+BORDERS = {
+    ("scoring/alignments", "scoring/nist"),
+    ("data/manifest_readers", "shards"),
+    ("data/manifest_readers", "formats"),
+}
 BORDERS |= {("scoring/scored_files", "speakers")}
 MAX_SINGLE_FILES = 8
 REFERENCES = {"jiwer", "librosa", "torchaudio"}  # tests compare with them; the package does without

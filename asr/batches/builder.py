@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from asr.batches.augment import Augmenter
 from asr.data.manifest import Utterance
-from asr.data.packed import Content, fetch, read_audio
+from asr.data.utterance_audio import Content, fetch, read_audio
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.system.run_config import AugmentConfig

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from asr.cli import AudioProgress, refuse_to_overwrite
-from asr.data.records import SOURCES, describe_columns
+from asr.data.columns import SOURCES, describe_columns
 from asr.errors import UserError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _add_stats(parser: argparse.ArgumentParser) -> None:
 
 def _stats(args: argparse.Namespace) -> int:
     from asr.data.manifest_checks import compute_statistics
-    from asr.data.packed import read_data
+    from asr.data.manifest_readers import read_data
 
     for path in args.manifests:
         found = compute_statistics(_with_progress(read_data(path), path))
@@ -209,7 +209,7 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 def _convert(args: argparse.Namespace) -> int:
     from asr.data.manifest import write_manifest
     from asr.data.subsets import name_speakers
-    from asr.formats.interchange import guess_source_kind, read_utterances
+    from asr.formats.foreign_manifests import guess_source_kind, read_utterances
 
     if not args.target.endswith(".jsonl"):
         raise UserError(f"{args.target}: expected OUT.jsonl, a manifest to write")

@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     import math
     from pathlib import Path
 
-    from asr.data.packed import read_sentences
+    from asr.data.sentences import read_sentences
     from asr.decoding.ngram import UNKNOWN, NgramModel, estimate_ngrams, token_vocabulary, write_arpa
     from asr.system.run_config import RunConfig
     from asr.text.tokenizer import SPECIAL_TOKENS

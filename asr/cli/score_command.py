@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from asr.cli import whole_number
-from asr.data.records import read_seconds
+from asr.data.columns import read_seconds
 from asr.data.text_lines import open_lines
 from asr.errors import UserError
 from asr.scoring.options import Align, Meeting, Normalization, Unit

@@ -1,3 +1,4 @@
+from .columns import COLUMNS as COLUMNS, SOURCES as SOURCES
 from .manifest import (
     Manifest as Manifest,
     Utterance as Utterance,
@@ -12,15 +13,8 @@ from .manifest_checks import (
     count_records as count_records,
     validate as validate,
 )
-from .packed import (
-    PackedUtterance as PackedUtterance,
-    fetch as fetch,
-    is_shards as is_shards,
-    read_audio as read_audio,
-    read_data as read_data,
-    read_sentences as read_sentences,
-)
-from .records import COLUMNS as COLUMNS, SOURCES as SOURCES
+from .manifest_readers import is_shards as is_shards, read_data as read_data
+from .sentences import read_sentences as read_sentences
 from .storage import (
     ByteRange as ByteRange,
     read_range as read_range,
@@ -42,3 +36,4 @@ from .text_lines import (
     read_lines as read_lines,
     read_texts as read_texts,
 )
+from .utterance_audio import PackedUtterance as PackedUtterance, fetch as fetch, read_audio as read_audio

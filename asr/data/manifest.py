@@ -19,7 +19,7 @@ import pydantic
 from pydantic import Field
 
 from asr.config import Config
-from asr.data.text_lines import MAX_LINE_BYTES, open_regular, parse_json, read_lines
+from asr.data.text_lines import MAX_LINE_BYTES, open_regular, parse_json, read_lines, read_text_lines
 from asr.errors import UserError, shorten, suggest
 from asr.files import replace_file, unpack
 
@@ -90,6 +90,14 @@ def read_manifest(*paths: str | Path) -> Iterator[Utterance]:
         folder = os.path.dirname(os.path.abspath(path))
         for number, _, line in read_lines(path):
             yield with_absolute_audio(parse_utterance(line, f"{path}:{number}"), folder)
+
+
+def is_manifest(path: str | Path) -> bool:
+    """Tell a manifest from files of other toolkits, by its name and its first record."""
+    if not str(path).lower().removesuffix(".gz").endswith((".jsonl", ".json")) or not os.path.isfile(path):
+        return False
+    first = next((parse_json(line) for _, line in read_text_lines(path)), None)
+    return isinstance(first, dict) and {"id", "audio", "duration"} <= first.keys()
 
 
 def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> int:

@@ -17,8 +17,9 @@ from tqdm import tqdm
 
 from asr.audio.reading import TOLERANCE_SECONDS, measure_seconds, read_blocks, read_info
 from asr.data.manifest import Utterance, parse_utterance, with_absolute_audio
-from asr.data.packed import Content, fetch, is_shards, open_shards
+from asr.data.manifest_readers import is_shards, open_shards
 from asr.data.text_lines import parse_json, read_lines
+from asr.data.utterance_audio import Content, fetch
 from asr.errors import UserError, shorten
 from asr.text.normalization import SAFE_RULES, Rule, normalize
 from asr.text.tokenizer import Tokenizer

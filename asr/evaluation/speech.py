@@ -11,7 +11,8 @@ import numpy as np
 
 from asr.audio.segmentation import AudioSegment, Recording
 from asr.data.manifest import Utterance
-from asr.data.packed import fetch, read_audio, read_data
+from asr.data.manifest_readers import read_data
+from asr.data.utterance_audio import fetch, read_audio
 from asr.decoding.decode import batch_by_length, read_clock
 from asr.errors import UserError
 from asr.files import replace_file

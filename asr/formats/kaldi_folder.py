@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from asr.audio.reading import AudioError, read_info
+from asr.data.columns import read_seconds
 from asr.data.manifest import Utterance
-from asr.data.records import read_seconds
 from asr.data.text_lines import BLANKS, open_lines, read_id_texts
 from asr.errors import UserError, shorten
 from asr.formats.source import Source

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from asr.audio.reading import measure_seconds
+from asr.data.columns import COLUMNS, build_id, name_fields
 from asr.data.manifest import Utterance, build_utterance
-from asr.data.records import COLUMNS, build_id, name_fields
 from asr.errors import UserError, shorten
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     import itertools
     from pathlib import Path
 
-    from asr.data.packed import read_sentences
+    from asr.data.sentences import read_sentences
     from asr.errors import UserError
     from asr.files import replace_file
     from asr.recipe.speech_synthesis import pronounce

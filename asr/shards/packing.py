@@ -23,7 +23,7 @@ from asr.audio import reading as audio_files
 from asr.audio.reading import TOLERANCE_SECONDS
 from asr.batches.order import hash_names
 from asr.data.manifest import Manifest, Utterance
-from asr.data.packed import INDEX_NAME, MAX_MEMBER_BYTES, PackedUtterance
+from asr.data.utterance_audio import INDEX_NAME, MAX_MEMBER_BYTES, PackedUtterance
 from asr.errors import UserError
 from asr.files import claim_folder, hash_file, replace_file
 from asr.shards.shards import Failure, FolderInfo, ShardInfo, parse_folder_index

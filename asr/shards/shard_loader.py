@@ -12,8 +12,8 @@ import numpy as np
 from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import UtteranceLoader, report_left_out, select_training_set
 from asr.batches.order import group_by_length, order_batches, order_shards, too_few_batches
-from asr.data.packed import PackedUtterance
 from asr.data.storage import read_ranges
+from asr.data.utterance_audio import PackedUtterance
 from asr.errors import UserError
 from asr.shards.shards import ShardFolder, TarShard
 from asr.system.run_config import BatchConfig

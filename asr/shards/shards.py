@@ -22,8 +22,8 @@ from pydantic import Field
 
 from asr.config import Config, describe_fault
 from asr.data.manifest import MAX_SECONDS
-from asr.data.packed import INDEX_NAME, MAX_SHARD_BYTES, PackedUtterance
 from asr.data.storage import ByteRange, MissingFileError, is_address, join_address, read_range, read_start
+from asr.data.utterance_audio import INDEX_NAME, MAX_SHARD_BYTES, PackedUtterance
 from asr.errors import UserError
 
 MAX_FOLDER_INDEX_BYTES = 1_000_000_000  # 3 million shards

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.data.records import read_seconds
+from asr.data.columns import read_seconds
 from asr.data.text_lines import open_lines, parse_json
 from asr.errors import UserError, shorten
 from asr.transcripts.transcript import round_seconds

@@ -18,7 +18,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from asr.config import Config, describe_config, find_differences, load_config
-from asr.data.packed import read_sentences
+from asr.data.sentences import read_sentences
 from asr.decoding.fusion import ShallowFusion
 from asr.decoding.hypothesis import DecodingConfig, FusionModel
 from asr.decoding.ngram import Lexicon, build_ngram_model, read_arpa, read_word_list

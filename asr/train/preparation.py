@@ -20,16 +20,10 @@ from asr.batches.loader import BatchLoader, TextLoader
 from asr.batches.order import ProcessShare, hash_names
 from asr.config import Config, find_differences
 from asr.data.manifest import Manifest
-from asr.data.packed import (
-    INDEX_NAME,
-    hash_file_or_shards,
-    is_shards,
-    open_shards,
-    read_data,
-    read_sentences,
-    read_text_file,
-)
+from asr.data.manifest_readers import hash_file_or_shards, is_shards, open_shards, read_data
+from asr.data.sentences import read_sentences, read_text_file
 from asr.data.storage import is_address
+from asr.data.utterance_audio import INDEX_NAME
 from asr.errors import UserError
 from asr.families import find_checkpoints, find_family, find_model, require_trainable
 from asr.features.front_end import FrontEnd

@@ -17,8 +17,9 @@ from asr.audio.reading import AUDIO_SUFFIXES, read_info
 from asr.audio.segmentation import STANDARD_INPUT, Channels, Recording, SegmentationConfig
 from asr.config import Config, Precision, build_config, describe_config
 from asr.data.manifest import Utterance
-from asr.data.packed import INDEX_NAME, open_shards, read_any
+from asr.data.manifest_readers import open_shards, read_any
 from asr.data.storage import ByteRange, MissingFileError, find_file, list_files
+from asr.data.utterance_audio import INDEX_NAME
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.families import Family, find_families

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from asr.data.records import COLUMNS, build_id, name_fields, read_objects, read_rows, read_seconds
+from asr.data.columns import COLUMNS, build_id, name_fields, read_seconds
+from asr.data.tables import read_objects, read_rows
 from asr.data.text_lines import Lines, open_lines, parse_json, read_id_texts, read_texts
 from asr.errors import UserError, shorten
 from asr.transcripts.transcript import Word

@@ -12,18 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from asr.audio.reading import AUDIO_SUFFIXES
-from asr.data.manifest import Utterance, read_manifest
-from asr.data.packed import is_manifest
-from asr.data.records import (
-    COLUMNS,
-    LJSPEECH_COLUMNS,
-    MEANINGS,
-    SOURCES,
-    build_id,
-    describe_columns,
-    read_objects,
-    read_rows,
-)
+from asr.data.columns import COLUMNS, MEANINGS, SOURCES, build_id, describe_columns
+from asr.data.manifest import Utterance, is_manifest, read_manifest
+from asr.data.tables import LJSPEECH_COLUMNS, read_objects, read_rows
 from asr.data.text_lines import open_lines, parse_json, read_text_lines
 from asr.errors import UserError, shorten
 from asr.formats.kaldi_folder import read_kaldi

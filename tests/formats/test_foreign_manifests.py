@@ -177,7 +177,7 @@ def test_a_bad_record_is_named_by_line(tmp_path: Path, name: str, content: bytes
 
 
 def test_a_row_of_endless_lines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.data.records.MAX_TEXT_LINE_BYTES", 1000)
+    monkeypatch.setattr("asr.data.tables.MAX_TEXT_LINE_BYTES", 1000)
     (tmp_path / "a.csv").write_bytes(b"path,text\n" + b'"x\n",' * 300)
     for read in (convert, lambda path: read_transcripts(f"csv:{path}").entries):
         with pytest.raises(UserError, match=r"a\.csv:\d+: the row is longer than 1,000 characters"):
