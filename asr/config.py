@@ -18,7 +18,7 @@ import pydantic
 import yaml
 from pydantic_core import PydanticKnownError
 
-from asr.errors import UserError, shorten, suggest
+from asr.errors import UserError, require_choice, shorten, suggest
 from asr.families import describe_missing
 from asr.files import read_limited
 
@@ -291,7 +291,7 @@ def _explain(
 ) -> str:
     """Explain each fault. `locate`: begins the line about a key."""
     known = dict.fromkeys(key for key, _ in _known_keys(config_class))
-    faults = [(_dotted_key(fault, tree), fault) for fault in error.errors(include_url=False)]
+    faults = [(dotted_key(fault, tree), fault) for fault in error.errors(include_url=False)]
     return "\n".join(locate(key) + explain_fault(fault, key, known) for key, fault in faults)
 
 
@@ -301,22 +301,34 @@ def describe_fault(error: pydantic.ValidationError) -> str:
     return f"{error.title}: {explain_fault(fault, '.'.join(map(str, fault['loc'])))}"
 
 
-def explain_fault(fault: Any, key: str, known: Collection[str] = ()) -> str:
-    """Put what pydantic says of a key into our words. `known`: dotted keys to suggest."""
+def explain_fault(
+    fault: Any, key: str, known: Collection[str] = (), noun: str = "key", advice: str = ""
+) -> str:
+    """Put what pydantic says of a key into our words.
+
+    `known`: dotted keys to suggest; `advice`: what to do where none is near, instead of a list of them.
+    """
     given = shorten(fault["input"])
     if fault["type"] == "extra_forbidden":
-        return f"unknown key {key} (value {given}){_suggest(key, known)}"
+        shown = key if re.fullmatch(r"[\w.-]{1,60}", key) else shorten(key)  # a record of a stranger has any
+        return f"unknown {noun} {shown} (value {given}){_suggest(key, known, advice)}"
     if fault["type"] == "missing":
         return f"{key} is missing; add it"
     if fault["type"] == "model_type":
         return f"{key} = {given}: expected a section, that is, indented `key: value` lines"
-    problem = fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    problem = explain_problem(fault)
     # A check of a whole section has the section as its input, which would say nothing.
     subject = f"{key} = {given}" if key and not isinstance(fault["input"], dict) else key
     return f"{subject}: {problem}" if subject else problem
 
 
-def _dotted_key(fault: Any, tree: Any) -> str:
+def explain_problem(fault: Any) -> str:
+    """What is wrong with a value, and what was expected instead."""
+    problem = str(fault["msg"]).removeprefix("Value error, ")
+    return problem.replace("Input should be", "expected").replace("String should have", "expected")
+
+
+def dotted_key(fault: Any, tree: Any) -> str:
     """Keep the keys that stand in the file: pydantic puts the names of types between them."""
     names, node = [], tree
     for depth, part in enumerate(fault["loc"]):
@@ -330,14 +342,16 @@ def _dotted_key(fault: Any, tree: Any) -> str:
     return ".".join(names)
 
 
-def _suggest(key: str, known: Collection[str]) -> str:
-    """Suggest the nearest name in the section of an unknown key; where none is near, list them all."""
+def _suggest(key: str, known: Collection[str], advice: str) -> str:
+    """Suggest the nearest name in the section of an unknown key; where none is near, advice or all names."""
     if key in known:
         return "; it belongs to another type of this section"
     section, dot, name = key.rpartition(".")
     siblings = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == section]
     near = difflib.get_close_matches(name, siblings, n=1)
-    return f"; did you mean {section}{dot}{near[0]}?" if near else f"; expected {', '.join(siblings)}"
+    if near:
+        return f"; did you mean {section}{dot}{near[0]}?"
+    return f"; {advice or 'expected ' + ', '.join(siblings)}"
 
 
 def _known_keys(annotation: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -367,8 +381,7 @@ def check_device(name: str) -> None:
 
 
 def check_precision(name: str) -> None:
-    if name not in get_args(Precision):
-        raise UserError(f"precision = {shorten(name)}: expected {', '.join(get_args(Precision))}")
+    require_choice("precision", name, get_args(Precision))
 
 
 class EncoderConfig(Config):

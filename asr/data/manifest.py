@@ -18,9 +18,9 @@ import numpy as np
 import pydantic
 from pydantic import Field
 
-from asr.config import Config
+from asr.config import Config, dotted_key, explain_fault
 from asr.data.text_lines import MAX_LINE_BYTES, open_regular, parse_json, read_lines, read_text_lines
-from asr.errors import UserError, shorten, suggest
+from asr.errors import UserError, shorten
 from asr.files import replace_file, unpack
 
 MAX_ID_LENGTH = 200  # file names, which ids become here and there, end at 255 bytes
@@ -241,23 +241,15 @@ def _too_long(line: bytes) -> str:
 def _explain(error: pydantic.ValidationError, record: Any) -> str:
     """Explain the first fault of a record: what came, and what was expected."""
     fault = error.errors(include_url=False, include_context=False)[0]
-    field = str(fault["loc"][0]) if fault["loc"] else ""
-    problem = fault["msg"].removeprefix("Invalid JSON: ").removeprefix("Input ").removeprefix("String ")
     if fault["type"] == "json_invalid":
+        problem = fault["msg"].removeprefix("Invalid JSON: ")
         return f"not a JSON object on one line ({problem}); `asr manifest convert` makes manifests of tables"
-    if not field:
+    if not fault["loc"]:
         return f"expected a JSON object, found {shorten(fault['input'])}"
-    name = record.get("id")
-    place = "" if name is None else f"utterance {shorten(name)}: "
-    if fault["type"] == "missing":
-        return f"{place}the field {field} is missing"
-    if fault["type"] == "extra_forbidden":
-        hint = suggest(
-            field,
-            Utterance.model_fields,
-            "fields of your own belong into extras; `asr manifest convert` reads other formats",
-        )
-        return f"{place}unknown field {shorten(field)}; {hint}"
+    field = dotted_key(fault, record)
     if fault["type"] == "string_pattern_mismatch":
-        problem = f"expected a name without control characters{' or spaces' if field == 'id' else ''}"
-    return f"{place}{field} = {shorten(record.get(field))}: {problem}"
+        fault["msg"] = f"expected a name without control characters{' or spaces' * (field == 'id')}"
+    advice = "fields of your own belong into extras; `asr manifest convert` reads other formats"
+    problem = explain_fault(fault, field, Utterance.model_fields, "field", advice)
+    name = record.get("id")
+    return problem if name is None else f"utterance {shorten(name)}: {problem}"

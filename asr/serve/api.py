@@ -13,7 +13,7 @@ import pydantic
 import pydantic_core
 
 from asr.audio.segmentation import SegmentationConfig
-from asr.config import Config
+from asr.config import Config, explain_problem
 from asr.errors import shorten, suggest
 from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.transcripts.writers import format_transcript
@@ -170,8 +170,7 @@ def describe_fault(error: pydantic.ValidationError) -> ApiError:
     param = ".".join(map(str, fault["loc"])) or "the request"
     if fault["type"] == "missing":
         return refuse(param, "is missing; add it", "missing_required_parameter")
-    problem = fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    return refuse(param, f"{shorten(fault['input'])}: {problem}")
+    return refuse(param, f"{shorten(fault['input'])}: {explain_problem(fault)}")
 
 
 # --- a transcript that was edited on the page -----------------------------------------------------
