@@ -32,7 +32,7 @@ from asr.scoring.counting import BASIC_RULES, describe_choice
 from asr.scoring.result import Score, tabulate, text_table, without_infinity
 from asr.system.run_config import System, find_resources, load_any_system, load_state, require_speech
 from asr.text.normalization import TextConfig, normalize, normalize_english
-from asr.train.preparation import log_unknown_share
+from asr.train.run_tokenizer import log_unknown_share
 from asr.transcription.arguments import EvaluationSettings, find_options, load_settings, print_settings
 from asr.transcription.transcribe import Recognizer, Request
 

@@ -25,7 +25,8 @@ def run(args: argparse.Namespace) -> int:
     from asr.decoding.ngram import UNKNOWN, NgramModel, estimate_ngrams, token_vocabulary, write_arpa
     from asr.system.run_config import RunConfig
     from asr.text.tokenizer import SPECIAL_TOKENS
-    from asr.train.preparation import load_or_train_tokenizer, read_training_texts
+    from asr.train.run_tokenizer import load_or_train_tokenizer
+    from asr.train.training_data import read_training_texts
 
     config = RunConfig.load(args.config, read_overrides(args))
     dev = list(read_sentences(config.data.dev, config.text))

@@ -35,7 +35,7 @@ from asr.recipe.steps import read_record
 from asr.system.checkpoint import versions
 from asr.system.run_config import System, load_language_model, load_state, load_system
 from asr.text.normalization import TextConfig, normalize
-from asr.train.preparation import read_training_texts
+from asr.train.training_data import read_training_texts
 from asr.transcription.transcribe import Recognizer, Request
 
 logger = logging.getLogger(__name__)

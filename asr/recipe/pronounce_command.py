@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.files import replace_file
     from asr.recipe.speech_synthesis import pronounce
     from asr.system.run_config import RunConfig
-    from asr.train.preparation import read_training_texts
+    from asr.train.training_data import read_training_texts
 
     config = RunConfig.load(args.config, read_overrides(args))
     output = args.output or config.tokenizer.pronunciations

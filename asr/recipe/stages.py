@@ -26,7 +26,7 @@ from asr.recipe.studies import build_folds, load_variants
 from asr.system.checkpoint import find_commit
 from asr.system.run_config import RunConfig
 from asr.train.loop import require_same_training, train_model
-from asr.train.preparation import hash_data
+from asr.train.training_data import hash_data
 
 logger = logging.getLogger(__name__)
 

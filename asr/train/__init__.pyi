@@ -23,9 +23,6 @@ from .loop import (
     train as train,
     train_model as train_model,
 )
-from .preparation import (
-    TrainingData as TrainingData,
-    load_or_train_tokenizer as load_or_train_tokenizer,
-    prepare_system as prepare_system,
-    read_training_texts as read_training_texts,
-)
+from .preparation import prepare_system as prepare_system
+from .run_tokenizer import load_or_train_tokenizer as load_or_train_tokenizer
+from .training_data import TrainingData as TrainingData, read_training_texts as read_training_texts

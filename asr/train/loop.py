@@ -51,7 +51,8 @@ from asr.train.distributed import (
 )
 from asr.train.learner import Learner, Outcome, Precision, choose_precision, keep_freed_memory
 from asr.train.monitor import Callback, Monitor, compute_means, read_log, show_progress
-from asr.train.preparation import TrainingData, find_last_checkpoint, hash_data, prepare_system, require_data
+from asr.train.preparation import find_last_checkpoint, prepare_system
+from asr.train.training_data import TrainingData, hash_data, require_data
 
 logger = logging.getLogger(__name__)
 

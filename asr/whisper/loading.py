@@ -410,7 +410,7 @@ def inherit_run(config: RunConfig, tokenizer: Tokenizer) -> System[Net]:
     from asr.models import SpeechModelConfig, build_model
     from asr.models.speech_model import is_low_rank
     from asr.system.run_config import System
-    from asr.train.preparation import inherit_settings, load_weights
+    from asr.train.start_from import inherit_settings, load_weights
 
     source = load_whisper(str(config.start_from))
     sections = {name: getattr(config.model, name, None) for name in ("encoder", "decoder")}

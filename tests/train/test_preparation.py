@@ -19,7 +19,8 @@ from asr.errors import UserError
 from asr.system import RunConfig, load_system, save_checkpoint
 from asr.text import Tokenizer, TokenizerConfig
 from asr.train import Process, TrainingData, load_or_train_tokenizer, prepare_system, train
-from asr.train.preparation import check_dev, warn_of_capitals
+from asr.train.run_tokenizer import warn_of_capitals
+from asr.train.training_data import check_dev
 
 TinyRun = Callable[..., RunConfig]
 PROCESS = Process(0, 1, torch.device("cpu"))
