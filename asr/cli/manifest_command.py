@@ -1,10 +1,10 @@
-"""`asr manifest ...`: check, count, split, filter, convert or pack lists of utterances."""
+"""`asr manifest ...`: check, count, split, convert or pack lists of utterances."""
 
 from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from asr.cli import AudioProgress, refuse_to_overwrite
@@ -27,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("validate", _add_validate, _validate, "list what is wrong; exit status 1 if anything is"),
         ("stats", _add_stats, _stats, "count utterances, hours, speakers and words"),
         ("split", _add_split, _split, "split a manifest, by default so that no speaker is in two parts"),
-        ("filter", _add_filter, _filter, "keep the utterances that meet all conditions"),
         ("convert", _add_convert, _convert, "from the formats of other toolkits and data sets"),
         ("pack", _add_pack, _pack, "write the audio into tar shards, to train from anywhere"),
     ):
@@ -114,7 +113,7 @@ def _stats(args: argparse.Namespace) -> int:
     return 0
 
 
-# --- split and filter ---------------------------------------------------------------------------
+# --- split --------------------------------------------------------------------------------------
 
 
 def _add_split(parser: argparse.ArgumentParser) -> None:
@@ -130,65 +129,16 @@ def _add_split(parser: argparse.ArgumentParser) -> None:
 def _split(args: argparse.Namespace) -> int:
     from asr.data.subsets import choose_unit, parse_share, split_manifest
 
-    shares = {name: parse_share(share) for name, share in _read_pairs("--parts", args.parts).items()}
+    shares: dict[str, float | int | str] = {}
+    for part in args.parts:
+        name, equals, share = part.partition("=")
+        if not equals or name in shares:
+            raise UserError(f"--parts {part}: expected NAME=SHARE, each name once")
+        shares[name] = parse_share(share)
     by = args.by or choose_unit(args.manifest, shares)
     logger.info("%s: split by %s", args.manifest, by)
     for name, count in split_manifest(args.manifest, shares, args.output_dir, by=by, seed=args.seed).items():
         print(f"{args.output_dir}/{name}.jsonl: {count:,} utterances")
-    return 0
-
-
-def _read_pairs(option: str, values: Iterable[str]) -> dict[str, str]:
-    """Values of NAME=VALUE, each name once."""
-    pairs: dict[str, str] = {}
-    for given in values:
-        name, equals, value = given.partition("=")
-        if not equals or name in pairs:
-            raise UserError(f"{option} {given}: expected NAME=VALUE, each name once")
-        pairs[name] = value
-    return pairs
-
-
-def _add_filter(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifest", metavar="MANIFEST", help=JSON_LINES)
-    parser.add_argument("output", metavar="OUTPUT", help="the manifest to write")
-    parser.add_argument("--min-seconds", type=float, metavar="S", help="shortest utterance to keep")
-    parser.add_argument("--max-seconds", type=float, metavar="S", help="longest utterance to keep")
-    parser.add_argument("--text", metavar="REGEX", help="regular expression that must occur in the text")
-    parser.add_argument("--speakers", metavar="NAME", nargs="+", help="only these")
-    text = "only this value; may be repeated"
-    parser.add_argument("--extra", metavar="FIELD=VALUE", action="append", default=[], help=text)
-
-
-def _filter(args: argparse.Namespace) -> int:
-    import re
-    from functools import partial
-
-    from asr.data.manifest import read_manifest, write_manifest
-    from asr.data.subsets import filter_utterances, has_extra
-
-    conditions: dict[str, Callable[[Utterance], bool]] = {}
-    if args.min_seconds is not None:
-        conditions[f"shorter than {args.min_seconds:g} s"] = lambda item: item.duration >= args.min_seconds
-    if args.max_seconds is not None:
-        conditions[f"longer than {args.max_seconds:g} s"] = lambda item: item.duration <= args.max_seconds
-    if args.text is not None:
-        try:
-            pattern = re.compile(args.text)
-        except re.error as error:
-            raise UserError(f"--text {args.text}: not a regular expression ({error})") from None
-        conditions[f"text without {args.text}"] = lambda item: bool(pattern.search(item.text or ""))
-    if args.speakers is not None:
-        conditions["other speaker"] = lambda item: item.speaker in args.speakers
-    for name, expected in _read_pairs("--extra", args.extra).items():
-        conditions[f"{name} is not {expected}"] = partial(has_extra, name=name, expected=expected)
-    refuse_to_overwrite(args.manifest, args.output)
-    utterances = _with_progress(read_manifest(args.manifest), args.manifest)
-    left, dropped = filter_utterances(utterances, conditions)
-    count = write_manifest(args.output, left)
-    print(f"{args.output}: {count:,} utterances kept, {dropped.total():,} dropped")
-    for reason, count in dropped.most_common():
-        print(f"  {count:8,} {reason}")
     return 0
 
 

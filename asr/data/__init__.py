@@ -1,4 +1,4 @@
-"""Manifests: read, write, check, split and filter; rows of tables; byte ranges of files."""
+"""Manifests: read, write, check and split; rows of tables; byte ranges of files."""
 
 import lazy_loader
 

@@ -25,7 +25,6 @@ from .subsets import (
     REST as REST,
     assign_units as assign_units,
     choose_unit as choose_unit,
-    filter_utterances as filter_utterances,
     name_speakers as name_speakers,
     parse_share as parse_share,
     split_manifest as split_manifest,

@@ -1,12 +1,11 @@
-"""Parts of a manifest: a split that keeps speakers apart, and conditions to filter by."""
+"""Parts of a manifest that keep speakers apart, and speakers from paths."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -150,26 +149,3 @@ def _check_shares(shares: Mapping[str, float | int | str]) -> None:
         raise UserError(
             f"fractions add up to {fractions:g}, and {rest} are {REST}; expected 1, or one that is {REST}"
         )
-
-
-def filter_utterances(
-    utterances: Iterable[Utterance], conditions: Mapping[str, Callable[[Utterance], bool]]
-) -> tuple[Iterator[Utterance], Counter[str]]:
-    """The utterances that meet all conditions, and a count of the others by the first that each fails."""
-    dropped: Counter[str] = Counter()
-
-    def keep() -> Iterator[Utterance]:
-        for utterance in utterances:
-            reason = next((name for name, is_met in conditions.items() if not is_met(utterance)), None)
-            if reason is None:
-                yield utterance
-            else:
-                dropped[reason] += 1
-
-    return keep(), dropped
-
-
-def has_extra(utterance: Utterance, name: str, expected: str) -> bool:
-    """Compare an extra as text: true, 3, north."""
-    value = utterance.extras.get(name)
-    return name in utterance.extras and (value if isinstance(value, str) else json.dumps(value)) == expected
