@@ -323,7 +323,7 @@ def explain_fault(
 
 
 def explain_problem(fault: Any) -> str:
-    """What is wrong with a value, and what was expected instead."""
+    """Tell what is wrong with a value, or what was expected instead."""
     problem = str(fault["msg"]).removeprefix("Value error, ")
     return problem.replace("Input should be", "expected").replace("String should have", "expected")
 

@@ -1,4 +1,4 @@
-"""What a run takes from the model of `start_from`: settings that it leaves open, and weights."""
+"""Begin with the model of `start_from`: take settings that the run leaves open, and weights."""
 
 from __future__ import annotations
 
