@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from asr.config import Config, Precision
     from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
     from asr.models.layers import Net
-    from asr.system.run_config import RunConfig, System
+    from asr.system.run_config import RunConfig
+    from asr.system.system import System
     from asr.text.tokenizer import Tokenizer, Units
     from asr.transcription.transcribe import Recognizer
 

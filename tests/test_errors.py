@@ -11,7 +11,7 @@ from asr.audio.reading import read
 from asr.config import build_config
 from asr.decoding import ChecksConfig, DecodingConfig, read_arpa
 from asr.errors import UserError, shorten
-from asr.system.run_config import DecodingResources
+from asr.system.decoding_resources import DecodingResources
 from asr.transcription import TranscriptionSettings
 
 

@@ -30,7 +30,8 @@ from asr.files import make_folder
 from asr.models.speech_model import choose_device, describe_device
 from asr.scoring.counting import BASIC_RULES, describe_choice
 from asr.scoring.result import Score, tabulate, text_table, without_infinity
-from asr.system.run_config import System, find_resources, load_any_system, load_state, require_speech
+from asr.system.decoding_resources import find_resources
+from asr.system.system import System, load_any_system, load_state, require_speech
 from asr.text.normalization import TextConfig, normalize, normalize_english
 from asr.train.run_tokenizer import log_unknown_share
 from asr.transcription.arguments import EvaluationSettings, find_options, load_settings, print_settings

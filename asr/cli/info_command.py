@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
 def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
     """Describe the folder of a trained model; also returns the file of its settings."""
     from asr.families import find_model
-    from asr.system.run_config import load_any_system, load_bundled_decoding, load_state
+    from asr.system.decoding_resources import load_bundled_decoding
+    from asr.system.system import load_any_system, load_state
     from asr.text.tokenizer import SPECIAL_TOKENS
 
     folder = find_model(path)

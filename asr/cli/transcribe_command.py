@@ -33,7 +33,7 @@ from asr.families import HasOptions, find_families
 if TYPE_CHECKING:
     from asr.audio.segmentation import Recording
     from asr.scale.ray_pool import PoolOptions
-    from asr.system.run_config import DecodingResources
+    from asr.system.decoding_resources import DecodingResources
     from asr.transcription.arguments import TranscriptionSettings
     from asr.transcription.transcribe import Event, Recognizer, Request
     from asr.transcripts.transcript import Transcript
@@ -220,7 +220,7 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     own["channels"] = args.channels
     if family is not None:  # faults are told before torch is imported
         load_settings(TranscriptionSettings, own, args.set)
-    from asr.system.run_config import find_resources
+    from asr.system.decoding_resources import find_resources
 
     usual = None if family is None else family.decoding
     resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set, usual)

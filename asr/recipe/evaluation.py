@@ -33,7 +33,8 @@ from asr.recipe.experiment import Experiment, PlannedRun
 from asr.recipe.scores import References, Texts, write_table
 from asr.recipe.steps import read_record
 from asr.system.checkpoint import versions
-from asr.system.run_config import System, load_language_model, load_state, load_system
+from asr.system.decoding_resources import load_language_model
+from asr.system.system import System, load_state, load_system
 from asr.text.normalization import TextConfig, normalize
 from asr.train.training_data import read_training_texts
 from asr.transcription.transcribe import Recognizer, Request

@@ -23,7 +23,7 @@ from asr.research.classifiers import FIRST_LABEL_ID, LabelModel
 from asr.research.labels import find_unseen_labels
 from asr.scoring.intervals import Interval, find_rate_interval, number_groups, sum_groups
 from asr.scoring.result import percent, show_interval, text_table
-from asr.system.run_config import System
+from asr.system.system import System
 
 # B utterances of a batch, T frames, F features, P utterances of all, L labels
 

@@ -20,7 +20,7 @@ from asr.research.classification import ReadSplit, read_split
 from asr.research.multi_speaker import MultiSpeakerModel
 from asr.scoring.counting import score
 from asr.scoring.result import Score
-from asr.system.run_config import System
+from asr.system.system import System
 from asr.transcripts.transcript import Segment, Transcript
 from asr.transcripts.writers import format_transcript
 

@@ -26,8 +26,10 @@ from asr.hub import fetch_model
 from asr.models.layers import check_weights, without_weights
 from asr.speakers.activity import PyanNet
 from asr.speakers.embedding import CamPlusPlus, CamPlusPlusSizes
-from asr.system.run_config import RunConfig, read_tensors
-from asr.system.shipping import check_tensors, read_pickled, round_weights
+from asr.system.pickles import check_tensors, read_pickled
+from asr.system.run_config import RunConfig
+from asr.system.shipping import round_weights
+from asr.system.system import read_tensors
 
 log = logging.getLogger(__name__)
 

@@ -7,19 +7,23 @@ from .checkpoint import (
     save_checkpoint as save_checkpoint,
     write_checkpoint as write_checkpoint,
 )
+from .decoding_resources import (
+    DecodingResources as DecodingResources,
+    find_resources as find_resources,
+    load_language_model as load_language_model,
+)
 from .run_config import (
     AugmentConfig as AugmentConfig,
     BatchConfig as BatchConfig,
-    DecodingResources as DecodingResources,
     NoiseConfig as NoiseConfig,
     OptimConfig as OptimConfig,
     RunConfig as RunConfig,
     SpecAugmentConfig as SpecAugmentConfig,
-    System as System,
     TrainConfig as TrainConfig,
-    find_resources as find_resources,
+)
+from .system import (
+    System as System,
     load_any_system as load_any_system,
-    load_language_model as load_language_model,
     load_state as load_state,
     load_system as load_system,
     read_tensors as read_tensors,

@@ -1,38 +1,20 @@
-"""RunConfig: the whole YAML of a run as one typed tree, the map of the project; and loading what it made."""
+"""RunConfig: the whole YAML of a run as one typed tree, the map of the project."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import logging
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Generic, Literal, cast
+from typing import Literal
 
 import pydantic
-import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
-from typing_extensions import TypeVar
 
-from asr.config import Config, describe_config, find_differences, load_config
-from asr.data.sentences import read_sentences
-from asr.decoding.fusion import ShallowFusion
-from asr.decoding.hypothesis import DecodingConfig, FusionModel
-from asr.decoding.ngram import Lexicon, build_ngram_model, read_arpa, read_word_list
-from asr.errors import UserError, shorten
-from asr.families import find_families, find_model, require_trainable
-from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.files import find_shipped, read_limited
-from asr.models import AnyModelConfig, LanguageModel, Net, SpeechModel, build_model
-from asr.models.layers import check_weights, without_weights
-from asr.models.speech_model import merge_low_rank
+from asr.config import Config, load_config
+from asr.families import find_families, require_trainable
+from asr.features.front_end import FeaturesConfig
+from asr.files import find_shipped
+from asr.models import AnyModelConfig
 from asr.text.normalization import TextConfig
-from asr.text.tokenizer import Tokenizer, TokenizerConfig
-
-logger = logging.getLogger(__name__)
+from asr.text.tokenizer import TokenizerConfig
 
 
 class DataConfig(Config):
@@ -208,7 +190,7 @@ class TrainConfig(Config):
 
 
 class RunConfig(Config):
-    """One YAML file is one run. Each section is declared beside the code that uses it."""
+    """One YAML file is one run; each section below is a class of its own."""
 
     output_dir: str
     """Folder of the run: tokenizer, checkpoints and logs go there."""
@@ -284,246 +266,3 @@ class RunConfig(Config):
     @classmethod
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         return load_config(cls, find_shipped(path), overrides)
-
-
-# --- what a run made ----------------------------------------------------------------------------
-
-
-MODEL_PREFIX = "model."
-MAX_STATE_BYTES = 10_000_000
-
-ModelType = TypeVar("ModelType", bound=Net, default=SpeechModel, covariant=True)
-
-
-@dataclass(frozen=True)
-class System(Generic[ModelType]):
-    """A model and all that turns audio or text into its input: what a checkpoint restores."""
-
-    config: RunConfig
-    tokenizer: Tokenizer
-    front_end: FrontEnd  # a default one, which is not used, where the model reads no audio
-    model: ModelType
-
-    @property
-    def longest_seconds(self) -> float:
-        """The most audio at once: training used no utterance that is longer."""
-        return self.config.batches.max_utterance_seconds
-
-    @property
-    def text(self) -> TextConfig:
-        """The rules for its texts."""
-        return self.config.text
-
-
-def load_system(folder: str | Path) -> System:
-    """The speech model of a checkpoint, ready to use: in evaluation mode, on the CPU."""
-    return require_speech(load_any_system(folder), folder)
-
-
-def require_speech(system: System[Net], folder: str | Path) -> System:
-    """Return the same system, if its model makes text of audio."""
-    if not isinstance(system.model, SpeechModel):
-        raise UserError(
-            f"{folder}: a model of type {system.config.model.type}; expected one of type speech, which makes "
-            "one text of a recording"
-        )
-    return cast(System, system)
-
-
-def load_any_system(folder: str | Path, *, to_train: bool = False) -> System[Net]:
-    """The model of a checkpoint, of whatever kind.
-
-    To train it further, as it was trained so far; else changes of low rank are merged into its weights.
-    """
-    folder = Path(folder)
-    config = RunConfig.load(folder / "config.yaml")
-    tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    front_end = FrontEnd(config.features)
-    tensors = dict(read_tensors(folder / "model.safetensors"))
-    weights = _check_weights(config, front_end.num_features, len(tokenizer), tensors, folder)
-    model = build_model(config.model, front_end.num_features, len(tokenizer))
-    model.load_state_dict(weights)
-    if not to_train:
-        merge_low_rank(model)
-    return System(config, tokenizer, front_end, model.eval())
-
-
-def load_state(folder: Path) -> dict[str, Any]:
-    path = folder / "state.json"
-    text = read_limited(path, MAX_STATE_BYTES, "too large to be the state of a training")
-    with contextlib.suppress(ValueError):
-        if isinstance(state := json.loads(text), dict):
-            return state
-    raise UserError(f"{path}: not a JSON object; the checkpoint is damaged, take another one")
-
-
-def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Read the tensors of a file one after the other."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            for name in sorted(file.keys()):
-                yield name, file.get_tensor(name)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; give the folder of a run or of a checkpoint") from None
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: not a whole safetensors file ({error}); take another checkpoint") from None
-
-
-def _check_weights(
-    config: RunConfig, num_features: int, num_tokens: int, tensors: Mapping[str, Tensor], folder: Path
-) -> dict[str, Tensor]:
-    """The weights of the model; the config has to agree with their shapes before memory is allocated."""
-    for key, value, _ in describe_config(config.model):
-        if key.endswith("layers") and isinstance(value, int) and value > len(tensors):
-            raise UserError(f"{folder}: model.{key} = {value:,}, but there are {len(tensors):,} weights")
-    with without_weights():
-        module = build_model(config.model, num_features, num_tokens)
-    return _take_weights(module, tensors, MODEL_PREFIX, folder)
-
-
-def _take_weights(
-    module: torch.nn.Module, tensors: Mapping[str, Tensor], prefix: str, folder: Path
-) -> dict[str, Tensor]:
-    """The tensors of a module, by its names and of its shapes."""
-    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    found, expected = (
-        {name: tuple(tensor.shape) for name, tensor in part.items()} for part in (own, module.state_dict())
-    )
-    check_weights(folder, found, expected, "Is config.yaml that of this model?")
-    return own
-
-
-# --- how a model is decoded: language models and lexica for shallow fusion -----------------------
-
-BUNDLED_DECODING = "decoding.yaml"
-
-
-class DecodingResources(Config):
-    """Files that tell which texts are likely or possible, and how a model is decoded unless told otherwise.
-
-    It is also what decoding.yaml in the folder of a model holds, where files are named as in the same folder.
-    """
-
-    decoding: DecodingConfig | None = None
-    """Search for the text; null: the default, with a weight of the language model."""
-    language_model: str | None = None
-    """Added by shallow fusion: an ARPA file, or the folder of a language model."""
-    lexicon: str | None = None
-    """File of words; these, and no others, can be decoded."""
-    min_log_probability: float | None = pydantic.Field(default=None, lt=0)
-    """Mean over the tokens of a recording at all speeds, under the decoder where it goes token by token, else
-    under CTC. Below, a warning says that this is probably not what the model was trained for; null: never."""
-    trained_for: str = ""
-    """Description of the training data in a few words, for the warning."""
-
-    @property
-    def files(self) -> dict[str, Path]:
-        """List the files by their kind."""
-        found = {}
-        if self.language_model is not None:
-            path = Path(self.language_model)
-            found["language_model"] = path if path.is_file() else find_model(path) / "model.safetensors"
-        if self.lexicon is not None:
-            found["lexicon"] = Path(self.lexicon)
-        return found
-
-    def describe(self) -> str:
-        """The settings that are not the default."""
-        decoding = self.decoding or DecodingConfig()
-        changed = find_differences(DecodingConfig(), decoding).items()
-        settings = [
-            f"{key} {value if isinstance(value, str) else shorten(value)}" for key, (_, value) in changed
-        ]
-        settings += [f"{kind} {Path(getattr(self, kind)).name}" for kind in self.files]
-        return ", ".join(settings) or "as by default"
-
-    def load(self, tokenizer: Tokenizer, text: TextConfig, device: torch.device) -> FusionModel | None:
-        """Load them all, on the device of the speech model, whose tokens they score."""
-        parts: list[FusionModel] = []
-        if self.language_model is not None:
-            language_model = load_language_model(self.language_model, tokenizer)
-            if isinstance(language_model, torch.nn.Module):
-                language_model.to(device)
-            parts.append(language_model)
-        if self.lexicon is not None:
-            words = read_word_list(self.lexicon, read_sentences(self.lexicon, text))
-            parts.append(Lexicon(tokenizer, words))
-        return ShallowFusion(parts) if len(parts) > 1 else parts[0] if parts else None
-
-
-def load_bundled_decoding(folder: Path) -> DecodingResources | None:
-    """Load the decoding that is bundled with a model folder, if it has any."""
-    path = folder / BUNDLED_DECODING
-    if not path.is_file():
-        return None
-    bundled, found = load_config(DecodingResources, path), {}
-    for key in ("language_model", "lexicon"):
-        if (name := getattr(bundled, key)) is not None:
-            if name in (".", "..") or Path(name).name != name or not (folder / name).exists():
-                raise UserError(
-                    f"{path}: {key} = {name}: expected the name of what is in the same folder; copy it "
-                    "there, or remove the line"
-                )
-            found[key] = str(folder / name)
-    return bundled.model_copy(update=found)
-
-
-def find_resources(
-    folder: Path | None,
-    language_model: str | None = None,
-    lexicon: str | None = None,
-    method: object = None,
-    pairs: Sequence[str] = (),
-    usual: DecodingConfig | None = None,
-) -> DecodingResources:
-    """Find the files that were named; without these and a decoding method, those bundled with the model.
-
-    `folder`: of the model; None: it was not trained here. `pairs`: key=value, which may name the method too.
-    `usual`: how models of its family decode.
-    """
-    for path in (language_model, lexicon):
-        if path is not None and not os.path.exists(find_shipped(path)):
-            raise UserError(f"{path}: no such file or folder")
-    bundled = None if folder is None else load_bundled_decoding(folder)
-    named = DecodingResources(decoding=usual, language_model=language_model, lexicon=lexicon)
-    method = method or any(pair.partition("=")[0].strip() == "decoding.method" for pair in pairs)
-    if bundled is None:
-        return named
-    if language_model or lexicon or method:
-        logger.info("decoding: %s/decoding.yaml is ignored, since other decoding is asked for", folder)
-        return named
-    logger.debug("decoding: %s (%s/decoding.yaml)", bundled.describe(), folder)
-    return bundled
-
-
-def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
-    """Load a language model for shallow fusion over the tokens of `tokenizer`, which is the speech model's.
-
-    `path` is an ARPA file, of tokens or of words, or the folder of a language model with that tokenizer. The
-    same characters or words may have other numbers there, which follow how frequent they were in the texts.
-    """
-    path = Path(path)
-    if path.is_file():
-        arpa = read_arpa(path)
-        try:
-            return build_ngram_model(arpa, tokenizer)
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from None
-    system = load_any_system(find_model(path))
-    own = system.tokenizer
-    if not isinstance(system.model, LanguageModel):
-        raise UserError(
-            f"{path}: a model of type {system.config.model.type}; expected an ARPA file or a run with "
-            "model.type: language"
-        )
-    if own == tokenizer:
-        return system.model
-    is_numbering = own.type == tokenizer.type in ("characters", "words")
-    if not is_numbering or set(own.tokens) != set(tokenizer.tokens):
-        raise UserError(
-            f"{path}: its tokenizer ({own.type}, {len(own)} tokens) is not that of the speech model "
-            f"({tokenizer.type}, {len(tokenizer)}); train it with the same data.train, text and tokenizer"
-        )
-    ids = {token: id for id, token in enumerate(own.tokens)}
-    system.model.renumber([ids[token] for token in tokenizer.tokens])
-    return system.model

@@ -15,7 +15,7 @@ from asr.decoding.decode import search_greedy
 from asr.decoding.hypothesis import EncodedAudio
 from asr.models import Net, SpeechModel
 from asr.scoring.counting import count_character_errors, count_word_errors
-from asr.system.run_config import System
+from asr.system.system import System
 from asr.text.normalization import normalize
 from asr.train.distributed import Process, gather_over_processes
 

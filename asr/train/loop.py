@@ -36,7 +36,8 @@ from asr.system.checkpoint import (
     save_checkpoint,
     write_checkpoint,
 )
-from asr.system.run_config import HIGHER_IS_BETTER, MODEL_PREFIX, RunConfig, System, load_state, read_tensors
+from asr.system.run_config import HIGHER_IS_BETTER, RunConfig
+from asr.system.system import MODEL_PREFIX, System, load_state, read_tensors
 from asr.threads import LoadWatch
 from asr.train.dev_scores import compute_dev_scores
 from asr.train.distributed import (

@@ -9,7 +9,8 @@ from pathlib import Path
 from asr.families import find_checkpoints, find_family, find_model, require_trainable
 from asr.features.front_end import FrontEnd
 from asr.models import Net, build_model, require_memory
-from asr.system.run_config import RunConfig, System, load_any_system
+from asr.system.run_config import RunConfig
+from asr.system.system import System, load_any_system
 from asr.train.distributed import Process, broadcast_from_main
 from asr.train.run_tokenizer import load_or_train_tokenizer, read_tokenizer_texts, report_unknown_tokens
 from asr.train.start_from import inherit_run, inherit_settings

@@ -11,7 +11,8 @@ from asr.data.manifest_readers import read_data
 from asr.data.sentences import read_sentences, read_text_file
 from asr.errors import UserError
 from asr.families import find_family, find_model, require_trainable
-from asr.system.run_config import RunConfig, load_any_system
+from asr.system.run_config import RunConfig
+from asr.system.system import load_any_system
 from asr.text.tokenizer import Tokenizer, compute_fingerprint
 from asr.train.training_data import MAX_SAMPLED_TEXTS
 

@@ -13,7 +13,8 @@ from asr.config import Config, find_differences
 from asr.errors import UserError
 from asr.models import ModelConfig, Net, build_model, require_memory
 from asr.models.speech_model import is_low_rank
-from asr.system.run_config import RunConfig, System, load_any_system
+from asr.system.run_config import RunConfig
+from asr.system.system import System, load_any_system
 from asr.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

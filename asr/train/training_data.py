@@ -26,7 +26,8 @@ from asr.files import find_shipped
 from asr.models import Net
 from asr.models.encoders import make_frame_times, subsampled_lengths
 from asr.scoring.counting import count_word_errors
-from asr.system.run_config import RunConfig, System
+from asr.system.run_config import RunConfig
+from asr.system.system import System
 from asr.text.normalization import normalize
 from asr.train.distributed import Process, broadcast_from_main
 

@@ -183,7 +183,7 @@ def _relative(path: str | Path, root: str) -> str:
 
 
 if TYPE_CHECKING:
-    from asr.system.run_config import DecodingResources
+    from asr.system.decoding_resources import DecodingResources
 
     FamilySections = Config
 else:

@@ -11,7 +11,7 @@ from asr.audio.segmentation import AudioFile, AudioInput, Channels, Segmentation
 from asr.config import Precision
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError, shorten
-from asr.system.run_config import find_resources
+from asr.system.decoding_resources import find_resources
 from asr.transcription.arguments import TranscriptionSettings, find_options, load_settings, read_options
 from asr.transcription.transcribe import Recognizer, Request, load_recognizer
 from asr.transcripts.transcript import Segment, Transcript

@@ -37,7 +37,8 @@ from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, FusionModel
 from asr.errors import UserError
 from asr.families import Family, find_default_model, find_family, find_model
 from asr.models.speech_model import HALF_TYPES, choose_device, resolve_precision
-from asr.system.run_config import DecodingResources, load_bundled_decoding, load_state, load_system
+from asr.system.decoding_resources import DecodingResources, load_bundled_decoding
+from asr.system.system import load_state, load_system
 from asr.text.normalization import TextConfig
 from asr.threads import SideBySide, side_by_side
 from asr.transcripts.transcript import (

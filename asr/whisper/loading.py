@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from asr.config import Precision
     from asr.decoding.hypothesis import ChecksConfig
     from asr.models import Net
-    from asr.system.run_config import RunConfig, System
+    from asr.system.run_config import RunConfig
+    from asr.system.system import System
     from asr.text.tokenizer import Tokenizer
     from asr.transcription.transcribe import Recognizer
 
@@ -149,7 +150,7 @@ def load(
     checks: ChecksConfig | None = None,
 ) -> Recognizer:
     """A recognizer, as `asr.load_model` wraps it."""
-    from asr.system.run_config import DecodingResources
+    from asr.system.decoding_resources import DecodingResources
     from asr.transcription.transcribe import Recognizer
     from asr.whisper.manners import WhisperManners
 
@@ -374,7 +375,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     if not (paths := _find_weights(folder)):
         raise UserError(f"{folder}: no weights; expected model.safetensors or {PICKLED} beside config.json")
     if paths[0].name == PICKLED:
-        from asr.system.shipping import check_tensors, read_pickled
+        from asr.system.pickles import check_tensors, read_pickled
 
         return check_tensors(read_pickled(paths[0]), paths[0], tied=OUTPUT)
     weights: dict[str, Tensor] = {}
@@ -409,7 +410,7 @@ def inherit_run(config: RunConfig, tokenizer: Tokenizer) -> System[Net]:
     """A system with the weights of a Whisper model in those of its parts that are of type whisper."""
     from asr.models import SpeechModelConfig, build_model
     from asr.models.speech_model import is_low_rank
-    from asr.system.run_config import System
+    from asr.system.system import System
     from asr.train.start_from import inherit_settings, load_weights
 
     source = load_whisper(str(config.start_from))
@@ -446,7 +447,7 @@ def inherit_run(config: RunConfig, tokenizer: Tokenizer) -> System[Net]:
 
 def _read_run(folder: Path) -> WhisperSystem:
     """Read a model that a run fine-tuned, with its changes of low rank merged."""
-    from asr.system.run_config import load_any_system
+    from asr.system.system import load_any_system
 
     system = load_any_system(folder)
     model: Any = system.config.model

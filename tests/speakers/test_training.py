@@ -16,7 +16,7 @@ from asr.audio import read
 from asr.data import Utterance, write_manifest
 from asr.speakers.speaker_models import _load_model, find_speaker_models
 from asr.speakers.training import FIRST_LABEL_ID
-from asr.system.run_config import load_any_system
+from asr.system.system import load_any_system
 from asr.train.loop import train_model
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "speakers" / "small.yaml"

@@ -1,0 +1,159 @@
+"""Decoding resources: how a model is decoded, and the language models and lexica that are fused with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pydantic
+import torch
+
+from asr.config import Config, find_differences, load_config
+from asr.data.sentences import read_sentences
+from asr.decoding.fusion import ShallowFusion
+from asr.decoding.hypothesis import DecodingConfig, FusionModel
+from asr.decoding.ngram import Lexicon, build_ngram_model, read_arpa, read_word_list
+from asr.errors import UserError, shorten
+from asr.families import find_model
+from asr.files import find_shipped
+from asr.models import LanguageModel
+from asr.system.system import load_any_system
+from asr.text.normalization import TextConfig
+from asr.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+BUNDLED_DECODING = "decoding.yaml"
+
+
+class DecodingResources(Config):
+    """Files that tell which texts are likely or possible, and how a model is decoded unless told otherwise.
+
+    It is also what decoding.yaml in the folder of a model holds, where files are named as in the same folder.
+    """
+
+    decoding: DecodingConfig | None = None
+    """Search for the text; null: the default, with a weight of the language model."""
+    language_model: str | None = None
+    """Added by shallow fusion: an ARPA file, or the folder of a language model."""
+    lexicon: str | None = None
+    """File of words; these, and no others, can be decoded."""
+    min_log_probability: float | None = pydantic.Field(default=None, lt=0)
+    """Mean over the tokens of a recording at all speeds, under the decoder where it goes token by token, else
+    under CTC. Below, a warning says that this is probably not what the model was trained for; null: never."""
+    trained_for: str = ""
+    """Description of the training data in a few words, for the warning."""
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """List the files by their kind."""
+        found = {}
+        if self.language_model is not None:
+            path = Path(self.language_model)
+            found["language_model"] = path if path.is_file() else find_model(path) / "model.safetensors"
+        if self.lexicon is not None:
+            found["lexicon"] = Path(self.lexicon)
+        return found
+
+    def describe(self) -> str:
+        """The settings that are not the default."""
+        decoding = self.decoding or DecodingConfig()
+        changed = find_differences(DecodingConfig(), decoding).items()
+        settings = [
+            f"{key} {value if isinstance(value, str) else shorten(value)}" for key, (_, value) in changed
+        ]
+        settings += [f"{kind} {Path(getattr(self, kind)).name}" for kind in self.files]
+        return ", ".join(settings) or "as by default"
+
+    def load(self, tokenizer: Tokenizer, text: TextConfig, device: torch.device) -> FusionModel | None:
+        """Load them all, on the device of the speech model, whose tokens they score."""
+        parts: list[FusionModel] = []
+        if self.language_model is not None:
+            language_model = load_language_model(self.language_model, tokenizer)
+            if isinstance(language_model, torch.nn.Module):
+                language_model.to(device)
+            parts.append(language_model)
+        if self.lexicon is not None:
+            words = read_word_list(self.lexicon, read_sentences(self.lexicon, text))
+            parts.append(Lexicon(tokenizer, words))
+        return ShallowFusion(parts) if len(parts) > 1 else parts[0] if parts else None
+
+
+def load_bundled_decoding(folder: Path) -> DecodingResources | None:
+    """Load the decoding that is bundled with a model folder, if it has any."""
+    path = folder / BUNDLED_DECODING
+    if not path.is_file():
+        return None
+    bundled, found = load_config(DecodingResources, path), {}
+    for key in ("language_model", "lexicon"):
+        if (name := getattr(bundled, key)) is not None:
+            if name in (".", "..") or Path(name).name != name or not (folder / name).exists():
+                raise UserError(
+                    f"{path}: {key} = {name}: expected the name of what is in the same folder; copy it "
+                    "there, or remove the line"
+                )
+            found[key] = str(folder / name)
+    return bundled.model_copy(update=found)
+
+
+def find_resources(
+    folder: Path | None,
+    language_model: str | None = None,
+    lexicon: str | None = None,
+    method: object = None,
+    pairs: Sequence[str] = (),
+    usual: DecodingConfig | None = None,
+) -> DecodingResources:
+    """Find the files that were named; without these and a decoding method, those bundled with the model.
+
+    `folder`: of the model; None: it was not trained here. `pairs`: key=value, which may name the method too.
+    `usual`: how models of its family decode.
+    """
+    for path in (language_model, lexicon):
+        if path is not None and not os.path.exists(find_shipped(path)):
+            raise UserError(f"{path}: no such file or folder")
+    bundled = None if folder is None else load_bundled_decoding(folder)
+    named = DecodingResources(decoding=usual, language_model=language_model, lexicon=lexicon)
+    method = method or any(pair.partition("=")[0].strip() == "decoding.method" for pair in pairs)
+    if bundled is None:
+        return named
+    if language_model or lexicon or method:
+        logger.info("decoding: %s/decoding.yaml is ignored, since other decoding is asked for", folder)
+        return named
+    logger.debug("decoding: %s (%s/decoding.yaml)", bundled.describe(), folder)
+    return bundled
+
+
+def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
+    """Load a language model for shallow fusion over the tokens of `tokenizer`, which is the speech model's.
+
+    `path` is an ARPA file, of tokens or of words, or the folder of a language model with that tokenizer. The
+    same characters or words may have other numbers there, which follow how frequent they were in the texts.
+    """
+    path = Path(path)
+    if path.is_file():
+        arpa = read_arpa(path)
+        try:
+            return build_ngram_model(arpa, tokenizer)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+    system = load_any_system(find_model(path))
+    own = system.tokenizer
+    if not isinstance(system.model, LanguageModel):
+        raise UserError(
+            f"{path}: a model of type {system.config.model.type}; expected an ARPA file or a run with "
+            "model.type: language"
+        )
+    if own == tokenizer:
+        return system.model
+    is_numbering = own.type == tokenizer.type in ("characters", "words")
+    if not is_numbering or set(own.tokens) != set(tokenizer.tokens):
+        raise UserError(
+            f"{path}: its tokenizer ({own.type}, {len(own)} tokens) is not that of the speech model "
+            f"({tokenizer.type}, {len(tokenizer)}); train it with the same data.train, text and tokenizer"
+        )
+    ids = {token: id for id, token in enumerate(own.tokens)}
+    system.model.renumber([ids[token] for token in tokenizer.tokens])
+    return system.model
