@@ -181,12 +181,6 @@ def test_resume_continues_exactly(manifest: Manifest, num_workers: int, rank: in
     assert not list(build(manifest, share=share).epoch_batches(2, start=2 * len(whole)))
 
 
-def test_ranks_together_see_what_one_process_sees(manifest: Manifest) -> None:
-    ranks = [build(manifest, share=ProcessShare(rank, 2)).epoch_batches(0) for rank in (0, 1)]
-    dealt = [batch for step in zip(*ranks, strict=True) for batch in step]
-    assert_equal(dealt, list(build(manifest).epoch_batches(0))[: len(dealt)])
-
-
 def test_the_batch_of_an_utterance_does_not_matter(manifest: Manifest) -> None:
     """Other limits, so other batches, but the same augmented features for each utterance."""
 

@@ -159,11 +159,6 @@ def test_statistics_of_a_known_manifest() -> None:
     assert [statistics.seconds[name] for name in ("0 %", "mean", "50 %", "100 %")] == [1800, 3600, 3600, 5400]
 
 
-def test_statistics_of_nothing() -> None:
-    statistics = compute_statistics([])
-    assert (statistics.utterances, statistics.hours) == (0, 0)
-
-
 def test_faults_of_shards_are_those_of_a_manifest(tmp_path: Path) -> None:
     manifest = write_noise(tmp_path, 6)
     items = [item.model_copy(update={"text": ""}) if item.id == "u002" else item for item in manifest]

@@ -1,4 +1,4 @@
-"""A split loses nothing, keeps speakers apart and does not depend on the order of the lines; a filter explains."""
+"""A split loses nothing, keeps speakers apart and does not depend on the order of the lines."""
 
 from __future__ import annotations
 

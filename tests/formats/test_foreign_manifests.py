@@ -212,7 +212,7 @@ def test_recordings_with_a_text_beside_each(tmp_path: Path, caplog: pytest.LogCa
     with pytest.raises(UserError, match=r"has no wav\.scp, tables"):
         convert(tmp_path)
     audio = write_silence(tmp_path / "anna" / "a 1.WAV", 1)
-    (tmp_path / "anna" / "a 1.txt").write_text("lights on\n")
+    (tmp_path / "anna" / "a 1.TXT").write_text("lights on\n")
     write_silence(tmp_path / "test" / "b.wav", 1)
     found = convert(tmp_path)
     assert found["anna-a_1"] == Utterance(id="anna-a_1", audio=audio, duration=1, text="lights on")
@@ -251,13 +251,6 @@ def test_an_audiofolder_with_one_table(tmp_path: Path, name: str) -> None:
     (root / name).write_text("\n".join(lines[name]))
     splits = {id: item.extras.get("split") for id, item in convert(root).items()}
     assert splits == {"x": "train", "y": "test", "z": None, "far": None}
-
-
-@pytest.mark.parametrize("suffix", [".TXT", ".Txt"])
-def test_a_text_beside_a_recording_in_capitals(tmp_path: Path, suffix: str) -> None:
-    write_silence(tmp_path / "A.WAV", 1)
-    (tmp_path / f"A{suffix}").write_text("lights on\n")
-    assert convert(tmp_path)["A"].text == "lights on"
 
 
 def test_ljspeech(tmp_path: Path) -> None:

@@ -6,12 +6,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import fsspec
 import pytest
 from shard_examples import set_window
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
-from asr.cli import main
 from asr.data import Manifest, read_data, write_manifest
 from asr.errors import UserError
 from asr.evaluation import read_references
@@ -43,21 +41,6 @@ def on(path: object, *overrides: str) -> list[str]:
 def test_manifests_and_shards_do_not_mix(tiny_run: TinyRun, shards: Path) -> None:
     with pytest.raises(UserError, match="manifests and folders of shards do not mix"):
         train(tiny_run(f"data.train=[{shards}/train, {shards}/train.jsonl]"))
-
-
-@pytest.mark.slow
-def test_all_shards_in_one_window_train_as_their_manifest(
-    tiny_run: TinyRun, tmp_path: Path, shards: Path
-) -> None:
-    """From here and from an address: the same bits."""
-    names = [f"data.train={shards}/train.jsonl", f"data.dev={shards}/dev.jsonl"]
-    expected = train(tiny_run(f"output_dir={tmp_path}/files", *names))
-    memory = fsspec.filesystem("memory")
-    memory.put(str(shards), "/training", recursive=True)
-    for name, place in (("here", str(shards)), ("there", "memory://training")):
-        run = on(place, f"output_dir={tmp_path}/{name}")
-        assert_equal_bits(expected, train(tiny_run(*run)))
-    memory.rm("/training", recursive=True)
 
 
 @pytest.mark.slow
@@ -94,15 +77,3 @@ def test_references_of_shards(shards: Path) -> None:
     expected = read_references(shards / "dev.jsonl")
     found = read_references(shards / "dev")
     assert [(item.id, item.text) for item in found] == [(item.id, item.text) for item in expected]
-
-
-@pytest.mark.slow
-def test_evaluate_scores_shards_as_their_manifest(
-    tiny_run: TinyRun, shards: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = train(tiny_run("train.steps=3"))
-    tables = []
-    for path in ("dev.jsonl", "dev"):
-        assert main(["evaluate", str(model), str(shards / path), "--output-dir", str(model / path)]) == 0
-        tables.append((model / path / "joint.trn").read_text())
-    assert tables[0] == tables[1]

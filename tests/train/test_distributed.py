@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from training_examples import assert_equal_bits, read_log, run_until_killed
+from training_examples import read_log
 
 from asr.cli import main
 from asr.data import read_manifest, write_manifest
@@ -176,23 +176,6 @@ def test_those_that_start_together_agree_on_a_name_that_no_one_had_before() -> N
 
 
 # --- several processes, or another number of them -----------------------------------------------
-
-
-@pytest.mark.slow
-def test_one_process_goes_on_where_two_were(
-    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two processes with a batch each make an update of two batches, of which one process takes both."""
-    settings = ("train.steps=5", "batches.max_utterances=4", "train.keep_best=1")
-    two = "train.batches_per_update=2"
-    whole = train(tiny_run(f"output_dir={tmp_path}/whole", two, *settings))
-    run_until_killed(monkeypatch, 4, lambda: train(tiny_run(two, *settings)))
-    folder = find_checkpoints(tmp_path / "run")[-1]  # made to look as if two processes had started it
-    state = json.loads((folder / "state.json").read_text()) | {"first_world_size": 2}
-    (folder / "state.json").write_text(json.dumps(state))
-    text = (folder / "config.yaml").read_text()
-    (folder / "config.yaml").write_text(text.replace("batches_per_update: 2", "batches_per_update: null"))
-    assert_equal_bits(whole, train(tiny_run(*settings)))
 
 
 @pytest.mark.parametrize(
