@@ -184,7 +184,8 @@ class _NoRandomWeights(TorchFunctionMode):
 def find_more_kinds(table: str) -> dict[Any, Any]:
     """ENCODERS, DECODERS, MODELS or METHODS of the folders that the core does without.
 
-    The core's models reach asr/research, asr/speakers and the families of pretrained models here alone.
+    They are asr/research, asr/speakers and the families of pretrained models. Only the window that follows
+    the attention itself is found elsewhere: speech_model.py imports it from asr/research.
     """
     classes: dict[Any, Any] = {}
     for family in find_families():
