@@ -6,12 +6,15 @@ BIN := $(VENV)/bin
 # each command that a test starts would compile the package.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 FAST := -m "not slow and not gpu"
+SLOW := -m "slow and not gpu"
 # What depends on how a processor rounds and on the instructions that it has.
 NUMERIC := tests/decoding tests/features tests/models tests/parity tests/research tests/serve/test_live.py \
 	tests/train/test_learner.py tests/transcription tests/whisper
 FORMATS := tests/shards/test_packing.py::test_webdataset_opens_ours tests/test_docs.py::test_hugging_face_script
+# Which slow tests run: the last digit counts, here of the day of the year.
+TENTH ?= $(shell date +%j)
 
-.PHONY: help setup demo docs test test-older test-formats test-slow check format clean
+.PHONY: help setup demo docs test test-older test-formats test-slow test-slow-tenth check format clean
 
 help:
 	@echo "make setup      create $(VENV) and install the package with its development tools"
@@ -19,6 +22,7 @@ help:
 	@echo "make test-older the numeric ones as processors without AVX-512, and without AVX2, compute them"
 	@echo "make test-formats  install datasets and webdataset, compare with them"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "make test-slow-tenth  a tenth of them, by default another one each day; TENTH=3 chooses one"
 	@echo "make check      ruff, mypy and the fast tests"
 	@echo "make docs       build the documentation's site into site/"
 	@echo "make demo       synthesize a corpus of digits, train two systems on it, compare their error rates"
@@ -59,7 +63,11 @@ demo: setup
 	@echo "The report is runs/digits/report/report.md, the model runs/digits/transformer/model."
 
 test-slow: setup
-	$(PYTEST) -m "slow and not gpu"
+	$(PYTEST) $(SLOW)
+
+# Time is limited because CI waits for it.
+test-slow-tenth: setup
+	ASR_SLOW_TENTH=$(TENTH) timeout 12m env $(PYTEST) -rs $(SLOW) -n 2
 
 check: setup
 	$(BIN)/ruff format --check .
