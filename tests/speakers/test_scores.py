@@ -1,4 +1,4 @@
-"""Scores of speaker turns and meetings; tools/compare_speaker_scores.py compares many more with other tools."""
+"""Scores of speaker turns and meetings, as md-eval, pyannote.metrics and meeteval find them."""
 
 from __future__ import annotations
 
