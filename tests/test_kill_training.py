@@ -36,7 +36,7 @@ FAULTS = {
     ),
     "saves seldom": (
         "loop.save = lambda *given: given[3].step % 60 or save(*given)\n",
-        "more than train.save_every",
+        "more than twice train.save_every",
     ),
 }
 
