@@ -149,17 +149,25 @@ def collapse(path: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(token for token, _ in itertools.groupby(path) if token != BLANK_ID)
 
 
-def decoder_scores(model: SpeechModel, encoded_TD: Tensor, texts: list[tuple[int, ...]]) -> list[float]:
-    """Log-probabilities of whole texts by teacher forcing, one length at a time."""
+def score_next(
+    model: SpeechModel, encoded_TD: Tensor, texts: list[tuple[int, ...]]
+) -> Iterator[tuple[list[tuple[int, ...]], Tensor]]:
+    """Texts of one length, and the log-probabilities of what follows each of their tokens, in float64."""
     assert model.decoder is not None
-    scores: dict[tuple[int, ...], float] = {}
     for _, same_length in itertools.groupby(texts, len):
         group = list(same_length)
         inputs = torch.tensor([[SOS_ID, *text] for text in group])
-        targets = torch.tensor([[*text, EOS_ID] for text in group])
         copies = encoded_TD.expand(len(group), *encoded_TD.shape)
         logits, _ = model.decoder(inputs, copies, torch.full((len(group),), len(encoded_TD)))
-        rows = logits.double().log_softmax(-1).gather(2, targets[..., None]).sum((1, 2))
+        yield group, logits.double().log_softmax(-1)
+
+
+def decoder_scores(model: SpeechModel, encoded_TD: Tensor, texts: list[tuple[int, ...]]) -> list[float]:
+    """Log-probabilities of whole texts by teacher forcing, one length at a time."""
+    scores: dict[tuple[int, ...], float] = {}
+    for group, scores_NUV in score_next(model, encoded_TD, texts):
+        targets = torch.tensor([[*text, EOS_ID] for text in group])
+        rows = scores_NUV.gather(2, targets[..., None]).sum((1, 2))
         scores.update(zip(group, rows.tolist(), strict=True))
     return [scores[text] for text in texts]
 
@@ -172,16 +180,12 @@ def ends_behind(
     language_model_weight: float,
 ) -> dict[tuple[int, ...], float]:
     """After each of these texts: how much likelier than the end the likeliest token is, in logarithms."""
-    assert model.decoder is not None
     behind: dict[tuple[int, ...], float] = {}
-    for _, same_length in itertools.groupby(texts, len):
-        group = list(same_length)
-        inputs = torch.tensor([[SOS_ID, *text] for text in group])
-        copies = encoded_TD.expand(len(group), *encoded_TD.shape)
-        logits, _ = model.decoder(inputs, copies, torch.full((len(group),), len(encoded_TD)))
-        scores_NV = logits[:, -1].double().log_softmax(-1)
+    for group, scores_NUV in score_next(model, encoded_TD, texts):
+        scores_NV = scores_NUV[:, -1]
         if language_model is not None:
-            scores_NV = scores_NV + language_model_weight * language_model.scores_VV[inputs[:, -1]]
+            last_N = torch.tensor([text[-1] if text else SOS_ID for text in group])
+            scores_NV = scores_NV + language_model_weight * language_model.scores_VV[last_N]
         rows = scores_NV[:, TOKENS].amax(1) - scores_NV[:, EOS_ID]
         behind.update(zip(group, rows.tolist(), strict=True))
     return behind

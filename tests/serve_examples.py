@@ -60,6 +60,16 @@ def encode(audio_S: np.ndarray, kind: str = "WAV") -> bytes:
     return file.getvalue()
 
 
+def make_body(fields: dict[str, str], content: bytes, name: str = "a.wav") -> bytes:
+    """A form with a file; its parts are divided by `b`."""
+    parts = [
+        f'content-disposition: form-data; name="{key}"\r\n\r\n{value}'.encode()
+        for key, value in fields.items()
+    ]
+    parts.append(f'content-disposition: form-data; name="file"; filename="{name}"\r\n\r\n'.encode() + content)
+    return b"".join(b"--b\r\n" + part + b"\r\n" for part in parts) + b"--b--\r\n"
+
+
 def make_app(keys: Keys | None = None, recognizer: Any = None, **settings: Any) -> Any:
     config = ServeConfig(**({"decoding": SURE, "hosts": ("testserver", "x")} | settings))
     return build_app({"tiny": recognizer or load_tiny()}, config, keys)

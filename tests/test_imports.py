@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import asr
-from asr.families import FAMILIES
+from asr.families import FAMILIES, find_families
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "asr"
@@ -140,6 +140,10 @@ def test_families_are_imported_in_one_place() -> None:
     folders = tuple(f"asr.{name}." for name in FAMILIES)
     others = [module for module in MODULES if package(module) not in FAMILIES and module != "families"]
     assert [m for m in others if any(f"{name}.".startswith(folders) for name in imported_names(m))] == []
+
+
+def test_every_family_is_found() -> None:
+    assert [family.section for family in find_families()] == list(FAMILIES)
 
 
 def test_few_files_are_in_no_package() -> None:

@@ -111,22 +111,6 @@ def test_each_result_is_a_published_one() -> None:
         assert f"| {rates} |" in page or f"| {rate} ({interval}) |" in page, rates
 
 
-def test_python_blocks_compile_and_import() -> None:
-    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    assert blocks
-    for block in blocks:
-        tree = ast.parse(block)
-        imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-        exec(compile(ast.Module(imports, []), "README.md", "exec"), {})  # every imported name exists
-
-
-def test_links_lead_to_files() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        if "://" not in target:
-            assert (ROOT / target).exists(), target
-
-
 def test_the_readme_is_short_and_begins_with_two_commands() -> None:
     lines = README.splitlines()
     assert len(lines) <= 130 and {"make demo", "make test"} <= {line[:9] for line in lines[:25]}

@@ -163,15 +163,6 @@ def test_agrees_with_whisper_formula(num_samples: int, num_mels: int) -> None:
     np.testing.assert_allclose(features, compute_whisper_reference(audio_S, num_mels), atol=1e-4)
 
 
-@pytest.mark.parametrize("num_mels", [80, 128])
-def test_agrees_with_whisper_package(num_mels: int) -> None:
-    audio = pytest.importorskip("whisper.audio")
-    audio_S = make_speech(3.0)
-    expected = audio.log_mel_spectrogram(audio_S, n_mels=num_mels).T
-    features = compute_alone(build(convention="whisper", num_mels=num_mels), audio_S)
-    torch.testing.assert_close(features, expected, atol=1e-4, rtol=0)
-
-
 @pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
 def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from serve_examples import at_a_port, load_tiny
-from test_serve_hostile import make_body
+from serve_examples import at_a_port, load_tiny, make_body
 
 from asr import cli
 from asr.recipe.speech_synthesis import synthesize
@@ -48,7 +47,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def ask_all(address: str, files: list[Path], name: str, at_once: int) -> dict[str, str]:
     def ask(path: Path) -> tuple[str, str]:
-        body = make_body({"model": name}, path.name, path.read_bytes())
+        body = make_body({"model": name}, path.read_bytes())
         headers = {"content-type": "multipart/form-data; boundary=b"}
         request = urllib.request.Request(f"http://{address}/v1/audio/transcriptions", body, headers)
         with urllib.request.urlopen(request, timeout=300) as answer:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from serve_examples import RATE, at_a_port, connect, encode, make_app, speak, wait_until
+from serve_examples import RATE, at_a_port, connect, encode, make_app, make_body, speak, wait_until
 from starlette.testclient import TestClient
 
 from asr.serve import Session
@@ -39,19 +39,10 @@ def client(app: Any) -> Iterator[TestClient]:
         yield client
 
 
-def make_body(fields: dict[str, str], name: str = "a.wav", content: bytes = AUDIO) -> bytes:
-    parts = [
-        f'content-disposition: form-data; name="{key}"\r\n\r\n{value}'.encode()
-        for key, value in fields.items()
-    ]
-    parts.append(f'content-disposition: form-data; name="file"; filename="{name}"\r\n\r\n'.encode() + content)
-    return b"".join(b"--b\r\n" + part + b"\r\n" for part in parts) + b"--b--\r\n"
-
-
 # Silence, which is read and cut, but needs no model.
 BODY = make_body(
     {"model": "tiny", "response_format": "verbose_json", "timestamp_granularities[]": "word"},
-    content=encode(np.zeros(800, np.float32)),
+    encode(np.zeros(800, np.float32)),
 )
 
 # --- bodies ---------------------------------------------------------------------------------------
@@ -208,7 +199,7 @@ NAMES = ["../../etc/passwd", "..\\a.wav", "a\u202egpj.wav", "x" * 2000, "a.wav;.
 def test_names_are_only_shown(client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in NAMES:
-        answer = client.post(URL, content=make_body({"model": "tiny"}, name), headers=TYPE)
+        answer = client.post(URL, content=make_body({"model": "tiny"}, AUDIO, name), headers=TYPE)
         assert answer.status_code in (200, 400)
         assert not list(tmp_path.iterdir())
 

@@ -23,7 +23,18 @@ import numpy as np
 import pytest
 import uvicorn
 from hostile_audio import encode_media
-from serve_examples import RATE, at_a_port, connect, encode, fail_once, load_tiny, make_app, speak, wait_until
+from serve_examples import (
+    RATE,
+    at_a_port,
+    connect,
+    encode,
+    fail_once,
+    load_tiny,
+    make_app,
+    make_body,
+    speak,
+    wait_until,
+)
 from speaker_examples import MODELS
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
@@ -221,10 +232,7 @@ def test_only_so_many_requests_are_held(gated: Gated) -> None:
 
 def make_upload(stream: bool) -> bytes:
     """A request as it goes over the wire."""
-    body = b"--b\r\ncontent-disposition: form-data; name=model\r\n\r\ntiny\r\n"
-    body += b"--b\r\ncontent-disposition: form-data; name=stream\r\n\r\ntrue\r\n" if stream else b""
-    body += b'--b\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
-    body += AUDIO + b"\r\n--b--\r\n"
+    body = make_body({"model": "tiny", "stream": "true" if stream else "false"}, AUDIO)
     head = f"content-type: multipart/form-data; boundary=b\r\ncontent-length: {len(body)}"
     return f"POST {URL} HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n".encode() + body
 

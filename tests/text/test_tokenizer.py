@@ -60,22 +60,10 @@ def test_files_and_copies_are_equal(type: TokenizerType, tmp_path: Path) -> None
         assert other == tokenizer and other.decode(other.encode("the cat")) == "the cat"
 
 
-def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match="folder: not a regular file"):
-        train("words", TEXTS).save(tmp_path / "folder")
-    path = tmp_path / "tokenizer.json"
-    train("words", TEXTS).save(path)
-    before = path.read_bytes()
-
-    def interrupt(source: Path, target: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        train("characters", TEXTS).save(path)
-    assert path.read_bytes() == before
-    assert sorted(os.listdir(tmp_path)) == ["folder", "tokenizer.json"]
+def test_the_tokenizer_of_a_family_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_module, "find_families", list)
+    with pytest.raises(UserError, match=r"tokenizer\.type = whisper: not to be had here"):
+        Tokenizer("whisper", ("a",) * 9)
 
 
 def write_record(path: Path, type: TokenizerType, changes: dict[str, Any]) -> None:
