@@ -15,25 +15,18 @@ from tone_examples import TINY_RUN
 
 ROOT = Path(__file__).resolve().parent.parent
 SETUP = "import asr.train.loop as loop\nstart, save = loop.start_or_resume, loop.save\n"
+RESUME = """
+def resume(*given):
+    learner, state = start(*given)
+    {}
+    return learner, state
+loop.start_or_resume = resume
+"""
 # Name of a fault -> its code, and what the tool prints of it.
 FAULTS = {
     "none": ("", "3 kills"),
-    "forgets its place": (
-        "def resume(*given):\n"
-        "    learner, state = start(*given)\n"
-        "    state.batches_done = 0\n"
-        "    return learner, state\n"
-        "loop.start_or_resume = resume\n",
-        "the end differs",
-    ),
-    "forgets the optimizer": (
-        "def resume(*given):\n"
-        "    learner, state = start(*given)\n"
-        "    learner.optimizer.state.clear()\n"
-        "    return learner, state\n"
-        "loop.start_or_resume = resume\n",
-        "the end differs",
-    ),
+    "forgets its place": (RESUME.format("state.batches_done = 0"), "the end differs"),
+    "forgets the optimizer": (RESUME.format("learner.optimizer.state.clear()"), "the end differs"),
     "saves seldom": (
         "loop.save = lambda *given: given[3].step % 60 or save(*given)\n",
         "more than twice train.save_every",

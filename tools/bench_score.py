@@ -88,23 +88,8 @@ def count_by_kaldialign(references: list[str], hypotheses: list[str]) -> Counted
 
 def count_by_sclite(folder: Path) -> Counted:
     """Counts for ref.trn and hyp.trn, from the row of sums of the raw summary."""
-    arguments = [
-        "-s",
-        "-r",
-        "ref.trn",
-        "trn",
-        "-h",
-        "hyp.trn",
-        "trn",
-        "-i",
-        "rm",
-        "-o",
-        "rsum",
-        "stdout",
-        "-f",
-        "0",
-    ]
-    command = ["sctk", "sclite", *arguments]
+    arguments = "-s -r ref.trn trn -h hyp.trn trn -i rm -o rsum stdout -f 0"
+    command = ["sctk", "sclite", *arguments.split()]
     output = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
     sums = next(line for line in output.splitlines() if line.lstrip("| ").startswith("Sum"))
     _, _, _, _, substitutions, deletions, insertions, *_ = sums.replace("|", " ").split()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,23 +20,20 @@ CTC_ALONE = ("model.decoder=null", "model.ctc_weight=1.0", "model.guided_attenti
 
 
 @pytest.mark.parametrize(
-    ("measure", "best"), [("wer", 2), ("cer", 2), ("loss", 2), ("token_accuracy", 3), ("accuracy", 3)]
+    ("measure", "values", "best"),
+    [
+        *((name, (0.5, 0.2, 0.9), [2, 1]) for name in ("wer", "cer", "loss")),
+        *((name, (0.5, 0.2, 0.9), [3, 1]) for name in ("token_accuracy", "accuracy")),
+        ("accuracy", (math.nan, 0.7, math.nan, 0.6), [2, 4]),
+    ],
 )
-def test_direction(measure: str, best: int) -> None:
-    """The lowest of errors and losses, the highest of the rest."""
+def test_direction(measure: str, values: Sequence[float], best: list[int]) -> None:
+    """The lowest of errors and losses, the highest of the rest; what is no number is the worst."""
     state = TrainingState(precision="float32")
-    for step, value in ((1, 0.5), (2, 0.2), (3, 0.9)):
+    for step, value in enumerate(values, start=1):
         state.step = step
-        rank_checkpoint(state, {"loss": 1.0, measure: value}, measure, keep_best=2)
-    assert state.best[0][1] == best and state.best[1][1] == 1
-
-
-def test_a_score_that_is_no_number_is_the_worst() -> None:
-    state = TrainingState(precision="float32")
-    for step, value in ((1, math.nan), (2, 0.7), (3, math.nan), (4, 0.6)):
-        state.step = step
-        rank_checkpoint(state, {"loss": 1.0, "accuracy": value}, "accuracy", keep_best=3)
-    assert [one.step for one in state.best[:2]] == [2, 4]
+        rank_checkpoint(state, {"loss": 1.0, measure: value}, measure, keep_best=3)
+    assert [one.step for one in state.best[:2]] == best
 
 
 def test_the_dev_loss_decides_among_equals() -> None:
