@@ -63,10 +63,12 @@ demo: setup
 	@echo "The report is runs/digits/report/report.md, the model runs/digits/transformer/model."
 
 test-slow: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[slow]"
 	$(PYTEST) $(SLOW)
 
 # Time is limited because CI waits for it.
 test-slow-tenth: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[slow]"
 	ASR_SLOW_TENTH=$(TENTH) timeout 12m env $(PYTEST) -rs $(SLOW) -n 2
 
 check: setup
