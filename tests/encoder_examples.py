@@ -1,11 +1,11 @@
-"""What the tests of encoders share: that each utterance of a padded batch is encoded as if it were alone."""
+"""What the tests of encoders and their layers share: each utterance of a padded batch is encoded as if alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.models import Encoder
 
@@ -26,3 +26,11 @@ def assert_each_as_if_alone(encoder: Encoder, factor: int, encode_alone: Callabl
     for row, length in enumerate(LENGTHS):
         expected_TD = encode_alone(features_BTF[row, :length])
         torch.testing.assert_close(encoded_BTD[row, : lengths_B[row]], expected_TD, rtol=0, atol=1e-11)
+
+
+def randomize_norms(module: nn.Module) -> None:
+    """Fresh norms are all alike; mixing them up would not show."""
+    for part in module.modules():
+        if isinstance(part, nn.LayerNorm):
+            nn.init.normal_(part.weight)
+            nn.init.normal_(part.bias)

@@ -116,7 +116,6 @@ WITH_DECODER = [
 ]  # which says token after token
 ATTENDING = [name for name in WITH_DECODER if SYSTEMS[name].decoder.cross_attention != (0, 0)]
 MONOTONIC = ["transformer-monotonic", "intra-attention-decoder"]  # whose decoder has a window of its own
-WITH_CTC = [name for name, config in SYSTEMS.items() if config.ctc_weight > 0]
 
 # Of each kind of system the fast tests take one or two; these are their relatives.
 RELATIVES = {"lstm-hybrid", "attention-location", "single-summary-hybrid"}
@@ -133,7 +132,6 @@ every_system = pytest.mark.parametrize("name", mark_relatives(SYSTEMS))
 every_decoder = pytest.mark.parametrize("name", mark_relatives(WITH_DECODER))
 every_non_autoregressive = pytest.mark.parametrize("name", mark_relatives(PARALLEL))
 every_attending_decoder = pytest.mark.parametrize("name", mark_relatives(ATTENDING))
-every_ctc_head = pytest.mark.parametrize("name", mark_relatives(WITH_CTC))
 
 
 def build_example(name: str) -> SpeechModel:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from decoding_examples import build_talker, random_encoded, search
+from encoder_examples import randomize_norms
 from model_examples import build_example, make_utterances
 from torch import nn
 
@@ -97,14 +98,6 @@ def test_decoder_layer_equals_torch(causal: bool) -> None:
     found_BUD, _ = ours(x_BUD, memory, None, (), None if causal else token_mask_BU)
     is_seen_BU = token_mask_BU | causal
     torch.testing.assert_close(found_BUD[is_seen_BU], expected_BUD[is_seen_BU], rtol=0, atol=1e-12)
-
-
-def randomize_norms(module: nn.Module) -> None:
-    """Fresh norms are all alike; mixing them up would not show."""
-    for part in module.modules():
-        if isinstance(part, nn.LayerNorm):
-            nn.init.normal_(part.weight)
-            nn.init.normal_(part.bias)
 
 
 @pytest.mark.parametrize("positions", POSITIONS)

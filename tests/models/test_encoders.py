@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from encoder_examples import assert_each_as_if_alone
+from encoder_examples import assert_each_as_if_alone, randomize_norms
 from hypothesis import given, strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -196,12 +196,7 @@ SIZE: dict[str, Any] = {"dim": 16, "num_layers": 2, "num_heads": 2, "feed_forwar
 def build_layer(**options: Any) -> ConformerLayer:
     torch.manual_seed(0)
     layer = ConformerLayer(ConformerEncoderConfig(**(SIZE | options))).double().eval()
-    for (
-        name,
-        parameter,
-    ) in layer.named_parameters():  # fresh norms are all alike; mixing them up would not show
-        if "norm" in name:
-            torch.nn.init.normal_(parameter)
+    randomize_norms(layer)
     return layer
 
 
