@@ -16,7 +16,6 @@ import librosa
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 
 import asr.features.front_end
 from asr.features import FeaturesConfig, FrontEnd, compute_kaldi_filters
@@ -185,21 +184,6 @@ def test_same_alone_and_in_any_batch(name: str, num_threads: int) -> None:
             length = int(feature_lengths_B[position])
             assert_same(features_BTF[position, :length], alone[i])
             assert not features_BTF[position, length:].any()
-
-
-@settings(max_examples=20)
-@given(
-    lengths=st.lists(st.integers(0, 9000), min_size=1, max_size=6),
-    extra=st.integers(0, 2000),
-    name=st.sampled_from(["log_mel", "mfcc", "whisper"]),
-)
-def test_same_alone_and_padded_for_any_lengths(lengths: list[int], extra: int, name: str) -> None:
-    front_end = build(**EVERY_PATH[name])
-    audio = [make_speech(1.0, seed)[:length] for seed, length in enumerate(lengths)]
-    features_BTF, feature_lengths_B = front_end(*pad(audio, extra))
-    for features_TF, length, audio_S in zip(features_BTF, feature_lengths_B.tolist(), audio, strict=True):
-        assert_same(features_TF[:length], compute_alone(front_end, audio_S))
-        assert not features_TF[length:].any()
 
 
 def test_audio_that_starts_later_has_the_same_frames() -> None:

@@ -17,7 +17,6 @@ from asr.models import (
     KeyValueCache,
     Positions,
     Rotary,
-    SelfAttention,
     attend,
     attention_weights,
     drop_out,
@@ -80,11 +79,6 @@ DIM, HEADS = 24, 4
 LENGTHS = torch.tensor([9, 5, 1])
 
 
-def build_self_attention(**options: Any) -> SelfAttention:
-    torch.manual_seed(0)
-    return SelfAttention(DIM, HEADS, **options).double().eval()
-
-
 def plain_attention(queries: Tensor, keys: Tensor, values: Tensor, may_see: Tensor) -> Tensor:
     """The formula, for each head of (B, H, T, K)."""
     scores = queries @ keys.transpose(-1, -2) / queries.size(-1) ** 0.5
@@ -96,25 +90,6 @@ def random_heads(num_steps: int, *, batch: int = 2, dtype: torch.dtype = torch.f
     """Queries, keys and values, (B, H, T, K)."""
     random = torch.Generator().manual_seed(0)
     return [torch.randn(batch, HEADS, num_steps, 6, generator=random, dtype=dtype) for _ in range(3)]
-
-
-def as_torch_attention(ours: SelfAttention) -> nn.MultiheadAttention:
-    theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True).double()
-    theirs.in_proj_weight.data = ours.project_in.weight.data
-    theirs.in_proj_bias.data = ours.project_in.bias.data
-    theirs.out_proj.load_state_dict(ours.project_out.state_dict())
-    return theirs.eval()
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_self_attention_equals_torch(causal: bool) -> None:
-    ours = build_self_attention()
-    x_BTD = torch.randn(3, 9, DIM, dtype=torch.float64)
-    mask_BT = length_mask(LENGTHS, 9)
-    is_future = torch.ones(9, 9, dtype=torch.bool).triu(1) if causal else None
-    theirs = as_torch_attention(ours)
-    expected, _ = theirs(x_BTD, x_BTD, x_BTD, key_padding_mask=~mask_BT, attn_mask=is_future)
-    torch.testing.assert_close(ours(x_BTD, mask_BT, causal=causal), expected, rtol=0, atol=1e-12)
 
 
 def test_cross_attention_and_its_weights_equal_torch() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -131,25 +130,3 @@ def test_tokens_without_a_path_are_spread_evenly(
     )
     assert first_BU[0].tolist() == first
     assert past_BU[0].tolist() == past
-
-
-def path_of(first_BU: Tensor, past_BU: Tensor, tokens_BU: Tensor, row: int, length: int) -> list[int]:
-    """The token or blank of each step, as torchaudio returns an alignment."""
-    path = [BLANK_ID] * length
-    for first, past, token in zip(first_BU[row], past_BU[row], tokens_BU[row], strict=True):
-        path[first:past] = [int(token)] * int(past - first)
-    return path
-
-
-def test_alignment_equals_torchaudio(torchaudio: ModuleType) -> None:
-    random = torch.Generator().manual_seed(0)
-    log_probabilities_BTV = torch.randn(24, 60, 12, generator=random).log_softmax(-1)
-    lengths_B = torch.randint(40, 61, (24,), generator=random)
-    tokens_BU = torch.randint(1, 12, (24, 20), generator=random)
-    counts_B = torch.randint(1, 21, (24,), generator=random)
-    first_BU, past_BU = align_tokens(log_probabilities_BTV, lengths_B, tokens_BU, counts_B)
-    for row, (length, count) in enumerate(zip(lengths_B.tolist(), counts_B.tolist(), strict=True)):
-        expected_1T, _ = torchaudio.functional.forced_align(
-            log_probabilities_BTV[row : row + 1, :length], tokens_BU[row : row + 1, :count], blank=BLANK_ID
-        )
-        assert path_of(first_BU, past_BU, tokens_BU, row, length) == expected_1T[0].tolist()

@@ -88,23 +88,6 @@ def test_gradients_equal_those_step_by_step(batch: int, length: int) -> None:
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-def test_selected_rows_go_on_as_they_would_have(is_training: bool) -> None:
-    layer, x_BTD = build_layer(), random_inputs(3, 20)
-    rows_B = torch.tensor([2, 0, 0, 1])
-    with torch.set_grad_enabled(is_training):
-        tape = IntraAttentionState()
-        tape.select(rows_B)  # nothing is noted, nothing happens
-        for x_BD in x_BTD[:, :17].unbind(1):
-            layer.cell(x_BD, tape)
-        tape.select(rows_B)
-        for t in (17, 18, 19):
-            last_BD = layer.cell(x_BTD[rows_B, t], tape)
-        expected_BTD, whole = run_by_steps(layer.cell, x_BTD)
-    torch.testing.assert_close(last_BD, expected_BTD[rows_B, -1], rtol=0, atol=1e-12)
-    torch.testing.assert_close(tape.read()[1], whole.read()[1][rows_B], rtol=0, atol=1e-12)
-
-
 def build_encoder(**options: Any) -> IntraAttentionEncoder:
     torch.manual_seed(0)
     config = IntraAttentionEncoderConfig(**({"dim": DIM, "num_layers": 2} | options))

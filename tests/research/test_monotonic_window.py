@@ -8,15 +8,13 @@ import math
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from model_examples import MONOTONIC, VOCAB_SIZE, build_example, make_utterances
+from model_examples import VOCAB_SIZE, build_example
 
 from asr.models import WINDOW_FLOOR, SpeechModel
 from asr.research import PositionTrackingDecoder
 from asr.text import SOS_ID
 
 # B utterances, R rows of beams, U tokens, T encoded steps
-
-every_tracking_decoder = pytest.mark.parametrize("name", MONOTONIC)
 
 
 def build_tracking(
@@ -70,27 +68,6 @@ def test_the_window_is_where_all_ways_to_the_token_lead(seed: int, num_steps: in
             for t in range(num_steps)
         ]
         assert window_UT[count - 1].tolist() == pytest.approx(expected, abs=1e-3)
-
-
-@every_tracking_decoder
-@torch.no_grad()
-def test_beams_that_part_have_each_its_own_place(name: str) -> None:
-    """In two utterances of other lengths, of which one is done first."""
-    model, decoder = build_tracking(name)
-    batch = make_utterances([90, 60], [5, 3])
-    encoded_BTL, lengths_B = model.encode(*batch[:2])
-    state = decoder.start(encoded_BTL, lengths_B)
-    state.select_beams(torch.tensor([0, 0, 1, 1]))
-    texts_RU = torch.tensor([[SOS_ID, 6, 7], [SOS_ID, 6, 9], [SOS_ID, 8, 8], [SOS_ID, 11, 6]])
-    decoder.step(texts_RU[:, :1], state)
-    decoder.step(texts_RU[:, 1:2], state)
-    state.select_utterances(torch.tensor([1]))
-    state.select_beams(torch.tensor([3, 2]))
-    found_RUV, _ = decoder.step(texts_RU[[3, 2], 2:], state)
-    for row, text in enumerate((3, 2)):
-        alone = (encoded_BTL[1:, : lengths_B[1]], lengths_B[1:])
-        expected_RUV, _ = decoder(texts_RU[text : text + 1], *alone)
-        torch.testing.assert_close(found_RUV[row, 0], expected_RUV[0, 2], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(("bias", "expected"), [(17.0, 1), (20.0, 9)])  # log of the floor: -18.4
