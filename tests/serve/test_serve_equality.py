@@ -23,6 +23,7 @@ from asr.transcription.transcribe import load_recognizer
 
 ROOT = Path(__file__).resolve().parents[2]
 UNLIMITED = functools.partial(Scheduler, max_batch_seconds=1000.0)  # on a slow machine too, batches are full
+NUM_FILES = 40
 SPELLED = "R E N O;A N D R E W;ONE TWO THREE;ENTER FOUR FIVE;MAY TENTH;C M U;ERASE O T H;YES;STOP"
 
 
@@ -40,7 +41,7 @@ def speak(number: int) -> tuple[np.ndarray, int]:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("files")
-    for number in range(100):
+    for number in range(NUM_FILES):
         soundfile.write(folder / f"{number:03}.wav", *speak(number))
     return sorted(folder.iterdir())
 
@@ -66,7 +67,7 @@ def test_texts_are_those_of_the_command_line(
     words = ["transcribe", *map(str, files), "--model", model, "--device", "cpu", "--format", "json"]
     assert cli.main([*words, "--output-dir", str(out)]) == 0
     expected = {path.stem: json.loads(path.read_text())["text"] for path in out.rglob("*.json")}
-    assert len(expected) == 100 and len(set(expected.values())) > 20
+    assert len(expected) == NUM_FILES and len(set(expected.values())) > 10
     monkeypatch.setattr("asr.serve.service.Scheduler", UNLIMITED)
     app = build_app({"an4": load_recognizer(model, "cpu")}, ServeConfig(), None)
     transcriber, sizes = app.state.service.models["an4"].scheduler.transcriber, list[int]()
