@@ -179,8 +179,7 @@ class TrainConfig(Config):
     validate_every: int = pydantic.Field(default=500, gt=0)
     """Updates between two validations; each leaves a checkpoint."""
     save_every: int = pydantic.Field(default=500, gt=0)
-    """Updates between two checkpoints. A killed training loses at most these, or twice as many if it is killed while
-    it writes a checkpoint."""
+    """Updates between two checkpoints: at most twice as many are lost when training is killed."""
     select_by: Literal["wer", "cer", "token_accuracy", "accuracy", "loss", "updates"] = "wer"
     """Score on the dev set that chooses the best checkpoints; of equal ones, the lower dev loss is better.
     wer and cer are of greedy output, the decoder's if there is one; token_accuracy is the share of tokens
