@@ -15,7 +15,6 @@ from label_examples import KINDS, RATE, SPEAKERS, build_run, write_labeled_tones
 from asr import cli
 from asr.audio import reading as audio
 from asr.data import Utterance, read_manifest, write_manifest
-from asr.errors import UserError
 from asr.models import make_frame_times
 from asr.research import FIRST_LABEL_ID, SILENCE, Classification, LabelModel, ReadSplit
 from asr.system import System, load_any_system
@@ -141,26 +140,6 @@ def test_a_bad_file_costs_its_utterance(
     write_manifest(tmp_path / "bad.jsonl", bad)
     assert cli.main(["evaluate", str(corpus / "recording"), str(tmp_path / "bad.jsonl")]) == 2
     assert "none of its 2 utterances could be decoded" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("batch_size", [1, 8])
-def test_audio_too_long_for_the_model_costs_its_utterance(
-    batch_size: int, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    system, good = load(corpus, "recording"), list(read_manifest(corpus / "dev.jsonl"))
-    soundfile.write(tmp_path / "long.wav", np.random.default_rng(0).uniform(-0.1, 0.1, 10 * RATE), RATE)
-    long = good[0].model_copy(update={"id": "long", "audio": f"{tmp_path}/long.wav", "duration": 10.0})
-    label = system.model.label
-
-    def label_short(features_BTF: torch.Tensor, lengths_B: torch.Tensor) -> Any:
-        if features_BTF.size(1) > 900:
-            raise UserError("too long")
-        return label(features_BTF, lengths_B)
-
-    monkeypatch.setattr(system.model, "label", label_short)
-    split = Classification(system, "here", [*good, long]).decode(CPU, batch_size)
-    assert split.faults == {"long": "utterance long: too long"}
-    assert split.results == run(corpus, "recording", good).results
 
 
 def test_unseen_labels_are_errors(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
