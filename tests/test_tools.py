@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(*words: str) -> str:
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

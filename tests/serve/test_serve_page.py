@@ -145,6 +145,8 @@ def download(page: Page, name: str) -> str:
 
 
 def test_speakers_are_renamed_everywhere(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speaker_models, "PACKAGE", "no_package")
+    page.reload()
     expect(page.get_by_label("Label speakers")).to_be_disabled()
     expect(page.get_by_label("Label speakers")).to_have_accessible_description("(no models installed)")
     monkeypatch.setattr(speaker_models, "load_speaker_models", lambda path, device: MODELS)
