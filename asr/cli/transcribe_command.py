@@ -32,11 +32,13 @@ from asr.families import HasOptions, find_families
 
 if TYPE_CHECKING:
     from asr.audio.segmentation import Recording
+    from asr.scale.output_folder import OutputFolder
     from asr.scale.ray_pool import PoolOptions
     from asr.system.decoding_resources import DecodingResources
     from asr.transcription.arguments import TranscriptionSettings
     from asr.transcription.transcribe import Event, Recognizer, Request
-    from asr.transcripts.transcript import Transcript
+    from asr.transcripts.subtitles import SubtitlesConfig
+    from asr.transcripts.transcript import Segment, Transcript
 
 logger = logging.getLogger(__name__)
 
@@ -244,16 +246,13 @@ def _transcribe(
     pool: PoolOptions | None,
 ) -> int:
     """Write each recording to standard output or a folder; those that fail are named and counted."""
-    from asr.files import claim_folder
     from asr.transcription.arguments import measure_recording
-    from asr.transcripts.transcript import Segment
-    from asr.transcripts.writers import TranscriptStream, format_transcript
 
-    folder, stream, subtitles = None, None, job.settings.subtitles
-    todo, faults, num_done = recordings, dict[str, tuple[str, str]](), 0
+    subtitles = job.settings.subtitles
+    todo, faults = recordings, dict[str, tuple[str, str]]()
+    output: StandardOutput | FolderOutput
     if args.output_dir is None:
-        stream = TranscriptStream(formats[0], subtitles, several=len(recordings) > 1)
-        _escape_what_cannot_be_shown()
+        output = StandardOutput(formats[0], subtitles, several=len(recordings) > 1)
     else:
         # The one place where transcribing imports asr.scale, which can be deleted.
         from asr.scale.output_folder import open_folder
@@ -261,20 +260,16 @@ def _transcribe(
         is_elsewhere = pool is not None and pool.address is not None
         folder, job = open_folder(args.output_dir, formats, job, is_elsewhere)
         todo, faults = folder.find_work(recordings)
-        num_done = len(recordings) - len(todo) - len(faults)
+        output = FolderOutput(folder, formats, subtitles)
     seconds = {recording.name: measure_recording(recording) for recording in todo}
-    tally = Tally(num_done)
+    tally = Tally(len(recordings) - len(todo) - len(faults))
     with contextlib.ExitStack() as opened:
         events: Iterable[Event] = ()
-        if folder is not None and pool is not None:
-            opened.enter_context(claim_folder(folder.state))
-            from asr.scale.ray_pool import transcribe_on_ray
-
-            on_ray = transcribe_on_ray(job.load, job.device, recordings, todo, pool)
-            events = opened.enter_context(contextlib.closing(on_ray))
+        if pool is not None and output.journal is not None:
+            events = opened.enter_context(_open_on_ray(output.journal, job, recordings, todo, pool))
         elif todo:
             model, request = job.load()
-            request = replace(request, journal=folder)
+            request = replace(request, journal=output.journal)
             here = _transcribe_here(model, request, todo, list(seconds.values()), args.plot_attention)
             events = opened.enter_context(contextlib.closing(here))
         progress = opened.enter_context(AudioProgress(sum(seconds.values())))
@@ -282,35 +277,119 @@ def _transcribe(
             if recording.name in faults:
                 kind, message = faults[recording.name]
                 tally.fail(recording, message, kind)
-        done = 0.0  # seconds of the recording that is on its way
-        for recording, result in events:
-            if isinstance(result, Segment):
-                end = max(done, result.end - recording.start)
-                progress.advance(end - done)
-                done = end
-                if stream is not None:
-                    print(stream.add_segment(recording.name, str(recording.path), result), end="", flush=True)
-                continue
+        for recording, result in _follow(events, seconds, progress):
+            _deliver(recording, result, output, tally)
+    output.end()
+    return tally.finish(progress.elapsed)
+
+
+def _follow(
+    events: Iterable[Event], seconds: dict[str, float], progress: AudioProgress
+) -> Generator[Event, None, None]:
+    """The events, each after the progress that it means. `seconds`: the length of each recording."""
+    from asr.transcripts.transcript import Segment
+
+    done = 0.0  # seconds of the recording that is on its way
+    for recording, result in events:
+        if isinstance(result, Segment):
+            end = max(done, result.end - recording.start)
+            progress.advance(end - done)
+            done = end
+        else:
             length = seconds[recording.name] if isinstance(result, UserError) else result.duration
             progress.advance(max(0.0, length - done))
             done = 0.0
-            if isinstance(result, UserError):
-                message = tally.fail(recording, str(result))
-                if folder is not None:
-                    folder.note_fault(recording, message)
-                continue
-            try:
-                if folder is not None:
-                    contents = {name: format_transcript(name, result, subtitles) for name in formats}
-                    folder.write(recording, contents, result.duration, "; ".join(result.warnings))
-                elif stream is not None:
-                    print(stream.add(result), end="", flush=True)
-                tally.take(recording, result)
-            except UserError as error:
-                tally.fail(recording, str(error))
-    if stream is not None:
-        print(stream.end(), end="", flush=True)
-    return tally.finish(progress.elapsed)
+        yield recording, result
+
+
+def _deliver(
+    recording: Recording,
+    result: Segment | Transcript | UserError,
+    output: StandardOutput | FolderOutput,
+    tally: Tally,
+) -> None:
+    """Write a result and count it; one that cannot be written is a failure."""
+    from asr.transcripts.transcript import Segment
+
+    if isinstance(result, Segment):
+        output.add_segment(recording, result)
+    elif isinstance(result, UserError):
+        message = tally.fail(recording, str(result))
+        output.note_fault(recording, message)
+    else:
+        try:
+            output.add(recording, result)
+            tally.take(recording, result)
+        except UserError as error:
+            tally.fail(recording, str(error))
+
+
+class StandardOutput:
+    """Prints transcripts, segment by segment where the format allows it."""
+
+    journal: OutputFolder | None = None
+
+    def __init__(self, format_name: str, subtitles: SubtitlesConfig, several: bool) -> None:
+        from asr.transcripts.transcript import TranscriptStream
+
+        self._stream = TranscriptStream(format_name, subtitles, several=several)
+        _escape_what_cannot_be_shown()
+
+    def add_segment(self, recording: Recording, segment: Segment) -> None:
+        text = self._stream.add_segment(recording.name, str(recording.path), segment)
+        print(text, end="", flush=True)
+
+    def add(self, recording: Recording, transcript: Transcript) -> None:
+        print(self._stream.add(transcript), end="", flush=True)
+
+    def note_fault(self, recording: Recording, message: str) -> None:
+        """Nothing: the log has named the file."""
+
+    def end(self) -> None:
+        print(self._stream.end(), end="", flush=True)
+
+
+class FolderOutput:
+    """Writes a file for each recording and format, and notes in the journal what failed."""
+
+    def __init__(self, journal: OutputFolder, formats: Sequence[str], subtitles: SubtitlesConfig) -> None:
+        self.journal = journal
+        self._formats = formats
+        self._subtitles = subtitles
+
+    def add_segment(self, recording: Recording, segment: Segment) -> None:
+        """Nothing: a file is written when its recording is finished."""
+
+    def add(self, recording: Recording, transcript: Transcript) -> None:
+        from asr.transcripts.transcript import format_transcript
+
+        contents = {name: format_transcript(name, transcript, self._subtitles) for name in self._formats}
+        self.journal.write(recording, contents, transcript.duration, "; ".join(transcript.warnings))
+
+    def note_fault(self, recording: Recording, message: str) -> None:
+        self.journal.note_fault(recording, message)
+
+    def end(self) -> None:
+        """Nothing: each file is complete."""
+
+
+@contextlib.contextmanager
+def _open_on_ray(
+    folder: OutputFolder,
+    job: TranscriptionJob,
+    recordings: Sequence[Recording],
+    todo: Sequence[Recording],
+    pool: PoolOptions,
+) -> Generator[Iterable[Event], None, None]:
+    """Transcribe in processes of Ray, while no other job writes to the folder."""
+    from asr.files import claim_folder
+
+    with claim_folder(folder.state):
+        from asr.scale.ray_pool import transcribe_on_ray
+
+        on_ray = transcribe_on_ray(job.load, job.device, recordings, todo, pool)
+        with contextlib.closing(on_ray):
+            yield on_ray
 
 
 def _transcribe_here(
