@@ -123,12 +123,6 @@ def to_url(file: bytes) -> str:
     return f"data:audio/wav;base64,{base64.encodebytes(file).decode()}"
 
 
-def test_other_fields(client: openai.OpenAI) -> None:
-    vad = {"type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 200, "silence_duration_ms": 400}
-    assert ask(client, language="de", prompt="a", temperature=0, chunking_strategy=vad).text
-    assert ask(client, chunking_strategy="auto").text
-
-
 def test_translations_and_models(client: openai.OpenAI) -> None:
     file = ("talk.wav", encode(AUDIO))
     assert client.audio.translations.create(model="tiny", file=file).text
@@ -137,11 +131,6 @@ def test_translations_and_models(client: openai.OpenAI) -> None:
 
 
 def test_errors(client: openai.OpenAI, address: str) -> None:
-    with pytest.raises(openai.BadRequestError, match="temperature") as caught:
-        ask(client, temperature=0.7)
-    assert caught.value.param == "temperature" and caught.value.type == "invalid_request_error"
-    with pytest.raises(openai.BadRequestError, match="include"):
-        ask(client, include=["logprobs"])
     with pytest.raises(openai.NotFoundError, match="huge"):
         client.audio.transcriptions.create(model="huge", file=("a.wav", encode(AUDIO)))
     with pytest.raises(openai.BadRequestError, match=r"talk\.mp3"):
