@@ -246,6 +246,7 @@ def _transcribe(
     pool: PoolOptions | None,
 ) -> int:
     """Write each recording to standard output or a folder; those that fail are named and counted."""
+    from asr.files import claim_folder
     from asr.transcription.arguments import measure_recording
 
     subtitles = job.settings.subtitles
@@ -266,7 +267,11 @@ def _transcribe(
     with contextlib.ExitStack() as opened:
         events: Iterable[Event] = ()
         if pool is not None and output.journal is not None:
-            events = opened.enter_context(_open_on_ray(output.journal, job, recordings, todo, pool))
+            opened.enter_context(claim_folder(output.journal.state))
+            from asr.scale.ray_pool import transcribe_on_ray
+
+            on_ray = transcribe_on_ray(job.load, job.device, recordings, todo, pool)
+            events = opened.enter_context(contextlib.closing(on_ray))
         elif todo:
             model, request = job.load()
             request = replace(request, journal=output.journal)
@@ -371,25 +376,6 @@ class FolderOutput:
 
     def end(self) -> None:
         """Nothing: each file is complete."""
-
-
-@contextlib.contextmanager
-def _open_on_ray(
-    folder: OutputFolder,
-    job: TranscriptionJob,
-    recordings: Sequence[Recording],
-    todo: Sequence[Recording],
-    pool: PoolOptions,
-) -> Generator[Iterable[Event], None, None]:
-    """Transcribe in processes of Ray, while no other job writes to the folder."""
-    from asr.files import claim_folder
-
-    with claim_folder(folder.state):
-        from asr.scale.ray_pool import transcribe_on_ray
-
-        on_ray = transcribe_on_ray(job.load, job.device, recordings, todo, pool)
-        with contextlib.closing(on_ray):
-            yield on_ray
 
 
 def _transcribe_here(
