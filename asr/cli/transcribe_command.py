@@ -335,7 +335,7 @@ class StandardOutput:
     journal: OutputFolder | None = None
 
     def __init__(self, format_name: str, subtitles: SubtitlesConfig, several: bool) -> None:
-        from asr.transcripts.transcript import TranscriptStream
+        from asr.transcripts.writers import TranscriptStream
 
         self._stream = TranscriptStream(format_name, subtitles, several=several)
         _escape_what_cannot_be_shown()
@@ -366,7 +366,7 @@ class FolderOutput:
         """Nothing: a file is written when its recording is finished."""
 
     def add(self, recording: Recording, transcript: Transcript) -> None:
-        from asr.transcripts.transcript import format_transcript
+        from asr.transcripts.writers import format_transcript
 
         contents = {name: format_transcript(name, transcript, self._subtitles) for name in self._formats}
         self.journal.write(recording, contents, transcript.duration, "; ".join(transcript.warnings))
