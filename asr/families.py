@@ -37,27 +37,22 @@ class Family(Protocol):
     @property
     def name(self) -> str:
         """The name that people know it by."""
-        ...
 
     @property
     def section(self) -> str:
         """The section of its settings; also the type of its tokenizer in a run."""
-        ...
 
     @property
     def config_class(self) -> type[Config]:
         """Settings that only its models have, such as the language."""
-        ...
 
     @property
     def decoding(self) -> DecodingConfig:
         """The settings that its models decode with, unless a call asks for others."""
-        ...
 
     @property
     def languages(self) -> Mapping[str, str]:
         """Code to name of the languages that can be asked for."""
-        ...
 
     @property
     def model_names(self) -> Sequence[str]: ...
@@ -65,11 +60,9 @@ class Family(Protocol):
     @property
     def prefers_int8(self) -> bool:
         """Compute in 8 bits with precision auto, on a CPU with instructions for it."""
-        ...
 
     def matches(self, source: str | Path, as_run: bool = False) -> bool:
         """Recognize a model. A run that fine-tuned one counts too, unless it is asked for `as_run`."""
-        ...
 
     def load(
         self,
@@ -82,11 +75,9 @@ class Family(Protocol):
 
     def describe(self, source: str) -> dict[str, Any]:
         """The facts that `asr info` shows."""
-        ...
 
     def find_weights(self, source: str | Path) -> Path:
         """A file that changes when the model does."""
-        ...
 
 
 @runtime_checkable
@@ -106,7 +97,6 @@ class Trainable(Protocol):
     def inherit_run(self, config: RunConfig, tokenizer: Tokenizer) -> System[Net]: ...
     def check_run(self, run: RunConfig) -> None:
         """Refuse, as a ValueError, the settings of a run that do not go with its parts."""
-        ...
 
 
 def require_trainable(family: Family) -> Trainable:

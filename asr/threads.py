@@ -83,7 +83,7 @@ def watch_load() -> None:
 
 
 def use_threads(threads: int | None) -> None:
-    """Use so many threads. None, or 0 as whisper.cpp writes it: the cores that other processes leave free.
+    """Use so many threads. None or 0: the cores that other processes leave free.
 
     Work that runs side by side has no waits, so it takes all cores unless a number is given.
     """

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from asr.system import RunConfig
+    from asr.system.run_config import RunConfig
 
 
 # Some tests use what those of another package have.
@@ -97,7 +97,7 @@ def tiny_run(tones: Path, tmp_path: Path) -> Callable[..., RunConfig]:
     """Builds the config of a tiny run; arguments are overrides such as "train.steps=3"."""
     from tone_examples import TINY_RUN
 
-    from asr.system import RunConfig
+    from asr.system.run_config import RunConfig
 
     def build(*overrides: str) -> RunConfig:
         path = tmp_path / "run.yaml"

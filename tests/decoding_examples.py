@@ -11,21 +11,20 @@ import torch
 from model_examples import NUM_FEATURES, NUM_SPECIAL, VOCAB_SIZE, build_example, make_utterances
 from torch import Tensor
 
-from asr.decoding import (
+from asr.decoding import beam
+from asr.decoding.decode import SpeechDecoder, search_encoded, search_greedy
+from asr.decoding.hypothesis import (
     ChecksConfig,
     DecodingConfig,
     EncodedAudio,
     FusionModel,
     NBest,
-    SpeechDecoder,
-    beam,
     find_best_paths,
-    search_encoded,
-    search_greedy,
 )
-from asr.features import FeaturesConfig, FrontEnd
-from asr.models import SpeechModel, length_mask
-from asr.text import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
+from asr.features.front_end import FeaturesConfig, FrontEnd
+from asr.models.layers import length_mask
+from asr.models.speech_model import SpeechModel
+from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 TOKENS = [UNK_ID, *range(NUM_SPECIAL, VOCAB_SIZE)]  # what can be said
 

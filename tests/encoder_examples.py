@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from asr.models import Encoder
+from asr.models.encoders import Encoder
 
 # B batch, T frames or steps, F features, D dimension
 

@@ -9,7 +9,7 @@ import soundfile
 from tone_examples import TONES_HZ
 
 from asr.data import Utterance, write_manifest
-from asr.system import RunConfig
+from asr.system.run_config import RunConfig
 
 RATE = 16_000
 SPEAKERS = {"low voice": 180, "high voice": 5000}  # Hz of what sounds along with each word

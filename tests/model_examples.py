@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.models import SpeechModel, SpeechModelConfig, build_model
-from asr.research import NonAutoregressiveDecoderConfig
-from asr.text import PAD_ID, SPECIAL_TOKENS
+from asr.models.speech_model import SpeechModel, SpeechModelConfig, build_model
+from asr.research.non_autoregressive import NonAutoregressiveDecoderConfig
+from asr.text.tokenizer import PAD_ID, SPECIAL_TOKENS
 
 # B batch, T frames, F features, U tokens
 

@@ -21,9 +21,10 @@ from hostile_audio import make_speechlike
 from whisper_systems import build_system
 
 from asr.audio import SegmentationConfig
-from asr.decoding import ChecksConfig, DecodingConfig
-from asr.serve import Keys, ServeConfig, build_app
-from asr.transcription import Recognizer
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
+from asr.serve.app import build_app
+from asr.serve.service import Keys, ServeConfig
+from asr.transcription.transcribe import Recognizer
 from asr.whisper import load
 
 RATE = 16_000

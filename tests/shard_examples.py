@@ -10,9 +10,12 @@ import pytest
 import soundfile
 from test_batches import CONFIG, build_inputs
 
-from asr.batches import ProcessShare
+from asr.batches.order import ProcessShare
 from asr.data import Manifest, Utterance, write_manifest
-from asr.shards import PackSettings, ShardFolder, ShardLoader, pack, shard_loader
+from asr.shards import shard_loader
+from asr.shards.packing import PackSettings, pack
+from asr.shards.shard_loader import ShardLoader
+from asr.shards.shards import ShardFolder
 
 RATE = 16_000
 LIMITS = {"max_seconds": 1.5, "max_utterance_seconds": 1.0}

@@ -8,10 +8,12 @@ from pathlib import Path
 import torch
 
 from asr.config import build_config
-from asr.features import FrontEnd
-from asr.models import build_model
-from asr.system import RunConfig, System, save_checkpoint
-from asr.text import EOS_ID, UNK_ID, Tokenizer
+from asr.features.front_end import FrontEnd
+from asr.models.speech_model import build_model
+from asr.system.checkpoint import save_checkpoint
+from asr.system.run_config import RunConfig
+from asr.system.system import System
+from asr.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 

@@ -21,8 +21,9 @@ import asr
 from asr.cli import import_command, main
 from asr.config import _known_keys
 from asr.data import read_manifest
-from asr.system import RunConfig
-from asr.transcription import Options, TranscriptionSettings
+from asr.system.run_config import RunConfig
+from asr.transcription.arguments import TranscriptionSettings
+from asr.transcription.model import Options
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

@@ -9,10 +9,11 @@ import pytest
 
 from asr.audio.reading import read
 from asr.config import build_config
-from asr.decoding import ChecksConfig, DecodingConfig, read_arpa
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError, shorten
+from asr.language_models.ngram import read_arpa
 from asr.system.decoding_resources import DecodingResources
-from asr.transcription import TranscriptionSettings
+from asr.transcription.arguments import TranscriptionSettings
 
 
 @pytest.mark.parametrize(

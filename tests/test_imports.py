@@ -32,6 +32,7 @@ PACKAGES = [
     "features",
     "models",
     "decoding",
+    "language_models",
     "system",
     "batches",
     "shards",
@@ -49,7 +50,7 @@ BORDERS = {
     ("data/manifest_readers", "shards"),
     ("data/manifest_readers", "formats"),
 }
-BORDERS |= {("scoring/scored_files", "speakers")}
+BORDERS |= {("scoring/scored_files", "speakers"), ("decoding/decode", "language_models")}
 MAX_SINGLE_FILES = 8
 REFERENCES = {"jiwer", "librosa", "torchaudio"}  # tests compare with them; the package does without
 # Inside functions, as the command line watches the load while torch is imported; for mypy alone.

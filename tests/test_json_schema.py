@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from asr.transcripts import Segment, Transcript, Word, format_transcript
+from asr.transcripts.transcript import Segment, Transcript, Word
+from asr.transcripts.writers import format_transcript
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "files.md"
 TYPES = {

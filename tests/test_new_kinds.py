@@ -56,10 +56,11 @@ def call(folder: Path, *words: str, given: bytes = b"") -> str:
 SERVE = """
 from starlette.testclient import TestClient
 from asr.audio import SegmentationConfig
-from asr.decoding import ChecksConfig
-from asr.serve import ServeConfig, build_app
+from asr.decoding.hypothesis import ChecksConfig
+from asr.serve.app import build_app
+from asr.serve.service import ServeConfig
 from asr.serve.live import LiveTranscriber, transcribe_live
-from asr.transcription import load_recognizer
+from asr.transcription.transcribe import load_recognizer
 import asr, soundfile
 whole = SegmentationConfig(method="none")
 recognizer = load_recognizer("7.toy", "cpu", "float32", whole, ChecksConfig.off())

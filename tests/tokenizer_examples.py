@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import random
 
-from asr.text import SPECIAL_TOKENS, Tokenizer, TokenizerConfig, TokenizerType
+from asr.text.tokenizer import SPECIAL_TOKENS, Tokenizer, TokenizerConfig, TokenizerType
 
 TEXTS = ["the cat sat on the mat", "the dog sat", "a cat"]
 TYPES: tuple[TokenizerType, ...] = ("characters", "bpe", "unigram", "words")

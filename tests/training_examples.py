@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asr.batches import Batch
-from asr.train import Learner
+from asr.batches.builder import Batch
+from asr.train.learner import Learner
 
 
 class Killed(BaseException):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from whisper_examples import SIZES, VOCABULARY, make_weights
 
-from asr.features import FeaturesConfig, FrontEnd
+from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.whisper import Whisper, WhisperSystem, WhisperTokenizer, build_sizes, rename_weights
 
 

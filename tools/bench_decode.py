@@ -27,10 +27,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asr.decoding import DecodingConfig, EncodedAudio, search_encoded
-from asr.models import Decoder, SpeechModel, SpeechModelConfig, build_model
-from asr.research import LengthDecoder, NonAutoregressiveDecoder
-from asr.text import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
+from asr.decoding.decode import search_encoded
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio
+from asr.models.decoders import Decoder
+from asr.models.speech_model import SpeechModel, SpeechModelConfig, build_model
+from asr.research.non_autoregressive import LengthDecoder, NonAutoregressiveDecoder
+from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 NUM_MELS = 80
 FRAMES_PER_SECOND = 100

@@ -20,7 +20,7 @@ import torchaudio
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from asr.features import FeaturesConfig, FrontEnd
+from asr.features.front_end import FeaturesConfig, FrontEnd
 
 RATE = 16_000
 FILE_SECONDS = 10

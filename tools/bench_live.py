@@ -34,7 +34,7 @@ from bench_long import NOISE, make_normalizer
 
 from asr.audio import reading as audio
 from asr.data import Utterance, read_manifest
-from asr.scoring import count_word_errors
+from asr.scoring.counting import count_word_errors
 
 RATE = 16_000
 WRITE_SECONDS = 0.05  # of audio that a recorder writes at once
@@ -43,7 +43,7 @@ WRITE_SECONDS = 0.05  # of audio that a recorder writes at once
 SLOW_COMMAND = """
 import sys, time
 from asr import cli
-from asr.transcription import Recognizer
+from asr.transcription.transcribe import Recognizer
 from asr.whisper import WhisperRecognizer
 for kind in (Recognizer, WhisperRecognizer):
     def recognize(self, segments, request, decode=kind.recognize):

@@ -28,7 +28,7 @@ import soundfile
 
 from asr.audio import reading as audio
 from asr.data import Utterance, read_manifest
-from asr.scoring import count_character_errors, count_word_errors
+from asr.scoring.counting import count_character_errors, count_word_errors
 
 RATE = 16_000
 NOISE = 0.0005
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def make_normalizer(is_english: bool) -> Callable[[str], str]:
-    from asr.text import normalize_english
+    from asr.text.normalization import normalize_english
 
     return normalize_english if is_english else str
 
@@ -154,7 +154,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from asr.errors import UserError
-    from asr.transcription import load_model
+    from asr.transcription.model import load_model
 
     torch.set_num_threads(args.threads)
     recognizer = load_model(args.model, "cpu", args.precision)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from asr.scoring import score
+from asr.scoring.counting import score
 
 NUM_SPEAKERS = 40
 

@@ -26,22 +26,17 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.batches import Inputs
+from asr.batches.builder import Inputs
 from asr.data import read_data
-from asr.features import FeaturesConfig, FrontEnd
+from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.files import hash_file
-from asr.models import subsampled_lengths
-from asr.shards import (
-    ShardFolder,
-    ShardInfo,
-    ShardLoader,
-    WindowStart,
-    add_member,
-    encode_flac,
-    write_folder_index,
-)
-from asr.system import AugmentConfig, BatchConfig
-from asr.text import TextConfig, Tokenizer, TokenizerConfig
+from asr.models.encoders import subsampled_lengths
+from asr.shards.packing import add_member, encode_flac, write_folder_index
+from asr.shards.shard_loader import ShardLoader, WindowStart
+from asr.shards.shards import ShardFolder, ShardInfo
+from asr.system.run_config import AugmentConfig, BatchConfig
+from asr.text.normalization import TextConfig
+from asr.text.tokenizer import Tokenizer, TokenizerConfig
 
 ROWS = 9_000  # of a shard: 16 hours at 6.5 s
 NUM_FILES = 200

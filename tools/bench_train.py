@@ -22,7 +22,7 @@ from bench_decode import read_status
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.models import (
+from asr.models.encoders import (
     ConformerEncoder,
     ConformerEncoderConfig,
     LSTMEncoder,
@@ -32,7 +32,7 @@ from asr.models import (
     TransformerEncoder,
     TransformerEncoderConfig,
 )
-from asr.train import keep_freed_memory
+from asr.train.learner import keep_freed_memory
 
 NUM_MELS = 80
 VOCABULARY = 30

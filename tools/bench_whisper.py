@@ -107,8 +107,8 @@ class Part:
 
 def load_ours(case: Case) -> Transcribe:
     from asr.cli import limit_threads
-    from asr.decoding import DecodingConfig
-    from asr.transcription import load_model
+    from asr.decoding.hypothesis import DecodingConfig
+    from asr.transcription.model import load_model
 
     limit_threads(case.threads)  # and kernels kept, as the commands do
     recognizer = load_model(case.folder, "cpu", case.precision)  # type: ignore[arg-type]
@@ -323,8 +323,8 @@ def join_clips(clips: Sequence[tuple[Path, str]], minutes: float, path: Path) ->
 
 def count_errors(references: Sequence[Sequence[str]], texts: Sequence[str]) -> tuple[float, float]:
     """Per cent of the words, if each recording is one utterance, and of the characters without spaces."""
-    from asr.scoring import count_character_errors, count_word_errors
-    from asr.text import normalize_english
+    from asr.scoring.counting import count_character_errors, count_word_errors
+    from asr.text.normalization import normalize_english
 
     pairs = [
         (" ".join(map(normalize_english, reference)), normalize_english(text))

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from asr.audio import reading as audio
 from asr.recipe import ACCENTS, VARIANTS, synthesize
-from asr.scale import STATE
+from asr.scale.output_folder import STATE
 
 SUBJECTS = ["the old man", "my sister", "a small dog", "the teacher", "our neighbor", "the young doctor"]
 VERBS = ["opened", "carried", "watched", "painted", "bought", "repaired"]

@@ -26,7 +26,8 @@ import time
 from pathlib import Path
 
 from asr.families import find_checkpoints
-from asr.system import RunConfig, load_state, load_system
+from asr.system.run_config import RunConfig
+from asr.system.system import load_state, load_system
 
 
 def start(

@@ -17,9 +17,10 @@ from pydantic.fields import FieldInfo
 
 from asr.cli import GROUPS, import_command
 from asr.config import ByType, Config, document_setting
-from asr.serve import ServeConfig
-from asr.system import DecodingResources, RunConfig
-from asr.transcription import EvaluationSettings, TranscriptionSettings
+from asr.serve.service import ServeConfig
+from asr.system.decoding_resources import DecodingResources
+from asr.system.run_config import RunConfig
+from asr.transcription.arguments import EvaluationSettings, TranscriptionSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTE = "Made from the code by `python tools/make_reference.py`; do not edit it by hand."

@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from asr.scoring import markdown_table, percent, show_interval
+from asr.scoring.result import markdown_table, percent, show_interval
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 HEAD = """# All results

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from asr.recipe import describe_machine, round_figures
-from asr.speakers import TurnScore, compare_turns, format_rttm, read_rttm, score_turns
+from asr.speakers.turn_scores import TurnScore, compare_turns, score_turns
+from asr.speakers.turns import format_rttm, read_rttm
 from asr.system.checkpoint import find_commit
 
 COLLARS = (0.0, 0.25)

@@ -37,7 +37,7 @@ from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.recipe import SAMPLE_RATE, speak_split
-from asr.text import read_dictionary
+from asr.text.tokenizer import read_dictionary
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 NUM_UTTERANCES = {"an4": 6_000, "wordnet": 12_000, "texts": 3_000}

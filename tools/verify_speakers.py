@@ -15,7 +15,7 @@ import torch
 from asr.audio import read
 from asr.data import Utterance, read_manifest
 from asr.scoring.intervals import CONFIDENCE, RESAMPLES, SEED, Interval
-from asr.speakers import load_speaker_models
+from asr.speakers.speaker_models import load_speaker_models
 
 TARGET_SHARE = 0.01  # prior of minDCF; a miss and a false alarm cost the same
 

@@ -42,7 +42,7 @@ GROUPS = {
     },
     "Tools": {
         "info": "explain every setting of a config, or show what a trained model contains",
-        "convert": "export the model of a run, or convert a Whisper model",
+        "convert": "export the model of a run, or convert a pretrained one",
         "ngram": "estimate an n-gram language model from the training texts",
         "pronounce": "write a pronunciation dictionary by espeak-ng",
     },
@@ -53,7 +53,8 @@ EXAMPLES = """Examples:
   asr score ref.trn hyp.trn
 """
 COMMANDS = {name: help_text for commands in GROUPS.values() for name, help_text in commands.items()}
-FOLDERS = {  # of commands that need one; the others are in cli
+FOLDERS = {
+    "ngram": "language_models",  # of commands that need one; the others are in cli
     "diarize": "speakers",
     "pronounce": "recipe",
     "recipe": "recipe",
@@ -157,7 +158,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _drop_verbose(words: list[str]) -> list[str]:
-    """Leave out `--verbose True` and `--verbose False` of openai-whisper, which change nothing here."""
+    """Leave out `--verbose True` and `--verbose False` of other tools, which change nothing here."""
     places = [place for place in range(len(words)) if words[place - 1 : place + 1] in VERBOSE]
     return [word for place, word in enumerate(words) if not {place, place + 1} & {*places}]
 
@@ -247,7 +248,7 @@ def add_device(parser: argparse._ActionsContainer) -> None:
 def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None:
     """Add the options of commands that decode. `items`: what a batch is made of, for the help."""
     add = parser.add_argument
-    text = "beam size (default: 10; of Whisper 1)"
+    text = "beam size (default: 10, or what a pretrained model starts from)"
     add("--beam", "--beam-size", type=whole_number(1), metavar="N", help=text)
     text = "words that are likely, with commas between them"
     add("--hotwords", metavar="WORDS", help=text)
@@ -324,8 +325,8 @@ def refuse_to_overwrite(source: str, target: str) -> None:
 
 
 def limit_threads(threads: int | None) -> None:
-    """Use so many threads; None, or 0 as whisper.cpp writes it: as many as there are free cores."""
-    from asr.models.speech_model import limit_kernel_cache
+    """Use so many threads; None or 0: as many as there are free cores."""
+    from asr.models.precision import limit_kernel_cache
 
     limit_kernel_cache()
     use_threads(threads)

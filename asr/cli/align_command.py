@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", metavar="MODEL", help="folder of a run or of a checkpoint, or a Whisper model")
+    add("model", metavar="MODEL", help="folder of a run or of a checkpoint, or a pretrained model")
     add("manifest", metavar="MANIFEST", help="utterances with their texts, as JSON Lines")
     text = 'the same utterances, with extras.word_times: "TWO:0.1060-0.4364 SIX:...", in seconds'
     add("--output", metavar="FILE", required=True, help=text)

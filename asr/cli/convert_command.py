@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.families import Convertible, find_family
 
     dtype = None if args.dtype is None else getattr(torch, args.dtype)
-    speakers = importlib.import_module("asr.speakers") if find_spec("asr.speakers") else None
+    speakers = importlib.import_module("asr.speakers.speaker_models") if find_spec("asr.speakers") else None
     if speakers is not None and speakers.is_speaker_model(args.model):
         models = speakers.load_speaker_models(args.model)
         speakers.write_speaker_models(models, Path(args.target), dtype or torch.float32)

@@ -9,14 +9,14 @@ from asr.cli import DECODING_METHODS, add_decoding_options, add_settings, limit_
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "folder of a run or of one of its checkpoints, or a Whisper model: its folder or name"
+    text = "folder of a run or of one of its checkpoints, or a pretrained model: its folder or name"
     add("model", metavar="MODEL", help=text)
     text = "utterances with texts or labels: JSON Lines, or a folder of shards"
     add("manifest", metavar="MANIFEST", help=text)
     text = f"{DECODING_METHODS}, or all that MODEL offers; may be repeated (default: auto)"
     add("--decoding", metavar="METHOD", action="append", help=text)
     add_decoding_options(parser, "utterances")
-    text = """any other setting, such as decoding.ctc_weight=0.5, checks=off or whisper.language=de; may be
+    text = """any other setting, such as decoding.ctc_weight=0.5, checks=off or precision=float32; may be
     repeated; `--set list` explains those of MODEL"""
     add_settings(parser, text)
     text = """write references and hypotheses there as they are scored (reference.jsonl, METHOD.jsonl, and the

@@ -27,7 +27,7 @@ from asr.evaluation.speech import (
 )
 from asr.families import Family, find_family, find_model
 from asr.files import make_folder
-from asr.models.speech_model import choose_device, describe_device
+from asr.models.precision import choose_device, describe_device
 from asr.scoring.counting import BASIC_RULES, describe_choice
 from asr.scoring.result import Score, tabulate, text_table, without_infinity
 from asr.system.decoding_resources import find_resources

@@ -122,7 +122,7 @@ def _is_rttm(path: str) -> bool:
 
 
 def _score_turns(args: argparse.Namespace) -> int:
-    from asr.speakers import report_turns
+    from asr.speakers.turn_scores import report_turns
 
     if args.by or args.bleu or args.html or args.glm or args.align != "jiwer":
         raise UserError(

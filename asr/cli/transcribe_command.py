@@ -187,7 +187,7 @@ class TranscriptionJob:
     speakers: argparse.Namespace | None = None  # options of diarization
 
     def load(self, threads: int | None = None) -> tuple[Recognizer, Request]:
-        from asr.models.speech_model import describe_device
+        from asr.models.precision import describe_device
         from asr.transcription.arguments import find_options
         from asr.transcription.transcribe import Request, load_recognizer
 
@@ -203,7 +203,7 @@ class TranscriptionJob:
         )
         if self.speakers is not None:
             # The one place where transcribing imports asr.speakers, which can be deleted.
-            from asr.speakers import load_diarizer
+            from asr.speakers.diarize import load_diarizer
 
             request = replace(request, label_speakers=load_diarizer(self.speakers).label)
         return model, request

@@ -14,9 +14,9 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.decoding.greedy import limit_tokens, read_prompts, start_decoder
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, FusionModel, FusionState, Hypothesis, NBest
 from asr.errors import UserError
-from asr.models import SpeechModel
 from asr.models.decoders import CTCPrefixes, Decoder, DecoderState, mask_padding
 from asr.models.guided_attention import GaussianWindow, ctc_window_bias
+from asr.models.speech_model import SpeechModel
 from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 # B utterances, W beams of each, R = B x W rows, C candidate tokens of a beam or step, N = W x C (and W more

@@ -24,9 +24,7 @@ from asr.audio.reading import change_speed
 from asr.audio.segmentation import AudioSegment, SegmentationConfig
 from asr.config import Config, Precision
 from asr.decoding.beam import decode_by_ctc_beam, decode_by_rescoring, decode_jointly, rescore, search_beams
-from asr.decoding.fusion import ShallowFusion, Weighted
 from asr.decoding.greedy import sample
-from asr.decoding.hotwords import Hotwords
 from asr.decoding.hypothesis import (
     MAX_REPEATS,
     ChecksConfig,
@@ -53,11 +51,11 @@ from asr.decoding.timestamps import (
     time_words,
 )
 from asr.errors import UserError, shorten
-from asr.models import SpeechModel
 from asr.models.decoders import AnyDecoder
 from asr.models.encoders import make_frame_times
 from asr.models.layers import find_more_kinds, length_mask
-from asr.models.speech_model import quantize_layers
+from asr.models.precision import quantize_layers
+from asr.models.speech_model import SpeechModel
 from asr.text.normalization import normalize
 from asr.text.tokenizer import BLANK_ID, Tokenizer
 from asr.transcripts.transcript import Word
@@ -164,6 +162,8 @@ def _find_missing(model: SpeechModel, method: DecodingMethod) -> str:
 def check_decoding(model: SpeechModel, config: DecodingConfig, language_model: FusionModel | None) -> str:
     """Return the resolved method; raise a UserError if this model does not support the settings."""
     name = resolve_method(model, config.method)
+    if config.temperatures and not scores_texts(model):
+        raise UserError("decoding.temperatures need a decoder that goes token by token; leave them out")
     if (language_model is None) != (config.language_model_weight == 0):
         mismatch = "there is no language model" if language_model is None else "a language model was given"
         raise UserError(
@@ -427,17 +427,16 @@ class SpeechDecoder:
         config, words = setup.config, setup.config.hotwords
         if not words:
             return setup
+        from asr.language_models.fusion import ShallowFusion, Weighted
+        from asr.language_models.hotwords import Hotwords
+
         spellings = [self.write(word) for word in words]
-        trie = Hotwords(spellings, config.hotword_boost, self.num_tokens, self.rules.end, self.space)
+        trie = Hotwords(spellings, config.hotword_boost, len(self.tokenizer), self.rules.end, self.space)
         parts: list[FusionModel] = [trie]
         if setup.language_model is not None:
             parts.append(Weighted(setup.language_model, config.language_model_weight))
         config = config.model_copy(update={"language_model_weight": 1.0})
         return replace(setup, config=config, language_model=ShallowFusion(parts))
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.tokenizer)
 
     @property
     def space(self) -> int | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from asr.models import SpeechModel
+    from asr.models.speech_model import SpeechModel
 
 # B utterances, T encoded steps, D dimension, U tokens, V vocabulary, R rows (utterances x beams)
 
@@ -58,7 +58,7 @@ class DecodingConfig(Config):
     """Added to the log-probability of each token of a hotword."""
     temperatures: tuple[pydantic.PositiveFloat, ...] = ()
     """Temperatures at which a decoder draws tokens at random, tried in turn while `checks` reject the text.
-    Empty: a rejected text is decoded by CTC, or by a narrower beam; one of Whisper is kept."""
+    Empty: a rejected text is decoded by CTC, or by a narrower beam."""
     samples: int = pydantic.Field(default=5, gt=0, le=1_000)
     """Texts drawn at each temperature. Of those with the fewest faults, the likeliest is taken."""
 
@@ -295,7 +295,7 @@ class ChecksConfig(Config):
     """Mean log-probability of a token under the decoder: at -1 each has probability 0.37. null: no limit."""
     max_no_speech: float | None = pydantic.Field(default=0.6, gt=0, lt=1)
     """Probability of no speech above which a text below min_log_probability is dropped, by a model that tells
-    it, such as Whisper. null: never."""
+    it. null: never."""
     max_skipped_seconds: float | None = pydantic.Field(default=1.5, gt=0)
     """Seconds of speech on CTC's best path that attention may skip: three words or so; null: no limit."""
 

@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.audio.segmentation import FRAMES_PER_SECOND, find_runs, measure_energies
-from asr.models import SpeechModel
 from asr.models.encoders import FrameTimes
 from asr.models.layers import length_mask
 from asr.models.losses import Targets
+from asr.models.speech_model import SpeechModel
 from asr.text.tokenizer import BLANK_ID, PAD_ID, Tokenizer
 from asr.transcripts.transcript import Word
 

@@ -1,5 +1,1 @@
 """Manifests of other toolkits: Kaldi, NeMo, tables, audiofolder, folders of recordings."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -134,8 +134,8 @@ class FrameTimes:
 
 def make_frame_times(features: FeaturesConfig, encoder: Encoder | None = None) -> FrameTimes:
     """Times of the steps that the encoder returns, or of the frames that it reads."""
-    # Kaldi's first window begins at the first sample, Whisper's is centered there.
-    middle = 0.0 if features.convention == "whisper" else features.window_samples / features.sample_rate / 2
+    # Kaldi's first window begins at the first sample, others are centered there.
+    middle = features.window_samples / features.sample_rate / 2 if features.convention == "kaldi" else 0.0
     frames_per_step = 1 if encoder is None else encoder.subsampling_factor
     return FrameTimes(middle, frames_per_step * features.shift_samples / features.sample_rate)
 

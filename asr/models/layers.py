@@ -190,7 +190,7 @@ def find_more_kinds(table: str) -> dict[Any, Any]:
     classes: dict[Any, Any] = {}
     for family in find_families():
         classes |= getattr(family, table, {})
-    for name in ("research.kinds", "speakers.training"):
+    for name in ("language_models.language_model", "research.kinds", "speakers.training"):
         if find_spec(f"asr.{name.partition('.')[0]}") is not None:
             classes |= getattr(import_module(f"asr.{name}"), table, {})
     return classes

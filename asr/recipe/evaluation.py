@@ -15,9 +15,12 @@ import numpy
 import torch
 
 from asr.decoding.decode import offered_methods
-from asr.decoding.fusion import ShallowFusion
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, FusionModel
-from asr.decoding.ngram import (
+from asr.errors import UserError
+from asr.evaluation.speech import decode_utterances, make_normalizer, read_references, score_setups
+from asr.families import find_model
+from asr.language_models.fusion import ShallowFusion
+from asr.language_models.ngram import (
     Arpa,
     Lexicon,
     build_ngram_model,
@@ -25,10 +28,7 @@ from asr.decoding.ngram import (
     estimate_ngrams,
     token_vocabulary,
 )
-from asr.errors import UserError
-from asr.evaluation.speech import decode_utterances, make_normalizer, read_references, score_setups
-from asr.families import find_model
-from asr.models.speech_model import describe_device, limit_kernel_cache
+from asr.models.precision import describe_device, limit_kernel_cache
 from asr.recipe.experiment import Experiment, PlannedRun
 from asr.recipe.scores import References, Texts, write_table
 from asr.recipe.steps import read_record

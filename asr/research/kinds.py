@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asr.research import (  # one on a line, as the patches of docs/examples need it
+from asr.research import (
     classifiers,
     intra_attention,
     multi_speaker,

@@ -301,7 +301,7 @@ def open_folder(to: str, formats: Sequence[str], job: Any, is_elsewhere: bool) -
     Outputs are redone where an earlier call had others. `is_elsewhere`: a cluster works, which has devices
     that this machine may lack.
     """
-    from asr.models.speech_model import choose_device, resolve_precision
+    from asr.models.precision import choose_device, resolve_precision
 
     model, family = job.model, find_family(job.model)
     device = choose_device(job.device, is_elsewhere)

@@ -128,7 +128,7 @@ def score_systems(
     notes = [f"{reference.path}: {note}" for note in (*reference.notes, *describe_reference(reference))]
     recordings: dict[str, Any] | None = None
     if meeting is not None:
-        from asr.speakers import pair_speakers
+        from asr.speakers.meeting_scores import pair_speakers
 
         reference, paired = pair_speakers(
             meeting, reference, files.systems, lambda text: split_units(change(text), options["unit"]), collar
@@ -178,7 +178,7 @@ def _read_files(
     """Read all files; ids at the beginning of lines are found by those of the other files."""
     read: Callable[..., TranscriptFile] = read_transcripts
     if meeting is not None:
-        from asr.speakers import read_meeting
+        from asr.speakers.meeting_scores import read_meeting
 
         read = read_meeting
         if more_references:

@@ -1,5 +1,1 @@
 """Who speaks when: models, training, diarization, and error rates of meetings."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

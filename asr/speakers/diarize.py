@@ -14,7 +14,7 @@ import torch
 from asr.audio.reading import read_blocks
 from asr.audio.segmentation import Recording, find_runs, read_recording
 from asr.errors import UserError
-from asr.models.speech_model import choose_device
+from asr.models.precision import choose_device
 from asr.speakers.activity import FIELD_SAMPLES, FRAME_SAMPLES, SAMPLE_RATE, WINDOW_SECONDS, WINDOWS_AT_ONCE
 from asr.speakers.speaker_models import SpeakerModels, load_speaker_models
 from asr.speakers.turns import Turn

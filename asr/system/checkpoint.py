@@ -32,7 +32,7 @@ from asr import __version__
 from asr.config import dump_config
 from asr.errors import UserError
 from asr.files import CHECKOUT, require_local, usual_mode
-from asr.models import Net
+from asr.models.layers import Net
 from asr.system.system import MODEL_PREFIX, System, read_tensors
 
 PUBLISHED = ("recipes/*/results/*", "recipes/*/studies/*")  # results of runs: not the code that made them

@@ -12,13 +12,10 @@ import torch
 
 from asr.config import Config, find_differences, load_config
 from asr.data.sentences import read_sentences
-from asr.decoding.fusion import ShallowFusion
 from asr.decoding.hypothesis import DecodingConfig, FusionModel
-from asr.decoding.ngram import Lexicon, build_ngram_model, read_arpa, read_word_list
 from asr.errors import UserError, shorten
 from asr.families import find_model
 from asr.files import find_shipped
-from asr.models import LanguageModel
 from asr.system.system import load_any_system
 from asr.text.normalization import TextConfig
 from asr.text.tokenizer import Tokenizer
@@ -69,6 +66,11 @@ class DecodingResources(Config):
 
     def load(self, tokenizer: Tokenizer, text: TextConfig, device: torch.device) -> FusionModel | None:
         """Load them all, on the device of the speech model, whose tokens they score."""
+        if self.language_model is None and self.lexicon is None:
+            return None
+        from asr.language_models.fusion import ShallowFusion
+        from asr.language_models.ngram import Lexicon, read_word_list
+
         parts: list[FusionModel] = []
         if self.language_model is not None:
             language_model = load_language_model(self.language_model, tokenizer)
@@ -78,7 +80,7 @@ class DecodingResources(Config):
         if self.lexicon is not None:
             words = read_word_list(self.lexicon, read_sentences(self.lexicon, text))
             parts.append(Lexicon(tokenizer, words))
-        return ShallowFusion(parts) if len(parts) > 1 else parts[0] if parts else None
+        return parts[0] if len(parts) == 1 else ShallowFusion(parts)
 
 
 def load_bundled_decoding(folder: Path) -> DecodingResources | None:
@@ -132,6 +134,9 @@ def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
     `path` is an ARPA file, of tokens or of words, or the folder of a language model with that tokenizer. The
     same characters or words may have other numbers there, which follow how frequent they were in the texts.
     """
+    from asr.language_models.language_model import LanguageModel
+    from asr.language_models.ngram import build_ngram_model, read_arpa
+
     path = Path(path)
     if path.is_file():
         arpa = read_arpa(path)

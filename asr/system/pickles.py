@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asr.errors import UserError
 
-MAX_INDEX_BYTES = 10_000_000  # of a pickle: that of Whisper large-v3 has 0.2 MB
+MAX_INDEX_BYTES = 10_000_000  # of a pickle: that of a model of 6 GB has 0.2 MB
 # All that a dict of tensors needs. PyTorch's own list is longer, and has things that fill the memory.
 HARMLESS = {
     "collections OrderedDict",

@@ -12,7 +12,7 @@ from asr.config import Config, load_config
 from asr.families import find_families, require_trainable
 from asr.features.front_end import FeaturesConfig
 from asr.files import find_shipped
-from asr.models import AnyModelConfig
+from asr.models.speech_model import AnyModelConfig
 from asr.text.normalization import TextConfig
 from asr.text.tokenizer import TokenizerConfig
 

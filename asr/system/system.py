@@ -18,9 +18,9 @@ from asr.config import describe_config
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.files import read_limited
-from asr.models import Net, SpeechModel, build_model
-from asr.models.layers import check_weights, without_weights
-from asr.models.speech_model import merge_low_rank
+from asr.models.adapting import merge_low_rank
+from asr.models.layers import Net, check_weights, without_weights
+from asr.models.speech_model import SpeechModel, build_model
 from asr.system.run_config import RunConfig
 from asr.text.normalization import TextConfig
 from asr.text.tokenizer import Tokenizer

@@ -1,5 +1,1 @@
 """Rules that normalize texts, English ones for scoring too, and tokenizers."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

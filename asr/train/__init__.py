@@ -1,5 +1,1 @@
 """Training: prepare data and model, update, validate, write checkpoints, resume exactly."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

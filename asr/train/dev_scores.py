@@ -13,7 +13,8 @@ import torch
 from asr.batches.builder import Batch
 from asr.decoding.decode import search_greedy
 from asr.decoding.hypothesis import EncodedAudio
-from asr.models import Net, SpeechModel
+from asr.models.layers import Net
+from asr.models.speech_model import SpeechModel
 from asr.scoring.counting import count_character_errors, count_word_errors
 from asr.system.system import System
 from asr.text.normalization import normalize

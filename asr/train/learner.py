@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from asr.batches.builder import Batch
 from asr.errors import UserError
-from asr.models import Net
+from asr.models.layers import Net
 from asr.models.losses import Losses
-from asr.models.speech_model import HALF_TYPES, is_fast
+from asr.models.precision import HALF_TYPES, is_fast
 from asr.system.run_config import OptimConfig, RunConfig
 from asr.train.distributed import GradientSum, Process, sum_over_processes
 

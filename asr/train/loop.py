@@ -25,7 +25,7 @@ from asr.config import find_differences
 from asr.errors import UserError, shorten
 from asr.families import find_checkpoints
 from asr.files import claim_folder, replace_file
-from asr.models import Net
+from asr.models.layers import Net
 from asr.system.checkpoint import (
     BackgroundWriter,
     average_weights,

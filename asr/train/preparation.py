@@ -8,7 +8,8 @@ from pathlib import Path
 
 from asr.families import find_checkpoints, find_family, find_model, require_trainable
 from asr.features.front_end import FrontEnd
-from asr.models import Net, build_model, require_memory
+from asr.models.layers import Net
+from asr.models.speech_model import build_model, require_memory
 from asr.system.run_config import RunConfig
 from asr.system.system import System, load_any_system
 from asr.train.distributed import Process, broadcast_from_main

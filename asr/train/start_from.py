@@ -11,8 +11,9 @@ from torch import Tensor
 
 from asr.config import Config, find_differences
 from asr.errors import UserError
-from asr.models import ModelConfig, Net, build_model, require_memory
-from asr.models.speech_model import is_low_rank
+from asr.models.adapting import is_low_rank
+from asr.models.layers import ModelConfig, Net
+from asr.models.speech_model import build_model, require_memory
 from asr.system.run_config import RunConfig
 from asr.system.system import System, load_any_system
 from asr.text.tokenizer import Tokenizer

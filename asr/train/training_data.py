@@ -23,8 +23,8 @@ from asr.data.storage import is_address
 from asr.data.utterance_audio import INDEX_NAME
 from asr.errors import UserError
 from asr.files import find_shipped
-from asr.models import Net
 from asr.models.encoders import make_frame_times, subsampled_lengths
+from asr.models.layers import Net
 from asr.scoring.counting import count_word_errors
 from asr.system.run_config import RunConfig
 from asr.system.system import System

@@ -1,5 +1,1 @@
 """Recordings of any length to text with times, from files or live."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -187,7 +187,7 @@ if TYPE_CHECKING:
 
     FamilySections = Config
 else:
-    # One for each family of ready models that is there, such as whisper.
+    # One for each family of ready models that is there.
     FamilySections = pydantic.create_model(
         "FamilySections",
         __base__=Config,
@@ -199,14 +199,14 @@ class EvaluationSettings(FamilySections):
     """Settings of `asr evaluate`, with the keys and defaults of `asr transcribe`."""
 
     decoding: DecodingConfig = DecodingConfig()
-    """Search for the text. Whisper starts from beam 1 and temperatures [0.2, 0.4]."""
+    """Search for the text. Pretrained models start from settings of their own."""
     checks: ChecksConfig = ChecksConfig()
     """Conditions under which a text is rejected and decoded again. checks=off: never."""
     segmentation: SegmentationConfig = SegmentationConfig()
     """Segmentation of long recordings, and of utterances that are too long for the model."""
     precision: Precision = "auto"
-    """Precision of matrix products: bf16 and fp16 for a GPU, int8 for a CPU; int8_bf16 for Whisper alone.
-    auto: bf16 or fp16 on a GPU; 8 bits for Whisper on a CPU with instructions for them; else float32."""
+    """Precision of matrix products: bf16 and fp16 for a GPU, int8 for a CPU; int8_bf16 for models that prefer
+    8 bits. auto: bf16 or fp16 on a GPU; 8 bits for those models on a CPU with instructions; else float32."""
 
 
 class TranscriptionSettings(EvaluationSettings):

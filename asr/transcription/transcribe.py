@@ -4,8 +4,8 @@
     decode_recordings  segments of similar length in batches -> their texts, with the times of words
     join_recordings    texts of segments -> transcripts
 
-What a model has to be asked in its own way are the methods of `SpeechDecoder`, of which families such as
-Whisper have their own. Memory holds little more than what is decoded next, however long a recording is.
+What a model has to be asked in its own way are the methods of `SpeechDecoder`, of which families have their
+own. Memory holds little more than what is decoded next, however long a recording is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from asr.decoding.decode import DecodedBatch, DecodingSetup, SpeechDecoder, batc
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, FusionModel
 from asr.errors import UserError
 from asr.families import Family, find_default_model, find_family, find_model
-from asr.models.speech_model import HALF_TYPES, choose_device, resolve_precision
+from asr.models.precision import HALF_TYPES, choose_device, resolve_precision
 from asr.system.decoding_resources import DecodingResources, load_bundled_decoding
 from asr.system.system import load_state, load_system
 from asr.text.normalization import TextConfig
@@ -55,7 +55,7 @@ from asr.transcripts.transcript import (
 # S samples
 
 WINDOW = 8  # batches whose segments are sorted by length
-LONGEST_BATCHES = 6  # of the longest segments, 16 minutes of Whisper's: fewer would leave batches half full
+LONGEST_BATCHES = 6  # of the longest segments, up to 16 minutes: fewer would leave batches half full
 SEGMENTS = pydantic.TypeAdapter(list[Segment])  # of a journal
 
 
@@ -158,7 +158,7 @@ class Recognizer:
 
         `resources`: decoding settings and language model used when a call names none. Without `needs_times`,
         for evaluation, a model may be one that cannot give the times of words. `family`: the one that it is
-        of, such as Whisper; None for a native model.
+        of; None for a native model.
         """
         decoder = system.model.decoder
         if needs_times and system.model.ctc_head is None and (decoder is None or decoder.num_heads == 0):

@@ -59,9 +59,9 @@ class Segment:
     average_log_probability: float | None = None
     """Mean over its tokens and the end, without a language model; None where nothing was decoded."""
     no_speech_probability: float | None = None
-    """Whisper: probability that nobody speaks; None for other models."""
+    """Probability that nobody speaks; None for models that do not tell it."""
     temperature: float | None = None
-    """Whisper: sampling temperature, 0 for greedy or beam search; None for other models."""
+    """Sampling temperature, 0 for greedy or beam search; None for models that do not sample."""
     tokens: tuple[int, ...] = ()  # ids in the vocabulary of the model, as decoded
     language: str | None = None  # language code passed in or detected; None: the model supports only one
     language_probability: float | None = None

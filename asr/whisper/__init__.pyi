@@ -11,33 +11,25 @@ from .family import (
     ENCODERS as ENCODERS,
     WhisperDecodingConfig as WhisperDecodingConfig,
     WhisperEncoderConfig as WhisperEncoderConfig,
-    WhisperSizes as WhisperSizes,
     check_run as check_run,
     config_class as config_class,
     decoding as decoding,
-    find_language as find_language,
-    languages as languages,
     matches as matches,
     model_names as model_names,
     name as name,
     prefers_int8 as prefers_int8,
     section as section,
 )
+from .language_names import find_language as find_language, languages as languages
 from .loading import (
-    build_sizes as build_sizes,
     convert as convert,
     describe as describe,
     find_files as find_files,
     find_weights as find_weights,
-    get_weights as get_weights,
     inherit_run as inherit_run,
     inherit_tokenizer as inherit_tokenizer,
     load as load,
     load_whisper as load_whisper,
-    make_system as make_system,
-    name_sizes as name_sizes,
-    rename_weights as rename_weights,
-    split_weights as split_weights,
     write_model as write_model,
 )
 from .manners import (
@@ -47,6 +39,15 @@ from .manners import (
     encode_context as encode_context,
 )
 from .openai_options import add_options as add_options
+from .sizes import WhisperSizes as WhisperSizes
+from .weights import (
+    build_sizes as build_sizes,
+    get_weights as get_weights,
+    make_system as make_system,
+    name_sizes as name_sizes,
+    rename_weights as rename_weights,
+    split_weights as split_weights,
+)
 from .whisper_tokenizer import (
     TokenizerUnits as TokenizerUnits,
     WhisperTokenizer as WhisperTokenizer,
@@ -58,6 +59,5 @@ from .whisper_tokenizer import (
 from .words import (
     align_tokens as align_tokens,
     find_alignment_heads as find_alignment_heads,
-    split_words as split_words,
     time_words as time_words,
 )

@@ -23,9 +23,10 @@ from asr.models.decoders import (
 )
 from asr.models.encoders import Encoder, EncoderLayer, TransformerEncoderConfig
 from asr.models.layers import Dropout, EncoderKV, as_bias, has_any, length_mask, without_weights
-from asr.models.speech_model import Int8Linear, SpeechModel
+from asr.models.precision import Int8Linear
+from asr.models.speech_model import SpeechModel
 from asr.text.normalization import TextConfig
-from asr.whisper.family import FRAMES_PER_STEP, MAX_STEPS, WhisperSizes
+from asr.whisper.sizes import FRAMES_PER_STEP, MAX_STEPS, WhisperSizes
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 # B batch, S samples, T frames or encoded steps, F features, U tokens, D dimension, V vocabulary
@@ -163,9 +164,8 @@ class WhisperDecoder(TransformerDecoder):
         for layer in cast(list[DecoderLayer], self.layers):
             own = [layer.cross_attention.precompute_kv(part_BTD, None) for part_BTD in parts]
             # Contiguous: each step of decoding reads them again, head by head.
-            keys_BHSK, values_BHSK = map(
-                torch.cat, zip(*((kv.keys_BHSK, kv.values_BHSK) for kv in own), strict=True)
-            )
+            keys_BHSK = torch.cat([kv.keys_BHSK for kv in own])
+            values_BHSK = torch.cat([kv.values_BHSK for kv in own])
             memories.append(EncoderKV(keys_BHSK, values_BHSK, bias_BT))
         return TransformerDecoderState(memories)
 

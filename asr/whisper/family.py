@@ -7,7 +7,6 @@ loading, converting and fine-tuning, which it imports when they are used.
 from __future__ import annotations
 
 import re
-import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -15,7 +14,9 @@ import pydantic
 
 from asr.config import Config, DecoderConfig, EncoderConfig
 from asr.decoding.hypothesis import DecodingConfig
-from asr.errors import UserError, suggest
+from asr.errors import UserError
+from asr.whisper.language_names import Task, find_language
+from asr.whisper.sizes import FRAMES_PER_STEP, MAX_LAYERS, MAX_STEPS, WhisperSizes
 
 if TYPE_CHECKING:
     from asr.models.decoders import AnyDecoder
@@ -30,12 +31,10 @@ prefers_int8 = True  # with precision auto, on a CPU with instructions for it
 
 # Names as in openai-whisper and faster-whisper, and where the hub has them.
 _SIZES = "tiny tiny.en base base.en small small.en medium medium.en large-v2 large-v3 large-v3-turbo"
-NAMES = {}
-for _size in _SIZES.split():
-    NAMES[_size] = f"openai/whisper-{_size}"
+_DISTILLED = "small.en medium.en large-v2 large-v3 large-v3.5"
+NAMES = {size: f"openai/whisper-{size}" for size in _SIZES.split()}
 NAMES |= {"large-v1": "openai/whisper-large", "large": NAMES["large-v3"], "turbo": NAMES["large-v3-turbo"]}
-for _size in ("small.en", "medium.en", "large-v2", "large-v3", "large-v3.5"):
-    NAMES[f"distil-{_size}"] = f"distil-whisper/distil-{_size}"
+NAMES |= {f"distil-{size}": f"distil-whisper/distil-{size}" for size in _DISTILLED.split()}
 model_names = tuple(NAMES)
 
 
@@ -46,59 +45,6 @@ def find_hub_name(name: str) -> str | None:
     if re.fullmatch(r"whisper-[\w.-]+", name):
         return f"openai/{name}"
     return name if re.fullmatch(r"[\w.-]+/[\w.-]+", name) else None
-
-
-_TABLE = """
-en english, zh chinese, de german, es spanish, ru russian, ko korean, fr french, ja japanese, pt portuguese,
-tr turkish, pl polish, ca catalan, nl dutch, ar arabic, sv swedish, it italian, id indonesian, hi hindi,
-fi finnish, vi vietnamese, he hebrew, uk ukrainian, el greek, ms malay, cs czech, ro romanian, da danish,
-hu hungarian, ta tamil, no norwegian, th thai, ur urdu, hr croatian, bg bulgarian, lt lithuanian, la latin,
-mi maori, ml malayalam, cy welsh, sk slovak, te telugu, fa persian, lv latvian, bn bengali, sr serbian,
-az azerbaijani, sl slovenian, kn kannada, et estonian, mk macedonian, br breton, eu basque, is icelandic,
-hy armenian, ne nepali, mn mongolian, bs bosnian, kk kazakh, sq albanian, sw swahili, gl galician, mr marathi,
-pa punjabi, si sinhala, km khmer, sn shona, yo yoruba, so somali, af afrikaans, oc occitan, ka georgian,
-be belarusian, tg tajik, sd sindhi, gu gujarati, am amharic, yi yiddish, lo lao, uz uzbek, fo faroese,
-ht haitian creole, ps pashto, tk turkmen, nn nynorsk, mt maltese, sa sanskrit, lb luxembourgish, my myanmar,
-bo tibetan, tl tagalog, mg malagasy, as assamese, tt tatar, haw hawaiian, ln lingala, ha hausa, ba bashkir,
-jw javanese, su sundanese, yue cantonese
-"""
-# Code to name. The first checkpoints have 99 of them; Cantonese came with large-v3.
-languages: dict[str, str] = dict(re.findall("([a-z]+) ([a-z ]+)", _TABLE))
-
-_OWN_NAMES = """
-zh 中文, de deutsch, es español, ru русский, ko 한국어, fr français, ja 日本語, pt português, tr türkçe,
-pl polski, ca català, nl nederlands, ar العربية, sv svenska, it italiano, id bahasa indonesia, hi हिन्दी,
-fi suomi, vi tiếng việt, he עברית, uk українська, el ελληνικά, ms bahasa melayu, cs čeština, ro română,
-da dansk, hu magyar, ta தமிழ், no norsk, th ไทย, ur اردو, hr hrvatski, bg български, lt lietuvių, la latina,
-mi māori, ml മലയാളം, cy cymraeg, sk slovenčina, te తెలుగు, fa فارسی, lv latviešu, bn বাংলা, sr српски,
-az azərbaycanca, sl slovenščina, kn ಕನ್ನಡ, et eesti, mk македонски, br brezhoneg, eu euskara, is íslenska,
-hy հայերեն, ne नेपाली, mn монгол, bs bosanski, kk қазақша, sq shqip, sw kiswahili, gl galego, mr मराठी,
-pa ਪੰਜਾਬੀ, si සිංහල, km ខ្មែរ, sn chishona, yo yorùbá, so soomaali, ka ქართული, be беларуская, tg тоҷикӣ,
-sd سنڌي, gu ગુજરાતી, am አማርኛ, yi ייִדיש, lo ລາວ, uz oʻzbekcha, fo føroyskt, ht kreyòl ayisyen, ps پښتو,
-tk türkmençe, mt malti, sa संस्कृतम्, lb lëtzebuergesch, my မြန်မာ, bo བོད་ཡིག, as অসমীয়া, tt татарча,
-haw ʻōlelo hawaiʻi, ln lingála, ba башҡортса, jw basa jawa, su basa sunda, yue 粵語
-"""  # where it is not the English one
-
-
-def find_language(language: str) -> str:
-    """The code of a language by code, English name or own name, in any case, with or without accents."""
-    requested, codes = _strip_accents(language), dict(zip(languages, languages, strict=True))
-    for code, own in [*languages.items(), *re.findall(r"([a-z]+) ([^,\n]+)", _OWN_NAMES)]:
-        codes.setdefault(_strip_accents(own), code)
-    if requested not in codes:
-        expected = "give a code such as en, de or zh, or its name, in English or in the language itself"
-        raise UserError(
-            f"language {language!r}: not a language of Whisper; {suggest(requested, codes, expected)}"
-        )
-    return codes[requested]
-
-
-def _strip_accents(text: str) -> str:
-    split = unicodedata.normalize("NFKD", text.strip().casefold())
-    return "".join(character for character in split if not unicodedata.combining(character))
-
-
-Task = Literal["transcribe", "translate"]
 
 
 class WhisperDecodingConfig(Config):
@@ -123,48 +69,6 @@ config_class = WhisperDecodingConfig
 decoding = DecodingConfig(beam=1, temperatures=(0.2, 0.4))
 
 # --- parts of models that are trained ---------------------------------------------------------------
-
-FRAMES_PER_STEP = 2
-MAX_LAYERS = 200  # and heads
-MAX_STEPS = 1500  # of 20 ms: 30 seconds
-FIRST_MULTILINGUAL = 51_865  # tokens; English-only models have one token of text less
-
-
-class WhisperSizes(pydantic.BaseModel):
-    """Sizes of a Whisper model, a fact of its checkpoint. The limits guard against damaged files."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    num_mels: Literal[80, 128]
-    """Bands of the log-mel features: 128 in large-v3 and turbo, 80 in all others."""
-    vocab_size: int = pydantic.Field(gt=0, le=200_000)
-    """Tokens of text, of language and task, and of time."""
-    dim: int = pydantic.Field(gt=0, le=8192)
-    """Width of encoder and decoder."""
-    encoder_layers: int = pydantic.Field(gt=0, le=MAX_LAYERS)
-    encoder_heads: int = pydantic.Field(gt=0, le=MAX_LAYERS)
-    decoder_layers: int = pydantic.Field(gt=0, le=MAX_LAYERS)
-    decoder_heads: int = pydantic.Field(gt=0, le=MAX_LAYERS)
-    max_steps: int = pydantic.Field(default=MAX_STEPS, gt=0, le=100_000)
-    """Steps of 20 ms that the encoder has positions for."""
-    max_tokens: int = pydantic.Field(default=448, gt=0, le=100_000)
-    """Tokens that the decoder has positions for, those of the prompt included."""
-    alignment_heads: tuple[tuple[int, int], ...] | None = None
-    """Layer and head of the cross-attentions that follow the words; null where the checkpoint names none."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> WhisperSizes:
-        for part in ("encoder_heads", "decoder_heads"):
-            if self.dim % getattr(self, part):
-                raise ValueError(f"dim = {self.dim} is no multiple of {part} = {getattr(self, part)}")
-        for layer, head in self.alignment_heads or ():
-            if not (0 <= layer < self.decoder_layers and 0 <= head < self.decoder_heads):
-                raise ValueError(f"alignment_heads: the decoder has no head {head} of layer {layer}")
-        return self
-
-    @property
-    def is_multilingual(self) -> bool:
-        return self.vocab_size >= FIRST_MULTILINGUAL
 
 
 class WhisperEncoderConfig(EncoderConfig):

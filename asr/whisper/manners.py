@@ -14,17 +14,16 @@ from torch import Tensor
 from asr.audio.segmentation import AudioSegment, SegmentationConfig
 from asr.config import Precision
 from asr.decoding.decode import Attempt, DecodingSetup, SegmentPlan, SpeechDecoder, compute_type, pad_audio
-from asr.decoding.fusion import Renumbered
 from asr.decoding.greedy import read_prompts
 from asr.decoding.hypothesis import EncodedAudio, FusionModel, Language, SearchRules
 from asr.errors import UserError
-from asr.models import SpeechModel
+from asr.models.speech_model import SpeechModel
 from asr.text.tokenizer import SPECIAL_TOKENS, Tokenizer
 from asr.transcripts.transcript import Word
 from asr.whisper.encoder_decoder import EncodedSteps, Whisper, WhisperSystem
 from asr.whisper.family import WhisperDecodingConfig
 from asr.whisper.whisper_tokenizer import WhisperTokenizer, name_tokens, order_tokens
-from asr.whisper.words import SECONDS_PER_STEP, WITHOUT_SPACES, align_tokens, split_words, time_words
+from asr.whisper.words import SECONDS_PER_STEP, WITHOUT_SPACES, align_tokens, time_words
 
 # B segments, R rows of a search, V vocabulary, P tokens of the prompt
 
@@ -119,6 +118,8 @@ class WhisperManners(SpeechDecoder):
         return Tokenizer("whisper", SPECIAL_TOKENS + name_tokens(self.tokenizer))
 
     def renumber(self, model: FusionModel) -> FusionModel:
+        from asr.language_models.fusion import Renumbered
+
         return Renumbered(model, torch.tensor(order_tokens(self.tokenizer)).argsort())
 
     # --- windows ----------------------------------------------------------------------------------
@@ -129,9 +130,7 @@ class WhisperManners(SpeechDecoder):
     @torch.inference_mode()
     def encode(self, audio: Sequence[np.ndarray], speed: float = 1.0) -> EncodedAudio:
         with compute_type(self.device, self.dtype):
-            return self._pack(self.system.encode(*pad_audio(audio, self.device)))
-
-    def _pack(self, steps: EncodedSteps) -> EncodedAudio:
+            steps: EncodedSteps = self.system.encode(*pad_audio(audio, self.device))
         return EncodedAudio(self.model, *steps, rules=self.rules)
 
     def prepare(self, pieces: Iterator[Any], setup: DecodingSetup) -> Iterator[Any]:
@@ -214,7 +213,7 @@ class WhisperManners(SpeechDecoder):
         with compute_type(self.device, self.dtype):
             aligned = align_tokens(encoded, self.tokenizer, num_steps, prompts, texts)
         return [
-            time_words(split_words(self.tokenizer, tokens, language), firsts, probabilities)
+            time_words(self.tokenizer, tokens, language, firsts, probabilities)
             for tokens, (language, _), firsts, probabilities in zip(
                 texts, encoded.languages, *aligned, strict=True
             )

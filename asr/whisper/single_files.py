@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.features import compute_whisper_filters
+from asr.features.front_end import compute_whisper_filters
 from asr.system.pickles import check_tensors, read_pickled
 from asr.whisper.encoder_decoder import WhisperSystem
-from asr.whisper.loading import build_sizes, make_system, rename_weights
+from asr.whisper.weights import build_sizes, make_system, rename_weights
 from asr.whisper.whisper_tokenizer import END, Vocabulary, check_order, read_small
 
 MAGIC = b"lmgg"

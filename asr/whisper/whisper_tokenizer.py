@@ -18,7 +18,8 @@ from asr.data.text_lines import parse_json
 from asr.errors import UserError
 from asr.files import read_limited
 from asr.text.tokenizer import Units
-from asr.whisper.family import FIRST_MULTILINGUAL, Task, WhisperSizes, find_language, languages
+from asr.whisper.language_names import Task, find_language, languages
+from asr.whisper.sizes import FIRST_MULTILINGUAL, WhisperSizes
 
 Vocabulary = tuple[bytes, ...]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import codecs
 import itertools
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from asr.decoding.hypothesis import EncodedAudio
 from asr.decoding.timestamps import average, warp_batch
 from asr.models.decoders import WeightsOf
 from asr.transcripts.transcript import Word
-from asr.whisper.family import WhisperSizes
+from asr.whisper.sizes import WhisperSizes
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 # B utterances, H heads, P tokens of the prompt, N tokens and the end, T encoded steps, V vocabulary
@@ -128,58 +128,37 @@ def _focus(weights_HUT: Tensor) -> np.ndarray:
 # --- words ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class WordSpan:
-    """A word and its tokens; `timed`, without mere punctuation at its edges."""
+def time_words(
+    tokenizer: WhisperTokenizer,
+    tokens: Sequence[int],
+    language: str,
+    firsts: Sequence[int],
+    probabilities: Sequence[float],
+) -> list[Word]:
+    """Words with times, without those of punctuation at the edges, and the mean probability of their tokens.
 
-    text: str
-    tokens: slice
-    timed: slice
-
-
-def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int], language: str) -> list[WordSpan]:
-    """Split at spaces; without them each character is a word, with the punctuation at it."""
+    Split at spaces; without them each character is a word, with the punctuation behind it. `firsts` are the
+    first steps of the tokens, and of the end.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     pieces = [decoder.decode(tokenizer.vocabulary[token]) for token in tokens]
     ends = list(itertools.accumulate(map(len, pieces)))
     text = "".join(pieces) + decoder.decode(b"", final=True)
-    spans = []
+    last = len(tokens) - 1
+    words = []
     for found in re.finditer(r"\S\W*" if language in WITHOUT_SPACES else r"\S+", text):
-        first = _find_first(ends, found.start())
-        past = next((index for index, end in enumerate(ends) if end >= found.end()), len(ends) - 1) + 1
-        begin, stop = first, past
-        while begin < stop and _is_punctuation(pieces[begin]):
-            begin += 1
-        while stop > begin and _is_punctuation(pieces[stop - 1]):
-            stop -= 1
-        inner = (begin, stop) if begin < stop else (first, past)
-        spans.append(WordSpan(found[0].strip(), slice(first, past), slice(*inner)))
-    return spans
-
-
-def _find_first(ends: Sequence[int], place: int) -> int:
-    """The token with the first byte of a character; those before it are over where it begins."""
-    if place == 0:
-        return 0
-    index = next(index for index, end in enumerate(ends) if end >= place)
-    return index if ends[index] > place else min(index + 1, len(ends) - 1)
+        first = bisect.bisect_left(ends, found.start())
+        if 0 < found.start() == ends[first]:  # it begins behind this token, which ends another character
+            first = min(first + 1, last)
+        own = range(first, min(bisect.bisect_left(ends, found.end()), last) + 1)
+        timed = [place for place in own if not _is_punctuation(pieces[place])] or own
+        start, end = firsts[timed[0]] * SECONDS_PER_STEP, firsts[timed[-1] + 1] * SECONDS_PER_STEP
+        confidence = average(probabilities[own.start : own.stop])
+        words.append(Word(found[0].strip(), start, end, confidence))
+    return words
 
 
 def _is_punctuation(piece: str) -> bool:
     """Check for nothing but punctuation and spaces; a part of a character is neither."""
     stripped = piece.strip()
     return bool(stripped) and all(unicodedata.category(sign).startswith("P") for sign in stripped)
-
-
-def time_words(
-    spans: Sequence[WordSpan], firsts: Sequence[int], probabilities: Sequence[float]
-) -> list[Word]:
-    """Words with times and the geometric mean of their tokens' probabilities.
-
-    `firsts` are the first steps of the tokens, and of the end.
-    """
-    words = []
-    for span in spans:
-        start, end = (firsts[place] * SECONDS_PER_STEP for place in (span.timed.start, span.timed.stop))
-        words.append(Word(span.text, start, end, average(probabilities[span.tokens])))
-    return words

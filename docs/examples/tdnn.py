@@ -8,7 +8,8 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from asr.models import Dropout, Encoder, EncoderConfig, Subsampling, SubsamplingConfig, length_mask
+from asr.models.encoders import Encoder, EncoderConfig, Subsampling, SubsamplingConfig
+from asr.models.layers import Dropout, length_mask
 
 # B batch, T steps, F features, D model dimension
 

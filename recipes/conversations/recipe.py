@@ -18,7 +18,7 @@ import numpy as np
 from asr.audio import find_runs, measure_energies, read, write
 from asr.data import Utterance, read_manifest, write_manifest
 from asr.recipe import Recipe, add_noise, add_room, find_corpus, load_recipe
-from asr.speakers import Turn, format_rttm, format_seglst
+from asr.speakers.turns import Turn, format_rttm, format_seglst
 
 SAMPLE_RATE = 16_000
 CORPORA = ("an4", "fsdd", "speechocean762")

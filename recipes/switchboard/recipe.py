@@ -15,7 +15,7 @@ from asr.data import Utterance, open_lines, read_decoded, write_manifest
 from asr.data.manifest import shorten
 from asr.errors import UserError
 from asr.recipe import WITHOUT_TAGS, Recipe, check_counts, find_files, limit_repeats, share_systems, widen
-from asr.transcripts import read_stm
+from asr.transcripts.readers import read_stm
 
 NUM_CALLS = {"train": 2_438}
 NUM_DEV = 4_000  # of the training calls, by id, as in published results

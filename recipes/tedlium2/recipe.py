@@ -19,7 +19,7 @@ from asr.recipe import (
     share_systems,
     widen,
 )
-from asr.transcripts import read_stm
+from asr.transcripts.readers import read_stm
 
 URLS = (
     "https://www.openslr.org/resources/19/TEDLIUM_release2.tar.gz",

@@ -9,10 +9,11 @@ import pytest
 import soundfile
 from hypothesis import given, settings, strategies as st
 
-from asr.batches import Augmenter, hash_names
+from asr.batches.augment import Augmenter
+from asr.batches.order import hash_names
 from asr.data import Utterance, write_manifest
 from asr.errors import UserError
-from asr.system import AugmentConfig, NoiseConfig, SpecAugmentConfig
+from asr.system.run_config import AugmentConfig, NoiseConfig, SpecAugmentConfig
 
 RATE = 16_000
 EVERYTHING = AugmentConfig(

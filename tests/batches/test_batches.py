@@ -8,9 +8,11 @@ import os
 import pickle
 import signal
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,23 +20,17 @@ import soundfile
 import torch
 
 from asr.audio import reading as audio_files
-from asr.batches import (
-    Augmenter,
-    Batch,
-    BatchBuilder,
-    BatchLoader,
-    Inputs,
-    ProcessShare,
-    needed_frames,
-    translate_worker_errors,
-)
-from asr.batches.loader import UtteranceLoader
+from asr.batches.augment import Augmenter
+from asr.batches.builder import Batch, BatchBuilder, Inputs, needed_frames
+from asr.batches.loader import BatchLoader, UtteranceLoader, translate_worker_errors
+from asr.batches.order import ProcessShare
 from asr.data import Manifest, Utterance, write_manifest
 from asr.errors import UserError
-from asr.features import FeaturesConfig, FrontEnd, speech_spans
-from asr.system import AugmentConfig, BatchConfig, NoiseConfig, SpecAugmentConfig
-from asr.text import TextConfig, Tokenizer, TokenizerConfig
-from asr.train import halve_largest
+from asr.features.front_end import FeaturesConfig, FrontEnd, speech_spans
+from asr.system.run_config import AugmentConfig, BatchConfig, NoiseConfig, SpecAugmentConfig
+from asr.text.normalization import TextConfig
+from asr.text.tokenizer import Tokenizer, TokenizerConfig
+from asr.train.learner import halve_largest
 
 RATE = 16_000
 WORDS = ["ZERO", "ONE", "TWO", "THREE", "FOUR"]
@@ -127,6 +123,7 @@ def test_batch_holds_the_utterances_it_names(manifest: Manifest) -> None:
             assert not batch.features_BTF[row, length:].any()
             total += len(audio) / RATE
         assert batch.audio_seconds == pytest.approx(total)
+        assert batch.padded_size == len(batch) * int(batch.feature_lengths_B.max())
         seen += batch.ids
     assert sorted(seen) == [utterance.id for utterance in manifest]
 
@@ -228,6 +225,28 @@ def test_evaluation_has_each_utterance_once_and_unchanged(manifest: Manifest) ->
     for rank in ranks:
         longest = [int(batch.feature_lengths_B.max()) for batch in rank]
         assert longest == sorted(longest, reverse=True)
+
+
+def test_labels_are_those_of_the_time_in_the_file(manifest: Manifest) -> None:
+    """Played at half the speed in training, a moment comes twice as late; evaluation changes nothing."""
+    asked: list[np.ndarray] = []
+
+    def find(utterance: Utterance, times_T: np.ndarray) -> list[str]:
+        asked.append(times_T)
+        return ["ONE"] * len(times_T)
+
+    inputs = replace(
+        build_inputs(AugmentConfig(speed=(0.5,))),
+        tokenizer=Tokenizer.train(TokenizerConfig(type="labels"), WORDS),
+        labels=cast(Any, SimpleNamespace(at=find)),
+        step_times=lambda num_steps: 0.01 * np.arange(num_steps),
+    )
+    loader = build(manifest, inputs)
+    for batches, step in (loader.epoch_batches(0), 0.005), (loader.evaluation_batches(), 0.01):
+        asked.clear()
+        assert sum(map(len, batches)) == len(asked) == 40
+        for times_T in asked:
+            np.testing.assert_allclose(times_T, step * np.arange(len(times_T)))
 
 
 @pytest.mark.parametrize(

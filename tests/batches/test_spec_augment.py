@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from asr.batches import apply_spec_augment, warp_time
-from asr.features import speech_spans
-from asr.system import SpecAugmentConfig
+from asr.batches.augment import apply_spec_augment, warp_time
+from asr.features.front_end import speech_spans
+from asr.system.run_config import SpecAugmentConfig
 
 MASKS = SpecAugmentConfig(
     num_frequency_masks=2, frequency_mask_width=10, num_time_masks=2, time_mask_width=20

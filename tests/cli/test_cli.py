@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from asr import __version__
 from asr.cli import COMMANDS, GROUPS, main
-from asr.system import RunConfig
+from asr.system.run_config import RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFS = sorted((ROOT / "conf").rglob("*.yaml"))
@@ -189,7 +189,7 @@ def obvious(key: str) -> bool:
 def test_info_of_a_trained_model(
     tiny_run: Callable[..., RunConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from asr.train import train
+    from asr.train.loop import train
 
     train(tiny_run("train.steps=2"))
     assert main(["info", str(tmp_path / "run"), "--json"]) == 0

@@ -17,7 +17,8 @@ from test_cli_transcribe import Done, Run
 import asr
 from asr import cli
 from asr.cli.evaluation_job import Speech
-from asr.decoding import ChecksConfig, SpeechDecoder
+from asr.decoding.decode import SpeechDecoder
+from asr.decoding.hypothesis import ChecksConfig
 
 
 @pytest.fixture(scope="module")

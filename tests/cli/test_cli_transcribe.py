@@ -27,9 +27,12 @@ from system_examples import WORDS, save_talker
 from asr import cli
 from asr.audio import Recording
 from asr.cli.transcribe_command import Tally, TranscriptionJob
-from asr.scale import JOURNAL, STATE, output_folder
-from asr.transcription import Recognizer, transcribe as sequence
-from asr.transcripts import WRITERS, Segment, Transcript
+from asr.scale import output_folder
+from asr.scale.output_folder import JOURNAL, STATE
+from asr.transcription import transcribe as sequence
+from asr.transcription.transcribe import Recognizer
+from asr.transcripts.transcript import Segment, Transcript
+from asr.transcripts.writers import WRITERS
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
@@ -485,7 +488,7 @@ def test_addresses_and_shards_are_as_files(run: Run, audio: Path) -> None:
     import fsspec
 
     from asr.data import Manifest, Utterance, write_manifest
-    from asr.shards import PackSettings, pack
+    from asr.shards.packing import PackSettings, pack
 
     filesystem = fsspec.filesystem("memory")
     filesystem.store.clear()

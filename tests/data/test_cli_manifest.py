@@ -15,7 +15,7 @@ import soundfile
 
 from asr.cli import main
 from asr.data import Utterance, read_manifest, write_manifest
-from asr.text import Tokenizer, TokenizerConfig
+from asr.text.tokenizer import Tokenizer, TokenizerConfig
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -21,8 +21,9 @@ from asr.data import (
     write_manifest,
 )
 from asr.errors import UserError
-from asr.shards import PackSettings, ShardFolder, pack
-from asr.text import Tokenizer, TokenizerConfig
+from asr.shards.packing import PackSettings, pack
+from asr.shards.shards import ShardFolder
+from asr.text.tokenizer import Tokenizer, TokenizerConfig
 
 SAMPLE_RATE = 8000
 

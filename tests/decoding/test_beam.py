@@ -30,9 +30,10 @@ from model_examples import (
     mark_relatives,
 )
 
-from asr.decoding import DecodingConfig, Hypothesis, score_texts
-from asr.models import SpeechModel
-from asr.text import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, UNK_ID
+from asr.decoding.beam import score_texts
+from asr.decoding.hypothesis import DecodingConfig, Hypothesis
+from asr.models.speech_model import SpeechModel
+from asr.text.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, UNK_ID
 
 HYBRID = [name for name in WITH_DECODER if SYSTEMS[name].ctc_weight > 0]
 every_decoder = pytest.mark.parametrize("name", mark_relatives(WITH_DECODER))

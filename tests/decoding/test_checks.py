@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from asr.config import build_config
-from asr.decoding import (
+from asr.decoding.hypothesis import (
     ChecksConfig,
     CtcText,
     Evidence,
@@ -21,7 +21,7 @@ from asr.decoding import (
     is_agreed,
     is_speech,
 )
-from asr.transcription import EvaluationSettings, TranscriptionSettings
+from asr.transcription.arguments import EvaluationSettings, TranscriptionSettings
 
 CONFIG = ChecksConfig()
 TOKENS = tuple(range(10, 22))
@@ -50,12 +50,14 @@ def test_good_results_have_no_faults() -> None:
     assert find_faults(make_evidence(ctc=None), CONFIG) == []
     assert find_faults(make_evidence(attended_steps=(), log_probability=math.nan), CONFIG) == []
     assert find_faults(make_evidence(tokens=(), text="", ctc=by_ctc(())), CONFIG) == []
+    still = (*STEPS[:4], *[16.0] * 6, *STEPS[-2:], 50.0)
+    assert find_faults(make_evidence(attended_steps=still), CONFIG) == [], "six tokens may share a frame"
 
 
 LOOP = (10, 11, 12) * 5
 FAULTS = {
     "attention jumps back by 0.9 s": {"attended_steps": (*STEPS[:-1], STEPS[-2] - 22.0, 50.0)},
-    "attention stays at one frame": {"attended_steps": (*STEPS[:4], *[16.0] * 8, 50.0)},
+    "attention stays at one frame": {"attended_steps": (*STEPS[:4], *[16.0] * 7, 50.0)},
     "attention skips 1.6 s": {"attended_steps": (*STEPS[:1], *[46.0 + 0.5 * i for i in range(11)], 50.0)},
     "the same 5 times in a row": {"tokens": LOOP, "ctc": by_ctc(LOOP[:9], STEPS[:9])},
     "the text repeats itself": {"text": "thank you " * 20},

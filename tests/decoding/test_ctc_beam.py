@@ -11,9 +11,10 @@ from decoding_examples import collapse, decode_ctc_greedily
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from asr.decoding import DecodingConfig, drop_certain_blanks, search_prefixes
-from asr.models import mask_padding
-from asr.text import BLANK_ID, UNK_ID
+from asr.decoding.beam import drop_certain_blanks, search_prefixes
+from asr.decoding.hypothesis import DecodingConfig
+from asr.models.decoders import mask_padding
+from asr.text.tokenizer import BLANK_ID, UNK_ID
 
 TOKENS = [UNK_ID, UNK_ID + 1, UNK_ID + 2]  # and the blank
 VOCABULARY = UNK_ID + 3

@@ -10,8 +10,8 @@ import torch
 from decoding_examples import collapse, ctc_losses
 from hypothesis import given, strategies as st
 
-from asr.models import CTCPrefixes
-from asr.text import BLANK_ID
+from asr.models.decoders import CTCPrefixes
+from asr.text.tokenizer import BLANK_ID
 
 VOCABULARY = 4  # the blank and three tokens
 

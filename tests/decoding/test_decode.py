@@ -22,22 +22,12 @@ from decoding_examples import (
 from model_examples import mark_relatives
 
 from asr.audio import AudioSegment
-from asr.decoding import (
-    ChecksConfig,
-    DecodedBatch,
-    DecodedUtterance,
-    DecodingConfig,
-    DecodingSetup,
-    EncodedAudio,
-    FusionModel,
-    Hypothesis,
-    NBest,
-    SpeechDecoder,
-    decode,
-    plan_fallbacks,
-)
+from asr.decoding import decode
+from asr.decoding.decode import DecodedBatch, DecodedUtterance, DecodingSetup, SpeechDecoder, plan_fallbacks
+from asr.decoding.greedy import sample
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, EncodedAudio, FusionModel, Hypothesis, NBest
 from asr.errors import UserError
-from asr.text import BLANK_ID, EOS_ID
+from asr.text.tokenizer import BLANK_ID, EOS_ID
 
 HYBRID = "transformer-hybrid"
 METHODS: list[str] = ["ctc_greedy", "ctc_beam", "attention", "joint", "rescoring"]
@@ -70,6 +60,7 @@ def test_methods_fit_the_heads_of_the_model() -> None:
         (HYBRID, {"language_model_weight": 0.3}, False, "there is no language model"),
         (HYBRID, {}, True, "a language model was given"),
         (HYBRID, {"method": "ctc_greedy", "language_model_weight": 1.0}, True, "use ctc_beam"),
+        ("transformer-ctc", {"temperatures": (0.5,)}, False, "need a decoder that goes token by token"),
     ],
 )
 def test_what_cannot_be_decoded_so_is_refused(
@@ -317,3 +308,21 @@ def test_all_speeds_in_one_search_give_what_each_gives_by_itself() -> None:
     assert len(together.at_speeds) == 3
     for encoded, found in together.at_speeds.values():
         assert found == decoder.decode(encoded, setup)
+
+
+@pytest.mark.parametrize("name", ["transformer-attention", HYBRID])
+def test_models_trained_here_draw_texts_too(name: str) -> None:
+    """No special token is among them, and the likeliest come first; the rejected texts are all unlikely here."""
+    model = build_talker(name)
+    checks = ChecksConfig(max_compression=None, min_log_probability=-1e-9)
+    decoder = build_decoder_of(model, checks)
+    encoded = EncodedAudio(model, *random_encoded(model, [9, 12]))
+    config = DecodingConfig(method="attention", beam=2, temperatures=(0.5, 1.5), samples=3)
+    (drawn, *_) = sample(encoded, config, None, 1.5)
+    assert [one.mean for one in drawn] == sorted((one.mean for one in drawn), reverse=True) and len(
+        drawn
+    ) == 3
+    assert all(token > EOS_ID for one in drawn for token in one.tokens)
+    found = decoder.decode(encoded, DecodingSetup(config))
+    assert {one.method for one in found} <= {"attention", "sampling", ""}
+    assert [attempt.temperature for attempt in decoder.plan_attempts(config)] == [0.0, 0.5, 1.5]

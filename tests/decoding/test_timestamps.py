@@ -11,7 +11,7 @@ from hypothesis import example, given, strategies as st
 from model_examples import NUM_FEATURES, build_example, make_utterances
 from whisper_examples import VOCAB_SIZE, VOCABULARY
 
-from asr.decoding import (
+from asr.decoding.timestamps import (
     TokenTime,
     align_by_attention,
     align_by_ctc,
@@ -21,9 +21,9 @@ from asr.decoding import (
     time_words,
     warp,
 )
-from asr.features import FeaturesConfig, FrontEnd
-from asr.models import FrameTimes, make_frame_times
-from asr.text import BLANK_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, TokenizerConfig
+from asr.features.front_end import FeaturesConfig, FrontEnd
+from asr.models.encoders import FrameTimes, make_frame_times
+from asr.text.tokenizer import BLANK_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, TokenizerConfig
 from asr.whisper import WhisperTokenizer, name_tokens
 
 FIRST = len(SPECIAL_TOKENS)

@@ -15,11 +15,13 @@ from system_examples import save_talker
 
 from asr import cli
 from asr.audio import AudioSegment, SegmentationConfig
-from asr.decoding import ChecksConfig
-from asr.evaluation import END, attention_pictures, compute_spectrogram, draw, draw_recording, draw_segment
-from asr.models import FrameTimes
-from asr.system import load_system
-from asr.transcription import Model, Recognizer, Request
+from asr.decoding.hypothesis import ChecksConfig
+from asr.evaluation import attention_pictures
+from asr.evaluation.attention_pictures import END, compute_spectrogram, draw, draw_recording, draw_segment
+from asr.models.encoders import FrameTimes
+from asr.system.system import load_system
+from asr.transcription.model import Model
+from asr.transcription.transcribe import Recognizer, Request
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
 

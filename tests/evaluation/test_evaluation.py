@@ -17,9 +17,10 @@ from system_examples import WORDS, save_talker
 
 from asr.audio import reading as audio
 from asr.data import Utterance
-from asr.decoding import ChecksConfig, DecodingConfig, offered_methods
+from asr.decoding.decode import offered_methods
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
-from asr.evaluation import (
+from asr.evaluation.speech import (
     EvaluatedSplit,
     decode_utterances,
     make_normalizer,
@@ -29,10 +30,10 @@ from asr.evaluation import (
     write_texts,
 )
 from asr.recipe.splits import find_shared
-from asr.scoring import score_systems
-from asr.system import System, load_system
-from asr.transcription import Recognizer, Request
-from asr.transcripts import read_transcripts
+from asr.scoring.scored_files import score_systems
+from asr.system.system import System, load_system
+from asr.transcription.transcribe import Recognizer, Request
+from asr.transcripts.readers import read_transcripts
 
 CPU = torch.device("cpu")
 

@@ -15,13 +15,13 @@ from tone_examples import TONES_HZ
 
 from asr import cli
 from asr.data import Utterance, read_manifest, write_manifest
-from asr.evaluation import align_utterances
-from asr.models import make_frame_times
-from asr.research import read_spans
-from asr.system import System, load_system
-from asr.text import BLANK_ID
-from asr.train import train
-from asr.transcription import Recognizer
+from asr.evaluation.word_times import align_utterances
+from asr.models.encoders import make_frame_times
+from asr.research.labels import read_spans
+from asr.system.system import System, load_system
+from asr.text.tokenizer import BLANK_ID
+from asr.train.loop import train
+from asr.transcription.transcribe import Recognizer
 
 CPU = torch.device("cpu")
 FIELD = "extras.word_times"

@@ -17,8 +17,8 @@ from hypothesis import given, settings, strategies as st
 from asr.cli import main
 from asr.data import COLUMNS, SOURCES, Utterance, read_manifest
 from asr.errors import UserError
-from asr.formats import guess_source_kind, read_utterances
-from asr.transcripts import read_transcripts
+from asr.formats.foreign_manifests import guess_source_kind, read_utterances
+from asr.transcripts.readers import read_transcripts
 
 
 def write_silence(path: Path, seconds: float) -> str:

@@ -13,7 +13,7 @@ import soundfile
 
 from asr.data import Utterance
 from asr.errors import UserError
-from asr.formats import parse_pipe, read_kaldi
+from asr.formats.kaldi_folder import parse_pipe, read_kaldi
 
 SAMPLE_RATE = 8000
 

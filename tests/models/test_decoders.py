@@ -15,21 +15,19 @@ from model_examples import build_example, make_utterances
 from torch import nn
 
 from asr.config import build_config
-from asr.decoding import DecodingConfig
+from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
-from asr.models import (
+from asr.models.decoders import DecoderLayer, TransformerDecoder, TransformerDecoderConfig
+from asr.models.encoders import (
     ConformerEncoderConfig,
-    DecoderLayer,
     EncoderLayer,
-    SpeechModelConfig,
     SubsamplingConfig,
-    TransformerDecoder,
-    TransformerDecoderConfig,
     TransformerEncoderConfig,
     build_encoder,
-    length_mask,
 )
-from asr.system import RunConfig
+from asr.models.layers import length_mask
+from asr.models.speech_model import SpeechModelConfig
+from asr.system.run_config import RunConfig
 
 # B batch, T encoded steps, U tokens, D model dimension, V vocabulary
 

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.models import (
+from asr.models.encoders import (
     ENCODERS,
     Bidirectional,
     ConformerEncoderConfig,
@@ -24,8 +24,8 @@ from asr.models import (
     Subsampling,
     SubsamplingConfig,
     build_encoder,
-    length_mask,
 )
+from asr.models.layers import length_mask
 from asr.whisper import WhisperEncoderConfig, WhisperSizes
 
 # All but that of Whisper, whose sizes are those of its weights.

@@ -25,29 +25,29 @@ from test_ctc_prefix import VOCABULARY, brute_force_times, random_scores
 from torch import Tensor
 
 from asr.config import build_config
-from asr.decoding import DecodingConfig, EncodedAudio, align_by_attention, search_greedy
+from asr.decoding.decode import search_greedy
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio
+from asr.decoding.timestamps import align_by_attention
 from asr.errors import UserError
-from asr.models import (
+from asr.models.decoders import Decoder
+from asr.models.guided_attention import (
     MIN_DEVIATION,
     WINDOW_FLOOR,
     AttentionLossConfig,
     AttentionPriorConfig,
-    Decoder,
     GaussianWindow,
     GuidedAttention,
     GuidedAttentionConfig,
     GuidedBatch,
-    SpeechModel,
-    SpeechModelConfig,
-    Targets,
-    ctc_loss,
     ctc_token_times,
     ctc_window_bias,
     diagonal_times,
     guided_attention_loss,
     prior_bias,
 )
-from asr.system import RunConfig
+from asr.models.losses import Targets, ctc_loss
+from asr.models.speech_model import SpeechModel, SpeechModelConfig
+from asr.system.run_config import RunConfig
 
 # B batch, W texts of each, R rows of beams, N tokens and the end, T encoded steps, H heads, V vocabulary
 

@@ -12,7 +12,8 @@ from hypothesis import given, strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asr.models import (
+from asr.models import layers
+from asr.models.layers import (
     CrossAttention,
     KeyValueCache,
     Positions,
@@ -20,7 +21,6 @@ from asr.models import (
     attend,
     attention_weights,
     drop_out,
-    layers,
     length_mask,
 )
 

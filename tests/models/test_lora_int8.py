@@ -12,19 +12,10 @@ from model_examples import NUM_FEATURES, SYSTEMS, VOCAB_SIZE, make_utterances
 from torch import Tensor, nn
 
 from asr.errors import UserError
-from asr.models import (
-    Int8Linear,
-    LowRankLinear,
-    SpeechModel,
-    SpeechModelConfig,
-    build_model,
-    is_fast,
-    is_int8_exact,
-    is_low_rank,
-    merge_low_rank,
-    resolve_precision,
-    speech_model,
-)
+from asr.models import precision
+from asr.models.adapting import LowRankLinear, is_low_rank, merge_low_rank
+from asr.models.precision import Int8Linear, is_fast, is_int8_exact, resolve_precision
+from asr.models.speech_model import SpeechModel, SpeechModelConfig, build_model
 
 
 def build(name: str, **settings: object) -> SpeechModel:
@@ -119,7 +110,7 @@ needs_int8 = pytest.mark.skipif(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["many rows", "few rows", "avx2"])
 def test_sums_of_whole_numbers(dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.models.speech_model.OUTPUTS_PACKED", 16)  # 33 are in three parts
+    monkeypatch.setattr("asr.models.precision.OUTPUTS_PACKED", 16)  # 33 are in three parts
     if kind == "avx2":  # what newer processors compute as well
         if "fbgemm" not in torch.backends.quantized.supported_engines:
             pytest.skip("products for AVX2 are of FBGEMM")
@@ -183,11 +174,11 @@ def test_auto(
     instructions: tuple[str, ...], whisper: str, has_bf16: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(instructions, True))
-    monkeypatch.setattr(speech_model, "is_int8_exact", lambda: True)
+    monkeypatch.setattr(precision, "is_int8_exact", lambda: True)
     assert resolve_precision("auto", CPU, prefers_int8=True) == whisper
     assert resolve_precision("auto", CPU, prefers_int8=False) == "float32"
     assert is_fast("bf16", CPU) is has_bf16
-    monkeypatch.setattr(speech_model, "is_int8_exact", lambda: False)  # a build of PyTorch without them
+    monkeypatch.setattr(precision, "is_int8_exact", lambda: False)  # a build of PyTorch without them
     assert resolve_precision("auto", CPU, prefers_int8=True) == "float32"
 
 
@@ -205,17 +196,17 @@ def test_this_processor_has_names_as_in_the_table() -> None:
     capabilities = torch.cpu.get_capabilities()
     if capabilities["architecture"] != "x86_64":
         pytest.skip("the table is of x86")
-    required = {name for names in speech_model.FAST_INSTRUCTIONS.values() for name in names}
+    required = {name for names in precision.FAST_INSTRUCTIONS.values() for name in names}
     assert required <= capabilities.keys()
 
 
 def test_what_is_named_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speech_model, "is_int8_exact", lambda: False)
+    monkeypatch.setattr(precision, "is_int8_exact", lambda: False)
     for wanted in ("float32", "bf16", "fp16"):
         assert resolve_precision(wanted, CPU, prefers_int8=True) == wanted  # type: ignore[arg-type]
     with pytest.raises(UserError, match="int8 is not exact on this processor"):
         resolve_precision("int8", CPU, prefers_int8=True)
-    with pytest.raises(UserError, match="is for Whisper models"):
+    with pytest.raises(UserError, match="is for models that are made for it"):
         resolve_precision("int8_bf16", CPU, prefers_int8=False)
     with pytest.raises(UserError, match="it is for a CPU"):
         resolve_precision("int8", torch.device("cuda"), prefers_int8=True)
@@ -230,7 +221,7 @@ def test_kernels_of_many_shapes_take_little_memory() -> None:
 from pathlib import Path
 import torch
 from asr.cli import limit_threads
-from asr.models import Int8Linear
+from asr.models.precision import Int8Linear
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from asr.decoding import align_tokens
-from asr.models import IGNORED, cross_entropy, ctc_loss
-from asr.text import BLANK_ID
+from asr.decoding.timestamps import align_tokens
+from asr.models.losses import IGNORED, cross_entropy, ctc_loss
+from asr.text.tokenizer import BLANK_ID
 
 # B batch, T encoded steps, U tokens, V vocabulary
 

@@ -18,8 +18,10 @@ from model_examples import (
 )
 from torch import Tensor
 
-from asr.models import Decoder, SpeechModel, SpeechModelConfig, Targets
-from asr.text import EOS_ID
+from asr.models.decoders import Decoder
+from asr.models.losses import Targets
+from asr.models.speech_model import SpeechModel, SpeechModelConfig
+from asr.text.tokenizer import EOS_ID
 
 # B batch, T frames or encoded steps, U tokens, N rows of the decoder
 

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
 from asr.errors import UserError
-from asr.scoring import compare_scores, score
-from asr.scoring.nist import read_as_sclite, sclite
+from asr.scoring.counting import score
+from asr.scoring.nist import sclite
+from asr.scoring.nist.sclite import read_as_sclite
 from asr.scoring.options import Align
+from asr.scoring.significance import compare_scores
 
 needs_sclite = pytest.mark.skipif(
     shutil.which("sctk") is None, reason="sclite is missing; apt-get install sctk"

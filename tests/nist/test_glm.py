@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings, strategies as st
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.scoring.nist import Rule, parse_rule, read_mapping
+from asr.scoring.nist.glm import Rule, parse_rule, read_mapping
 
 TOOLS = Path("/usr/lib/sctk/bin")
 needs_csrfilt = pytest.mark.skipif(

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from asr.scoring import align, compare_scores, score
+from asr.scoring.alignments import align
+from asr.scoring.counting import score
+from asr.scoring.significance import compare_scores
 
 pytestmark = pytest.mark.skipif(
     shutil.which("sctk") is None, reason="sclite is missing; apt-get install sctk to compare with it"

@@ -20,7 +20,8 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from asr.audio import reading as audio
-from asr.decoding import ChecksConfig, DecodingConfig, DecodingSetup, EncodedAudio
+from asr.decoding.decode import DecodingSetup
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, EncodedAudio
 from asr.whisper import (
     Whisper,
     WhisperDecodingConfig,
@@ -33,7 +34,6 @@ from asr.whisper import (
     name_sizes,
     read_huggingface_vocabulary,
     split_weights,
-    split_words,
     time_words,
 )
 from asr.whisper.single_files import KINDS, dequantize, read_ranks
@@ -335,7 +335,7 @@ def test_times_of_words(their_whisper: Any, name: str) -> None:
             expected: dict[str, list[tuple[float, float]]] = {}
             for word in found:
                 expected.setdefault(word.word.strip(), []).append((word.start, word.end))
-            for word in time_words(split_words(ours.tokenizer, ids, "en"), firsts[row], probabilities[row]):
+            for word in time_words(ours.tokenizer, ids, "en", firsts[row], probabilities[row]):
                 if expected.get(word.text):  # they cut words in two at hyphens
                     start, end = expected[word.text].pop(0)
                     differences.append(max(abs(word.start - start), abs(word.end - end)))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asr.cli import main
-from asr.text import Tokenizer, TokenizerConfig, read_dictionary
+from asr.text.tokenizer import Tokenizer, TokenizerConfig, read_dictionary
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = str(ROOT / "docs/examples/commands/conf/lstm.yaml")  # texts in lower case

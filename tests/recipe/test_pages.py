@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from asr.recipe.scores import read_table, score_texts
-from asr.scoring import Score, score_systems
+from asr.scoring.result import Score
+from asr.scoring.scored_files import score_systems
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 

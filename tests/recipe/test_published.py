@@ -15,7 +15,7 @@ import pytest
 from asr.recipe import round_figures
 from asr.recipe.report import TABLE
 from asr.recipe.scores import Texts, describe_score, pool, read_table, score_runs, setup_name, write_table
-from asr.scoring import percent
+from asr.scoring.result import percent
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 PUBLISHED = sorted(RECIPES.rglob("results.json"))

@@ -12,7 +12,8 @@ import torch
 from recipe_examples import make_experiment, write_conf, write_tones_recipe
 
 from asr.data import read_manifest
-from asr.decoding import METHODS, ChecksConfig, DecodingConfig
+from asr.decoding.decode import METHODS
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.families import find_model
 from asr.recipe import run_recipe
 from asr.recipe.evaluation import WEIGHTS, Decoded, build_resources, choose_requests, decode
@@ -20,9 +21,9 @@ from asr.recipe.experiment import build_runs
 from asr.recipe.report import TABLE
 from asr.recipe.scores import read_table
 from asr.recipe.steps import read_record
-from asr.system import load_system
-from asr.train import read_training_texts
-from asr.transcription import Recognizer, Request
+from asr.system.system import load_system
+from asr.train.training_data import read_training_texts
+from asr.transcription.transcribe import Recognizer, Request
 
 LANGUAGE_MODEL = """
 output_dir: runs/tones/talk

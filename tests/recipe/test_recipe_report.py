@@ -18,7 +18,7 @@ from asr.errors import UserError
 from asr.recipe import run_recipe
 from asr.recipe.report import SMOKE_WARNING, TABLE, tabulate_comparisons
 from asr.recipe.scores import read_table, score_runs, write_table
-from asr.scoring import count_word_errors
+from asr.scoring.counting import count_word_errors
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from asr.errors import UserError
 from asr.recipe import Experiment, find_recipes, load_recipe, run_recipe
 from asr.recipe.experiment import build_runs, find_runs
 from asr.recipe.splits import cut_manifests
-from asr.system import RunConfig
+from asr.system.run_config import RunConfig
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from asr.recipe import Experiment, run_recipe
 from asr.recipe.steps import read_record
-from asr.train import Learner
+from asr.train.learner import Learner
 
 START = "start_from: runs/tones/transformer\n"
 

@@ -20,7 +20,7 @@ from asr.errors import UserError
 from asr.recipe import Experiment, Recipe, find_recipes, load_recipe, run_recipe
 from asr.recipe.corpora import compute_fingerprint
 from asr.recipe.experiment import build_runs, load_conf
-from asr.speakers import read_rttm, read_seglst
+from asr.speakers.turns import read_rttm, read_seglst
 
 SPLITS = ("train", "dev", "test")
 

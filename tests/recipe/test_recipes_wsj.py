@@ -26,7 +26,7 @@ from asr.errors import UserError
 from asr.families import find_model
 from asr.recipe import Experiment, normalize_prompt, run_recipe
 from asr.recipe.experiment import build_runs
-from asr.system import load_state
+from asr.system.system import load_state
 
 EXAMPLES = [  # as Kaldi's normalize_transcript.pl writes them
     (

@@ -13,8 +13,9 @@ from asr.audio.segmentation import make_recording
 from asr.cli import main
 from asr.errors import UserError
 from asr.recipe import synthesize
-from asr.system import find_resources, load_any_system
-from asr.transcription import Request, load_recognizer
+from asr.system.decoding_resources import find_resources
+from asr.system.system import load_any_system
+from asr.transcription.transcribe import Request, load_recognizer
 
 RECIPES_DIR = Path(__file__).resolve().parents[2] / "recipes"
 MAX_BYTES = 12_000_000

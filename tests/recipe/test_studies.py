@@ -19,7 +19,7 @@ from asr.recipe.experiment import load_conf
 from asr.recipe.report import TABLE
 from asr.recipe.scores import read_table, score_runs
 from asr.recipe.studies import build_folds, load_variants
-from asr.system import RunConfig
+from asr.system.run_config import RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "recipes").glob("*/studies.yaml"))

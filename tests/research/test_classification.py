@@ -15,10 +15,12 @@ from label_examples import KINDS, RATE, SPEAKERS, build_run, write_labeled_tones
 from asr import cli
 from asr.audio import reading as audio
 from asr.data import Utterance, read_manifest, write_manifest
-from asr.models import make_frame_times
-from asr.research import FIRST_LABEL_ID, SILENCE, Classification, LabelModel, ReadSplit
-from asr.system import System, load_any_system
-from asr.train import train
+from asr.models.encoders import make_frame_times
+from asr.research.classification import Classification, ReadSplit
+from asr.research.classifiers import FIRST_LABEL_ID, LabelModel
+from asr.research.labels import SILENCE
+from asr.system.system import System, load_any_system
+from asr.train.loop import train
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 CPU = torch.device("cpu")

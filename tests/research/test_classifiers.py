@@ -16,15 +16,20 @@ from label_examples import KINDS, SPEAKERS, build_run, write_labeled_tones
 from model_examples import NUM_FEATURES, SYSTEMS, VOCAB_SIZE, Utterances, make_utterances, mark_relatives
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
-from asr.batches import Batch
+from asr.batches.builder import Batch
 from asr.data import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
 from asr.families import find_checkpoints
-from asr.models import build_model
-from asr.research import FIRST_LABEL_ID, SILENCE, FrameLabelsConfig, LabelModel, RecordingLabelConfig
-from asr.system import RunConfig, load_any_system
-from asr.text import PAD_ID, SPECIAL_TOKENS, UNK_ID
-from asr.train import Process, TrainingData, prepare_system, train
+from asr.models.speech_model import build_model
+from asr.research.classifiers import FIRST_LABEL_ID, FrameLabelsConfig, LabelModel, RecordingLabelConfig
+from asr.research.labels import SILENCE
+from asr.system.run_config import RunConfig
+from asr.system.system import load_any_system
+from asr.text.tokenizer import PAD_ID, SPECIAL_TOKENS, UNK_ID
+from asr.train.distributed import Process
+from asr.train.loop import train
+from asr.train.preparation import prepare_system
+from asr.train.training_data import TrainingData
 
 # B batch, T frames or encoded steps, N labels of an utterance, L all labels, D dimension
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from test_recurrent_decoder import run_lstmn
 from torch import Tensor
 
-from asr.research import (
+from asr.research.intra_attention import (
     IntraAttention,
     IntraAttentionCell,
     IntraAttentionEncoder,

@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from asr.research import LabelScore, format_label_table, score_labels
+from asr.research.classification import LabelScore, format_label_table, score_labels
 
 pairs = st.lists(
     st.lists(st.tuples(*[st.sampled_from("abcd")] * 2), min_size=1, max_size=8), min_size=1, max_size=8

@@ -10,8 +10,9 @@ from hypothesis import given, strategies as st
 
 from asr.data import Utterance
 from asr.errors import UserError
-from asr.research import SILENCE, FrameLabels, RecordingLabels, encode_labels, read_spans
-from asr.text import SPECIAL_TOKENS, UNK_ID, TextConfig, Tokenizer, TokenizerConfig
+from asr.research.labels import SILENCE, FrameLabels, RecordingLabels, encode_labels, read_spans
+from asr.text.normalization import TextConfig
+from asr.text.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer, TokenizerConfig
 
 NO_TIMES = np.empty(0)
 

@@ -10,8 +10,8 @@ from label_examples import RUN, write_labeled_tones
 
 from asr import cli
 from asr.data import read_manifest, write_manifest
-from asr.system import RunConfig
-from asr.train import train
+from asr.system.run_config import RunConfig
+from asr.train.loop import train
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 from model_examples import VOCAB_SIZE, build_example
 
-from asr.models import WINDOW_FLOOR, SpeechModel
-from asr.research import PositionTrackingDecoder
-from asr.text import SOS_ID
+from asr.models.guided_attention import WINDOW_FLOOR
+from asr.models.speech_model import SpeechModel
+from asr.research.monotonic_window import PositionTrackingDecoder
+from asr.text.tokenizer import SOS_ID
 
 # B utterances, R rows of beams, U tokens, T encoded steps
 

@@ -9,13 +9,15 @@ import pytest
 import torch
 from model_examples import NUM_FEATURES, SYSTEMS, VOCAB_SIZE, Utterances, make_utterances
 
-from asr.batches import Inputs, encode_text, needed_frames
+from asr.batches.builder import Inputs, encode_text, needed_frames
 from asr.data import Utterance
 from asr.errors import UserError
-from asr.features import FeaturesConfig, FrontEnd
-from asr.models import build_model, ctc_loss
-from asr.research import MultiSpeakerConfig, MultiSpeakerModel
-from asr.text import EOS_ID, TextConfig, Tokenizer, TokenizerConfig
+from asr.features.front_end import FeaturesConfig, FrontEnd
+from asr.models.losses import ctc_loss
+from asr.models.speech_model import build_model
+from asr.research.multi_speaker import MultiSpeakerConfig, MultiSpeakerModel
+from asr.text.normalization import TextConfig
+from asr.text.tokenizer import EOS_ID, Tokenizer, TokenizerConfig
 
 FEATURE_LENGTHS = [83, 61, 40]
 

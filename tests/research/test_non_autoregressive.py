@@ -12,8 +12,11 @@ from hypothesis import given, strategies as st
 from model_examples import NUM_FEATURES, SYSTEMS, VOCAB_SIZE, build_example, every_non_autoregressive
 from torch import Tensor
 
-from asr.models import SpeechModel, SpeechModelConfig, Targets, TeacherForcing, build_model
-from asr.research import LengthDecoder, LengthPredictor, MaskDecoder, draw_gaps, non_autoregressive as module
+from asr.models.decoders import TeacherForcing
+from asr.models.losses import Targets
+from asr.models.speech_model import SpeechModel, SpeechModelConfig, build_model
+from asr.research import non_autoregressive as module
+from asr.research.non_autoregressive import LengthDecoder, LengthPredictor, MaskDecoder, draw_gaps
 
 # B utterances, T encoded steps, U tokens or queries, N tokens and the end, V vocabulary
 

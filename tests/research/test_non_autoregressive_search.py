@@ -20,18 +20,13 @@ from hypothesis import given, strategies as st
 from model_examples import NUM_SPECIAL, PARALLEL, VOCAB_SIZE, every_non_autoregressive
 from torch import Tensor
 
-from asr.decoding import (
-    DecodingConfig,
-    Hypothesis,
-    find_best_paths,
-    offered_methods,
-    plan_fallbacks,
-    resolve_method,
-)
+from asr.decoding.decode import offered_methods, plan_fallbacks, resolve_method
+from asr.decoding.hypothesis import DecodingConfig, Hypothesis, find_best_paths
 from asr.errors import UserError
-from asr.models import SpeechModel
-from asr.research import LengthDecoder, MaskDecoder, non_autoregressive_search
-from asr.text import BLANK_ID, UNK_ID
+from asr.models.speech_model import SpeechModel
+from asr.research import non_autoregressive_search
+from asr.research.non_autoregressive import LengthDecoder, MaskDecoder
+from asr.text.tokenizer import BLANK_ID, UNK_ID
 
 # T encoded steps, D dimension, U tokens or queries, V vocabulary
 

@@ -11,7 +11,8 @@ import torch
 from model_examples import NUM_SPECIAL, VOCAB_SIZE
 from torch import nn
 
-from asr.models import Decoder, SpeechModelConfig, build_decoder
+from asr.models.decoders import Decoder, build_decoder
+from asr.models.speech_model import SpeechModelConfig
 from asr.research import recurrent_decoder
 
 # B utterances, R rows, T encoded steps, E their dimension, U tokens, V vocabulary

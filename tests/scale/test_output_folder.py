@@ -15,7 +15,7 @@ import pytest
 
 from asr.audio import AudioSegment, Recording
 from asr.errors import UserError
-from asr.scale import JOURNAL, STATE, OutputFolder
+from asr.scale.output_folder import JOURNAL, STATE, OutputFolder
 
 MADE_BY = {"model": "m", "beam": 5}
 CONTENTS = {"txt": "hello\n", "srt": "1\n", "vtt": "WEBVTT\n"}

@@ -19,7 +19,7 @@ from system_examples import save_talker
 
 from asr import cli
 from asr.files import LOCK
-from asr.scale import JOURNAL, STATE
+from asr.scale.output_folder import JOURNAL, STATE
 
 BELIEVE = ["--set=checks=off"]
 

@@ -14,7 +14,8 @@ from hypothesis import given, strategies as st
 from ray_examples import Killed, StandIn
 
 from asr.errors import UserError
-from asr.scale import PoolOptions, RayPool, ray_pool
+from asr.scale import ray_pool
+from asr.scale.ray_pool import PoolOptions, RayPool
 
 Row = dict[str, Any]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from asr.errors import UserError
-from asr.scoring import KINDS, align, count_operations, find_edits, split_units
+from asr.scoring.alignments import KINDS, align, count_operations, find_edits, split_units
 from asr.scoring.nist import sclite
 
 few_words = st.lists(st.sampled_from(["a", "b", "cc", "ü"]), max_size=9)

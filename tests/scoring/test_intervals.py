@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy
 
-from asr.scoring import find_rate_interval, find_ratio_interval, number_groups, resample, sum_groups
+from asr.scoring.intervals import find_rate_interval, find_ratio_interval, number_groups, resample, sum_groups
 
 
 def simulate(

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.scoring import Report, ScoredFile, build_page, score, write_report
-from asr.transcripts import Entry, TranscriptFile
+from asr.scoring.counting import score
+from asr.scoring.page import Report, build_page, write_report
+from asr.scoring.scored_files import ScoredFile
+from asr.transcripts.readers import Entry, TranscriptFile
 
 NASTY = '</script><script>alert(1)</script> & <b>"it\'s" -->'
 

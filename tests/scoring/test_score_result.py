@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from asr.errors import UserError
-from asr.scoring import Counts, Operation, Score, align_lines, format_table, score
-from asr.transcripts import measure_width
+from asr.scoring.alignments import Operation
+from asr.scoring.counting import score
+from asr.scoring.result import Counts, Score, align_lines, format_table
+from asr.transcripts.subtitles import measure_width
 
 REFERENCES = {"a-1": "the cat sat on the mat", "a-2": "hello world", "b-1": "one two three", "b-2": "yes"}
 HYPOTHESES = {"a-1": "the cat sat on mat", "b-1": "one too three four", "b-2": "yes"}

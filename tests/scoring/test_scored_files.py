@@ -17,7 +17,8 @@ from hypothesis import given, strategies as st
 import asr
 from asr.cli import main
 from asr.errors import UserError
-from asr.scoring import compare_scores, match_transcripts, score_systems
+from asr.scoring.scored_files import match_transcripts, score_systems
+from asr.scoring.significance import compare_scores
 from asr.transcripts.readers import Entry, TranscriptFile
 
 

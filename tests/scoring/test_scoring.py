@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from asr.errors import UserError
-from asr.scoring import Counts, count_character_errors, count_word_errors, score
+from asr.scoring.counting import count_character_errors, count_word_errors, score
+from asr.scoring.result import Counts
 
 words = st.sampled_from(["a", "b", "cat", "dog", "naïve", "e\u0301", "שלום", "猫"])
 references = st.lists(words, min_size=1, max_size=8).map(" ".join)

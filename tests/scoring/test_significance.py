@@ -11,16 +11,15 @@ import scipy
 from hypothesis import given, strategies as st
 
 from asr.errors import UserError
-from asr.scoring import (
-    Interval,
-    Score,
-    align,
+from asr.scoring.alignments import align, find_edits
+from asr.scoring.counting import score
+from asr.scoring.intervals import Interval
+from asr.scoring.result import Score
+from asr.scoring.significance import (
     compare_scores,
     compute_matched_pairs,
     compute_sign_flip_p,
     count_segment_errors,
-    find_edits,
-    score,
 )
 
 few_words = st.lists(st.sampled_from("ab"), max_size=8)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from asr.errors import UserError
-from asr.scoring import describe_reference, find_ids, match_transcripts
-from asr.transcripts import Entry, TranscriptFile, read_transcripts
+from asr.scoring.scored_files import describe_reference, find_ids, match_transcripts
+from asr.transcripts.readers import Entry, TranscriptFile, read_transcripts
 
 
 def match(folder: Path, reference: str, hypothesis: str) -> tuple[dict[str, Entry], list[str]]:

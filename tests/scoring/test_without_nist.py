@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from asr.errors import UserError
-from asr.scoring import score
+from asr.scoring.counting import score
 
 
 def test_scoring_without_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:

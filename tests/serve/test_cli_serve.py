@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from asr.config import build_config
-from asr.serve import ServeConfig
 from asr.serve.serve_command import DRAIN_SECONDS, add_arguments, load_models
+from asr.serve.service import ServeConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

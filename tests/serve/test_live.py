@@ -22,17 +22,17 @@ from hypothesis import given, settings, strategies as st
 
 from asr.audio import AudioSegment, SegmentationConfig, measure_energies, read, resample
 from asr.errors import UserError
-from asr.serve import (
+from asr.serve import live
+from asr.serve.live import (
     CLEAR_LINE,
     LiveText,
     LiveTranscriber,
     PipeReader,
-    live,
     read_live,
     transcribe_live,
     write_live,
 )
-from asr.transcripts import Segment, Word, make_segment
+from asr.transcripts.transcript import Segment, Word, make_segment
 
 LIVE_RATE = 8_000
 

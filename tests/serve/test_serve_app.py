@@ -13,7 +13,7 @@ from serve_examples import RATE, SURE, encode, speak
 from starlette.testclient import TestClient
 
 from asr.speakers import speaker_models
-from asr.transcription import Model
+from asr.transcription.model import Model
 
 URL = "/v1/audio/transcriptions"
 AUDIO = speak(8.0)

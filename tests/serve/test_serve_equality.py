@@ -16,9 +16,10 @@ from serve_examples import at_a_port, load_tiny, make_body
 
 from asr import cli
 from asr.recipe.speech_synthesis import synthesize
-from asr.serve import Scheduler, ServeConfig
 from asr.serve.app import build_app
-from asr.transcription import Model
+from asr.serve.scheduler import Scheduler
+from asr.serve.service import ServeConfig
+from asr.transcription.model import Model
 from asr.transcription.transcribe import load_recognizer
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,9 +18,8 @@ from serve_examples import RATE, at_a_port, connect, encode, make_app, make_body
 from starlette.testclient import TestClient
 from test_audio_decoders import PLAYLISTS
 
-from asr.serve import Session
 from asr.serve.api import ServerVad
-from asr.serve.realtime import AudioFormat, InputOptions, SessionOptions, SessionTranscription
+from asr.serve.realtime import AudioFormat, InputOptions, Session, SessionOptions, SessionTranscription
 from asr.serve.scheduler import Client, WithdrawnError
 
 URL = "/v1/audio/transcriptions"

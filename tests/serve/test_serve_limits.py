@@ -40,8 +40,8 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from asr.errors import UserError
-from asr.serve import Keys
 from asr.serve.app import DrainingServer
+from asr.serve.service import Keys
 from asr.speakers import speaker_models
 
 URL = "/v1/audio/transcriptions"

@@ -18,9 +18,10 @@ from serve_examples import RATE, SURE, at_a_port, encode, load_tiny, make_app, s
 from speaker_examples import MODELS, make_audio
 
 from asr.audio.segmentation import make_recording
-from asr.serve import Keys
-from asr.speakers import Diarizer, speaker_models
-from asr.transcription import Model
+from asr.serve.service import Keys
+from asr.speakers import speaker_models
+from asr.speakers.diarize import Diarizer
+from asr.transcription.model import Model
 from asr.transcripts.writers import format_transcript
 
 openai = lazy_loader.load("openai")  # its import takes a second, in each process that collects tests

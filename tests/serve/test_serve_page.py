@@ -15,9 +15,9 @@ import pytest
 from serve_examples import RATE, SURE, at_a_port, encode, make_app, speak
 from speaker_examples import MODELS, make_audio
 
-from asr.serve import Keys
+from asr.serve.service import Keys
 from asr.speakers import speaker_models
-from asr.transcription import Model
+from asr.transcription.model import Model
 
 pytest.importorskip("playwright")
 from playwright.sync_api import Page, expect, sync_playwright

@@ -23,7 +23,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from asr.audio import resample
 from asr.errors import UserError
-from asr.serve import Keys, Session
+from asr.serve.realtime import Session
+from asr.serve.service import Keys
 
 URL = "/v1/realtime?intent=transcription"
 KIND = "conversation.item.input_audio_transcription"

@@ -11,10 +11,10 @@ import pytest
 from serve_examples import wait_until
 
 from asr.audio import AudioSegment
-from asr.serve import Client, Scheduler, WithdrawnError, scheduler as scheduler_module
-from asr.serve.scheduler import GoneError
-from asr.transcription import Request
-from asr.transcripts import Segment, make_segment
+from asr.serve import scheduler as scheduler_module
+from asr.serve.scheduler import Client, GoneError, Scheduler, WithdrawnError
+from asr.transcription.transcribe import Request
+from asr.transcripts.transcript import Segment, make_segment
 
 RATE = 100
 

@@ -18,7 +18,9 @@ from asr.audio import reading as audio_files
 from asr.cli import main
 from asr.data import Manifest, Utterance, read_audio, read_data, write_manifest
 from asr.errors import UserError
-from asr.shards import PackSettings, ShardFolder, deal, make_key, pack, packing
+from asr.shards import packing
+from asr.shards.packing import PackSettings, deal, make_key, pack
+from asr.shards.shards import ShardFolder
 
 
 def hash_all(folder: Path) -> dict[str, str]:

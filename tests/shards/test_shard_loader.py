@@ -11,10 +11,12 @@ import pytest
 from shard_examples import LIMITS, load_shards, pack_noise, write_noise
 from test_batches import CONFIG, assert_equal, build_inputs
 
-from asr.batches import BatchLoader, ProcessShare, order_shards
+from asr.batches.loader import BatchLoader
+from asr.batches.order import ProcessShare, order_shards
 from asr.data import Manifest, read_data, write_manifest
 from asr.errors import UserError
-from asr.shards import ShardFolder, ShardLoader, WindowStart
+from asr.shards.shard_loader import ShardLoader, WindowStart
+from asr.shards.shards import ShardFolder
 
 
 @pytest.fixture(scope="module")

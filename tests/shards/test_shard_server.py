@@ -12,7 +12,7 @@ from test_batches import assert_equal
 
 from asr.data import read_data, storage
 from asr.errors import UserError
-from asr.shards import ShardFolder
+from asr.shards.shards import ShardFolder
 
 pytestmark = pytest.mark.slow
 TOOLS = Path(__file__).resolve().parents[2] / "tools"

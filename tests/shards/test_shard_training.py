@@ -12,11 +12,12 @@ from training_examples import assert_equal_bits, read_log, run_until_killed
 
 from asr.data import Manifest, read_data, write_manifest
 from asr.errors import UserError
-from asr.evaluation import read_references
+from asr.evaluation.speech import read_references
 from asr.families import find_checkpoints
-from asr.shards import PackSettings, pack
-from asr.system import RunConfig, load_state
-from asr.train import train
+from asr.shards.packing import PackSettings, pack
+from asr.system.run_config import RunConfig
+from asr.system.system import load_state
+from asr.train.loop import train
 
 TinyRun = Callable[..., RunConfig]
 
@@ -43,10 +44,14 @@ def test_manifests_and_shards_do_not_mix(tiny_run: TinyRun, shards: Path) -> Non
         train(tiny_run(f"data.train=[{shards}/train, {shards}/train.jsonl]"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("killed_at", [4, 11])
+@pytest.mark.parametrize(("killed_at", "window"), [pytest.param(4, 0, marks=pytest.mark.slow), (11, 2)])
 def test_resuming_in_mid_epoch_is_exact(
-    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: Path, killed_at: int
+    tiny_run: TinyRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shards: Path,
+    killed_at: int,
+    window: int,
 ) -> None:
     set_window(monkeypatch, 2)
     settings = on(shards, "train.steps=14")
@@ -54,6 +59,7 @@ def test_resuming_in_mid_epoch_is_exact(
     run_until_killed(monkeypatch, killed_at, lambda: train(tiny_run(*settings)))
     state = load_state(find_checkpoints(tmp_path / "run")[-1])
     assert state["step"] == killed_at // 3 * 3 and state["batches_done"] > 0
+    assert state["window"][0] == window, "from which on the resume reads"
     assert_equal_bits(whole, train(tiny_run(*settings)))
     logs = [read_log(tmp_path / name, "train") for name in ("whole", "run")]
     assert [line["step"] for line in logs[0]] == [line["step"] for line in logs[1]]

@@ -16,7 +16,8 @@ from shard_examples import RATE, pack_noise
 from asr.audio import reading as audio_files
 from asr.data import Manifest, fetch, is_shards, read_audio, read_data
 from asr.errors import UserError
-from asr.shards import ShardFolder, ShardWindow
+from asr.shards.shard_loader import ShardWindow
+from asr.shards.shards import ShardFolder
 
 
 @pytest.fixture

@@ -19,11 +19,12 @@ from asr.audio.reading import resample
 from asr.audio.segmentation import Recording
 from asr.cli import main
 from asr.recipe.speech_synthesis import synthesize
-from asr.speakers import diarize, read_rttm, score_turns
+from asr.speakers import diarize
 from asr.speakers.activity import SAMPLE_RATE
 from asr.speakers.diarize import Diarizer
 from asr.speakers.speaker_models import find_speaker_models, load_speaker_models
-from asr.speakers.turns import Turn
+from asr.speakers.turn_scores import score_turns
+from asr.speakers.turns import Turn, read_rttm
 
 
 def find(spans: Spans, seconds: float, **options: Any) -> list[Turn]:
@@ -118,6 +119,17 @@ def test_short_gaps_are_closed_and_short_turns_dropped() -> None:
     spans = [(start, end) for start, end, _ in diarize.build_turns(evidence, np.zeros(1, int), 0.0)]
     frames = (np.array(spans) * SAMPLE_RATE - diarize.EDGE) / diarize.FRAME_SAMPLES
     assert frames.round(6).tolist() == [[10, 60], [75, 90], [160, 166]]
+
+
+def test_speech_is_cut_into_pieces_of_about_two_seconds() -> None:
+    """Of 118 frames; what another speaker talks over is left out of what is embedded."""
+    active_TL = np.zeros((900, 2), bool)
+    active_TL[10:50, 0] = active_TL[200:790, 0] = active_TL[230:260, 1] = True
+    pieces = list(diarize.find_pieces(active_TL))
+    edges = [(0, 10, 50), *((0, start, start + 118) for start in range(200, 790, 118)), (1, 230, 260)]
+    assert [piece[:3] for piece in pieces] == edges
+    assert pieces[1][3].tolist() == [*range(200, 230), *range(260, 318)]
+    assert pieces[-1][3].tolist() == [*range(230, 260)], "all of it, as there is no time alone"
 
 
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

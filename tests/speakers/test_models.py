@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
@@ -65,6 +66,22 @@ def test_activities(models: SpeakerModels) -> None:
     early_S = torch.nn.functional.pad(audio_BS[0, :16_000], (4000, 4000))
     early, late = (models.segmentation.sincnet(own[None, None]) for own in (early_S, early_S.roll(2700)))
     torch.testing.assert_close(late[..., 10:], early[..., :-10])  # a frame is 270 samples
+
+
+def test_filters_pass_their_bands() -> None:
+    """Each is the mean of the cosines, or the sines, of all frequencies of its band, under a window."""
+    filters = PyanNet().sincnet.conv1d[0]["filterbank"]
+    audio_S = make_noise(0.02)[0]  # 320 samples: the first outputs are of 0 to 250, and of 10 to 260
+    with torch.inference_mode():
+        found_CT = filters(audio_S[None, None])[0].numpy()
+    times_S = np.arange(-125, 126) / 16_000
+    for band in (0, 17, 39):
+        low = 50 + 200 * band
+        hz_F = low + (min(low + 150, 8000) - low) * (np.arange(2000)[:, None] + 0.5) / 2000
+        for row, wave in ((band, np.cos), (40 + band, np.sin)):
+            taps_S = np.hamming(251) * wave(2 * np.pi * hz_F * times_S).mean(axis=0)
+            expected = [abs(taps_S @ audio_S[start : start + 251].numpy()) for start in (0, 10)]
+            np.testing.assert_allclose(found_CT[row, :2], expected, rtol=0, atol=1e-5)
 
 
 def test_a_written_folder_is_read(

@@ -10,8 +10,10 @@ import pytest
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.scoring import score_systems
-from asr.speakers import Turn, compare_turns, format_rttm, format_seglst, meeting_scores, score_turns
+from asr.scoring.scored_files import score_systems
+from asr.speakers import meeting_scores
+from asr.speakers.turn_scores import compare_turns, score_turns
+from asr.speakers.turns import Turn, format_rttm, format_seglst
 
 
 def make(lines: str) -> list[Turn]:
@@ -37,6 +39,7 @@ RECOGNIZED = make(
 
 
 def test_turns_as_by_md_eval_and_pyannote() -> None:
+    assert score_turns(REFERENCE[:-1], make("m9 0 1 x")).recordings == ("m1", "m2"), "those of the reference"
     score = score_turns(REFERENCE, HYPOTHESIS, uem=UEM)
     np.testing.assert_allclose(score.sums_MK[:, :4], ALL, atol=1e-9)
     np.testing.assert_allclose(score.sums_MK[:, 4], JACCARD, atol=1e-9)
@@ -110,7 +113,8 @@ def test_as_meeteval(meeting: str, errors: int, folder: Path, monkeypatch: pytes
     _, (system,), _ = score_systems("ref.json", ["empty.json"], meeting=meeting)
     assert system.score.counts.deletions == 15 and not system.score.missing
     monkeypatch.setattr(meeting_scores, "MAX_TRACED", 1)
-    monkeypatch.setattr(meeting_scores, "MAX_ORC_STATES", 1)
+    states = (10 + 1) * (5 + 1) * (1 + 1) * (15 + 6)  # words of x, y and z, then those of 6 utterances
+    monkeypatch.setattr(meeting_scores, "MAX_ORC_STATES", states - 1)
     _, (system,), notes = score_systems("ref.json", ["hyp.json"], meeting=meeting)
     assert system.score.counts.errors == errors
     assert any("ORC-WER is from a local search" in note for note in notes) == (meeting == "orcwer")

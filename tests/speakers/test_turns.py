@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asr.errors import UserError
-from asr.speakers import Turn, format_rttm, format_seglst, read_rttm, read_seglst, read_uem
+from asr.speakers.turns import Turn, format_rttm, format_seglst, read_rttm, read_seglst, read_uem
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

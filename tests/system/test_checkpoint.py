@@ -16,16 +16,11 @@ from asr import files
 from asr.errors import UserError
 from asr.families import find_model
 from asr.files import find_shipped
-from asr.system import (
-    RunConfig,
-    average_weights,
-    describe_commit,
-    find_commit,
-    load_state,
-    load_system,
-    save_checkpoint,
-)
-from asr.train import Process, prepare_system
+from asr.system.checkpoint import average_weights, describe_commit, find_commit, save_checkpoint
+from asr.system.run_config import RunConfig
+from asr.system.system import load_state, load_system
+from asr.train.distributed import Process
+from asr.train.preparation import prepare_system
 
 
 @pytest.fixture

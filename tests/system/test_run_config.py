@@ -6,10 +6,10 @@ import pytest
 from system_examples import DECODER, OVERRIDES
 
 from asr.config import Config, _known_keys, build_config
-from asr.decoding import DecodingConfig
+from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
-from asr.models import require_memory
-from asr.system import RunConfig
+from asr.models.speech_model import require_memory
+from asr.system.run_config import RunConfig
 
 LORA_OF_LSTM = "model={encoder: {type: lstm, dim: 8}, ctc_weight: 1.0, lora: {rank: 2}}"
 

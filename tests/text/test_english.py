@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asr.errors import UserError
-from asr.text import normalize_english
+from asr.text.normalization import normalize_english
 
 # What EnglishTextNormalizer of openai-whisper 20250625 makes of it.
 SAME_AS_WHISPER = [

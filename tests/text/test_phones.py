@@ -10,9 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from asr.decoding import WordNgramModel, estimate_ngrams, score_texts, split_words
+from asr.decoding.beam import score_texts
+from asr.decoding.timestamps import split_words
 from asr.errors import UserError
-from asr.text import (
+from asr.language_models.ngram import WordNgramModel, estimate_ngrams
+from asr.text.tokenizer import (
     EOS_ID,
     SOS_ID,
     UNK_ID,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from asr.errors import UserError
-from asr.text import MAX_MARKS, RULES, SAFE_RULES, Rule, TextConfig, normalize
+from asr.text.normalization import MAX_MARKS, RULES, SAFE_RULES, Rule, TextConfig, normalize
 
 # What it is, rule, text, expected. Invisible characters are escaped.
 CASES: list[tuple[str, Rule, str, str]] = [

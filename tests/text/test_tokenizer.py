@@ -19,7 +19,8 @@ from hypothesis import given, settings, strategies as st
 from tokenizer_examples import PIECE_TYPES, TEXTS, TYPES, train, train_pieces
 
 from asr.errors import UserError
-from asr.text import (
+from asr.text import tokenizer as tokenizer_module
+from asr.text.tokenizer import (
     BLANK_ID,
     EOS_ID,
     PAD_ID,
@@ -29,7 +30,6 @@ from asr.text import (
     UNKNOWN_MARK,
     Tokenizer,
     TokenizerType,
-    tokenizer as tokenizer_module,
 )
 
 

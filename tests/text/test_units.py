@@ -12,16 +12,8 @@ from tokenizer_examples import PIECE_TYPES, TEXTS, TYPES, random_words, train
 
 from asr.config import load_config
 from asr.errors import UserError
-from asr.text import (
-    SPECIAL_TOKENS,
-    UNK_ID,
-    Rule,
-    TextConfig,
-    Tokenizer,
-    TokenizerConfig,
-    TokenizerType,
-    normalize,
-)
+from asr.text.normalization import Rule, TextConfig, normalize
+from asr.text.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer, TokenizerConfig, TokenizerType
 
 
 def test_characters_by_hand() -> None:

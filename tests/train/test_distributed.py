@@ -24,18 +24,13 @@ from asr.cli import main
 from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
 from asr.families import find_checkpoints
-from asr.system import RunConfig, load_state
-from asr.train import (
-    GradientSum,
-    Process,
-    TrainingData,
-    broadcast_from_main,
-    distributed,
-    prepare_system,
-    rendezvous_key,
-    report_error_once,
-    train,
-)
+from asr.system.run_config import RunConfig
+from asr.system.system import load_state
+from asr.train import distributed
+from asr.train.distributed import GradientSum, Process, broadcast_from_main, rendezvous_key, report_error_once
+from asr.train.loop import train
+from asr.train.preparation import prepare_system
+from asr.train.training_data import TrainingData
 
 TinyRun = Callable[..., RunConfig]
 ROOT = Path(__file__).resolve().parents[2]

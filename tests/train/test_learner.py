@@ -20,27 +20,26 @@ from torch import nn
 from torch.amp import GradScaler
 from training_examples import read_log
 
-from asr.batches import Batch
+from asr.batches.builder import Batch
 from asr.errors import UserError
-from asr.models import DepthwiseConvolution, SpeechModel
-from asr.system import OptimConfig, RunConfig
-from asr.train import (
+from asr.models.encoders import DepthwiseConvolution
+from asr.models.speech_model import SpeechModel
+from asr.system.run_config import OptimConfig, RunConfig
+from asr.train import learner as learner_module, loop
+from asr.train.distributed import Process
+from asr.train.learner import (
     Learner,
     MovingAverage,
     Outcome,
-    Process,
-    TrainingData,
-    TrainingState,
     build_optimizer,
     choose_precision,
     halve_largest,
-    learner as learner_module,
     learning_rate_at,
-    loop,
-    prepare_system,
-    train,
+    warn_of_short_training,
 )
-from asr.train.learner import warn_of_short_training
+from asr.train.loop import TrainingState, train
+from asr.train.preparation import prepare_system
+from asr.train.training_data import TrainingData
 
 TinyRun = Callable[..., RunConfig]
 
@@ -181,7 +180,7 @@ def test_precision_is_chosen_by_the_processor(
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True})
     process = Process(0, 1, torch.device("cpu"))
     assert choose_precision("auto", process) == chosen
-    assert f"train.precision = auto: {chosen}" in caplog.text
+    assert f"train.precision = auto: {chosen}" in caplog.text and "fp16" not in caplog.text
     assert [choose_precision(wanted, process) for wanted in ("float32", "fp16")] == ["float32", "fp16"]
 
 
@@ -249,7 +248,7 @@ def test_an_overflow_in_fp16_is_no_warning(caplog: pytest.LogCaptureFixture) -> 
 FAULTS = """
 import resource
 import torch
-from asr.train import keep_freed_memory
+from asr.train.learner import keep_freed_memory
 
 def count_faults(size):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -18,9 +18,10 @@ from training_examples import read_log, run_until_killed
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.system import RunConfig
-from asr.system.run_config import TrainConfig
-from asr.train import Outcome, loop, monitor, train, train_model
+from asr.system.run_config import RunConfig, TrainConfig
+from asr.train import loop, monitor
+from asr.train.learner import Outcome
+from asr.train.loop import train, train_model
 
 TinyRun = Callable[..., RunConfig]
 SHORT = ("train.steps=4", "train.log_every=1", "train.validate_every=4", "train.save_every=2")
@@ -68,19 +69,45 @@ def test_no_rate_is_logged_twice(
     assert read_log(tmp_path, "dev")[0].items() >= scores.items()
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("minutes", "shown"), [(10, "30 min"), (19.8, "59 min"), (20, "1 h 0 min"), (45, "2 h 15 min")]
+)
+def test_the_time_left_is_told(
+    minutes: float,
+    shown: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As if each update took as long as those since the start or the resume: here one, of four to go."""
+    config = RunConfig.model_construct(
+        output_dir=str(tmp_path), train=TrainConfig.model_construct(steps=9, tensorboard=False)
+    )
+    caplog.set_level(logging.INFO)
+    started = monitor.Monitor(config, 5, is_main=True)
+    now = time.monotonic() + 60 * minutes
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    started.record(6, "train", {"loss": 1.0})
+    started.record(9, "train", {"loss": 1.0})
+    assert caplog.messages == [f"train 6/9, {shown} left: loss 1", "train 9/9: loss 1"]
+
+
 def test_log_tells_what_goes_on(tiny_run: TinyRun, tmp_path: Path) -> None:
     started = time.monotonic()
-    train(tiny_run("train.steps=6", "train.validate_every=3"))
+    train(tiny_run("train.steps=6", "train.validate_every=2"))
     lines = read_log(tmp_path / "run", "train")
     assert [line["step"] for line in lines] == [2, 4, 6]
     for name in ("loss", "ctc", "cross_entropy", "guided_attention", "token_accuracy",
                  "learning_rate", "gradient_norm", "audio_seconds_per_second"):  # fmt: skip
         assert math.isfinite(lines[0][name]), name
-    first, second = read_log(tmp_path / "run", "dev")
+    first, second, third = read_log(tmp_path / "run", "dev")
     assert {"loss", "wer", "cer", "wer_ctc", "wer_decoder"} <= first.keys()
     assert 0 < first["audio_hours"] < second["audio_hours"] < 0.1
     assert 0 < first["training_seconds"] < second["training_seconds"] < time.monotonic() - started
+    for before, after, line in ((first, second, lines[1]), (second, third, lines[2])):
+        hours = after["audio_hours"] - before["audio_hours"]
+        seconds = after["training_seconds"] - before["training_seconds"]
+        assert line["audio_seconds_per_second"] == pytest.approx(3600 * hours / seconds, rel=1e-3)
 
 
 def test_from_python_progress_is_shown(

@@ -16,11 +16,15 @@ from training_examples import assert_equal_bits, run_until_killed
 
 from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
-from asr.system import RunConfig, load_system, save_checkpoint
-from asr.text import Tokenizer, TokenizerConfig
-from asr.train import Process, TrainingData, load_or_train_tokenizer, prepare_system, train
-from asr.train.run_tokenizer import warn_of_capitals
-from asr.train.training_data import check_dev
+from asr.system.checkpoint import save_checkpoint
+from asr.system.run_config import RunConfig
+from asr.system.system import load_system
+from asr.text.tokenizer import Tokenizer, TokenizerConfig
+from asr.train.distributed import Process
+from asr.train.loop import train
+from asr.train.preparation import prepare_system
+from asr.train.run_tokenizer import load_or_train_tokenizer, warn_of_capitals
+from asr.train.training_data import TrainingData, check_dev
 
 TinyRun = Callable[..., RunConfig]
 PROCESS = Process(0, 1, torch.device("cpu"))

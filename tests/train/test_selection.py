@@ -11,8 +11,9 @@ import torch
 from training_examples import read_log
 
 from asr.errors import UserError
-from asr.system import RunConfig, load_state, load_system
-from asr.train import Ranked, TrainingState, rank_checkpoint, train
+from asr.system.run_config import RunConfig
+from asr.system.system import load_state, load_system
+from asr.train.loop import Ranked, TrainingState, rank_checkpoint, train
 
 TinyRun = Callable[..., RunConfig]
 
@@ -67,6 +68,9 @@ def test_the_latest(tiny_run: TinyRun, tmp_path: Path, caplog: pytest.LogCapture
         load_system(folder).model.parameters(), first.parameters(), second.parameters(), strict=True
     ):
         torch.testing.assert_close(mean, (one + other) / 2)
+    caplog.clear()
+    train(tiny_run(f"output_dir={tmp_path}/one", "train.select_by=updates", "train.steps=1"))
+    assert "the average of the last updates" not in caplog.text, "the last one is no worse than itself"
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,20 @@ import torch
 from model_examples import SYSTEMS, every_system
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
-from asr.batches import Batch
+from asr.batches.builder import Batch
 from asr.cli import main
 from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
 from asr.families import find_checkpoints
-from asr.system import RunConfig, checkpoint, load_state, load_system
-from asr.train import Learner, Outcome, Process, TrainingData, dev_scores, loop, prepare_system, train
+from asr.system import checkpoint
+from asr.system.run_config import RunConfig
+from asr.system.system import load_state, load_system
+from asr.train import dev_scores, loop
+from asr.train.distributed import Process
+from asr.train.learner import Learner, Outcome
+from asr.train.loop import train
+from asr.train.preparation import prepare_system
+from asr.train.training_data import TrainingData
 
 TinyRun = Callable[..., RunConfig]
 
@@ -224,8 +231,14 @@ def test_termination_of_the_whole_group(tiny_run: TinyRun, tmp_path: Path, numbe
     assert len(find_checkpoints(tmp_path / "run")) == 1
 
 
-def test_the_result_is_the_best_on_dev(tiny_run: TinyRun, tmp_path: Path) -> None:
+def test_the_result_is_the_best_on_dev(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[bool] = []
+    model = tmp_path / "run" / "model"
+    monkeypatch.setattr(loop, "wait_for_all", lambda process: waits.append(model.is_dir()))
     folder = train(tiny_run("train.steps=4", "train.validate_every=1", "train.select_by=loss"))
+    assert waits[-1], "no process returns before the model is there"
     dev = read_log(tmp_path / "run", "dev")
     best = sorted(line["loss"] for line in dev)[:2]
     kept = {path.name for path in find_checkpoints(tmp_path / "run")}

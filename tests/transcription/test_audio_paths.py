@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from asr.audio import Recording
 from asr.data import ByteRange, Utterance, write_manifest
 from asr.errors import UserError
-from asr.transcription import MAX_UNIT_ITEMS, find_recordings, plan_units
+from asr.transcription.arguments import MAX_UNIT_ITEMS, find_recordings, plan_units
 
 
 @pytest.fixture
@@ -168,6 +168,7 @@ def test_an_address_in_a_manifest_is_not_opened(bucket: str, tmp_path: Path) -> 
 def test_every_item_is_in_one_unit(seconds: list[float]) -> None:
     units = plan_units(seconds, unit_seconds=60)
     assert [index for unit in units for index in unit] == list(range(len(seconds)))
+    assert all(units), "no unit is empty"
     lengths = [sum(seconds[index] for index in unit) for unit in units]
     assert all(length <= 60 or len(unit) == 1 for unit, length in zip(units, lengths, strict=True))
     for length, other in pairwise(zip(lengths, units, strict=True)):  # none could take the next one

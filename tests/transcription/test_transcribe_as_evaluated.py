@@ -16,10 +16,12 @@ from whisper_examples import SIZES, VOCABULARY, make_weights, write_huggingface
 from asr import cli
 from asr.audio import reading as audio
 from asr.decoding import hypothesis
-from asr.features import FeaturesConfig, FrontEnd
-from asr.models import build_model
-from asr.system import RunConfig, System, save_checkpoint
-from asr.text import EOS_ID, UNK_ID, Tokenizer, TokenizerConfig
+from asr.features.front_end import FeaturesConfig, FrontEnd
+from asr.models.speech_model import build_model
+from asr.system.checkpoint import save_checkpoint
+from asr.system.run_config import RunConfig
+from asr.system.system import System
+from asr.text.tokenizer import EOS_ID, UNK_ID, Tokenizer, TokenizerConfig
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
 

@@ -30,15 +30,22 @@ from asr.audio import (
 )
 from asr.cli import limit_threads
 from asr.data import read_manifest
-from asr.decoding import ChecksConfig, DecodingConfig, Lexicon
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
-from asr.features import FeaturesConfig, FrontEnd
-from asr.models import Decoder, SpeechModel, build_model, is_int8_exact
-from asr.system import DecodingResources, RunConfig, System, load_state, save_checkpoint
-from asr.text import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
-from asr.train import train
-from asr.transcription import Model, Recognizer, Request, load_model, load_recognizer
-from asr.transcripts import Segment, Transcript
+from asr.features.front_end import FeaturesConfig, FrontEnd
+from asr.language_models.ngram import Lexicon
+from asr.models.decoders import Decoder
+from asr.models.precision import is_int8_exact
+from asr.models.speech_model import SpeechModel, build_model
+from asr.system.checkpoint import save_checkpoint
+from asr.system.decoding_resources import DecodingResources
+from asr.system.run_config import RunConfig
+from asr.system.system import System, load_state
+from asr.text.tokenizer import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
+from asr.train.loop import train
+from asr.transcription.model import Model, load_model
+from asr.transcription.transcribe import Recognizer, Request, load_recognizer
+from asr.transcripts.transcript import Segment, Transcript
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
@@ -152,6 +159,22 @@ def test_batches_that_are_decoded_at_once_have_the_same_texts(
         assert describe_words(at_once[id]) == describe_words(transcript)
 
 
+def test_batches_of_short_segments_are_full(
+    tiny_run: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recognizer, sizes = build_recognizer(tiny_run, "lstm-ctc"), list[int]()
+    pieces = [AudioSegment(float(number), np.zeros(RATE // 4, np.float32), RATE) for number in range(20)]
+    monkeypatch.setattr(recognizer, "cut_recordings", lambda recordings, request: iter(pieces))
+
+    def recognize(batch: Sequence[AudioSegment], request: Request) -> list[Segment]:
+        sizes.append(len(batch))
+        return [Segment(0.0, 0.0, "")] * len(batch)
+
+    monkeypatch.setattr(recognizer, "recognize", recognize)
+    assert len(list(recognizer.decode_recordings([], Request(batch_size=2)))) == 20
+    assert sizes == [2] * 10
+
+
 def test_segments_come_one_by_one(
     tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path
 ) -> None:
@@ -213,6 +236,7 @@ def test_what_the_model_was_not_trained_for_is_said(
     path = files[4]
     average = mean(path)
     assert warn(path, average - 1e-4).out_of_domain == ""
+    assert warn(files[0], average).out_of_domain == "", "a file without a token is of no domain"
     said = warn(path, average + 1e-4).out_of_domain
     assert said.startswith("probably not what the model was trained for (digits): ")
     assert f"log-probability of {average:.2f}, expected " in said
@@ -461,7 +485,7 @@ def test_half_precision_runs(tiny_run: Callable[..., RunConfig], files: list[Pat
     system = build_system(tiny_run, "transformer-hybrid")
     recognizer = Recognizer(system, "cpu", "bf16", segmentation=SHORT, checks=ChecksConfig.off())
     assert Model(recognizer).transcribe(files[-1], beam=2).segments
-    with pytest.raises(UserError, match="int8_bf16 is for Whisper models"):
+    with pytest.raises(UserError, match="int8_bf16 is for models that are made for it"):
         Recognizer(system, "cpu", "int8_bf16")
 
 

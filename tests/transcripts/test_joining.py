@@ -12,9 +12,9 @@ from hypothesis import given, strategies as st
 
 from asr.audio import AudioSegment, Channels, Recording
 from asr.errors import UserError
-from asr.system import DecodingResources
-from asr.transcription import Decoded, End, Recognizer, Request
-from asr.transcripts import Segment, Transcript, Word, clip_words, join_words, merge_channels
+from asr.system.decoding_resources import DecodingResources
+from asr.transcription.transcribe import Decoded, End, Recognizer, Request
+from asr.transcripts.transcript import Segment, Transcript, Word, clip_words, join_words, merge_channels
 
 
 def words_at(*starts: float, length: float = 0.3, shift: float = 0.0) -> list[Word]:

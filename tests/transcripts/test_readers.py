@@ -14,7 +14,9 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from asr.errors import UserError
-from asr.transcripts import Segment, Transcript, TranscriptFile, Word, format_transcript, read_transcripts
+from asr.transcripts.readers import TranscriptFile, read_transcripts
+from asr.transcripts.transcript import Segment, Transcript, Word
+from asr.transcripts.writers import format_transcript
 
 TEXTS = {"spk1-u1": "the cat sat", "spk1-u2": "", "spk2-u3": "naïve café"}
 

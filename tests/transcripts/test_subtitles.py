@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from asr.transcripts import Cue, Segment, SubtitlesConfig, Word, build_cues, measure_width
+from asr.transcripts.subtitles import Cue, SubtitlesConfig, build_cues, measure_width
+from asr.transcripts.transcript import Segment, Word
 
 TEXT = (
     "it was a bright cold day in April, and the clocks were striking thirteen. Winston Smith slipped quickly"

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
-from asr.transcripts import Segment, Transcript, Word, format_transcript
+from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.transcripts.word_speakers import (
     FAR_SECONDS,
     PAUSE_COST,
@@ -16,6 +16,7 @@ from asr.transcripts.word_speakers import (
     assign_speakers,
     label_speakers,
 )
+from asr.transcripts.writers import format_transcript
 
 
 def make_turns(*turns: tuple[float, float, str]) -> list[Any]:

@@ -15,15 +15,9 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from asr.errors import UserError
-from asr.transcripts import (
-    WRITERS,
-    Segment,
-    SubtitlesConfig,
-    Transcript,
-    TranscriptStream,
-    Word,
-    format_transcript,
-)
+from asr.transcripts.subtitles import SubtitlesConfig
+from asr.transcripts.transcript import Segment, Transcript, Word
+from asr.transcripts.writers import WRITERS, TranscriptStream, format_transcript
 
 
 def make_segment(start: float, *texts: str, step: float = 0.5) -> Segment:

@@ -20,12 +20,15 @@ from whisper_examples import make_weights, write_huggingface
 from asr import load_model
 from asr.cli import main
 from asr.config import build_config
-from asr.decoding import ChecksConfig, DecodingConfig, write_arpa
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
-from asr.features import FrontEnd
-from asr.models import build_model
+from asr.features.front_end import FrontEnd
+from asr.language_models.ngram import write_arpa
+from asr.models.speech_model import build_model
 from asr.recipe.evaluation import estimate_arpa
-from asr.system import RunConfig, System, load_state, load_system, save_checkpoint
+from asr.system.checkpoint import save_checkpoint
+from asr.system.run_config import RunConfig
+from asr.system.system import System, load_state, load_system
 from asr.whisper import load_whisper
 
 BELIEVE = ChecksConfig.off()

@@ -162,6 +162,9 @@ def test_a_model_is_written_as_openai_has_it(tmp_path: Path) -> None:
     assert tree["dims"].items() >= SIZES.items() and tree["model_state_dict"].keys() == WEIGHTS.keys()
     assert all(torch.equal(tree["model_state_dict"][name], weight) for name, weight in WEIGHTS.items())
     assert main(["convert", str(folder), str(tmp_path / "tiny.en.pt")]) == 2
+    large = write_huggingface(tmp_path / "large", WEIGHTS | {"decoder.ln.bias": torch.full((32,), 1e6)})
+    assert main(["convert", str(large), str(tmp_path / "half.pt"), "--dtype", "float16"]) == 2
+    assert not (tmp_path / "half.pt").exists(), "float16 cannot hold it"
 
 
 def test_ranks_in_a_file(tmp_path: Path) -> None:

@@ -15,22 +15,16 @@ from torch.nn.functional import one_hot
 from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
-from asr.decoding import (
-    LOOP,
+from asr.decoding import hypothesis as limits
+from asr.decoding.decode import DecodedUtterance, DecodingSetup, search_encoded
+from asr.decoding.greedy import LOOP, draw, is_loop, read_prompts, sample
+from asr.decoding.hypothesis import (
     ChecksConfig,
-    DecodedUtterance,
     DecodingConfig,
-    DecodingSetup,
     EncodedAudio,
     Hypothesis,
     SearchRules,
     count_repeats,
-    draw,
-    hypothesis as limits,
-    is_loop,
-    read_prompts,
-    sample,
-    search_encoded,
 )
 from asr.errors import UserError
 from asr.whisper import (

@@ -14,7 +14,7 @@ from whisper_examples import SIZES, VOCAB_SIZE, make_weights
 from whisper_systems import build_system
 
 from asr.errors import UserError
-from asr.models import Int8Linear, is_int8_exact
+from asr.models.precision import Int8Linear, is_int8_exact
 from asr.whisper import SILENCES, Bf16Linear, Silence, Whisper, build_sizes, rename_weights
 
 WEIGHTS = make_weights()

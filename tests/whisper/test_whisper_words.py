@@ -11,15 +11,10 @@ from hypothesis import given, settings, strategies as st
 from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
-from asr.decoding import EncodedAudio, warp_batch
-from asr.whisper import (
-    WhisperSizes,
-    WhisperTokenizer,
-    align_tokens,
-    find_alignment_heads,
-    split_words,
-    time_words,
-)
+from asr.decoding.hypothesis import EncodedAudio
+from asr.decoding.timestamps import warp_batch
+from asr.transcripts.transcript import Word
+from asr.whisper import WhisperSizes, WhisperTokenizer, align_tokens, find_alignment_heads, time_words
 
 
 def warp_plainly(cost_NT: np.ndarray) -> tuple[float, list[int]]:
@@ -105,27 +100,31 @@ TOKENIZER = WhisperTokenizer(VOCABULARY, 99, True)
     ],
 )
 def test_words(text: str, language: str, expected: list[str]) -> None:
-    tokens = TOKENIZER.encode(text)
-    spans = split_words(TOKENIZER, tokens, language)
-    assert [span.text for span in spans] == expected
-    for span in spans:
-        assert span.text in TOKENIZER.decode(tokens[span.tokens])
-        assert span.tokens.start <= span.timed.start < span.timed.stop <= span.tokens.stop
+    assert [word.text for word in time(TOKENIZER.encode(text), language)] == expected
 
 
 def test_punctuation_takes_no_time() -> None:
-    tokens = [*TOKENIZER.encode(" the"), *TOKENIZER.encode(","), *TOKENIZER.encode(" sun")]
-    first, second = split_words(TOKENIZER, tokens, "en")
-    assert TOKENIZER.decode(tokens[first.timed]).strip() == "the"
-    words = time_words([first, second], list(range(0, 10 * len(tokens) + 1, 10)), [0.25] * len(tokens))
-    assert words[0].start == 0.0 and words[0].end == pytest.approx(0.2 * first.timed.stop)
-    assert words[1].start == pytest.approx(0.2 * second.timed.start) and words[1].confidence == pytest.approx(
-        0.25
-    )
+    the, comma, sun = (TOKENIZER.encode(text) for text in (" the", ",", " sun"))
+    first, second = time([*the, *comma, *sun])
+    assert (first.text, first.start, first.end) == ("the,", 0.0, pytest.approx(0.2 * len(the)))
+    assert second.start == pytest.approx(0.2 * len([*the, *comma])) and second.end > second.start
+    assert second.confidence == pytest.approx(0.25)
+    (alone,) = time(comma)
+    assert (alone.start, alone.end) == (0.0, pytest.approx(0.2))
 
 
 def test_bytes_that_are_no_letters_are_lost_nowhere() -> None:
-    tokens = [*TOKENIZER.encode(" the"), TOKENIZER.vocabulary.index(b"\xe4"), *TOKENIZER.encode(" sun")]
-    assert [span.text for span in split_words(TOKENIZER, tokens, "en")] == ["the\ufffd", "sun"]
-    cut = [*TOKENIZER.encode(" the"), TOKENIZER.vocabulary.index(b"\xe4")]
-    assert [span.text for span in split_words(TOKENIZER, cut, "en")] == ["the\ufffd"]
+    the, lead, sun = TOKENIZER.encode(" the"), TOKENIZER.vocabulary.index(b"\xe4"), TOKENIZER.encode(" sun")
+    assert [word.text for word in time([*the, lead, *sun])] == ["the\ufffd", "sun"]
+    assert [word.text for word in time([*the, lead])] == ["the\ufffd"]
+
+
+def test_a_character_of_several_tokens_is_timed_from_its_first_byte() -> None:
+    first, second = time(TOKENIZER.encode("今日"), "ja")
+    assert (first.start, first.end) == (0.0, pytest.approx(0.6))
+    assert (second.start, second.end) == (pytest.approx(0.6), pytest.approx(1.2))
+
+
+def time(tokens: list[int], language: str = "en") -> list[Word]:
+    """Words of tokens that take 0.2 seconds each."""
+    return time_words(TOKENIZER, tokens, language, range(0, 10 * len(tokens) + 1, 10), [0.25] * len(tokens))

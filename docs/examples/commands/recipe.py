@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from asr.data import write_manifest
-from asr.formats import read_utterances
+from asr.formats.foreign_manifests import read_utterances
 from asr.recipe import Recipe, find_corpus
 
 SPEAKERS = {"dev": {"en-us+f4"}, "test": {"en-us+m4", "en-us+f1"}}  # all others are in train

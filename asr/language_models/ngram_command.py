@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from asr.data.sentences import read_sentences
-    from asr.decoding.ngram import UNKNOWN, NgramModel, estimate_ngrams, token_vocabulary, write_arpa
+    from asr.language_models.ngram import UNKNOWN, NgramModel, estimate_ngrams, token_vocabulary, write_arpa
     from asr.system.run_config import RunConfig
     from asr.text.tokenizer import SPECIAL_TOKENS
     from asr.train.run_tokenizer import load_or_train_tokenizer

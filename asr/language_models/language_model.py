@@ -98,3 +98,6 @@ class LanguageModelState:
     def select(self, rows: Tensor) -> None:
         for cache in self._caches:
             cache.select(rows)
+
+
+MODELS = {LanguageModelConfig: LanguageModel}

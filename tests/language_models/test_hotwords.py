@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from asr.decoding import Hotwords, Renumbered, Weighted
+from asr.language_models.fusion import Renumbered, Weighted
+from asr.language_models.hotwords import Hotwords
 
 START, END, SPACE, SIZE = 2, 3, 4, 9
 LETTERS = st.integers(5, 8)

@@ -13,14 +13,23 @@ import pytest
 import torch
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
-from asr.batches import ProcessShare, TextLoader
-from asr.decoding import score_texts
+from asr.batches.loader import TextLoader
+from asr.batches.order import ProcessShare
+from asr.decoding.beam import score_texts
 from asr.errors import UserError
 from asr.families import find_checkpoints
-from asr.models import LanguageModel, LanguageModelConfig, build_model
-from asr.system import BatchConfig, RunConfig, load_any_system, load_language_model, save_checkpoint
-from asr.text import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
-from asr.train import Process, halve_largest, prepare_system, read_training_texts, train
+from asr.language_models.language_model import LanguageModel, LanguageModelConfig
+from asr.models.speech_model import build_model
+from asr.system.checkpoint import save_checkpoint
+from asr.system.decoding_resources import load_language_model
+from asr.system.run_config import BatchConfig, RunConfig
+from asr.system.system import load_any_system
+from asr.text.tokenizer import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
+from asr.train.distributed import Process
+from asr.train.learner import halve_largest
+from asr.train.loop import train
+from asr.train.preparation import prepare_system
+from asr.train.training_data import read_training_texts
 
 TINY = {"type": "language", "dim": 32, "num_layers": 2, "num_heads": 2, "feed_forward_dim": 32}
 TINY_RUN = """

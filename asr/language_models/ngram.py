@@ -25,9 +25,9 @@ from torch.nn import functional as F
 
 from asr.data.text_lines import read_lines
 from asr.decoding.beam import score_texts
-from asr.decoding.fusion import Columns, RowModel
 from asr.errors import UserError
 from asr.files import replace_file
+from asr.language_models.fusion import Columns, RowModel
 from asr.text.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
 
 logger = logging.getLogger(__name__)

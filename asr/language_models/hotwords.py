@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from asr.decoding.fusion import Columns, RowModel
+from asr.language_models.fusion import Columns, RowModel
 
 # R rows of a search, V vocabulary, N nodes of the trie of all words, E tokens that lead on from a node
 

@@ -19,27 +19,28 @@ from hypothesis import given, strategies as st
 from torch import Tensor
 
 from asr.cli import main
-from asr.decoding import (
+from asr.decoding.beam import score_texts
+from asr.decoding.hypothesis import DecodingConfig, FusionModel
+from asr.errors import UserError
+from asr.language_models import ngram
+from asr.language_models.fusion import ShallowFusion
+from asr.language_models.ngram import (
     NO_PROBABILITY,
     Arpa,
-    DecodingConfig,
-    FusionModel,
     Lexicon,
     Ngram,
     NgramModel,
-    ShallowFusion,
     WordNgramModel,
     estimate_ngrams,
-    ngram,
     read_arpa,
     read_word_list,
-    score_texts,
     token_vocabulary,
     write_arpa,
 )
-from asr.errors import UserError
-from asr.system import DecodingResources, RunConfig, load_language_model
-from asr.text import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, TextConfig, Tokenizer, TokenizerConfig
+from asr.system.decoding_resources import DecodingResources, load_language_model
+from asr.system.run_config import RunConfig
+from asr.text.normalization import TextConfig
+from asr.text.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, Tokenizer, TokenizerConfig
 
 FOUR = [text.split() for text in ("A AB", "AB", "BA AB", "A A")]
 
@@ -429,6 +430,7 @@ LISTS = (
         "two words\n" * 99,
     ),
     *("turn the lights on\n" * 9, "".join(f"w{n} a b c d e\n" for n in range(20))),
+    "".join(f"w{n} one two six ten\n" for n in range(60)),
 )
 
 

@@ -1,0 +1,1 @@
+"""Language models: n-grams, Transformers, lexica and hotwords. The folder can be deleted."""

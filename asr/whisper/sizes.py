@@ -1,0 +1,49 @@
+"""Sizes of Whisper models."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pydantic
+
+FRAMES_PER_STEP = 2
+MAX_LAYERS = 200  # and heads
+MAX_STEPS = 1500  # of 20 ms: 30 seconds
+FIRST_MULTILINGUAL = 51_865  # tokens; English-only models have one token of text less
+
+
+class WhisperSizes(pydantic.BaseModel):
+    """Sizes of a Whisper model, a fact of its checkpoint. The limits guard against damaged files."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    num_mels: Literal[80, 128]
+    """Bands of the log-mel features: 128 in large-v3 and turbo, 80 in all others."""
+    vocab_size: int = pydantic.Field(gt=0, le=200_000)
+    """Tokens of text, of language and task, and of time."""
+    dim: int = pydantic.Field(gt=0, le=8192)
+    """Width of encoder and decoder."""
+    encoder_layers: int = pydantic.Field(gt=0, le=MAX_LAYERS)
+    encoder_heads: int = pydantic.Field(gt=0, le=MAX_LAYERS)
+    decoder_layers: int = pydantic.Field(gt=0, le=MAX_LAYERS)
+    decoder_heads: int = pydantic.Field(gt=0, le=MAX_LAYERS)
+    max_steps: int = pydantic.Field(default=MAX_STEPS, gt=0, le=100_000)
+    """Steps of 20 ms that the encoder has positions for."""
+    max_tokens: int = pydantic.Field(default=448, gt=0, le=100_000)
+    """Tokens that the decoder has positions for, those of the prompt included."""
+    alignment_heads: tuple[tuple[int, int], ...] | None = None
+    """Layer and head of the cross-attentions that follow the words; null where the checkpoint names none."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> WhisperSizes:
+        for part in ("encoder_heads", "decoder_heads"):
+            if self.dim % getattr(self, part):
+                raise ValueError(f"dim = {self.dim} is no multiple of {part} = {getattr(self, part)}")
+        for layer, head in self.alignment_heads or ():
+            if not (0 <= layer < self.decoder_layers and 0 <= head < self.decoder_heads):
+                raise ValueError(f"alignment_heads: the decoder has no head {head} of layer {layer}")
+        return self
+
+    @property
+    def is_multilingual(self) -> bool:
+        return self.vocab_size >= FIRST_MULTILINGUAL
