@@ -44,14 +44,13 @@ SLOW_COMMAND = """
 import sys, time
 from asr import cli
 from asr.transcription.transcribe import Recognizer
-from asr.whisper import WhisperRecognizer
-for kind in (Recognizer, WhisperRecognizer):
-    def recognize(self, segments, request, decode=kind.recognize):
-        begin = time.perf_counter()
-        found = decode(self, segments, request)
-        time.sleep((FACTOR - 1) * (time.perf_counter() - begin))
-        return found
-    kind.recognize = recognize
+decode = Recognizer.recognize
+def recognize(self, segments, request):
+    begin = time.perf_counter()
+    found = decode(self, segments, request)
+    time.sleep((FACTOR - 1) * (time.perf_counter() - begin))
+    return found
+Recognizer.recognize = recognize
 sys.exit(cli.main(sys.argv[1:]))
 """
 
