@@ -18,7 +18,7 @@ import pydantic
 import yaml
 from pydantic_core import PydanticKnownError
 
-from asr.errors import UserError, require_choice, shorten, suggest
+from asr.errors import UserError, shorten, suggest
 from asr.families import describe_missing
 from asr.files import read_limited
 
@@ -378,10 +378,6 @@ Precision = Literal["auto", "float32", "bf16", "fp16", "int8", "int8_bf16"]
 def check_device(name: str) -> None:
     if not isinstance(name, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
         raise UserError(f"device {name}: expected auto, cpu, cuda or cuda:1")
-
-
-def check_precision(name: str) -> None:
-    require_choice("precision", name, get_args(Precision))
 
 
 class EncoderConfig(Config):

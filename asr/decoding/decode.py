@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import itertools
 import math
 import time
@@ -112,6 +113,14 @@ METHODS: dict[str, DecodingMethod] = {
 }
 
 
+def find_method(name: str) -> DecodingMethod:
+    """A method of the core, or of a folder that the core does without."""
+    methods = METHODS if name in METHODS else METHODS | find_more_kinds("METHODS")
+    if name not in methods:
+        raise UserError(f"decoding method {name}: expected one of auto, {', '.join(methods)}")
+    return methods[name]
+
+
 def find_methods(decoder: AnyDecoder | None) -> dict[str, DecodingMethod]:
     """The methods of the core, and for a decoder that none of them serves, those of other folders too."""
     is_served = decoder is None or any(decoder.kind in method.decoders for method in METHODS.values())
@@ -129,15 +138,11 @@ def offered_methods(model: SpeechModel, with_language_model: bool = False) -> li
 
 def resolve_method(model: SpeechModel, method: str) -> str:
     """Resolve auto for this model; reject a method that it has no head for."""
-    methods = find_methods(model.decoder)
-    if method not in ("auto", *methods):
-        methods = METHODS | find_more_kinds("METHODS")
     if method == "auto":
+        methods = find_methods(model.decoder)
         preferred = ("joint", find_method_of(model.decoder), "ctc_beam")
         return next(name for name in preferred if name and not _find_missing(model, methods[name]))
-    if method not in methods:
-        raise UserError(f"decoding method {method}: expected one of auto, {', '.join(methods)}")
-    if missing := _find_missing(model, methods[method]):
+    if missing := _find_missing(model, find_method(method)):
         raise UserError(f"decoding method {method} needs {missing}; use {resolve_method(model, 'auto')}")
     return method
 
@@ -169,7 +174,7 @@ def check_decoding(model: SpeechModel, config: DecodingConfig, language_model: F
         raise UserError(
             f"decoding.language_model_weight = {config.language_model_weight}, but {mismatch}; change either"
         )
-    if language_model is not None and not find_methods(model.decoder)[name].fuses_language_model:
+    if language_model is not None and not find_method(name).fuses_language_model:
         what = "hotwords" if config.hotwords else "a language model"
         instead = "use ctc_beam" if model.ctc_head is not None else "leave it out"
         raise UserError(f"decoding method {name} has no use for {what}; {instead}")
@@ -184,8 +189,7 @@ def search_encoded(
 
     An utterance without encoded steps has the empty text, with probability 1.
     """
-    name = check_decoding(encoded.model, config, language_model)
-    method = find_methods(encoded.model.decoder)[name]
+    method = find_method(check_decoding(encoded.model, config, language_model))
     assert not encoded.model.training, "decoding requires model.eval(): dropout would change the text"
     has_steps_B = encoded.lengths_B > 0
     some = has_steps_B.nonzero()[:, 0]
@@ -268,7 +272,7 @@ class DecodedBatch:
     at_speeds: dict[float, tuple[EncodedAudio, list[DecodedUtterance]]]
     seconds: float = 0.0  # compute time
 
-    @property
+    @functools.cached_property
     def best(self) -> list[tuple[float, DecodedUtterance]]:
         """The speed to choose for each utterance, and its decoded text."""
         decoded = {speed: utterances for speed, (_, utterances) in self.at_speeds.items()}
@@ -580,7 +584,7 @@ def plan_fallbacks(model: SpeechModel, config: DecodingConfig) -> list[DecodingC
         narrow = {"beam": max(1, requested.beam // 3)}
         if model.ctc_head is None:
             attempts.append(requested.model_copy(update=narrow))
-        elif METHODS[requested.method].decoders:
+        elif find_method(requested.method).decoders:
             weight = max(requested.ctc_weight, _CONSTRAINED_CTC_WEIGHT)
             attempts.append(requested.model_copy(update=narrow | {"method": "joint", "ctc_weight": weight}))
     return attempts

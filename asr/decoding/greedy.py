@@ -71,12 +71,6 @@ def limit_tokens(encoded: EncodedAudio, decoder: Decoder | None) -> Tensor:
     return limits_B
 
 
-def decode_greedily(
-    encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None
-) -> NBest:
-    return sample(encoded, config, language_model)
-
-
 @torch.inference_mode()
 def sample(
     encoded: EncodedAudio,

@@ -14,7 +14,7 @@ from asr.config import Config, find_differences, load_config
 from asr.data.sentences import read_sentences
 from asr.decoding.hypothesis import DecodingConfig, FusionModel
 from asr.errors import UserError, shorten
-from asr.families import find_model
+from asr.families import Family, find_model
 from asr.files import find_shipped
 from asr.system.system import load_any_system
 from asr.text.normalization import TextConfig
@@ -44,6 +44,10 @@ class DecodingResources(Config):
     """Description of the training data in a few words, for the warning."""
 
     @property
+    def has_files(self) -> bool:
+        return self.language_model is not None or self.lexicon is not None
+
+    @property
     def files(self) -> dict[str, Path]:
         """List the files by their kind."""
         found = {}
@@ -64,10 +68,8 @@ class DecodingResources(Config):
         settings += [f"{kind} {Path(getattr(self, kind)).name}" for kind in self.files]
         return ", ".join(settings) or "as by default"
 
-    def load(self, tokenizer: Tokenizer, text: TextConfig, device: torch.device) -> FusionModel | None:
-        """Load them all, on the device of the speech model, whose tokens they score."""
-        if self.language_model is None and self.lexicon is None:
-            return None
+    def load(self, tokenizer: Tokenizer, text: TextConfig, device: torch.device) -> FusionModel:
+        """Load the files, of which there is one at least, on the device of the speech model."""
         from asr.language_models.fusion import ShallowFusion
         from asr.language_models.ngram import Lexicon, read_word_list
 
@@ -106,17 +108,18 @@ def find_resources(
     lexicon: str | None = None,
     method: object = None,
     pairs: Sequence[str] = (),
-    usual: DecodingConfig | None = None,
+    family: Family | None = None,
 ) -> DecodingResources:
     """Find the files that were named; without these and a decoding method, those bundled with the model.
 
     `folder`: of the model; None: it was not trained here. `pairs`: key=value, which may name the method too.
-    `usual`: how models of its family decode.
+    `family`: the one that the model is of.
     """
     for path in (language_model, lexicon):
         if path is not None and not os.path.exists(find_shipped(path)):
             raise UserError(f"{path}: no such file or folder")
     bundled = None if folder is None else load_bundled_decoding(folder)
+    usual = None if family is None else family.decoding
     named = DecodingResources(decoding=usual, language_model=language_model, lexicon=lexicon)
     method = method or any(pair.partition("=")[0].strip() == "decoding.method" for pair in pairs)
     if bundled is None:

@@ -91,9 +91,7 @@ class Model:
         settings, resources = read_options(given, own.family), own.resources
         files = {name: str(given[name]) for name in ("language_model", "lexicon") if name in given}
         if files or "decoding" in given:
-            resources = find_resources(
-                None, **files, usual=None if own.family is None else own.family.decoding
-            )
+            resources = find_resources(None, **files, family=own.family)
         settings["channels"] = json.dumps(channels, default=str)
         read = load_settings(TranscriptionSettings, settings, (), resources)
         family, language_model = find_options(read, own.family), own.load_resources(resources)

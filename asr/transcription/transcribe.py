@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import pydantic
 import torch
@@ -31,10 +31,10 @@ from asr.audio.segmentation import (
     read_recording,
     split_channels,
 )
-from asr.config import Config, Precision, check_precision
+from asr.config import Config, Precision
 from asr.decoding.decode import DecodedBatch, DecodingSetup, SpeechDecoder, batch_by_length
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, FusionModel
-from asr.errors import UserError
+from asr.errors import UserError, require_choice
 from asr.families import Family, find_default_model, find_family, find_model
 from asr.models.precision import HALF_TYPES, choose_device, resolve_precision
 from asr.system.decoding_resources import DecodingResources, load_bundled_decoding
@@ -122,7 +122,7 @@ def load_recognizer(
 ) -> Recognizer:
     """Load what `asr.load_model` wraps, with the same arguments."""
     source = find_default_model() if source is None else source
-    check_precision(precision)  # both before the model is fetched
+    require_choice("precision", precision, get_args(Precision))  # both before the model is fetched
     device = str(choose_device(device))
     if (family := find_family(source)) is not None:
         recognizer = family.load(source, device, precision, segmentation, checks)
@@ -174,7 +174,7 @@ class Recognizer:
         manners.set_precision(system.model, self.precision)
         dtype = HALF_TYPES.get(self.precision, torch.float32)
         self.decoder = manners(system, checks, self.device, dtype)
-        self.checks, self.model, self.tokenizer = checks or ChecksConfig(), system.model, system.tokenizer
+        self.checks, self.model, self.tokenizer = self.decoder.checks, system.model, system.tokenizer
         self.language, self.sample_rate = self.decoder.language, self.decoder.sample_rate
         plan = self.decoder.plan_segments(segmentation or SegmentationConfig(), longest_seconds)
         self.segmentation, self.uncut_seconds, self.trained_seconds = plan
@@ -465,8 +465,10 @@ class Recognizer:
 
     def load_resources(self, resources: DecodingResources) -> FusionModel | None:
         """Load language model and lexicon, unless they are those of the call before."""
+        if not resources.has_files:  # the tokens for them take Whisper a tenth of a second to list
+            return None
         if resources != self._loaded[0]:
             text = self.system.text or TextConfig()
             model = resources.load(self.decoder.fusion_tokenizer, text, self.device)
-            self._loaded = resources, None if model is None else self.decoder.renumber(model)
+            self._loaded = resources, self.decoder.renumber(model)
         return self._loaded[1]

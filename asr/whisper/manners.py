@@ -165,14 +165,16 @@ class WhisperManners(SpeechDecoder):
         self, encoded: EncodedAudio, segments: Sequence[AudioSegment], setup: DecodingSetup
     ) -> EncodedAudio:
         options = _options(setup)
-        languages: tuple[Language, ...] = ((options.language or self.language or "", None),) * len(segments)
-        if languages[:1] == (("", None),):
+        languages: tuple[Language, ...]
+        if (language := options.language or self.language) is not None:
+            languages = ((language, None),) * len(segments)
+        else:
             with compute_type(self.device, self.dtype):
                 own = detect_languages(encoded, self.tokenizer)
                 languages = tuple(map(self._find_language, segments, own))
         context = encode_context(self.tokenizer, setup, self.system.sizes.max_tokens)
         before = [self.tokenizer.start_of_previous, *context] if context else []
-        prompts = [[*before, *self.tokenizer.prompt(language, options.task)] for language, _ in languages]
+        prompts = [[*before, *self.tokenizer.prompt(code, options.task)] for code, _ in languages]
         return replace(encoded, languages=languages, prompts_BP=torch.tensor(prompts, device=self.device))
 
     def _find_language(self, segment: AudioSegment, own: Language) -> Language:
