@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     Face, a ggml-*.bin of whisper.cpp or a .pt of openai-whisper; or the folder of a run or of one of its
     checkpoints (default: ASR_MODEL in the environment, else whisper-base)"""
     add("--model", metavar="MODEL", help=text)
-    text = "Whisper: language, such as de, German or Deutsch; `--language list` shows all (default: detected)"
+    text = "Whisper: language, such as de or German; `--language list` shows all (default: detected)"
     add("--language", metavar="CODE", help=text)
     add("--task", choices=("transcribe", "translate"), help="Whisper: translate into English")
     text = "Whisper: a text that may have come before, such as names and their spelling"
