@@ -19,7 +19,7 @@ WHISPER_OPTIONS = {
     "--max-line-count": "subtitles.max_lines",
     "--fp16": "precision",
 }
-# Its other options: values that change nothing here, and why no other value is taken.
+# Options whose usual values change nothing here, and why no other value is taken.
 IDLE_OPTIONS = {
     "--word-timestamps": ("True False", "json always has the times of words"),
     "--temperature": (
@@ -30,19 +30,6 @@ IDLE_OPTIONS = {
         "False",
         "segments are decoded side by side, so none has the text of another as context; use --prompt",
     ),
-    "--carry-initial-prompt": ("True", "--prompt is used for every segment"),
-    "--patience": ("None 1 1.0", "the beam search has no patience; give a larger --beam"),
-    "--length-penalty": ("None", "texts are ranked by their mean log-probability per token"),
-    "--suppress-tokens": ("-1", "the tokens that openai-whisper suppresses by default are suppressed"),
-    "--prepend-punctuations": ("\"'“¿([{-", "the default alone is supported"),
-    "--append-punctuations": ("\"'.。,，!！?？:：”)]}、", "the default alone is supported"),
-    "--highlight-words": ("False", "subtitles do not mark words; --format json has their times"),
-    "--max-words-per-line": ("None", "lines are limited by characters: --max-line-width"),
-    "--hallucination-silence-threshold": (
-        "None",
-        "pauses are cut out before decoding; see --set list, checks",
-    ),
-    "--model-dir": ("None", "give the path of a model to --model; HF_HOME is where fetched models go"),
 }
 
 
@@ -71,8 +58,8 @@ def add_options(
     parser: argparse.ArgumentParser, formats: Sequence[str], read_clip: Callable[[str], object]
 ) -> None:
     """Add them, with the output formats and the parser of `--clip` of the command."""
-    title = """Other names for these options and settings, as in OpenAI's command line. Its other options are
-    accepted where their value changes nothing here, such as --temperature 0."""
+    title = """Other names for these options and settings, as in OpenAI's command line. Also accepted, as they
+    change nothing here: --temperature 0, --word-timestamps and --condition-on-previous-text False."""
     add = parser.add_argument_group("openai-whisper", title).add_argument
     shown: dict[str, Any] = {"metavar": "FORMAT", "choices": formats, "action": "append"}
     add("-f", "--output-format", dest="format", help="--format FORMAT", **shown)
