@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from asr.models.layers import Net
     from asr.system.run_config import RunConfig
     from asr.system.system import System
-    from asr.text.tokenizer import Tokenizer, Units
+    from asr.text.tokenizer import Units
     from asr.transcription.transcribe import Recognizer
 
 
@@ -93,8 +93,7 @@ class Trainable(Protocol):
 
     TokenizerUnits: type[Units]
 
-    def inherit_tokenizer(self, config: RunConfig) -> Tokenizer | None: ...
-    def inherit_run(self, config: RunConfig, tokenizer: Tokenizer) -> System[Net]: ...
+    def load_source(self, source: str) -> System[Net]: ...
     def check_run(self, run: RunConfig) -> None:
         """Refuse, as a ValueError, the settings of a run that do not go with its parts."""
 

@@ -56,6 +56,11 @@ def make_vocabulary(num_merges: int = 60) -> tuple[bytes, ...]:
 
 VOCABULARY = make_vocabulary()
 VOCAB_SIZE = len(VOCABULARY) + NUM_SPECIAL
+# As large as that of a multilingual model, by tokens that no text has.
+MULTILINGUAL = (
+    *VOCABULARY,
+    *(b"\xff" + number.to_bytes(3, "big") for number in range(50_257 - len(VOCABULARY))),
+)
 
 
 def make_weights(

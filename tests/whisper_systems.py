@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
-from whisper_examples import SIZES, VOCABULARY, make_weights
+from whisper_examples import MULTILINGUAL, NUM_SPECIAL, SIZES, VOCABULARY, make_weights
 
-from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.whisper import Whisper, WhisperSystem, WhisperTokenizer, build_sizes, rename_weights
+from asr.system.system import System
+from asr.whisper import build_sizes, make_system
 
 
-def build_system(is_multilingual: bool, *, window_steps: int = 20, max_tokens: int = 24) -> WhisperSystem:
-    tokenizer = WhisperTokenizer(VOCABULARY, 99, is_multilingual)
+def build_system(is_multilingual: bool, *, window_steps: int = 20, max_tokens: int = 24) -> System:
+    vocabulary, num_texts = MULTILINGUAL if is_multilingual else VOCABULARY, len(VOCABULARY)
     sizes = SIZES | {"n_audio_ctx": window_steps, "n_text_ctx": max_tokens, "n_text_layer": 1}
-    config = build_sizes(sizes | {"n_vocab": len(tokenizer)}, "the test")
+    config = build_sizes(sizes | {"n_vocab": len(vocabulary) + NUM_SPECIAL}, "the test")
     weights = make_weights(3, sizes)
     # A decoder that says text, hears more than random weights do, and comes to an end.
     embedding_VD = weights["decoder.token_embedding.weight"]
-    embedding_VD[: tokenizer.end + 1] *= 1.5
+    embedding_VD[: num_texts + 1] *= 1.5
     for part in ("value", "out"):
         weights[f"decoder.blocks.0.cross_attn.{part}.weight"] *= 4
     growth_U1 = torch.arange(sizes["n_text_ctx"])[:, None] / 2
-    weights["decoder.positional_embedding"] += growth_U1 * embedding_VD[tokenizer.end]
-    model = Whisper.of(config, rename_weights(config, weights, "the test"))
-    return WhisperSystem(
-        config, tokenizer, FrontEnd(FeaturesConfig(convention="whisper", num_mels=80)), model
-    )
+    weights["decoder.positional_embedding"] += growth_U1 * embedding_VD[num_texts]
+    unused_VD = embedding_VD.new_zeros(len(vocabulary) - num_texts, embedding_VD.size(1))
+    parts = (embedding_VD[:num_texts], unused_VD, embedding_VD[num_texts:])
+    weights["decoder.token_embedding.weight"] = torch.cat(parts)
+    return make_system(Path("the test"), config, vocabulary, weights)

@@ -13,13 +13,18 @@ from typing import Any
 
 def convert(model: Path, folder: Path) -> None:
     """Weights for CTranslate2, in int8, with the vocabulary as a file of the package tokenizers."""
+    import numpy as np
     from ctranslate2.specs.whisper_spec import WhisperSpec
 
-    from asr.whisper import find_alignment_heads, get_weights, load_whisper
+    from asr.text.tokenizer import EOS_ID
+    from asr.whisper import find_alignment_heads, find_sizes, get_weights, load_whisper, units_of
 
     system = load_whisper(model)
-    sizes, tokenizer = system.sizes, system.tokenizer
+    sizes, units = find_sizes(system), units_of(system.tokenizer)
+    theirs = units.special.order()  # their id of each of ours
     weights = {name: weight.float().numpy() for name, weight in get_weights(system).items()}
+    embedding_VD = np.empty_like(weights["decoder.embedding.weight"])
+    embedding_VD[theirs] = weights["decoder.embedding.weight"]
     spec = WhisperSpec(sizes.encoder_layers, sizes.encoder_heads, sizes.decoder_layers, sizes.decoder_heads)
 
     def fill(part: Any, name: str) -> None:
@@ -32,8 +37,8 @@ def convert(model: Path, folder: Path) -> None:
         fill(getattr(spec.encoder, f"conv{place}"), f"encoder.convolution_{place}")
     spec.encoder.position_encodings.encodings = weights["encoder.positions_TD"]
     spec.decoder.position_encodings.encodings = weights["decoder.positions.table.weight"]
-    spec.decoder.embeddings.weight = weights["decoder.embedding.weight"]
-    spec.decoder.projection.weight = weights["decoder.embedding.weight"]
+    spec.decoder.embeddings.weight = embedding_VD
+    spec.decoder.projection.weight = embedding_VD
     fill(spec.encoder.layer_norm, "encoder.norm")
     fill(spec.decoder.layer_norm, "decoder.norm")
     for part, layers in (("encoder", spec.encoder.layer), ("decoder", spec.decoder.layer)):
@@ -49,10 +54,10 @@ def convert(model: Path, folder: Path) -> None:
             fill(layer.ffn.layer_norm, f"{name}.feed_forward_block.norm")
             fill(layer.ffn.linear_0, f"{name}.feed_forward.expand")
             fill(layer.ffn.linear_1, f"{name}.feed_forward.contract")
-    spec.register_vocabulary(write_tokenizer(tokenizer, folder / "tokenizer.json"))
-    spec.config.suppress_ids = tokenizer.suppressed
-    spec.config.suppress_ids_begin = [*tokenizer.encode(" "), tokenizer.end]
-    spec.config.lang_ids = list(tokenizer.languages.values())
+    spec.register_vocabulary(write_tokenizer(units, folder / "tokenizer.json"))
+    spec.config.suppress_ids = sorted(theirs[id] for id in units.find_suppressed())
+    spec.config.suppress_ids_begin = [theirs[id] for id in (*units.encode_piece(" "), EOS_ID)]
+    spec.config.lang_ids = [theirs[id] for id in units.special.languages.values()]
     heads = find_alignment_heads(sizes)
     spec.config.alignment_heads = [(layer, head) for layer, own in heads.items() for head in own]
     spec.validate()
@@ -60,7 +65,7 @@ def convert(model: Path, folder: Path) -> None:
     spec.save(str(folder))
 
 
-def write_tokenizer(tokenizer: Any, path: Path) -> list[str]:
+def write_tokenizer(units: Any, path: Path) -> list[str]:
     """The names of all tokens, by id."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -69,9 +74,9 @@ def write_tokenizer(tokenizer: Any, path: Path) -> list[str]:
     def spell(token: bytes) -> str:
         return "".join(SHOWN[byte] for byte in token)
 
-    ids = {token: id for id, token in enumerate(tokenizer.vocabulary)}
-    pairs = [split_once(ids, token) for token in tokenizer.vocabulary if len(token) > 1]
-    special = {name: id for id, name in tokenizer.names.items()}
+    ids = {token: id for id, token in enumerate(units.vocabulary)}
+    pairs = [split_once(ids, token) for token in units.vocabulary if len(token) > 1]
+    special = {name: id for id, name in enumerate(units.special.their_names, len(units.vocabulary))}
     theirs = Tokenizer(
         models.BPE(
             {spell(token): id for token, id in ids.items()},
@@ -85,7 +90,7 @@ def write_tokenizer(tokenizer: Any, path: Path) -> list[str]:
     assert all(theirs.token_to_id(name) == id for name, id in special.items())
     path.parent.mkdir(parents=True, exist_ok=True)
     theirs.save(str(path))
-    return [*(spell(token) for token in tokenizer.vocabulary), *names]
+    return [*(spell(token) for token in units.vocabulary), *names]
 
 
 if __name__ == "__main__":

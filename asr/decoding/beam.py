@@ -114,7 +114,7 @@ class Beams:
         if language_model is not None and self.language_weight > 0:
             self.fusion = language_model.start(batch, device)
         self.steps_T = torch.arange(encoded_BTD.size(1), device=device, dtype=torch.float32)
-        self.tokens_BWU = torch.full((batch, 1, 1), self.rules.start, device=device)
+        self.tokens_BWU = torch.full((batch, 1, 1), SOS_ID, device=device)
         self.attended_BWU = torch.zeros((batch, 1, 0), dtype=torch.float64, device=device)
         self.decoder_BW = torch.zeros((batch, 1), dtype=torch.float64, device=device)
         self.language_BW = torch.zeros_like(self.decoder_BW)
@@ -133,14 +133,10 @@ class Beams:
             acoustic_weight = self.ctc_weight if self.decoder is None else self.decoder_weight
             fused_RV = acoustic_weight * fused_RV + self.language_weight * language_RV
         # Of the special tokens only the end, apart, and the unknown token may be chosen.
-        first, end = self.rules.first, self.rules.end
-        ends_R1 = fused_RV[:, end : end + 1].clone()
-        if end >= first:
-            fused_RV[:, end] = -torch.inf
+        first, end = self.rules.first, EOS_ID
+        ends_R1 = fused_RV[:, end : end + 1]
         count = min(self.num_candidates, fused_RV.size(1) - first)
         likeliest_RC = fused_RV[:, first:].topk(count)
-        if end >= first:
-            fused_RV[:, end : end + 1] = ends_R1
         tokens_BWC = likeliest_RC.indices.view(*shape, count) + first
         end_gap_BW = (likeliest_RC.values[:, :1] - ends_R1).view(shape)
 
@@ -306,7 +302,7 @@ def search_beams(
     if ctc_weight > 0:
         limits_B = limits_B.minimum(encoded.lengths_B)  # CTC has no alignment of more
     utterances_B = torch.arange(len(limits_B), device=limits_B.device)
-    finished = Finished(len(limits_B), config.nbest, encoded.rules.end, limits_B.device)
+    finished = Finished(len(limits_B), config.nbest, EOS_ID, limits_B.device)
     num_ended_B = torch.zeros_like(limits_B)
     nbest: NBest = [[] for _ in limits_B]
     for num_tokens in itertools.count():  # of every running hypothesis

@@ -57,8 +57,8 @@ from asr.models.encoders import make_frame_times
 from asr.models.layers import find_more_kinds, length_mask
 from asr.models.precision import quantize_layers
 from asr.models.speech_model import SpeechModel
-from asr.text.normalization import normalize
-from asr.text.tokenizer import BLANK_ID, Tokenizer
+from asr.text.normalization import TextConfig, normalize
+from asr.text.tokenizer import BLANK_ID, EOS_ID
 from asr.transcripts.transcript import Word
 
 # B utterances, S samples, F features, T frames or encoded steps, U tokens
@@ -421,7 +421,7 @@ class SpeechDecoder:
 
     def write(self, text: str) -> list[int]:
         """The tokens of a text, under the rules of training."""
-        text = normalize(text, self.system.text.training)
+        text = normalize(text, (self.system.text or TextConfig()).training)
         if unknown := self.tokenizer.find_unknown(text):
             raise UserError(f"the model has no token for {unknown[0]!r} in {shorten(text)}")
         return self.tokenizer.encode(text)
@@ -435,7 +435,7 @@ class SpeechDecoder:
         from asr.language_models.hotwords import Hotwords
 
         spellings = [self.write(word) for word in words]
-        trie = Hotwords(spellings, config.hotword_boost, len(self.tokenizer), self.rules.end, self.space)
+        trie = Hotwords(spellings, config.hotword_boost, len(self.tokenizer), EOS_ID, self.space)
         parts: list[FusionModel] = [trie]
         if setup.language_model is not None:
             parts.append(Weighted(setup.language_model, config.language_model_weight))
@@ -446,15 +446,6 @@ class SpeechDecoder:
     def space(self) -> int | None:
         """The token between words, if one of its own stands there."""
         return self.tokenizer.space_id
-
-    @property
-    def fusion_tokenizer(self) -> Tokenizer:
-        """The tokens of the model, as language models and lexica know them."""
-        return self.tokenizer
-
-    def renumber(self, model: FusionModel) -> FusionModel:
-        """A language model over `fusion_tokenizer`, which a search asks by the ids of the speech model."""
-        return model
 
     def plan_segments(self, segmentation: SegmentationConfig, longest: float | None) -> SegmentPlan:
         """`longest`: seconds of the longest utterance of training, if that is known."""
@@ -519,6 +510,10 @@ class SpeechDecoder:
 
     def spell(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens)
+
+    def number(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """The ids of tokens as other software knows them."""
+        return tuple(tokens)
 
     def separator_in(self, language: str | None) -> str:
         """Separator of two words in this language."""

@@ -18,6 +18,7 @@ from asr.decoding.hypothesis import (
     NBest,
 )
 from asr.models.decoders import Decoder, DecoderState
+from asr.text.tokenizer import EOS_ID, SOS_ID
 
 # B utterances, W texts of each, R = B x W rows, P tokens of the prompt, U tokens after it, V vocabulary,
 # L longest text
@@ -48,8 +49,8 @@ def read_prompts(encoded: EncodedAudio) -> Beginning:
     assert isinstance(decoder, Decoder)
     prompts_BP = encoded.prompts_BP
     if prompts_BP is None:
-        prompts_BP = torch.full((len(encoded.lengths_B), 1), rules.start, device=encoded.lengths_B.device)
-    first = int((prompts_BP[0] == rules.start).nonzero()[-1])
+        prompts_BP = torch.full((len(encoded.lengths_B), 1), SOS_ID, device=encoded.lengths_B.device)
+    first = int((prompts_BP[0] == SOS_ID).nonzero()[-1])
     for piece_BP in prompts_BP[:, :first].split(PIECE, dim=1):
         if piece_BP.size(1):
             decoder.step(piece_BP, state)
@@ -102,11 +103,11 @@ def sample(
         state.select_beams(torch.arange(num_utterances, device=device).repeat_interleave(samples))
     noise = torch.Generator().manual_seed(seed)
     rows_R, longest = torch.arange(len(scores_RV), device=device), int(limits_R.max())
-    tokens_RL = torch.full((len(rows_R), longest), rules.end, device=device)
-    tokens_R = torch.full_like(rows_R, rules.start)
+    tokens_RL = torch.full((len(rows_R), longest), EOS_ID, device=device)
+    tokens_R = torch.full_like(rows_R, SOS_ID)
     sums_R = torch.zeros(len(rows_R), dtype=torch.float64, device=device)
     is_done_R = limits_R <= 0
-    never = torch.tensor([id for id in range(rules.first) if id != rules.end], device=device)
+    never = torch.tensor([id for id in range(rules.first) if id != EOS_ID], device=device)
     for place in range(longest):
         scores_RV = rules.forbid(scores_RV.float(), place)
         log_probabilities_RV = scores_RV.log_softmax(-1)
@@ -116,14 +117,16 @@ def sample(
             scores_RV = scores_RV.index_fill(1, never, -torch.inf)
         if temperature > 0:
             chances_R = torch.rand(samples, generator=noise).to(device).repeat(len(scores_RV) // samples)
-            tokens_R = draw(scores_RV / temperature, chances_R)
+            # By rising ids, but the special tokens come last, the end among them.
+            rolled_RV = scores_RV.roll(-rules.first, dims=1)
+            tokens_R = (draw(rolled_RV / temperature, chances_R) + rules.first) % scores_RV.size(1)
         else:
             tokens_R = scores_RV.argmax(-1)
-        tokens_R = tokens_R.masked_fill(is_done_R[rows_R], rules.end)
+        tokens_R = tokens_R.masked_fill(is_done_R[rows_R], EOS_ID)
         gains_R = log_probabilities_RV.gather(1, tokens_R[:, None])[:, 0]
         sums_R[rows_R] += gains_R.masked_fill(is_done_R[rows_R], 0.0)
         tokens_RL[rows_R, place] = tokens_R
-        is_done_R[rows_R] |= (tokens_R == rules.end) | (place + 1 >= limits_R[rows_R])
+        is_done_R[rows_R] |= (tokens_R == EOS_ID) | (place + 1 >= limits_R[rows_R])
         if max_repeats is not None and place % LOOK_UP == LOOK_UP - 1:
             loops = [is_loop(text, max_repeats) for text in tokens_RL[rows_R, : place + 1].tolist()]
             is_done_R[rows_R] |= torch.tensor(loops, device=device)
@@ -139,7 +142,7 @@ def sample(
                 fusion.select(kept_R)
             rows_R, tokens_R = rows_R[kept_R], tokens_R[kept_R]
         scores_RV = decoder.step(tokens_R[:, None], state)[0][:, -1]
-    counts_R = (tokens_RL != rules.end).sum(1)
+    counts_R = (tokens_RL != EOS_ID).sum(1)
     silences = [None] * num_utterances if no_speech_B is None else no_speech_B.tolist()
     found = [
         Hypothesis(tuple(tokens[:count]), total / (count + 1), total, no_speech=silences[row // samples])

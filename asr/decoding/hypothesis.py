@@ -14,7 +14,7 @@ from rapidfuzz.distance import Levenshtein
 
 from asr.config import Config
 from asr.errors import shorten
-from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
+from asr.text.tokenizer import BLANK_ID, UNK_ID
 from asr.transcripts.transcript import measure_compression
 
 if TYPE_CHECKING:
@@ -112,13 +112,10 @@ NBest = list[list[Hypothesis]]
 class SearchRules:
     """Facts about the tokens of a model that a search needs; by default, of a model trained here."""
 
-    start: int = SOS_ID
-    """The token that a text follows, unless a prompt does."""
-    end: int = EOS_ID
     first: int = UNK_ID
     """The first id that may stand in a text."""
     no_speech: int | None = None
-    """The token that is likely after `start` where nobody speaks."""
+    """The token that is likely after the start where nobody speaks."""
     by_mean: bool = False
     """Texts are ranked by their mean log-probability, not by the sum, and an utterance is done once `beam` of
     them have ended."""
@@ -150,7 +147,7 @@ class EncodedAudio:
     languages: tuple[Language, ...] = ()
     """The language of each utterance, where the model knows several."""
     prompts_BP: Tensor | None = None
-    """Tokens that the decoder reads before a text; none: `rules.start` alone."""
+    """Tokens that the decoder reads before a text; none: the start alone."""
     rules: SearchRules = SearchRules()
 
     @functools.cached_property

@@ -74,21 +74,3 @@ class Weighted:
 
     def select(self, rows: Tensor) -> None:
         self._part.select(rows)
-
-
-class Renumbered:
-    """A model of the same tokens by other ids, or its state in a search."""
-
-    def __init__(self, part: Any, theirs_V: Tensor) -> None:
-        """`theirs_V`: the model's id of each token."""
-        self._part, self._theirs_V = part, theirs_V
-
-    def start(self, num_rows: int, device: torch.device) -> FusionState:
-        return Renumbered(self._part.start(num_rows, device), self._theirs_V.to(device))
-
-    def score(self, tokens_R: Tensor) -> Tensor:
-        scores_RV: Tensor = self._part.score(self._theirs_V[tokens_R])
-        return scores_RV[:, self._theirs_V]
-
-    def select(self, rows: Tensor) -> None:
-        self._part.select(rows)

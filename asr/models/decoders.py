@@ -457,5 +457,5 @@ else:
 
 
 def build_decoder(config: DecoderConfig, memory_dim: int, vocab_size: int) -> AnyDecoder:
-    build = DECODERS.get(type(config)) or find_more_kinds("DECODERS")[type(config)]
+    build = DECODERS.get(type(config)) or find_more_kinds("DECODERS", type(config))[type(config)]
     return build(config, memory_dim, vocab_size)

@@ -428,7 +428,7 @@ else:
 
 
 def build_encoder(config: EncoderConfig, num_features: int) -> Encoder:
-    build = ENCODERS.get(type(config)) or find_more_kinds("ENCODERS")[type(config)]
+    build = ENCODERS.get(type(config)) or find_more_kinds("ENCODERS", type(config))[type(config)]
     return build(config, num_features)
 
 

@@ -181,15 +181,17 @@ class _NoRandomWeights(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def find_more_kinds(table: str) -> dict[Any, Any]:
+def find_more_kinds(table: str, kind: object = None) -> dict[Any, Any]:
     """ENCODERS, DECODERS, MODELS or METHODS of the folders that the core does without.
 
-    They are asr/research, asr/speakers and the families of pretrained models. Only the window that follows
-    the attention itself is found elsewhere: speech_model.py imports it from asr/research.
+    They are the families of pretrained models, asr/research and asr/speakers; a family with this `kind`
+    ends the search. Only the window that follows the attention itself is found elsewhere, in speech_model.py.
     """
     classes: dict[Any, Any] = {}
     for family in find_families():
         classes |= getattr(family, table, {})
+    if kind in classes:
+        return classes
     for name in ("language_models.language_model", "research.kinds", "speakers.training"):
         if find_spec(f"asr.{name.partition('.')[0]}") is not None:
             classes |= getattr(import_module(f"asr.{name}"), table, {})

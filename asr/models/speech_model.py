@@ -216,7 +216,7 @@ else:
 
 def build_model(config: ModelConfig, num_features: int, vocab_size: int) -> Net:
     """The model with fresh random weights; seed torch before for the same ones."""
-    build = MODELS.get(type(config)) or find_more_kinds("MODELS")[type(config)]
+    build = MODELS.get(type(config)) or find_more_kinds("MODELS", type(config))[type(config)]
     return build(config, num_features, vocab_size)
 
 

@@ -11,7 +11,6 @@ import pydantic
 import torch
 
 from asr.config import Config, find_differences, load_config
-from asr.data.sentences import read_sentences
 from asr.decoding.hypothesis import DecodingConfig, FusionModel
 from asr.errors import UserError, shorten
 from asr.families import Family, find_model
@@ -44,10 +43,6 @@ class DecodingResources(Config):
     """Description of the training data in a few words, for the warning."""
 
     @property
-    def has_files(self) -> bool:
-        return self.language_model is not None or self.lexicon is not None
-
-    @property
     def files(self) -> dict[str, Path]:
         """List the files by their kind."""
         found = {}
@@ -70,6 +65,7 @@ class DecodingResources(Config):
 
     def load(self, tokenizer: Tokenizer, text: TextConfig, device: torch.device) -> FusionModel:
         """Load the files, of which there is one at least, on the device of the speech model."""
+        from asr.data.sentences import read_sentences
         from asr.language_models.fusion import ShallowFusion
         from asr.language_models.ngram import Lexicon, read_word_list
 

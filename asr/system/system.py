@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, cast
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from typing_extensions import TypeVar
@@ -39,6 +38,7 @@ class System(Generic[ModelType]):
     tokenizer: Tokenizer
     front_end: FrontEnd  # a default one, which is not used, where the model reads no audio
     model: ModelType
+    is_published: bool = False  # by others, so that no run here trained it
 
     @property
     def longest_seconds(self) -> float:
@@ -46,9 +46,9 @@ class System(Generic[ModelType]):
         return self.config.batches.max_utterance_seconds
 
     @property
-    def text(self) -> TextConfig:
-        """The rules for its texts."""
-        return self.config.text
+    def text(self) -> TextConfig | None:
+        """The rules for its texts, if a run here trained it."""
+        return None if self.is_published else self.config.text
 
 
 def load_system(folder: str | Path) -> System:
@@ -114,14 +114,11 @@ def _check_weights(
             raise UserError(f"{folder}: model.{key} = {value:,}, but there are {len(tensors):,} weights")
     with without_weights():
         module = build_model(config.model, num_features, num_tokens)
-    return _take_weights(module, tensors, MODEL_PREFIX, folder)
-
-
-def _take_weights(
-    module: torch.nn.Module, tensors: Mapping[str, Tensor], prefix: str, folder: Path
-) -> dict[str, Tensor]:
-    """The tensors of a module, by its names and of its shapes."""
-    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    own = {
+        name.removeprefix(MODEL_PREFIX): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(MODEL_PREFIX)
+    }
     found, expected = (
         {name: tuple(tensor.shape) for name, tensor in part.items()} for part in (own, module.state_dict())
     )

@@ -11,13 +11,13 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pydantic
 
 from asr.config import Config, describe_fault
 from asr.errors import UserError
-from asr.families import find_families, require_trainable
+from asr.families import FAMILIES, find_families, require_trainable
 from asr.files import read_limited, replace_file
 
 # The same for each type of tokenizer, so that a model can rely on them.
@@ -25,7 +25,10 @@ BLANK_ID, PAD_ID, SOS_ID, EOS_ID, UNK_ID = range(5)
 SPECIAL_TOKENS = ("<blank>", "<pad>", "<sos>", "<eos>", "<unk>")
 UNKNOWN_MARK = "⁇"  # what UNK_ID looks like in decoded text
 
-TokenizerType = Literal["characters", "bpe", "unigram", "words", "labels", "phones", "whisper"]
+if TYPE_CHECKING:
+    TokenizerType = str
+else:
+    TokenizerType = Literal[("characters", "bpe", "unigram", "words", "labels", "phones", *FAMILIES)]
 
 
 class TokenizerConfig(Config):
@@ -35,7 +38,7 @@ class TokenizerConfig(Config):
     """characters: one token per Unicode code point, for small data and for scripts without spaces.
     bpe, unigram: pieces of words, learned by sentencepiece. words: whole words, others are unknown.
     labels: what a model of labels says; each is one token. phones: those of the words, by a dictionary.
-    whisper: the pieces of the Whisper model that start_from names."""
+    The name of a family of models: the pieces of the one that start_from names."""
 
     vocab_size: int | None = pydantic.Field(default=None, gt=len(SPECIAL_TOKENS))
     """Number of tokens with the five reserved ones, for bpe and unigram alone."""
@@ -379,7 +382,7 @@ class Tokenizer:
     pad_id, sos_id = PAD_ID, SOS_ID
 
     def __post_init__(self) -> None:
-        self._units = find_units(self.type)(self.tokens, self.model)
+        self.units = find_units(self.type)(self.tokens, self.model)
 
     @property
     def space_id(self) -> int | None:
@@ -402,18 +405,18 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a normalized text; `UNK_ID` for each character (or word, or phone) without a token."""
-        return self._units.encode(text)
+        return self.units.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without blank, padding, start and end; the unknown shows as `UNKNOWN_MARK`."""
         kept = [id for id in ids if not 0 <= id < UNK_ID]
         if wrong := [id for id in kept if not 0 <= id < len(self)]:
             raise UserError(f"token {wrong[0]}: expected 0 to {len(self) - 1}; take the model's tokenizer")
-        return self._units.join([UNKNOWN_MARK if id == UNK_ID else self.tokens[id] for id in kept])
+        return self.units.join([UNKNOWN_MARK if id == UNK_ID else self.tokens[id] for id in kept])
 
     def find_unknown(self, text: str) -> list[str]:
         """The characters (of type words and phones: words) of `text` without a token, each once."""
-        return self._units.find_unknown(text)
+        return self.units.find_unknown(text)
 
     def count_unknown(self, texts: Iterable[str]) -> tuple[int, int]:
         """Count the unknown tokens of all texts, and all tokens."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from asr.families import find_checkpoints, find_family, find_model, require_trainable
+from asr.families import find_checkpoints
 from asr.features.front_end import FrontEnd
 from asr.models.layers import Net
 from asr.models.speech_model import build_model, require_memory
@@ -14,7 +14,7 @@ from asr.system.run_config import RunConfig
 from asr.system.system import System, load_any_system
 from asr.train.distributed import Process, broadcast_from_main
 from asr.train.run_tokenizer import load_or_train_tokenizer, read_tokenizer_texts, report_unknown_tokens
-from asr.train.start_from import inherit_run, inherit_settings
+from asr.train.start_from import inherit_run, inherit_settings, load_source
 
 
 def find_last_checkpoint(config: RunConfig, process: Process) -> Path | None:
@@ -33,9 +33,7 @@ def prepare_system(config: RunConfig, process: Process) -> System[Net]:
         return replace(system, config=inherit_settings(config, system.config.model))
     tokenizer = broadcast_from_main(partial(load_or_train_tokenizer, config), process)
     if config.start_from is not None:
-        if (family := find_family(config.start_from, as_run=True)) is not None:
-            return require_trainable(family).inherit_run(config, tokenizer)
-        return inherit_run(config, tokenizer, find_model(config.start_from))
+        return inherit_run(config, tokenizer, load_source(config.start_from))
     front_end = FrontEnd(config.features)
     require_memory(config.model, front_end.num_features, len(tokenizer))
     model = build_model(config.model, front_end.num_features, len(tokenizer))

@@ -10,10 +10,9 @@ from pathlib import Path
 from asr.data.manifest_readers import read_data
 from asr.data.sentences import read_sentences, read_text_file
 from asr.errors import UserError
-from asr.families import find_family, find_model, require_trainable
 from asr.system.run_config import RunConfig
-from asr.system.system import load_any_system
 from asr.text.tokenizer import Tokenizer, compute_fingerprint
+from asr.train.start_from import keeps_tokens, load_source
 from asr.train.training_data import MAX_SAMPLED_TEXTS
 
 logger = logging.getLogger(__name__)
@@ -56,21 +55,18 @@ def inherit_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer | No
 
     To one of phones, the run's own words are added.
     """
-    source = config.start_from
-    if source is None:
+    if config.start_from is None or not config.keep_tokenizer:
         return None
-    taken: Tokenizer | None
-    if (family := find_family(source, as_run=True)) is not None:
-        taken = require_trainable(family).inherit_tokenizer(config)
-    else:
-        taken = load_any_system(find_model(source)).tokenizer if config.keep_tokenizer else None
-    if taken is None or not taken.type == config.tokenizer.type == "phones":
-        return taken
-    tokenizer = taken.with_words_of(train_tokenizer(config, texts))
+    source = load_source(config.start_from)
+    if not keeps_tokens(config, source):
+        return None
+    if not source.tokenizer.type == config.tokenizer.type == "phones":
+        return source.tokenizer
+    tokenizer = source.tokenizer.with_words_of(train_tokenizer(config, texts))
     if word := next((word for text in texts for word in tokenizer.find_unknown(text)), ""):
         raise UserError(
             f"{config.tokenizer.pronunciations}: {word!r} needs a phone, or a mark of homophones, that "
-            f"start_from = {source} has not; write it in those, or set keep_tokenizer=false"
+            f"start_from = {config.start_from} has not; write it in those, or set keep_tokenizer=false"
         )
     return tokenizer
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Collection
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from asr.config import Config, find_differences
-from asr.errors import UserError
+from asr.errors import UserError, shorten
+from asr.families import find_family, find_model, require_trainable
 from asr.models.adapting import is_low_rank
 from asr.models.layers import ModelConfig, Net
 from asr.models.speech_model import build_model, require_memory
@@ -34,29 +34,51 @@ def inherit_settings(config: RunConfig, source: ModelConfig) -> RunConfig:
     return RunConfig(**config.model_copy(update={"model": model}).model_dump())
 
 
-def inherit_run(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> System[Net]:
-    source = load_any_system(folder)
+def load_source(source: str) -> System[Net]:
+    """The model to start from: of a run, or of a family of published ones."""
+    if (family := find_family(source, as_run=True)) is not None:
+        return require_trainable(family).load_source(source)
+    return load_any_system(find_model(source))
+
+
+def keeps_tokens(config: RunConfig, source: System[Net]) -> bool:
+    """Check whether the run has the tokens of its source; a published model may lend its encoder alone."""
+    is_same_type = config.tokenizer.type == source.tokenizer.type
+    return config.keep_tokenizer and (is_same_type or not source.is_published)
+
+
+def inherit_run(config: RunConfig, tokenizer: Tokenizer, source: System[Net]) -> System[Net]:
+    """A system with the weights of the source, or with those of a published encoder or decoder."""
+    has_tokens = keeps_tokens(config, source)
     differing = find_differences(source.config.features, config.features, "features.")
-    if config.keep_tokenizer:
+    if has_tokens:
         differing |= find_differences(source.config.tokenizer, config.tokenizer, "tokenizer.")
         differing.pop("tokenizer.pronunciations", None)  # a run of phones has words of its own
     if differing:
         of_tokenizer = all(key.startswith("tokenizer.") for key in differing)
         other = ", or learn another tokenizer by keep_tokenizer=false" if of_tokenizer else ""
-        raise UserError(
-            f"start_from = {config.start_from}: set otherwise there: {', '.join(differing)}; make that the "
-            f"same{other}"
-        )
+        needed = ", ".join(f"{key} = {shorten(value)}" for key, (value, _) in differing.items())
+        raise UserError(f"start_from = {config.start_from}: has other settings; set {needed} here{other}")
+    parts = find_parts(config, source.config.model) if source.is_published else ("",)
     config = inherit_settings(config, source.config.model)
     num_features = source.front_end.num_features
     require_memory(config.model, num_features, len(tokenizer))
     model = build_model(config.model, num_features, len(tokenizer))
-    weights = source.model.state_dict()
-    of_tokens = set() if config.keep_tokenizer else find_token_weights(config.model, num_features)
-    weights = {name: weight for name, weight in weights.items() if name not in of_tokens}
-    hint = f"give section model the sizes of {folder / 'config.yaml'}"
-    load_weights(config, model, weights, lambda name: is_low_rank(name) or name in of_tokens, hint)
+    of_tokens = set() if has_tokens else find_token_weights(config.model, num_features)
+    load_weights(config, model, source, parts, of_tokens)
     return System(config, tokenizer, source.front_end, model)
+
+
+def find_parts(config: RunConfig, source: Any) -> tuple[str, ...]:
+    """Find how the weights of encoder and decoder begin, where these are of the type of the source."""
+    types = {name: type(getattr(source, name)) for name in ("encoder", "decoder")}
+    parts = [f"{name}." for name, own in types.items() if type(getattr(config.model, name, None)) is own]
+    if not parts:
+        raise UserError(
+            f"start_from = {config.start_from} is a published model, but neither model.encoder nor "
+            f"model.decoder has its type: {source.encoder.type}; set it"
+        )
+    return tuple(parts)
 
 
 def find_token_weights(config: ModelConfig, num_features: int) -> set[str]:
@@ -67,19 +89,24 @@ def find_token_weights(config: ModelConfig, num_features: int) -> set[str]:
 
 
 def load_weights(
-    config: RunConfig, model: Net, weights: Mapping[str, Tensor], is_new: Callable[[str], bool], hint: str
+    config: RunConfig, model: Net, source: System[Net], parts: tuple[str, ...], of_tokens: Collection[str]
 ) -> None:
-    """Load weights. `is_new` is True for a name whose weight may be missing and stay random."""
-    own = model.state_dict()
-    mismatched = [name for name in own if name not in weights and not is_new(name)]
+    """Load the weights that begin as `parts`, but for those of tokens."""
+    own, theirs = model.state_dict(), source.model.state_dict()
+    weights = {name: theirs[name] for name in theirs if name.startswith(parts) and name not in of_tokens}
+    fresh = {name for name in own if is_low_rank(name) or name in of_tokens or not name.startswith(parts)}
+    mismatched = [name for name in own if name not in weights and name not in fresh]
     mismatched += [name for name in weights if name not in own or weights[name].shape != own[name].shape]
     if mismatched:
         name = mismatched[0]
         there, here = (tuple(one[name].shape) if name in one else "missing" for one in (weights, own))
+        remedy = f"give section model the sizes that `asr info {config.start_from}` shows"
+        if source.is_published:
+            remedy = "leave `sizes` out, and give its decoder the encoder of the same model"
         raise UserError(
             f"start_from = {config.start_from}: its weights do not fit this model ({name} is {there} "
-            f"there and {here} here); {hint}"
+            f"there and {here} here); {remedy}"
         )
     model.load_state_dict(weights, strict=False)
-    fresh = sorted({".".join(name.split(".")[:2]) for name in own.keys() - weights.keys()})
-    logger.info("starting from the weights of %s; new are %s", config.start_from, ", ".join(fresh) or "none")
+    new = sorted({".".join(name.split(".")[:2]) for name in own.keys() - weights.keys()})
+    logger.info("starting from the weights of %s; new are %s", config.start_from, ", ".join(new) or "none")

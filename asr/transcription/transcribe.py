@@ -400,7 +400,7 @@ class Recognizer:
                     average_log_probability=decoded.average_log_probability,
                     no_speech_probability=decoded.no_speech,
                     temperature=decoded.temperature,
-                    tokens=decoded.tokens,
+                    tokens=self.decoder.number(decoded.tokens),
                     language=language,
                     language_probability=probability,
                 )
@@ -465,10 +465,9 @@ class Recognizer:
 
     def load_resources(self, resources: DecodingResources) -> FusionModel | None:
         """Load language model and lexicon, unless they are those of the call before."""
-        if not resources.has_files:  # the tokens for them take Whisper a tenth of a second to list
+        if not resources.files:
             return None
         if resources != self._loaded[0]:
             text = self.system.text or TextConfig()
-            model = resources.load(self.decoder.fusion_tokenizer, text, self.device)
-            self._loaded = resources, self.decoder.renumber(model)
+            self._loaded = resources, resources.load(self.tokenizer, text, self.device)
         return self._loaded[1]

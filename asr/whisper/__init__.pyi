@@ -1,10 +1,8 @@
 from .encoder_decoder import (
-    SILENCES as SILENCES,
     Bf16Linear as Bf16Linear,
-    EncodedSteps as EncodedSteps,
-    Silence as Silence,
-    Whisper as Whisper,
-    WhisperSystem as WhisperSystem,
+    WhisperDecoder as WhisperDecoder,
+    WhisperEncoder as WhisperEncoder,
+    quantize as quantize,
 )
 from .family import (
     DECODERS as DECODERS,
@@ -14,6 +12,7 @@ from .family import (
     check_run as check_run,
     config_class as config_class,
     decoding as decoding,
+    find_prompt as find_prompt,
     matches as matches,
     model_names as model_names,
     name as name,
@@ -26,9 +25,8 @@ from .loading import (
     describe as describe,
     find_files as find_files,
     find_weights as find_weights,
-    inherit_run as inherit_run,
-    inherit_tokenizer as inherit_tokenizer,
     load as load,
+    load_source as load_source,
     load_whisper as load_whisper,
     write_model as write_model,
 )
@@ -45,17 +43,17 @@ from .weights import (
     get_weights as get_weights,
     make_system as make_system,
     name_sizes as name_sizes,
-    rename_weights as rename_weights,
     split_weights as split_weights,
 )
 from .whisper_tokenizer import (
+    SpecialTokens as SpecialTokens,
     TokenizerUnits as TokenizerUnits,
-    WhisperTokenizer as WhisperTokenizer,
-    find_prompt as find_prompt,
-    name_tokens as name_tokens,
+    make_tokenizer as make_tokenizer,
     read_huggingface_vocabulary as read_huggingface_vocabulary,
+    units_of as units_of,
     write_huggingface_vocabulary as write_huggingface_vocabulary,
 )
+from .windows import SILENCES as SILENCES, Silence as Silence, Windows as Windows, find_sizes as find_sizes
 from .words import (
     align_tokens as align_tokens,
     find_alignment_heads as find_alignment_heads,

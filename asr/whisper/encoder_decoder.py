@@ -1,18 +1,14 @@
-"""Whisper's encoder and decoder, by our Transformer layers, and windows of audio as its input."""
+"""Whisper's encoder and decoder, by our Transformer layers."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.errors import UserError
-from asr.features.front_end import FrontEnd
 from asr.models.decoders import (
     DecoderLayer,
     TransformerDecoder,
@@ -22,25 +18,14 @@ from asr.models.decoders import (
     WeightsOf,
 )
 from asr.models.encoders import Encoder, EncoderLayer, TransformerEncoderConfig
-from asr.models.layers import Dropout, EncoderKV, as_bias, has_any, length_mask, without_weights
+from asr.models.layers import Dropout, EncoderKV, as_bias, has_any, length_mask
 from asr.models.precision import Int8Linear
 from asr.models.speech_model import SpeechModel
-from asr.text.normalization import TextConfig
 from asr.whisper.sizes import FRAMES_PER_STEP, MAX_STEPS, WhisperSizes
-from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 # B batch, S samples, T frames or encoded steps, F features, U tokens, D dimension, V vocabulary
 
 EXPANSION = 4  # of the feed-forward blocks
-
-
-class EncodedSteps(NamedTuple):
-    """A batch of encoded windows."""
-
-    encoded_BTD: Tensor
-    lengths_B: Tensor
-    bias_BT: Tensor | None = None
-    """Added to the scores of attention, of windows that have one step for many silent ones."""
 
 
 class WhisperEncoder(Encoder):
@@ -146,12 +131,24 @@ class WhisperDecoder(TransformerDecoder):
         self.positions = LearnedPositions(sizes.max_tokens, sizes.dim)
         self.max_tokens = sizes.max_tokens - 1 - len(prompt)  # the start has a position too
         self.prompt = prompt
+        self.is_prompted = False
         self.scale = 1.0
         self.output = nn.Linear(sizes.dim, vocab_size, bias=False)
         self.tie()
 
     def tie(self) -> None:
         self.output.weight = self.embedding.weight
+
+    def take_prompts(self) -> None:
+        """Leave it to the caller to write prompts from now on; half of the positions are for the text."""
+        self.max_tokens += len(self.prompt)
+        self.prompt = ()
+        self.is_prompted = True
+
+    def limit_tokens(self, encoded_lengths_B: Tensor, most_in_a_step: int) -> Tensor:
+        if self.is_prompted:
+            return torch.full_like(encoded_lengths_B, (self.max_tokens + 1) // 2)
+        return super().limit_tokens(encoded_lengths_B, most_in_a_step)
 
     def start(
         self, encoded_BTD: Tensor, encoded_lengths_B: Tensor, bias_BT: Tensor | None = None
@@ -160,7 +157,7 @@ class WhisperDecoder(TransformerDecoder):
         mask_BT = _mask_unless_full(encoded_lengths_B, encoded_BTD.size(1))
         if bias_BT is None and mask_BT is not None:
             bias_BT = as_bias(mask_BT, encoded_BTD)
-        parts, memories = encoded_BTD.split(_count_rows(encoded_BTD, MAX_STEPS)), []
+        parts, memories = encoded_BTD.split(count_rows(encoded_BTD, MAX_STEPS)), []
         for layer in cast(list[DecoderLayer], self.layers):
             own = [layer.cross_attention.precompute_kv(part_BTD, None) for part_BTD in parts]
             # Contiguous: each step of decoding reads them again, head by head.
@@ -186,66 +183,35 @@ class WhisperDecoder(TransformerDecoder):
         return super().attend(tokens_BN, state, weights_of, skip + len(self.prompt), bias_BUT)
 
 
-class Whisper(SpeechModel):
-    """A model of Whisper's encoder and decoder, in Whisper's own tokens."""
+def quantize(model: SpeechModel, dtype: torch.dtype) -> None:
+    """Linear layers in 8 bits, for inference on a CPU; attention and convolution in `dtype`.
 
-    decoder: WhisperDecoder
+    With AMX, layers of many rows are in bf16: to round their input would take longer than their product.
 
-    def __init__(self, sizes: WhisperSizes) -> None:
-        nn.Module.__init__(self)  # a model that is trained has a language, and tokens of its own
-        self.sizes = sizes
-        self.encoder: WhisperEncoder = WhisperEncoder(sizes)
-        self.decoder = WhisperDecoder(sizes, sizes.dim, sizes.vocab_size)
-        self.ctc_head = self.guided_attention = None
-
-    def limit_tokens(self, encoded_lengths_B: Tensor) -> Tensor:
-        return torch.full_like(encoded_lengths_B, self.sizes.max_tokens // 2)
-
-    @classmethod
-    def of(cls, sizes: WhisperSizes, weights: Mapping[str, Tensor]) -> Whisper:
-        """Build a model around these weights, not copies; those of the output are the embeddings."""
-        with without_weights():  # random ones would take longer than loading these
-            model = cls(sizes)
-        weights = dict(weights) | {"decoder.output.weight": weights["decoder.embedding.weight"]}
-        model.load_state_dict(weights, assign=True)
-        model.decoder.tie()
-        return model.eval()
-
-    def encode(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        count = _count_rows(features_BTF, FRAMES_PER_STEP * MAX_STEPS)
-        parts = zip(features_BTF.split(count), feature_lengths_B.split(count), strict=True)
-        encoded, lengths = zip(*(self.encoder(*part) for part in parts), strict=True)
-        return torch.cat(encoded), torch.cat(lengths)
-
-    def quantize(self, dtype: torch.dtype) -> None:
-        """Linear layers in 8 bits, for inference on a CPU; attention and convolution in `dtype`.
-
-        With AMX, layers of many rows are in bf16: to round their input would take longer than their product.
-
-        The model may be in half precision, as it was read: layer after layer is rounded, so that there is no
-        copy in float32. What is left has memory of its own, and the file need not stay mapped.
-        """
-        table = self.decoder.embedding.weight.detach().clone()
-        self.decoder.embedding = StoredEmbedding.from_pretrained(table)
-        self.decoder.tie()
-        # A list of linear layers would keep the weights of them all.
-        modules = [module for module in self.modules() if not isinstance(module, nn.Linear)]
-        for module in modules:
-            if not isinstance(module, StoredEmbedding):
-                module._apply(lambda tensor: tensor.to(torch.float32, copy=True), recurse=False)
-        self.encoder.convolution_2.to(dtype)
-        of_decoder = set(self.decoder.modules())
-        is_bf16_fast = dtype == torch.bfloat16 and has_any(["amx_bf16"])
-        for module in modules:
-            for name, linear in list(module.named_children()):
-                if isinstance(linear, nn.Linear):
-                    few_rows = module in of_decoder and name != "project_memory"
-                    if is_bf16_fast and not few_rows:
-                        setattr(module, name, Bf16Linear(linear))
-                        continue
-                    is_attended = name in ("project_in", "project_queries", "project_memory")
-                    output_dtype = dtype if is_attended else torch.float32
-                    setattr(module, name, Int8Linear(linear.weight, linear.bias, output_dtype, few_rows))
+    The model may be in half precision, as it was read: layer after layer is rounded, so that there is no
+    copy in float32. What is left has memory of its own, and the file need not stay mapped.
+    """
+    encoder, decoder = cast(WhisperEncoder, model.encoder), cast(WhisperDecoder, model.decoder)
+    decoder.embedding = StoredEmbedding.from_pretrained(decoder.embedding.weight.detach())
+    decoder.tie()
+    # A list of linear layers would keep the weights of them all.
+    modules = [module for module in model.modules() if not isinstance(module, nn.Linear)]
+    for module in modules:
+        if not isinstance(module, StoredEmbedding):
+            module._apply(lambda tensor: tensor.to(torch.float32, copy=True), recurse=False)
+    encoder.convolution_2.to(dtype)
+    of_decoder = set(decoder.modules())
+    is_bf16_fast = dtype == torch.bfloat16 and has_any(["amx_bf16"])
+    for module in modules:
+        for name, linear in list(module.named_children()):
+            if isinstance(linear, nn.Linear):
+                few_rows = module in of_decoder and name != "project_memory"
+                if is_bf16_fast and not few_rows:
+                    setattr(module, name, Bf16Linear(linear))
+                    continue
+                is_attended = name in ("project_in", "project_queries", "project_memory")
+                output_dtype = dtype if is_attended else torch.float32
+                setattr(module, name, Int8Linear(linear.weight, linear.bias, output_dtype, few_rows))
 
 
 class Bf16Linear(nn.Module):
@@ -274,7 +240,7 @@ def place_silence(first: int, past: int, stride: int, device: torch.device) -> t
     return (edges + ends - 1) // 2, (ends - edges).float()
 
 
-def _count_rows(batch_BTX: Tensor, longest: int) -> int:
+def count_rows(batch_BTX: Tensor, longest: int) -> int:
     """Windows to compute at once: on a CPU 30 seconds of them, as more do not fit into its cache."""
     is_on_cpu = batch_BTX.device.type == "cpu"
     return max(1, longest // max(1, batch_BTX.size(1)) if is_on_cpu else len(batch_BTX))
@@ -289,94 +255,3 @@ def _mask_unless_full(lengths_B: Tensor, length: int) -> Tensor | None:
 
 def _zero_past(x_BDT: Tensor, mask_BT: Tensor | None) -> Tensor:
     return x_BDT if mask_BT is None else x_BDT * mask_BT[:, None]
-
-
-# --- windows ----------------------------------------------------------------------------------------
-
-
-ROUND_SECONDS = 0.5  # shorter windows are padded to a multiple, so that those of many clips are alike
-PADDED_SECONDS = (4.0, 8.0, 16.0, 21.0, 24.0)  # to which encoded windows are padded, to be decoded together
-
-
-class Silence(NamedTuple):
-    """Seconds of silence behind audio, of which all steps are encoded, then one of `stride` up to 30 s."""
-
-    seconds: float
-    stride: int | None
-
-
-# By width and whether it is multilingual: tiny and base.en, whose texts stay as good (docs/benchmarks.md).
-SILENCES = {(384, True): Silence(1.0, 8), (512, False): Silence(1.0, 16)}
-
-
-@dataclass(frozen=True)
-class WhisperSystem:
-    """A model and all that turns audio into its input and its output into text."""
-
-    sizes: WhisperSizes
-    tokenizer: WhisperTokenizer
-    front_end: FrontEnd
-    model: Whisper
-    is_fine_tuned: bool = False
-    """True if a run trained it, on audio of its real length: padding is not attended to then."""
-    language: str | None = None  # language of the texts that a run trained it on
-    text: TextConfig | None = None  # the rules for texts of that run
-
-    @property
-    def silence(self) -> Silence:
-        """No silence behind audio of a fine-tuned model; of others as much as the size needs, up to 30 s."""
-        known = SILENCES.get((self.sizes.dim, self.tokenizer.is_multilingual), Silence(math.inf, None))
-        return Silence(0.0, None) if self.is_fine_tuned else known
-
-    @property
-    def samples_per_step(self) -> int:
-        return FRAMES_PER_STEP * self.front_end.config.shift_samples
-
-    @property
-    def uncut_samples(self) -> int:
-        """Samples of 30 seconds."""
-        return self.sizes.max_steps * self.samples_per_step
-
-    def count_window_samples(self, num_samples: int) -> int:
-        """Count the samples of a window with so many of audio, and with its silence."""
-        sample_rate, whole = self.front_end.config.sample_rate, self.uncut_samples
-        if num_samples > whole:
-            raise UserError(
-                f"{num_samples / sample_rate:.2f} seconds of audio; one window has at most "
-                f"{whole / sample_rate:g}, cut longer recordings"
-            )
-        unit = round(ROUND_SECONDS * sample_rate)
-        padded = min(whole, num_samples + self.silence.seconds * sample_rate)
-        return min(whole, max(1, math.ceil(padded / unit)) * unit)
-
-    def count_padded_samples(self, num_samples: int) -> int:
-        """Count the samples that a window is padded to where it is decoded with others."""
-        window, whole = self.count_window_samples(num_samples), self.uncut_samples
-        if self.silence.stride is None:
-            return window
-        sizes = [round(seconds * self.front_end.config.sample_rate) for seconds in PADDED_SECONDS]
-        return next((size for size in sizes if window <= size < whole), whole)
-
-    def compute_features(self, audio_BS: Tensor, audio_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-mel of audio and silence, as much for all as the longest needs."""
-        longest = int(audio_lengths_B.max())
-        window = self.count_window_samples(longest)
-        audio_BS = audio_BS[:, :longest] * length_mask(audio_lengths_B, longest)
-        lengths_B = audio_lengths_B if self.is_fine_tuned else torch.full_like(audio_lengths_B, window)
-        return self.front_end(F.pad(audio_BS, (0, window - longest)), lengths_B)
-
-    @torch.inference_mode()
-    def encode(self, audio_BS: Tensor, audio_lengths_B: Tensor) -> EncodedSteps:
-        """Encode windows; where few steps of silence are encoded, each as long as it needs, then padded."""
-        stride, max_steps, lengths = self.silence.stride, self.sizes.max_steps, audio_lengths_B.tolist()
-        if stride is None:
-            return EncodedSteps(*self.model.encode(*self.compute_features(audio_BS, audio_lengths_B)))
-        num_steps = self.count_padded_samples(max(lengths)) // self.samples_per_step
-        num_steps += len(place_silence(num_steps, max_steps, stride, audio_BS.device)[0])
-        encoded_BTD = torch.zeros(len(lengths), num_steps, self.sizes.dim, device=audio_BS.device)
-        bias_BT = torch.full_like(encoded_BTD[..., 0], -torch.inf)
-        for row in range(len(lengths)):
-            features_1TF, _ = self.compute_features(audio_BS[row : row + 1], audio_lengths_B[row : row + 1])
-            x_1SD, bias_1S = self.model.encoder.encode_with_silence(features_1TF, stride)
-            encoded_BTD[row, : x_1SD.size(1)], bias_BT[row, : x_1SD.size(1)] = x_1SD[0], bias_1S[0]
-        return EncodedSteps(encoded_BTD, torch.full_like(audio_lengths_B, max_steps), bias_BT)

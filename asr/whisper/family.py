@@ -109,12 +109,21 @@ def _build_encoder(config: WhisperEncoderConfig, num_features: int) -> Encoder:
 
 def _build_decoder(config: WhisperDecoderConfig, memory_dim: int, vocab_size: int) -> AnyDecoder:
     from asr.whisper.encoder_decoder import WhisperDecoder
-    from asr.whisper.whisper_tokenizer import find_prompt
 
     sizes = _require_sizes(config)
     has_own_tokens = vocab_size == sizes.vocab_size
-    prompt = find_prompt(sizes, config.language) if has_own_tokens else ()
+    prompt = find_prompt(vocab_size, config.language) if has_own_tokens else ()
     return WhisperDecoder(sizes, memory_dim, vocab_size, prompt)
+
+
+def find_prompt(vocab_size: int, language: str | None) -> tuple[int, ...]:
+    """Find the tokens between the start and a text."""
+    from asr.whisper.whisper_tokenizer import SpecialTokens
+
+    try:
+        return tuple(SpecialTokens(vocab_size).prompt(language)[1:])
+    except UserError as error:
+        raise UserError(f"model.decoder.language: {error}") from None
 
 
 def _require_sizes(config: WhisperEncoderConfig | WhisperDecoderConfig) -> WhisperSizes:

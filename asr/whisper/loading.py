@@ -17,52 +17,36 @@ from torch import Tensor
 import asr.whisper
 from asr.errors import UserError, shorten, suggest
 from asr.files import make_folder, replace_file, usual_mode
-from asr.whisper.encoder_decoder import WhisperSystem
-from asr.whisper.family import (
-    NAMES,
-    WhisperDecoderConfig,
-    WhisperEncoderConfig,
-    decoding,
-    find_hub_name,
-    find_run,
-)
+from asr.system.system import System, load_system
+from asr.text.tokenizer import EOS_ID, SOS_ID
+from asr.whisper.encoder_decoder import WhisperDecoder
+from asr.whisper.family import NAMES, decoding, find_hub_name, find_run
 from asr.whisper.sizes import WhisperSizes
-from asr.whisper.weights import (
-    build_sizes,
-    get_weights,
-    make_system,
-    name_sizes,
-    rename_weights,
-    split_weights,
-)
+from asr.whisper.weights import build_sizes, get_weights, make_system, name_sizes, split_weights
 from asr.whisper.whisper_tokenizer import (
-    name_tokens,
-    order_tokens,
+    END,
     read_huggingface_vocabulary,
     read_json,
-    read_names,
+    units_of,
     write_huggingface_vocabulary,
 )
+from asr.whisper.windows import find_sizes
 
 if TYPE_CHECKING:
     from asr.audio.segmentation import SegmentationConfig
     from asr.config import Precision
     from asr.decoding.hypothesis import ChecksConfig
-    from asr.models.layers import Net
-    from asr.system.run_config import RunConfig
-    from asr.system.system import System
-    from asr.text.tokenizer import Tokenizer
     from asr.transcription.transcribe import Recognizer
 
 log = logging.getLogger(__name__)
 
 PATTERNS = ["*.json", "model.safetensors", "model-*.safetensors"]  # to fetch of a model on the hub
 PICKLED = "pytorch_model.bin"
-OUTPUT = "proj_out.weight"  # the embeddings once more
+THEIR_OUTPUT = "proj_out.weight"  # the embeddings once more
 MAPPINGS = 8  # of each file
 
 
-def load_whisper(source: str | Path) -> WhisperSystem:
+def load_whisper(source: str | Path) -> System:
     """Load a model in evaluation mode, on the CPU; weights stay mapped from the file, in its precision."""
     path = find_files(source)
     if path.is_file():
@@ -72,18 +56,31 @@ def load_whisper(source: str | Path) -> WhisperSystem:
     if (path / "config.json").is_file():
         return read_huggingface(path)
     if (folder := find_run(path)) is not None:
-        return _read_run(folder)
+        return read_run(folder)
     raise UserError(
         f"{path}: no Whisper model in this folder; expected one of Hugging Face (config.json, "
         "model.safetensors), or the run directory of a fine-tuned one"
     )
 
 
+def read_run(folder: Path) -> System:
+    """Read a model that a run fine-tuned. Prompts come from outside, and the decoder alone is asked."""
+    system = load_system(folder)
+    cast(WhisperDecoder, system.model.decoder).take_prompts()
+    system.model.ctc_head = system.model.guided_attention = None
+    return system
+
+
 # --- what the core asks of a family -----------------------------------------------------------------
 
 
+def load_source(source: str) -> System:
+    """The model that a run starts from."""
+    return load_whisper(source)
+
+
 def load(
-    source: str | Path | WhisperSystem,
+    source: str | Path | System,
     device: str = "auto",
     precision: Precision = "auto",
     segmentation: SegmentationConfig | None = None,
@@ -94,7 +91,7 @@ def load(
     from asr.transcription.transcribe import Recognizer
     from asr.whisper.manners import WhisperManners
 
-    system = source if isinstance(source, WhisperSystem) else load_whisper(source)
+    system = source if isinstance(source, System) else load_whisper(source)
     resources = DecodingResources(decoding=decoding)
     given = device, precision, segmentation, checks
     return Recognizer(system, *given, resources=resources, manners=WhisperManners, family=asr.whisper)
@@ -103,14 +100,14 @@ def load(
 def describe(source: str) -> dict[str, Any]:
     """Describe a model and its sizes."""
     system = load_whisper(source)
-    weights = get_weights(system).values()
+    sizes, weights = find_sizes(system), get_weights(system).values()
     dtypes = {str(weight.dtype).removeprefix("torch.") for weight in weights}
     return {
         "files": str(find_files(source)),
         "parameters": sum(weight.numel() for weight in weights),
         "precision": ", ".join(sorted(dtypes)),
-        "languages": "many" if system.sizes.is_multilingual else "English",
-        **system.sizes.model_dump(),
+        "languages": "many" if sizes.is_multilingual else "English",
+        **sizes.model_dump(),
     }
 
 
@@ -127,7 +124,7 @@ def convert(source: str, target: Path, dtype: torch.dtype | None) -> None:
         return
     if target.exists():
         raise UserError(f"{target}: exists already; give a new file")
-    tree = {"dims": name_sizes(system.sizes, "OpenAI"), "model_state_dict": split_weights(weights)}
+    tree = {"dims": name_sizes(find_sizes(system), "OpenAI"), "model_state_dict": split_weights(weights)}
     with replace_file(target) as file:
         torch.save(tree, file)
 
@@ -177,7 +174,7 @@ def _fetch(name: str) -> Path:
 # --- Hugging Face -----------------------------------------------------------------------------------
 
 
-def read_huggingface(folder: Path) -> WhisperSystem:
+def read_huggingface(folder: Path) -> System:
     """Read config.json, weights as safetensors, and a vocabulary."""
     settings, source = read_json(folder / "config.json"), str(folder / "config.json")
     generation = folder / "generation_config.json"
@@ -187,40 +184,43 @@ def read_huggingface(folder: Path) -> WhisperSystem:
         if (value := settings.get(name, expected)) != expected:
             raise UserError(f"{source}: {name} is {shorten(value)}, but Whisper has {shorten(expected)}")
     theirs = {name.removeprefix("model."): weight for name, weight in _read_weights(folder).items()}
-    output, embedding = theirs.pop(OUTPUT, None), theirs.get("decoder.embed_tokens.weight")
+    output, embedding = theirs.pop(THEIR_OUTPUT, None), theirs.get("decoder.embed_tokens.weight")
     if not (output is None or embedding is None or torch.equal(output.float(), embedding.float())):
-        raise UserError(f"{folder}: {OUTPUT} differs from the embeddings; in Whisper they are the same")
-    weights = rename_weights(sizes, theirs, str(folder), "Hugging Face")
-    return make_system(folder, sizes, read_huggingface_vocabulary(folder), weights)
+        raise UserError(f"{folder}: {THEIR_OUTPUT} differs from the embeddings; in Whisper they are the same")
+    return make_system(folder, sizes, read_huggingface_vocabulary(folder), theirs, "Hugging Face")
 
 
-def write_model(folder: Path, system: WhisperSystem, weights: Mapping[str, Tensor]) -> None:
+def write_model(folder: Path, system: System, weights: Mapping[str, Tensor]) -> None:
     """Write a folder that transformers reads too. The config comes last: a folder with one is complete."""
-    sizes, tokenizer = system.sizes, system.tokenizer
-    ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.end)
-    ids["decoder_start_token_id"] = tokenizer.start
+    sizes, special = find_sizes(system), units_of(system.tokenizer).special
+    theirs = special.order()
+    ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), theirs[EOS_ID])
+    ids["decoder_start_token_id"] = theirs[SOS_ID]
     generation: dict[str, Any] = {**ids, "alignment_heads": sizes.alignment_heads, "return_timestamps": False}
-    generation |= {"no_timestamps_token_id": tokenizer.no_times, "is_multilingual": sizes.is_multilingual}
+    generation |= {
+        "no_timestamps_token_id": theirs[special.no_times],
+        "is_multilingual": sizes.is_multilingual,
+    }
     if sizes.is_multilingual:
-        generation["lang_to_id"] = {f"<|{code}|>": id for code, id in tokenizer.languages.items()}
-        generation["task_to_id"] = tokenizer.tasks
-    special = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), "<|endoftext|>")
+        generation["lang_to_id"] = {f"<|{code}|>": theirs[id] for code, id in special.languages.items()}
+        generation["task_to_id"] = {task: theirs[id] for task, id in special.tasks.items()}
+    ends = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), END)
     processor = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": sizes.num_mels}
     config = {"architectures": ["WhisperForConditionalGeneration"], **ids, **_name_constants(sizes)}
     trees = {
         "preprocessor_config.json": processor,
-        "tokenizer_config.json": {"tokenizer_class": "WhisperTokenizer", **special},
+        "tokenizer_config.json": {"tokenizer_class": "WhisperTokenizer", **ends},
         "generation_config.json": generation,
         "config.json": config | name_sizes(sizes, "Hugging Face"),
     }
     make_folder(folder)
     if any(folder.iterdir()):
         raise UserError(f"{folder}: is not empty; give a new folder")
-    theirs = {f"model.{name}": weight for name, weight in split_weights(weights, "Hugging Face").items()}
+    named = {f"model.{name}": weight for name, weight in split_weights(weights, "Hugging Face").items()}
     try:
         with usual_mode(folder / "model.safetensors"):
-            save_file(theirs, folder / "model.safetensors", {"format": "pt"})
-        write_huggingface_vocabulary(folder, tokenizer)
+            save_file(named, folder / "model.safetensors", {"format": "pt"})
+        write_huggingface_vocabulary(folder, system.tokenizer)
         for file, tree in trees.items():
             (folder / file).write_text(json.dumps(tree, indent=2), encoding="utf-8")
     except (OSError, SafetensorError) as error:
@@ -251,7 +251,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     if paths[0].name == PICKLED:
         from asr.system.pickles import check_tensors, read_pickled
 
-        return check_tensors(read_pickled(paths[0]), paths[0], tied=OUTPUT)
+        return check_tensors(read_pickled(paths[0]), paths[0], tied=THEIR_OUTPUT)
     weights: dict[str, Tensor] = {}
     for path in paths:
         mapped = math.inf
@@ -264,76 +264,3 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         except (OSError, SafetensorError) as error:
             raise UserError(f"{path}: not a complete safetensors file ({error}); download it again") from None
     return weights
-
-
-# --- fine-tuning ------------------------------------------------------------------------------------
-
-TOKEN_WEIGHTS = ("decoder.embedding.weight", "decoder.output.weight")  # a row for each token
-
-
-def inherit_tokenizer(config: RunConfig) -> Tokenizer | None:
-    """The tokenizer of `config.start_from`; None where the run learns its own."""
-    from asr.text.tokenizer import SPECIAL_TOKENS, Tokenizer
-
-    if not config.keep_tokenizer or config.tokenizer.type != "whisper":
-        return None
-    return Tokenizer("whisper", SPECIAL_TOKENS + name_tokens(load_whisper(str(config.start_from)).tokenizer))
-
-
-def inherit_run(config: RunConfig, tokenizer: Tokenizer) -> System[Net]:
-    """A system with the weights of a Whisper model in those of its parts that are of type whisper."""
-    from asr.models.adapting import is_low_rank
-    from asr.models.speech_model import SpeechModelConfig, build_model
-    from asr.system.system import System
-    from asr.train.start_from import inherit_settings, load_weights
-
-    source = load_whisper(str(config.start_from))
-    sections = {name: getattr(config.model, name, None) for name in ("encoder", "decoder")}
-    parts = tuple(f"{name}." for name, own in sections.items() if getattr(own, "type", "") == "whisper")
-    if not parts:
-        raise UserError(
-            f"start_from = {config.start_from} is a Whisper model, but neither model.encoder nor "
-            "model.decoder has type: whisper; set it"
-        )
-    if config.features != source.front_end.config:
-        raise UserError(
-            f"start_from = {config.start_from} was trained on other features; set features: "
-            f"{{convention: whisper, num_mels: {source.sizes.num_mels}}} and nothing else there"
-        )
-    encoder, decoder = WhisperEncoderConfig(sizes=source.sizes), WhisperDecoderConfig(sizes=source.sizes)
-    config = inherit_settings(config, SpeechModelConfig(encoder=encoder, decoder=decoder))
-    model = build_model(config.model, source.front_end.num_features, len(tokenizer))
-    weights = {name: weight for name, weight in source.model.state_dict().items() if name.startswith(parts)}
-    own_tokens = tokenizer.type == "whisper"
-    for name in weights.keys() & set(TOKEN_WEIGHTS):
-        if own_tokens:
-            weights[name] = weights[name][order_tokens(source.tokenizer)]
-        else:
-            del weights[name]
-
-    def is_new(name: str) -> bool:
-        return is_low_rank(name) or not name.startswith(parts) or (name in TOKEN_WEIGHTS and not own_tokens)
-
-    hint = "leave `sizes` out, and give a decoder of Whisper the encoder of the same model"
-    load_weights(config, model, weights, is_new, hint)
-    return System(config, tokenizer, source.front_end, model)
-
-
-def _read_run(folder: Path) -> WhisperSystem:
-    """Read a model that a run fine-tuned, with its changes of low rank merged."""
-    from asr.system.system import load_any_system
-
-    system = load_any_system(folder)
-    model: Any = system.config.model
-    sizes, tokenizer = cast(WhisperSizes, model.encoder.sizes), read_names(system.tokenizer.tokens)
-    weights = {
-        name: weight
-        for name, weight in system.model.state_dict().items()
-        if name.startswith(("encoder.", "decoder.")) and name != "decoder.output.weight"
-    }
-    embedding_VD = torch.empty_like(weights["decoder.embedding.weight"])
-    embedding_VD[order_tokens(tokenizer)] = weights["decoder.embedding.weight"]
-    weights["decoder.embedding.weight"] = embedding_VD
-    language = model.decoder.language or (None if sizes.is_multilingual else "en")
-    more: dict[str, Any] = {"language": language, "text": system.text}
-    return make_system(folder, sizes, tokenizer.vocabulary, weights, is_fine_tuned=True, **more)

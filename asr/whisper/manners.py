@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -15,15 +14,18 @@ from asr.audio.segmentation import AudioSegment, SegmentationConfig
 from asr.config import Precision
 from asr.decoding.decode import Attempt, DecodingSetup, SegmentPlan, SpeechDecoder, compute_type, pad_audio
 from asr.decoding.greedy import read_prompts
-from asr.decoding.hypothesis import EncodedAudio, FusionModel, Language, SearchRules
+from asr.decoding.hypothesis import EncodedAudio, Language, SearchRules
 from asr.errors import UserError
 from asr.models.speech_model import SpeechModel
-from asr.text.tokenizer import SPECIAL_TOKENS, Tokenizer
+from asr.system.system import System
+from asr.text.tokenizer import BLANK_ID, EOS_ID, PAD_ID, Tokenizer
 from asr.transcripts.transcript import Word
-from asr.whisper.encoder_decoder import EncodedSteps, Whisper, WhisperSystem
+from asr.whisper.encoder_decoder import quantize
 from asr.whisper.family import WhisperDecodingConfig
-from asr.whisper.whisper_tokenizer import WhisperTokenizer, name_tokens, order_tokens
-from asr.whisper.words import SECONDS_PER_STEP, WITHOUT_SPACES, align_tokens, time_words
+from asr.whisper.sizes import SECONDS_PER_STEP
+from asr.whisper.whisper_tokenizer import NUM_RESERVED, SpecialTokens, TokenizerUnits, units_of
+from asr.whisper.windows import Windows
+from asr.whisper.words import WITHOUT_SPACES, align_tokens, find_alignment_heads, time_words
 
 # B segments, R rows of a search, V vocabulary, P tokens of the prompt
 
@@ -44,22 +46,22 @@ class OpenedSegment(AudioSegment):
 
 @dataclass(frozen=True)
 class WhisperRules(SearchRules):
-    """The ids of Whisper, and the tokens that may not come next."""
+    """The tokens that may not come next."""
 
     never: Tensor = field(kw_only=True)
     not_first: Tensor = field(kw_only=True)
+    past_text: int = field(kw_only=True)
 
     @classmethod
-    def of(cls, tokenizer: WhisperTokenizer, device: torch.device) -> WhisperRules:
+    def of(cls, units: TokenizerUnits, device: torch.device) -> WhisperRules:
         return cls(
-            start=tokenizer.start,
-            end=tokenizer.end,
-            first=0,
-            no_speech=tokenizer.no_speech,
+            first=NUM_RESERVED,
+            no_speech=BLANK_ID,
             by_mean=True,
             notes_attention=False,
-            never=torch.tensor(tokenizer.suppressed, device=device),
-            not_first=torch.tensor([*tokenizer.encode(" "), tokenizer.end], device=device),
+            never=torch.tensor(units.find_suppressed(), device=device),
+            not_first=torch.tensor([*units.encode_piece(" "), EOS_ID], device=device),
+            past_text=units.special.first,
         )
 
     def forbid(self, scores_RV: Tensor, num_tokens: int) -> Tensor:
@@ -69,23 +71,27 @@ class WhisperRules(SearchRules):
         return scores_RV
 
     def spoken(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        return tuple(token for token in tokens if token < self.end)
+        return tuple(token for token in tokens if token < self.past_text)
 
 
 class WhisperManners(SpeechDecoder):
-    """Windows of a Whisper model, whose system is a `WhisperSystem`."""
+    """Windows of a Whisper model."""
 
     prefers_int8 = draws = True
 
-    def __init__(self, system: WhisperSystem, *given: Any) -> None:
+    def __init__(self, system: System, *given: Any) -> None:
         super().__init__(system, *given)
-        self.rules = WhisperRules.of(system.tokenizer, self.device)
-        self.language = system.language if system.tokenizer.is_multilingual else "en"
+        self.units, self.windows = units_of(system.tokenizer), Windows.of(system)
+        self.special, self.sizes = self.units.special, self.windows.sizes
+        self.rules = WhisperRules.of(self.units, self.device)
+        self._heads = find_alignment_heads(self.sizes)
+        trained = cast(Any, system.config.model).decoder.language
+        self.language = trained if self.special.is_multilingual else "en"
 
     @staticmethod
     def set_precision(model: SpeechModel, precision: Precision) -> None:
         if precision.startswith("int8"):
-            cast(Whisper, model).quantize(torch.bfloat16 if precision == "int8_bf16" else torch.float32)
+            quantize(model, torch.bfloat16 if precision == "int8_bf16" else torch.float32)
         else:
             model.float()
 
@@ -94,44 +100,29 @@ class WhisperManners(SpeechDecoder):
         if setup.config.speeds != (1.0,):
             raise UserError("decoding.speeds: Whisper models decode at speed 1 alone; leave it out")
         options = _options(setup)
-        self.tokenizer.prompt(options.language or "en", options.task)
-        encode_context(self.tokenizer, setup, self.system.sizes.max_tokens)
+        self.special.prompt(options.language or "en", options.task)
+        encode_context(self.tokenizer, setup, self.sizes.max_tokens)
 
     def plan_segments(self, segmentation: SegmentationConfig, longest: float | None) -> SegmentPlan:
         """Silence misleads it as much in an utterance as in a file, so both are cut."""
-        longest = MAX_PADDED if self.system.silence.stride is None else MAX_UNPADDED
+        longest = MAX_PADDED if self.windows.silence.stride is None else MAX_UNPADDED
         lengths = {"max_seconds": longest, "min_share": MIN_SHARE}
         lengths = {} if lengths.keys() & segmentation.model_fields_set else lengths
         segmentation = segmentation.with_rules(max_pause_seconds=MAX_PAUSE_SECONDS, **lengths)
-        return SegmentPlan(segmentation.limited(self.system.uncut_samples / self.sample_rate))
+        return SegmentPlan(segmentation.limited(self.windows.uncut_samples / self.sample_rate))
 
     def write(self, text: str) -> list[int]:
-        return self.tokenizer.encode(f" {text.strip()}")
-
-    @property
-    def space(self) -> int | None:
-        return None
-
-    @functools.cached_property
-    def fusion_tokenizer(self) -> Tokenizer:
-        """The tokens of a run, which are the same by other ids."""
-        return Tokenizer("whisper", SPECIAL_TOKENS + name_tokens(self.tokenizer))
-
-    def renumber(self, model: FusionModel) -> FusionModel:
-        from asr.language_models.fusion import Renumbered
-
-        return Renumbered(model, torch.tensor(order_tokens(self.tokenizer)).argsort())
+        return self.tokenizer.encode(text.strip())
 
     # --- windows ----------------------------------------------------------------------------------
 
     def padded_length(self, num_samples: int) -> int:
-        return self.system.count_padded_samples(num_samples)
+        return self.windows.count_padded_samples(num_samples)
 
     @torch.inference_mode()
     def encode(self, audio: Sequence[np.ndarray], speed: float = 1.0) -> EncodedAudio:
         with compute_type(self.device, self.dtype):
-            steps: EncodedSteps = self.system.encode(*pad_audio(audio, self.device))
-        return EncodedAudio(self.model, *steps, rules=self.rules)
+            return replace(self.windows.encode(*pad_audio(audio, self.device)), rules=self.rules)
 
     def prepare(self, pieces: Iterator[Any], setup: DecodingSetup) -> Iterator[Any]:
         """Give each segment the first speech of its recording, where the language is to be detected."""
@@ -149,7 +140,7 @@ class WhisperManners(SpeechDecoder):
             if opening is None and held and (is_end or seconds >= OPENING_SECONDS):
                 opening, known = held[0], []
                 if len(held) > 1:
-                    audio_S = np.concatenate([one.audio_S for one in held])[: self.system.uncut_samples]
+                    audio_S = np.concatenate([one.audio_S for one in held])[: self.windows.uncut_samples]
                     opening = replace(opening, audio_S=audio_S)
             if opening is not None:
                 yield from (OpenedSegment(**vars(one), opening=opening, known=known) for one in held)
@@ -170,11 +161,11 @@ class WhisperManners(SpeechDecoder):
             languages = ((language, None),) * len(segments)
         else:
             with compute_type(self.device, self.dtype):
-                own = detect_languages(encoded, self.tokenizer)
+                own = detect_languages(encoded, self.special)
                 languages = tuple(map(self._find_language, segments, own))
-        context = encode_context(self.tokenizer, setup, self.system.sizes.max_tokens)
-        before = [self.tokenizer.start_of_previous, *context] if context else []
-        prompts = [[*before, *self.tokenizer.prompt(code, options.task)] for code, _ in languages]
+        context = encode_context(self.tokenizer, setup, self.sizes.max_tokens)
+        before = [PAD_ID, *context] if context else []
+        prompts = [[*before, *self.special.prompt(code, options.task)] for code, _ in languages]
         return replace(encoded, languages=languages, prompts_BP=torch.tensor(prompts, device=self.device))
 
     def _find_language(self, segment: AudioSegment, own: Language) -> Language:
@@ -185,7 +176,7 @@ class WhisperManners(SpeechDecoder):
             segment.known.append(own)
         elif not segment.known:
             opening = self.encode([segment.opening.audio_S])
-            segment.known.extend(detect_languages(opening, self.tokenizer))
+            segment.known.extend(detect_languages(opening, self.special))
         return segment.known[0]
 
     # --- texts ------------------------------------------------------------------------------------
@@ -194,6 +185,10 @@ class WhisperManners(SpeechDecoder):
         if attempt.temperature:
             return "sampling"
         return "greedy" if attempt.config.beam == 1 else "beam"
+
+    def number(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        order = self.special.order()
+        return tuple(order[token] for token in tokens)
 
     def spell(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(tokens).strip()
@@ -210,35 +205,35 @@ class WhisperManners(SpeechDecoder):
         by_ctc: bool | None = None,
     ) -> list[list[Word]]:
         task = _options(setup).task
-        prompts = [self.tokenizer.prompt(language, task) for language, _ in encoded.languages]
+        prompts = [self.special.prompt(language, task) for language, _ in encoded.languages]
         num_steps = [int(len(audio_S) / (SECONDS_PER_STEP * self.sample_rate)) for audio_S in audio]
         with compute_type(self.device, self.dtype):
-            aligned = align_tokens(encoded, self.tokenizer, num_steps, prompts, texts)
+            aligned = align_tokens(encoded, self._heads, self.special.first, num_steps, prompts, texts)
         return [
-            time_words(self.tokenizer, tokens, language, firsts, probabilities)
+            time_words(self.units.pieces, tokens, language, firsts, probabilities)
             for tokens, (language, _), firsts, probabilities in zip(
                 texts, encoded.languages, *aligned, strict=True
             )
         ]
 
 
-def detect_languages(encoded: EncodedAudio, tokenizer: WhisperTokenizer) -> list[Language]:
+def detect_languages(encoded: EncodedAudio, special: SpecialTokens) -> list[Language]:
     """The code of the likeliest language of each window, and its probability among the languages.
 
     English, for certain, of a model that knows no other.
     """
-    if not tokenizer.is_multilingual:
+    if not special.is_multilingual:
         return [("en", 1.0)] * len(encoded.lengths_B)
     scores_BV = read_prompts(replace(encoded, prompts_BP=None)).scores_BV
-    codes, ids = zip(*tokenizer.languages.items(), strict=True)
+    codes, ids = zip(*special.languages.items(), strict=True)
     best_B, places_B = scores_BV[:, list(ids)].softmax(-1).max(-1)
     return [(codes[place], best) for place, best in zip(places_B.tolist(), best_B.tolist(), strict=True)]
 
 
-def encode_context(tokenizer: WhisperTokenizer, setup: DecodingSetup, max_tokens: int) -> list[int]:
+def encode_context(tokenizer: Tokenizer, setup: DecodingSetup, max_tokens: int) -> list[int]:
     """Hotwords and prompt, refused where the model cannot read them all: the other half is for the text."""
     texts, room = (", ".join(setup.config.hotwords), _options(setup).prompt), max_tokens // 2 - 1
-    words, prompt = (tokenizer.encode(f" {text.strip()}") if text else [] for text in texts)
+    words, prompt = (tokenizer.encode(text.strip()) for text in texts)
     if len(words) + len(prompt) > room:
         raise UserError(
             f"decoding.hotwords have {len(words)} tokens and whisper.prompt has {len(prompt)}, but this "

@@ -20,14 +20,14 @@ from torch import Tensor
 from asr.errors import UserError
 from asr.features.front_end import compute_whisper_filters
 from asr.system.pickles import check_tensors, read_pickled
-from asr.whisper.encoder_decoder import WhisperSystem
-from asr.whisper.weights import build_sizes, make_system, rename_weights
+from asr.system.system import System
+from asr.whisper.weights import build_sizes, make_system
 from asr.whisper.whisper_tokenizer import END, Vocabulary, check_order, read_small
 
 MAGIC = b"lmgg"
 
 
-def read_file(path: Path) -> WhisperSystem:
+def read_file(path: Path) -> System:
     """Read a model in either form."""
     try:
         with open(path, "rb") as file:
@@ -41,7 +41,7 @@ def read_file(path: Path) -> WhisperSystem:
 RANKS = {True: "multilingual.tiktoken", False: "gpt2.tiktoken"}  # vocabularies of the package openai-whisper
 
 
-def _read_openai(path: Path) -> WhisperSystem:
+def _read_openai(path: Path) -> System:
     tree = read_pickled(path)
     dims = tree.get("dims")
     if not isinstance(dims, dict) or dims.get("n_text_state") != dims.get("n_audio_state"):
@@ -51,8 +51,7 @@ def _read_openai(path: Path) -> WhisperSystem:
         )
     sizes = build_sizes(dims, str(path))
     theirs = check_tensors(tree.get("model_state_dict"), path)
-    weights = rename_weights(sizes, theirs, str(path))
-    return make_system(path, sizes, read_ranks(_find_ranks(path, RANKS[sizes.is_multilingual])), weights)
+    return make_system(path, sizes, read_ranks(_find_ranks(path, RANKS[sizes.is_multilingual])), theirs)
 
 
 def _find_ranks(path: Path, name: str) -> Path:
@@ -145,7 +144,7 @@ class _Ggml:
             )
 
 
-def _read_ggml(file: _Ggml) -> WhisperSystem:
+def _read_ggml(file: _Ggml) -> System:
     sizes = build_sizes(dict(zip(SIZES, file.integers(len(SIZES), "the sizes"), strict=True)), str(file.path))
     file.integers(1, "the type of the file")  # each tensor says its own
     _check_filters(file, sizes.num_mels)
@@ -154,7 +153,7 @@ def _read_ggml(file: _Ggml) -> WhisperSystem:
     while file.left:
         name, weight = _read_tensor(file)
         theirs[name] = weight
-    return make_system(file.path, sizes, vocabulary, rename_weights(sizes, theirs, str(file.path)))
+    return make_system(file.path, sizes, vocabulary, theirs)
 
 
 def _check_filters(file: _Ggml, num_mels: int) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 import pydantic
 
 FRAMES_PER_STEP = 2
+SECONDS_PER_STEP = 0.02  # of the encoder, and between two tokens of time
 MAX_LAYERS = 200  # and heads
 MAX_STEPS = 1500  # of 20 ms: 30 seconds
 FIRST_MULTILINGUAL = 51_865  # tokens; English-only models have one token of text less

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pydantic
 import torch
@@ -18,9 +18,14 @@ from asr.config import describe_fault
 from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models.layers import check_weights, without_weights
-from asr.whisper.encoder_decoder import Whisper, WhisperSystem
-from asr.whisper.sizes import WhisperSizes
-from asr.whisper.whisper_tokenizer import Vocabulary, WhisperTokenizer
+from asr.models.speech_model import SpeechModel, SpeechModelConfig, build_model
+from asr.system.run_config import BatchConfig, DataConfig, RunConfig
+from asr.system.system import System
+from asr.text.tokenizer import TokenizerConfig
+from asr.whisper.encoder_decoder import WhisperDecoder
+from asr.whisper.family import WhisperDecoderConfig, WhisperEncoderConfig
+from asr.whisper.sizes import SECONDS_PER_STEP, WhisperSizes
+from asr.whisper.whisper_tokenizer import SpecialTokens, Vocabulary, make_tokenizer
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -61,24 +66,55 @@ _PARTS = {
 }
 # Whisper's keys have no bias. Ours have one, but as it is the same for all keys, no softmax sees it.
 NO_BIAS = ""
+EMBEDDING, OUTPUT = "decoder.embedding.weight", "decoder.output.weight"  # which are the same
 
 
 def make_system(
-    path: Path, sizes: WhisperSizes, vocabulary: Vocabulary, weights: Mapping[str, Tensor], **more: Any
-) -> WhisperSystem:
-    """Put a model together. `weights`: by our names; `more`: the fields of a fine-tuned system."""
+    path: Path,
+    sizes: WhisperSizes,
+    vocabulary: Vocabulary,
+    theirs: Mapping[str, Tensor],
+    form: Form = "OpenAI",
+) -> System:
+    """Put a model together around these weights, not copies, but for the embeddings, which our ids order."""
     try:
-        tokenizer = WhisperTokenizer.of(vocabulary, sizes.vocab_size)
+        tokenizer = make_tokenizer(vocabulary, sizes.vocab_size)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    front_end = FrontEnd(FeaturesConfig(convention="whisper", num_mels=sizes.num_mels))
-    return WhisperSystem(sizes, tokenizer, front_end, Whisper.of(sizes, weights), **more)
+    config = make_config(sizes, str(path))
+    spoken = make_config(sizes, str(path), "en").model  # of any language: prompts come from outside
+    with without_weights():  # random ones would take longer than loading these
+        model = cast(SpeechModel, build_model(spoken, sizes.num_mels, sizes.vocab_size))
+    weights = rename_weights(model, theirs, str(path), form)
+    model.load_state_dict(weights | {OUTPUT: weights[EMBEDDING]}, assign=True)
+    decoder = cast(WhisperDecoder, model.decoder)
+    decoder.tie()
+    decoder.take_prompts()
+    return System(config, tokenizer, FrontEnd(config.features), model.eval(), is_published=True)
 
 
-def get_weights(system: WhisperSystem) -> dict[str, Tensor]:
+def make_config(sizes: WhisperSizes, source: str, language: str | None = None) -> RunConfig:
+    """The settings of a run that would have such a model."""
+    longest = SECONDS_PER_STEP * sizes.max_steps
+    return RunConfig(
+        output_dir=source,
+        start_from=source,
+        data=DataConfig(train=source, dev=source),
+        tokenizer=TokenizerConfig(type="whisper"),
+        features=FeaturesConfig(convention="whisper", num_mels=sizes.num_mels),
+        batches=BatchConfig(min_seconds=0, max_utterance_seconds=longest, max_seconds=longest),
+        model=SpeechModelConfig(
+            encoder=WhisperEncoderConfig(sizes=sizes),
+            decoder=WhisperDecoderConfig(sizes=sizes, language=language),
+            ctc_weight=0.0,
+        ),
+    )
+
+
+def get_weights(system: System) -> dict[str, Tensor]:
     """The weights of a model by our names, without those of the output, which are the embeddings."""
     weights = system.model.state_dict()
-    del weights["decoder.output.weight"]
+    del weights[OUTPUT]
     return weights
 
 
@@ -110,37 +146,42 @@ def find_names(name: str, form: Form) -> list[str]:
 
 
 def rename_weights(
-    sizes: WhisperSizes, theirs: Mapping[str, Tensor], source: str, form: Form = "OpenAI"
+    model: SpeechModel, theirs: Mapping[str, Tensor], source: str, form: Form = "OpenAI"
 ) -> dict[str, Tensor]:
-    """Rename all weights that the sizes ask for, and no others, each of the shape that they ask for.
+    """Rename all weights that the model asks for, and no others, each of the shape that it asks for.
 
     Sizes that the weights do not have are refused before memory is asked for.
     """
-    with without_weights():
-        model = Whisper(sizes).state_dict()
-    del model["decoder.output.weight"]  # the embeddings
-    names = {name: find_names(name, form) for name in model}
+    own = {name: weight for name, weight in model.state_dict().items() if name != OUTPUT}
+    names = {name: find_names(name, form) for name in own}
     expected: dict[str, object] = {
-        part: (len(model[name]) // len(parts), *model[name].shape[1:])
+        part: (len(own[name]) // len(parts), *own[name].shape[1:])
         for name, parts in names.items()
         for part in parts
         if part != NO_BIAS
     }
-    found = {name: tuple(own.shape) if own.dtype in DTYPES else own.dtype for name, own in theirs.items()}
+    found = {
+        name: tuple(weight.shape) if weight.dtype in DTYPES else weight.dtype
+        for name, weight in theirs.items()
+    }
     check_weights(source, found, expected, "The file is damaged, or its sizes are those of another model")
 
     def join(parts: list[str]) -> Tensor:
         last = theirs[parts[-1]]
-        own = [torch.zeros_like(last) if part == NO_BIAS else theirs[part] for part in parts]
-        return torch.cat(own) if len(own) > 1 else last
+        joined = [torch.zeros_like(last) if part == NO_BIAS else theirs[part] for part in parts]
+        return torch.cat(joined) if len(joined) > 1 else last
 
-    return {name: join(parts) for name, parts in names.items()}
+    ours = {name: join(parts) for name, parts in names.items()}
+    ours[EMBEDDING] = ours[EMBEDDING][SpecialTokens(len(ours[EMBEDDING])).order()]
+    return ours
 
 
 def split_weights(ours: Mapping[str, Tensor], form: Form = "OpenAI") -> dict[str, Tensor]:
     """Weights by the names of a form, as `rename_weights` takes them."""
+    embedding_VD = torch.empty_like(ours[EMBEDDING])
+    embedding_VD[SpecialTokens(len(embedding_VD)).order()] = ours[EMBEDDING]
     theirs: dict[str, Tensor] = {}
-    for name, weight in ours.items():
+    for name, weight in ({**ours, EMBEDDING: embedding_VD}).items():
         parts = find_names(name, form)
         theirs |= zip(parts, weight.chunk(len(parts)), strict=True)
     theirs.pop(NO_BIAS, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,23 @@ import tiktoken
 from asr.data.text_lines import parse_json
 from asr.errors import UserError
 from asr.files import read_limited
-from asr.text.tokenizer import Units
+from asr.text.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, Units
 from asr.whisper.language_names import Task, find_language, languages
-from asr.whisper.sizes import FIRST_MULTILINGUAL, WhisperSizes
+from asr.whisper.sizes import FIRST_MULTILINGUAL
 
 Vocabulary = tuple[bytes, ...]
 
+NUM_RESERVED = len(SPECIAL_TOKENS)
+# Whisper's start and end, and three tokens that it never predicts after a prompt, have the ids of ours.
+RESERVED = {
+    BLANK_ID: "<|nospeech|>",
+    PAD_ID: "<|startofprev|>",
+    SOS_ID: "<|startoftranscript|>",
+    EOS_ID: "<|endoftext|>",
+    UNK_ID: "<|startoflm|>",
+}
+END = RESERVED[EOS_ID]
+LAST = (UNK_ID, PAD_ID, BLANK_ID)  # as OpenAI orders them, between tasks and times
 NUM_TIMES = 1501
 
 # How text is split before bytes are merged: a part of the vocabulary that OpenAI made for GPT-2.
@@ -32,38 +43,36 @@ WORDS = r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\
 _SIGNS = [*'"#()*+/:;<=>@[\\]^_`{|}~「」『』', "<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("']
 _SIGNS += ["((", "))", "(((", ")))", "[[", "]]", "{{", "}}", "♪♪", "♪♪♪"]
 _MUSIC = "♩♪♫♬♭♮♯"
-END = "<|endoftext|>"
+
+# In the name of a token, each byte is a character that shows: itself, ▁ for a space, or one from U+0100 on.
+NAMES = {byte: chr(byte) if 0x20 < byte < 0x7F else chr(0x100 + byte) for byte in range(256)} | {0x20: "▁"}
+BYTES = dict.fromkeys(range(256), 0x100) | {ord(name): byte for byte, name in NAMES.items()}  # 0x100: no byte
 
 
 class SpecialTokens:
-    """Ids of the special tokens, which follow those of the text in a fixed order."""
+    """Ids of the special tokens that follow those of text in a model of so many tokens in all."""
 
-    def __init__(self, end: int, num_languages: int, is_multilingual: bool) -> None:
-        """`end`: the first id that is no text. `is_multilingual`: English-only models have the tokens of
-        languages and tasks too, but were never trained on them."""
-        self.end, self.is_multilingual = end, is_multilingual
-        codes = list(languages)[:num_languages]
-        names = [END, "<|startoftranscript|>", *(f"<|{code}|>" for code in codes)]
-        names += ["<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>"]
-        names += ["<|notimestamps|>", *(f"<|{place / 50:.2f}|>" for place in range(NUM_TIMES))]
-        self.names = dict(enumerate(names, end))
-        """OpenAI's names of the special tokens, by id."""
-        ids = {name: id for id, name in self.names.items()}
+    def __init__(self, vocab_size: int) -> None:
+        # English-only models have the tokens of languages and tasks too, but were never trained on them.
+        self.is_multilingual = vocab_size >= FIRST_MULTILINGUAL
+        codes = list(languages)[: 99 if vocab_size <= FIRST_MULTILINGUAL else 100]  # large-v3 has Cantonese
+        asked = [*(f"<|{code}|>" for code in codes), "<|translate|>", "<|transcribe|>"]
+        times = ["<|notimestamps|>", *(f"<|{place / 50:.2f}|>" for place in range(NUM_TIMES))]
+        self.names = (*asked, *times)
+        self.their_names = (END, RESERVED[SOS_ID], *asked, *(RESERVED[id] for id in LAST), *times)
+        """Names of all that follow the text in OpenAI's order."""
+        self.first = vocab_size - len(self.names)
+        ids = dict(zip(self.names, range(self.first, vocab_size), strict=True))
         self.languages = {code: ids[f"<|{code}|>"] for code in codes}
         self.tasks = {task: ids[f"<|{task}|>"] for task in ("translate", "transcribe")}
-        self.start, self.start_of_language_model = ids["<|startoftranscript|>"], ids["<|startoflm|>"]
-        self.start_of_previous, self.no_speech = ids["<|startofprev|>"], ids["<|nospeech|>"]
-        self.no_times, self.first_time = ids["<|notimestamps|>"], ids["<|0.00|>"]
+        self.no_times = ids["<|notimestamps|>"]
 
-    @classmethod
-    def of_size(cls, vocab_size: int) -> SpecialTokens:
-        """The special tokens of a model with so many tokens in all."""
-        num_languages = 99 if vocab_size <= FIRST_MULTILINGUAL else 100  # Cantonese came with large-v3
-        end = vocab_size - len(SpecialTokens(0, num_languages, True))
-        return SpecialTokens(end, num_languages, vocab_size >= FIRST_MULTILINGUAL)
-
-    def __len__(self) -> int:
-        return self.end + len(self.names)
+    def order(self) -> list[int]:
+        """OpenAI's id of each of our ids."""
+        num_texts = self.first - NUM_RESERVED
+        ids = {name: id for id, name in enumerate(self.their_names, num_texts)}
+        reserved = [ids[RESERVED[id]] for id in range(NUM_RESERVED)]
+        return [*reserved, *range(num_texts), *(ids[name] for name in self.names)]
 
     def prompt(self, language: str | None = None, task: Task = "transcribe") -> list[int]:
         """Tokens that the decoder begins with. English-only models take neither a language nor a task."""
@@ -73,121 +82,35 @@ class SpecialTokens:
                     f"language {language}, task {task}: this model transcribes English only; take one "
                     "without .en in its name"
                 )
-            return [self.start, self.no_times]
+            return [SOS_ID, self.no_times]
         if language is None:
             raise UserError("this model is multilingual; give the language that is spoken, such as en")
         code = find_language(language)
         if code not in self.languages:
             raise UserError(f"language {code} has no token in this model; take large-v3 or turbo")
-        return [self.start, self.languages[code], self.tasks[task], self.no_times]
-
-
-class WhisperTokenizer(SpecialTokens):
-    """Text to ids and back. `vocabulary`: bytes of each token of text; a lower id was merged earlier."""
-
-    def __init__(self, vocabulary: Vocabulary, num_languages: int, is_multilingual: bool) -> None:
-        super().__init__(len(vocabulary), num_languages, is_multilingual)
-        self.vocabulary = vocabulary
-
-    @classmethod
-    def of(cls, vocabulary: Vocabulary, vocab_size: int) -> WhisperTokenizer:
-        """Tokenizer of a model with so many tokens in all."""
-        special = SpecialTokens.of_size(vocab_size)
-        if len(vocabulary) != special.end:
-            raise UserError(
-                f"{len(vocabulary):,} tokens of text, but this model has {special.end:,}; the vocabulary is "
-                "that of another model (one off: English-only or not)"
-            )
-        if missing := set(range(256)) - {token[0] for token in vocabulary if len(token) == 1}:
-            raise UserError(f"a vocabulary without byte {min(missing)}; expected all 256, is it Whisper's?")
-        return cls(vocabulary, len(special.languages), special.is_multilingual)
-
-    @functools.cached_property
-    def suppressed(self) -> list[int]:
-        """Tokens that no text may hold: signs of sounds and speakers, and the special ones of a prompt."""
-        # A hyphen and a quote may stand in a word, but not before it.
-        ids = {self.encode(" -")[0], self.encode(" '")[0]}
-        for encoded in (self.encode(spelled) for sign in _SIGNS for spelled in (sign, f" {sign}")):
-            if len(encoded) == 1:
-                ids.add(encoded[0])
-        for sign in _MUSIC:  # the first token, where there are several, stands for no letter
-            ids |= {self.encode(sign)[0], self.encode(f" {sign}")[0]}
-        ids |= {self.start, *self.tasks.values(), self.start_of_language_model, self.start_of_previous}
-        return sorted(ids | {self.no_speech})
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text. What looks like a special token is text too."""
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise UserError(f"{text[:40]!r} holds half of a surrogate pair; write the text again, as UTF-8")
-        return self._encoding.encode_ordinary(text)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without special tokens. Bytes that are no UTF-8 become U+FFFD."""
-        return b"".join(self.vocabulary[id] for id in ids if id < self.end).decode("utf-8", "replace")
-
-    @functools.cached_property
-    def _encoding(self) -> tiktoken.Encoding:
-        ranks = {token: id for id, token in enumerate(self.vocabulary)}
-        return tiktoken.Encoding("whisper", pat_str=WORDS, mergeable_ranks=ranks, special_tokens={})
-
-
-# --- as a tokenizer of a run ------------------------------------------------------------------------
-
-NUM_RESERVED = 5
-FIRST_SPECIAL = "<|en|>"  # the first token after those of text
-# Each byte is a character that can be seen: itself, ▁ for a space, or one from U+0100 on.
-_NAMES = [
-    chr(byte) if 0x20 < byte < 0x7F else "▁" if byte == 0x20 else chr(0x100 + byte) for byte in range(256)
-]
-_BYTES = {name: byte for byte, name in enumerate(_NAMES)}
-
-
-def order_tokens(whisper: SpecialTokens) -> list[int]:
-    """Whisper's id of each id in a run, whose reserved tokens come first.
-
-    They take the place of Whisper's start and end, and of three that it never predicts after a prompt.
-    """
-    blank, padding, unknown = whisper.no_speech, whisper.start_of_previous, whisper.start_of_language_model
-    reserved = [blank, padding, whisper.start, whisper.end, unknown]
-    return reserved + sorted(set(range(len(whisper))).difference(reserved))
-
-
-def find_prompt(sizes: WhisperSizes, language: str | None) -> tuple[int, ...]:
-    """Find the tokens of the prompt behind the start, by their ids in a run."""
-    special = SpecialTokens.of_size(sizes.vocab_size)
-    try:
-        prompt = special.prompt(language)
-    except UserError as error:
-        raise UserError(f"model.decoder.language: {error}") from None
-    return tuple(map(order_tokens(special).index, prompt[1:]))
-
-
-def name_tokens(whisper: WhisperTokenizer) -> tuple[str, ...]:
-    """A name for each id in a run but the reserved ones."""
-    return tuple(
-        whisper.names[id] if id in whisper.names else "".join(_NAMES[byte] for byte in whisper.vocabulary[id])
-        for id in order_tokens(whisper)[NUM_RESERVED:]
-    )
-
-
-def read_names(tokens: Sequence[str]) -> WhisperTokenizer:
-    """Whisper's tokenizer, of the tokens of a run."""
-    if FIRST_SPECIAL not in tokens:
-        raise UserError(f"no token {FIRST_SPECIAL}; expected the vocabulary of a Whisper model")
-    names = tokens[NUM_RESERVED : tokens.index(FIRST_SPECIAL)]
-    if strange := {*"".join(names)}.difference(_NAMES):
-        raise UserError(f"{min(strange)!r} stands for no byte; expected the vocabulary of a Whisper model")
-    vocabulary = tuple(bytes(map(_BYTES.__getitem__, name)) for name in names)
-    return WhisperTokenizer.of(vocabulary, len(tokens))
+        return [SOS_ID, self.languages[code], self.tasks[task], self.no_times]
 
 
 class TokenizerUnits(Units):
-    """Units of a tokenizer of type whisper; as Whisper, it puts a space before each text."""
+    """Pieces of bytes; a lower id was merged earlier. As Whisper, it puts a space before a text."""
 
     def __init__(self, tokens: tuple[str, ...], model: bytes):
-        self._whisper = read_names(tokens)
-        self._bytes = dict.fromkeys(tokens[NUM_RESERVED:], b"")
-        self._bytes |= zip(tokens[NUM_RESERVED:], self._whisper.vocabulary, strict=False)
+        self.special = special = SpecialTokens(len(tokens))
+        if tokens[special.first :] != special.names:
+            raise UserError("the last tokens are not Whisper's; expected the vocabulary of a Whisper model")
+        names = tokens[NUM_RESERVED : special.first]
+        try:
+            self.vocabulary = tuple(name.translate(BYTES).encode("latin-1") for name in names)
+        except UnicodeEncodeError:
+            strange = min({*"".join(names)}.difference(NAMES.values()))
+            raise UserError(
+                f"{strange!r} stands for no byte; expected the vocabulary of a Whisper model"
+            ) from None
+        if missing := set(range(256)) - {token[0] for token in self.vocabulary if len(token) == 1}:
+            raise UserError(f"a vocabulary without byte {min(missing)}; expected all 256, is it Whisper's?")
+        self.pieces = (*[b""] * NUM_RESERVED, *self.vocabulary, *[b""] * len(special.names))
+        """Bytes of each token by its id."""
+        self._bytes = dict(zip(tokens, self.pieces, strict=True))
 
     @classmethod
     def train(cls, config: Any, texts: Iterable[str]) -> tuple[tuple[str, ...], bytes]:
@@ -197,15 +120,56 @@ class TokenizerUnits(Units):
         )
 
     def encode(self, text: str) -> list[int]:
-        return [id + NUM_RESERVED for id in self._whisper.encode(f" {text}")] if text else []
+        return self.encode_piece(f" {text}") if text else []
+
+    def encode_piece(self, text: str) -> list[int]:
+        """Ids of a part of a text. What looks like a special token is text too."""
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise UserError(f"{text[:40]!r} holds half of a surrogate pair; write the text again, as UTF-8")
+        return [id + NUM_RESERVED for id in self._encoding.encode_ordinary(text)]
 
     def join(self, tokens: list[str]) -> str:
+        """The text, in which bytes that are no UTF-8 become U+FFFD."""
         spelled = b"".join(self._bytes.get(token, token.encode()) for token in tokens)
         return spelled.decode("utf-8", errors="replace").removeprefix(" ")
 
     def find_unknown(self, text: str) -> list[str]:
         """Return none: what has no token of its own is split into bytes."""
         return []
+
+    def find_suppressed(self) -> list[int]:
+        """Tokens that no text may hold: signs of sounds and speakers, and the special ones of a prompt."""
+        # A hyphen and a quote may stand in a word, but not before it.
+        ids = {self.encode_piece(" -")[0], self.encode_piece(" '")[0]}
+        for encoded in (self.encode_piece(spelled) for sign in _SIGNS for spelled in (sign, f" {sign}")):
+            if len(encoded) == 1:
+                ids.add(encoded[0])
+        for sign in _MUSIC:  # the first token, where there are several, stands for no letter
+            ids |= {self.encode_piece(sign)[0], self.encode_piece(f" {sign}")[0]}
+        return sorted(ids | {BLANK_ID, PAD_ID, SOS_ID, UNK_ID, *self.special.tasks.values()})
+
+    @functools.cached_property
+    def _encoding(self) -> tiktoken.Encoding:
+        ranks = {token: id for id, token in enumerate(self.vocabulary)}
+        return tiktoken.Encoding("whisper", pat_str=WORDS, mergeable_ranks=ranks, special_tokens={})
+
+
+def make_tokenizer(vocabulary: Vocabulary, vocab_size: int) -> Tokenizer:
+    """The tokenizer of a model with so many tokens in all."""
+    special = SpecialTokens(vocab_size)
+    if (num_texts := special.first - NUM_RESERVED) != len(vocabulary):
+        raise UserError(
+            f"{len(vocabulary):,} tokens of text, but this model has {num_texts:,}; the vocabulary is "
+            "that of another model (one off: English-only or not)"
+        )
+    names = (token.decode("latin-1").translate(NAMES) for token in vocabulary)
+    return Tokenizer("whisper", (*SPECIAL_TOKENS, *names, *special.names))
+
+
+def units_of(tokenizer: Tokenizer) -> TokenizerUnits:
+    """Whisper's part of a tokenizer."""
+    assert isinstance(tokenizer.units, TokenizerUnits)
+    return tokenizer.units
 
 
 # --- files ------------------------------------------------------------------------------------------
@@ -236,13 +200,14 @@ def read_huggingface_vocabulary(folder: Path) -> Vocabulary:
     return check_order(ids, path)
 
 
-def write_huggingface_vocabulary(folder: Path, tokenizer: WhisperTokenizer) -> None:
+def write_huggingface_vocabulary(folder: Path, tokenizer: Tokenizer) -> None:
     """Write vocab.json, merges.txt and added_tokens.json."""
-    names = ["".join(SHOWN[byte] for byte in token) for token in tokenizer.vocabulary]
-    ranks = {token: id for id, token in enumerate(tokenizer.vocabulary)}
-    pairs = [split_once(ranks, token) for token in tokenizer.vocabulary if len(token) > 1]
+    units = units_of(tokenizer)
+    names = ["".join(SHOWN[byte] for byte in token) for token in units.vocabulary]
+    ranks = {token: id for id, token in enumerate(units.vocabulary)}
+    pairs = [split_once(ranks, token) for token in units.vocabulary if len(token) > 1]
     merges = [" ".join(names[ranks[part]] for part in pair) + "\n" for pair in pairs]
-    special = {name: id for id, name in tokenizer.names.items()}
+    special = {name: id for id, name in enumerate(units.special.their_names, len(names))}
     tokens = {name: id for id, name in enumerate(names)} | {END: special.pop(END)}
     (folder / "merges.txt").write_text("".join(["#version: 0.2\n", *merges]), encoding="utf-8")
     for file, tree in (("vocab.json", tokens), ("added_tokens.json", special)):

@@ -18,13 +18,13 @@ from asr.decoding.greedy import start_decoder
 from asr.decoding.hypothesis import EncodedAudio
 from asr.decoding.timestamps import average, warp_batch
 from asr.models.decoders import WeightsOf
+from asr.text.tokenizer import EOS_ID
 from asr.transcripts.transcript import Word
-from asr.whisper.sizes import WhisperSizes
-from asr.whisper.whisper_tokenizer import WhisperTokenizer
+from asr.whisper.sizes import SECONDS_PER_STEP, WhisperSizes
+from asr.whisper.whisper_tokenizer import NUM_RESERVED
 
 # B utterances, H heads, P tokens of the prompt, N tokens and the end, T encoded steps, V vocabulary
 
-SECONDS_PER_STEP = 0.02  # of the encoder, and between two tokens of time
 MEDIAN_STEPS = 7
 ROWS_AT_ONCE = 2  # texts on a CPU, or keys and values of all would take as much memory as in decoding
 SCORED_AT_ONCE = 16  # tokens of each text
@@ -73,24 +73,27 @@ def find_alignment_heads(sizes: WhisperSizes) -> WeightsOf:
 @torch.inference_mode()
 def align_tokens(
     encoded: EncodedAudio,
-    tokenizer: WhisperTokenizer,
+    heads: WeightsOf,
+    past_text: int,
     num_steps: Sequence[int],
     prompts: Sequence[Sequence[int]],
     tokens: Sequence[Sequence[int]],
 ) -> tuple[list[list[int]], list[list[float]]]:
     """Find the first step of each token of text, and of the end; and the tokens' probabilities.
 
-    `num_steps` of each window hold audio, silence follows. The prompts, all as long, ask for no times.
+    `num_steps` of each window hold audio, silence follows. The prompts, all as long, ask for no times. Ids
+    from `past_text` on are no text.
     """
     model: Any = encoded.model
-    device, end, counts = encoded.lengths_B.device, tokenizer.end, [len(ids) for ids in tokens]
+    device, counts = encoded.lengths_B.device, [len(ids) for ids in tokens]
     prompt_length, longest = len(prompts[0]), max(counts)
     rows = [
-        [*prompt, *ids, *([end] * (longest - len(ids) + 1))]
+        [*prompt, *ids, *([EOS_ID] * (longest - len(ids) + 1))]
         for prompt, ids in zip(prompts, tokens, strict=True)
     ]
     first = prompt_length - 1  # scores of the first token come after the last one of the prompt
-    heads, costs, probabilities = find_alignment_heads(model.sizes), [], []
+    costs, probabilities = [], []
+    texts = slice(NUM_RESERVED, past_text)
     at_once = ROWS_AT_ONCE if device.type == "cpu" else len(rows)
     for start in range(0, len(rows), at_once):
         part = range(start, min(len(rows), start + at_once))
@@ -98,11 +101,12 @@ def align_tokens(
         state: Any = start_decoder(encoded.select(torch.tensor(part, device=device)))
         state.disable_cache()
         x_BUD, weights = model.decoder.attend(inputs_BU, state, heads)
-        scored_of = x_BUD[:, first:-1], inputs_BU[:, prompt_length:].clamp(max=end - 1)[..., None]
+        own_BU1 = (inputs_BU[:, prompt_length:, None] - NUM_RESERVED).clamp(min=0)  # of the end: never read
+        scored_of = x_BUD[:, first:-1], own_BU1
         scored = [  # a few tokens at once, as each has a score for every word
             (scores_BMV.gather(2, own_BM1) - scores_BMV.logsumexp(-1, keepdim=True)).exp()[..., 0]
             for x_BMD, own_BM1 in zip(*(both.split(SCORED_AT_ONCE, 1) for both in scored_of), strict=True)
-            for scores_BMV in [model.decoder.output(x_BMD)[..., :end].float()]
+            for scores_BMV in [model.decoder.output(x_BMD)[..., texts].float()]
         ]
         weights_BHUT, scored_BN = torch.cat(list(weights.values()), dim=1), torch.cat(scored, dim=1).tolist()
         for row, weights_HUT, scored_N in zip(part, weights_BHUT, scored_BN, strict=True):
@@ -129,7 +133,7 @@ def _focus(weights_HUT: Tensor) -> np.ndarray:
 
 
 def time_words(
-    tokenizer: WhisperTokenizer,
+    spelled: Sequence[bytes],
     tokens: Sequence[int],
     language: str,
     firsts: Sequence[int],
@@ -138,10 +142,10 @@ def time_words(
     """Words with times, without those of punctuation at the edges, and the mean probability of their tokens.
 
     Split at spaces; without them each character is a word, with the punctuation behind it. `firsts` are the
-    first steps of the tokens, and of the end.
+    first steps of the tokens, and of the end, and `spelled` the bytes of each id.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    pieces = [decoder.decode(tokenizer.vocabulary[token]) for token in tokens]
+    pieces = [decoder.decode(spelled[token]) for token in tokens]
     ends = list(itertools.accumulate(map(len, pieces)))
     text = "".join(pieces) + decoder.decode(b"", final=True)
     last = len(tokens) - 1

@@ -24,7 +24,7 @@ from asr.decoding.timestamps import (
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models.encoders import FrameTimes, make_frame_times
 from asr.text.tokenizer import BLANK_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, TokenizerConfig
-from asr.whisper import WhisperTokenizer, name_tokens
+from asr.whisper import make_tokenizer
 
 FIRST = len(SPECIAL_TOKENS)
 
@@ -141,9 +141,7 @@ UNITS = {
     "characters": Tokenizer.train(TokenizerConfig(), ["AB C"]),
     "words": Tokenizer.train(TokenizerConfig(type="words"), ["A BC"]),
     "bpe": Tokenizer.train(TokenizerConfig(type="bpe", vocab_size=12), ["ABC AB", "BC A"]),
-    "whisper": Tokenizer(
-        "whisper", SPECIAL_TOKENS + name_tokens(WhisperTokenizer.of(VOCABULARY, VOCAB_SIZE))
-    ),
+    "whisper": make_tokenizer(VOCABULARY, VOCAB_SIZE),
 }
 
 

@@ -1,4 +1,4 @@
-"""Hotwords: what a trie adds to a text, against counting its words; other ids and weights of language models."""
+"""Hotwords: what a trie adds to a text, against counting its words; weights of language models."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from torch import Tensor
 
-from asr.language_models.fusion import Renumbered, Weighted
+from asr.language_models.fusion import Weighted
 from asr.language_models.hotwords import Hotwords
 
 START, END, SPACE, SIZE = 2, 3, 4, 9
@@ -57,22 +56,7 @@ def test_rows_are_selected() -> None:
     assert state.score(torch.tensor([5, 6, 8]))[:, 6].tolist() == [2.0, 0.0, 0.0]
 
 
-class Following:
-    """A language model in which each token is followed by the next id."""
-
-    def start(self, num_rows: int, device: torch.device) -> Following:
-        return self
-
-    def score(self, tokens_R: Tensor) -> Tensor:
-        return torch.nn.functional.one_hot(tokens_R + 1, SIZE + 1)[:, :SIZE].float().log()
-
-
-def test_other_ids_and_weights() -> None:
-    theirs_V = torch.tensor([3, 1, 4, 0, 5, 2, 8, 7, 6])
-    state = Weighted(Renumbered(Following(), theirs_V), 0.5).start(1, torch.device("cpu"))
-    for token in (0, 1, 2, 3, 5):
-        scores_V = state.score(torch.tensor([token]))[0]
-        assert theirs_V[scores_V.argmax()] == theirs_V[token] + 1
+def test_weights() -> None:
     assert Weighted(Hotwords([(5,)], 2.0, SIZE, END, None), 0.5).start(1, torch.device("cpu")).score(
         torch.tensor([START])
     )[0, 5] == pytest.approx(1.0)

@@ -22,19 +22,26 @@ from torch import Tensor
 from asr.audio import reading as audio
 from asr.decoding.decode import DecodingSetup
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, EncodedAudio
+from asr.models.speech_model import SpeechModel
+from asr.system.system import System
+from asr.text.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, UNK_ID
 from asr.whisper import (
-    Whisper,
+    SpecialTokens,
+    TokenizerUnits,
     WhisperDecodingConfig,
     WhisperManners,
-    WhisperSystem,
-    WhisperTokenizer,
+    Windows,
     align_tokens,
+    find_alignment_heads,
+    find_sizes,
     get_weights,
     load_whisper,
+    make_tokenizer,
     name_sizes,
     read_huggingface_vocabulary,
     split_weights,
     time_words,
+    units_of,
 )
 from asr.whisper.single_files import KINDS, dequantize, read_ranks
 
@@ -55,7 +62,7 @@ def their_whisper() -> Any:
 @pytest.fixture(autouse=True)
 def whole_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """All steps of 30 s are encoded, as by theirs."""
-    monkeypatch.setattr("asr.whisper.encoder_decoder.SILENCES", {})
+    monkeypatch.setattr("asr.whisper.windows.SILENCES", {})
 
 
 def real_model(name: str) -> Path:
@@ -84,29 +91,29 @@ def compare(name: str, ours: Tensor, theirs: Tensor, atol: float) -> None:
     assert difference <= atol, name
 
 
-def load_both(their_whisper: Any, path: Path) -> tuple[WhisperSystem, Any]:
+def load_both(their_whisper: Any, path: Path) -> tuple[System, Any]:
     """Our model and openai-whisper's, of a ggml file."""
     ours = load_whisper(path)
     ours.model.float()
-    sizes = their_whisper.model.ModelDimensions(**name_sizes(ours.sizes, "OpenAI"))
+    sizes = their_whisper.model.ModelDimensions(**name_sizes(find_sizes(ours), "OpenAI"))
     theirs = their_whisper.model.Whisper(sizes).eval()
     theirs.load_state_dict({name: own.float() for name, own in split_weights(get_weights(ours)).items()})
     return ours, theirs
 
 
-def decode_clips(ours: WhisperSystem) -> Iterator[tuple[Tensor, Tensor, EncodedAudio, list[list[int]]]]:
+def decode_clips(ours: System) -> Iterator[tuple[Tensor, Tensor, EncodedAudio, list[list[int]]]]:
     """Batches of clips: numbers of samples, features, encoded steps, and the tokens of texts, greedily."""
     audio_BS, lengths_B = read_clips()
     decoder = WhisperManners(ours, ChecksConfig.off())
     setup = DecodingSetup(DecodingConfig(beam=1), None, WhisperDecodingConfig(language="en"))
     for batch in torch.arange(NUM_CLIPS).split(5):
-        features_BTF, frames_B = ours.compute_features(audio_BS[batch], lengths_B[batch])
+        features_BTF, frames_B = decoder.windows.compute_features(audio_BS[batch], lengths_B[batch])
         with torch.inference_mode():
             steps = ours.model.encode(features_BTF, frames_B)
         encoded = EncodedAudio(ours.model, *steps, rules=decoder.rules)
         encoded = decoder.introduce(encoded, [None] * len(batch), setup)  # type: ignore[list-item]
         texts = decoder.decode(encoded, setup)
-        tokens = [[id for id in text.tokens if id < ours.tokenizer.end] for text in texts]
+        tokens = [list(decoder.rules.spoken(text.tokens)) for text in texts]
         yield lengths_B[batch], features_BTF, encoded, tokens
 
 
@@ -120,13 +127,12 @@ SENTENCES = (
 # --- tokens ---------------------------------------------------------------------------------------
 
 
-def their_tokenizer(their_whisper: Any, name: str, num_languages: int) -> tuple[WhisperTokenizer, Any]:
+def their_tokenizer(their_whisper: Any, name: str, num_languages: int) -> tuple[TokenizerUnits, Any]:
     folder = Path(their_whisper.__file__).parent / "assets"
     is_multilingual = name == "multilingual"
     theirs = their_whisper.tokenizer.get_tokenizer(is_multilingual, num_languages=num_languages)
     ranks = read_ranks(folder / f"{name}.tiktoken")
-    ours = WhisperTokenizer(ranks, num_languages, is_multilingual)
-    return ours, theirs
+    return units_of(make_tokenizer(ranks, theirs.encoding.n_vocab)), theirs
 
 
 @pytest.mark.parametrize(
@@ -134,40 +140,48 @@ def their_tokenizer(their_whisper: Any, name: str, num_languages: int) -> tuple[
 )
 def test_special_tokens(their_whisper: Any, name: str, num_languages: int) -> None:
     ours, theirs = their_tokenizer(their_whisper, name, num_languages)
-    assert len(ours) == theirs.encoding.n_vocab
-    assert ours.end == theirs.eot and ours.start == theirs.sot
-    assert ours.tasks == {"translate": theirs.translate, "transcribe": theirs.transcribe}
-    assert ours.start_of_language_model == theirs.sot_lm and ours.start_of_previous == theirs.sot_prev
-    assert ours.no_speech == theirs.no_speech and ours.no_times == theirs.no_timestamps
-    assert ours.first_time == theirs.timestamp_begin
-    assert ours.languages == dict(zip(theirs.all_language_codes, theirs.all_language_tokens, strict=True))
-    special = {theirs.transcribe, theirs.translate, theirs.sot, theirs.sot_prev, theirs.sot_lm}
-    assert ours.suppressed == sorted({*special, theirs.no_speech, *theirs.non_speech_tokens})
+    special, order = ours.special, ours.special.order()
+    found = {id: order[id] for id in (BLANK_ID, PAD_ID, SOS_ID, EOS_ID, UNK_ID, special.no_times)}
+    assert [*found.values()] == [
+        *(theirs.no_speech, theirs.sot_prev, theirs.sot, theirs.eot, theirs.sot_lm, theirs.no_timestamps)
+    ]
+    tasks = {task: order[id] for task, id in special.tasks.items()}
+    assert tasks == {"translate": theirs.translate, "transcribe": theirs.transcribe}
+    assert order[special.no_times + 1] == theirs.timestamp_begin
+    languages = {code: order[id] for code, id in special.languages.items()}
+    assert languages == dict(zip(theirs.all_language_codes, theirs.all_language_tokens, strict=True))
+    never = {theirs.transcribe, theirs.translate, theirs.sot, theirs.sot_prev, theirs.sot_lm}
+    suppressed = sorted(order[id] for id in ours.find_suppressed())
+    assert suppressed == sorted({*never, theirs.no_speech, *theirs.non_speech_tokens})
 
 
 @pytest.mark.parametrize("name", ["gpt2", "multilingual"])
 def test_tokens_of_any_text(their_whisper: Any, name: str) -> None:
     ours, theirs = their_tokenizer(their_whisper, name, 99)
+    order = ours.special.order()
 
     @settings(max_examples=2000)
     @given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("aeinst 's'll\n\t 0½Ⅷ一字")))
     def check(text: str) -> None:
         ids = theirs.encoding.encode_ordinary(text)
-        assert ours.encode(text) == ids
-        assert ours.decode(ids) == text
+        found = ours.encode_piece(text)
+        assert [order[id] for id in found] == ids
+        assert b"".join(ours.pieces[id] for id in found).decode() == text
 
     check()
     for text in SENTENCES:
-        assert ours.encode(text) == theirs.encoding.encode_ordinary(text), text
+        found = [order[id] for id in ours.encode_piece(text)]
+        assert found == theirs.encoding.encode_ordinary(text), text
 
 
 def test_text_of_any_tokens(their_whisper: Any) -> None:
     ours, theirs = their_tokenizer(their_whisper, "multilingual", 99)
 
     @settings(max_examples=500)
-    @given(st.lists(st.integers(0, ours.end - 1)))
+    @given(st.lists(st.integers(0, len(ours.vocabulary) - 1)))
     def check(ids: list[int]) -> None:
-        assert ours.decode(ids) == theirs.decode(ids)
+        found = b"".join(ours.vocabulary[id] for id in ids).decode("utf-8", "replace")
+        assert found == theirs.decode(ids)
 
     check()
 
@@ -203,9 +217,11 @@ def test_vocabulary_of_tokenizers(their_whisper: Any, name: str, tmp_path: Path)
     theirs.save(str(tmp_path / "tokenizer.json"))
     assert read_huggingface_vocabulary(tmp_path) == read_ranks(path)
     ranks = read_ranks(path)
-    ours = WhisperTokenizer(ranks, 99, name == "multilingual")
+    if name == "multilingual":
+        ranks = (*ranks, b"")
+    ours = units_of(make_tokenizer(ranks, len(ranks) + 1608))
     for text in SENTENCES:
-        assert ours.encode(text) == theirs.encode(text).ids, text
+        assert [id - 5 for id in ours.encode_piece(text)] == theirs.encode(text).ids, text
 
 
 # --- model ----------------------------------------------------------------------------------------
@@ -232,13 +248,13 @@ def test_random_weights_of_transformers(
     monkeypatch.setattr("asr.whisper.loading.read_huggingface_vocabulary", lambda folder: vocabulary)
     ours = load_whisper(tmp_path).model
     features_BTF = torch.randn(2, 3000, num_mels)
-    tokens_BU = torch.randint(51_866, (2, 9))
+    tokens_BU, order = torch.randint(51_866, (2, 9)), torch.tensor(SpecialTokens(51_866).order())
     with torch.inference_mode():
         encoded_BTD, lengths_B = ours.encode(features_BTF, torch.tensor([3000, 3000]))
         scores_BUV, weights = ours.decoder(tokens_BU, encoded_BTD, lengths_B, {1: (0, 1)})
-        expected = theirs(features_BTF.mT, decoder_input_ids=tokens_BU)
+        expected = theirs(features_BTF.mT, decoder_input_ids=order[tokens_BU])
     compare("encoder", encoded_BTD, expected.encoder_last_hidden_state, 1e-3)
-    compare("scores", scores_BUV, expected.logits, 1e-3)
+    compare("scores", scores_BUV, expected.logits[..., order], 1e-3)
     assert weights[1].shape == (2, 2, 9, 1500)
 
     pickled = tmp_path / "pickled"
@@ -264,11 +280,14 @@ def test_checkpoint_of_openai(tmp_path: Path, their_whisper: Any) -> None:
         encoded_BTD, lengths_B = ours.encode(features_BTF, torch.tensor([3000, 3000]))
         compare("encoder", encoded_BTD, theirs.embed_audio(features_BTF.mT), 1e-3)
         scores_BUV, _ = ours.decoder(tokens_BU, encoded_BTD, lengths_B)
-        compare("scores", scores_BUV, theirs.logits(tokens_BU, encoded_BTD), 1e-3)
+        order = torch.tensor(SpecialTokens(51_864).order())
+        compare("scores", scores_BUV, theirs.logits(order[tokens_BU], encoded_BTD)[..., order], 1e-3)
         assert score_step_by_step(ours, tokens_BU, encoded_BTD, lengths_B).allclose(scores_BUV, atol=1e-4)
 
 
-def score_step_by_step(model: Whisper, tokens_BU: Tensor, encoded_BTD: Tensor, lengths_B: Tensor) -> Tensor:
+def score_step_by_step(
+    model: SpeechModel, tokens_BU: Tensor, encoded_BTD: Tensor, lengths_B: Tensor
+) -> Tensor:
     state = model.decoder.start(encoded_BTD, lengths_B)
     return torch.cat(
         [model.decoder.step(tokens_B1, state)[0] for tokens_B1 in tokens_BU.split(1, dim=1)], dim=1
@@ -283,9 +302,10 @@ def test_real_weights(their_whisper: Any, name: str) -> None:
     ours, theirs = load_both(their_whisper, real_model(name))
     audio_BS, lengths_B = read_clips()
     audio_BS, lengths_B = audio_BS[:2], lengths_B[:2]
-    tokens_BU = torch.tensor([ours.tokenizer.prompt("en")]).repeat(2, 1)
+    special = units_of(ours.tokenizer).special
+    tokens_BU, order = torch.tensor([special.prompt("en")]).repeat(2, 1), torch.tensor(special.order())
     with torch.inference_mode():
-        features_BTF, feature_lengths_B = ours.compute_features(audio_BS, lengths_B)
+        features_BTF, feature_lengths_B = Windows.of(ours).compute_features(audio_BS, lengths_B)
         audios = [audio_S[:length] for audio_S, length in zip(audio_BS, lengths_B.tolist(), strict=True)]
         mel_BFT = torch.stack(
             [their_whisper.log_mel_spectrogram(their_whisper.pad_or_trim(audio)) for audio in audios]
@@ -294,7 +314,7 @@ def test_real_weights(their_whisper: Any, name: str) -> None:
         encoded_BTD, encoded_lengths_B = ours.model.encode(features_BTF, feature_lengths_B)
         compare("encoder", encoded_BTD, theirs.embed_audio(mel_BFT), 1e-3)
         scores_BUV, _ = ours.model.decoder(tokens_BU, encoded_BTD, encoded_lengths_B)
-        compare("scores", scores_BUV, theirs(mel_BFT, tokens_BU), 1e-3)
+        compare("scores", scores_BUV, theirs(mel_BFT, order[tokens_BU])[..., order], 1e-3)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -326,16 +346,18 @@ def test_times_of_words(their_whisper: Any, name: str) -> None:
     )
     differences = []
     for lengths_B, features_BTF, encoded, tokens in decode_clips(ours):
-        prompts = [ours.tokenizer.prompt("en")] * len(tokens)
+        units, heads = units_of(ours.tokenizer), find_alignment_heads(find_sizes(ours))
+        prompts = [units.special.prompt("en")] * len(tokens)
         steps = (lengths_B // 320).tolist()
-        firsts, probabilities = align_tokens(encoded, ours.tokenizer, steps, prompts, tokens)
+        firsts, probabilities = align_tokens(encoded, heads, units.special.first, steps, prompts, tokens)
         for row, ids in enumerate(tokens):
-            found = timing.find_alignment(theirs, their_tokens, ids, features_BTF[row].T, 2 * steps[row])
+            own = [id - 5 for id in ids]
+            found = timing.find_alignment(theirs, their_tokens, own, features_BTF[row].T, 2 * steps[row])
             timing.merge_punctuations(found, "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、")
             expected: dict[str, list[tuple[float, float]]] = {}
             for word in found:
                 expected.setdefault(word.word.strip(), []).append((word.start, word.end))
-            for word in time_words(ours.tokenizer, ids, "en", firsts[row], probabilities[row]):
+            for word in time_words(units.pieces, ids, "en", firsts[row], probabilities[row]):
                 if expected.get(word.text):  # they cut words in two at hyphens
                     start, end = expected[word.text].pop(0)
                     differences.append(max(abs(word.start - start), abs(word.end - end)))
@@ -347,4 +369,5 @@ def test_times_of_words(their_whisper: Any, name: str) -> None:
 def test_vocabulary_of_ggml_is_theirs(their_whisper: Any, name: str) -> None:
     assets = Path(their_whisper.__file__).parent / "assets"
     ranks = "gpt2" if ".en" in name else "multilingual"
-    assert load_whisper(real_model(name)).tokenizer.vocabulary == read_ranks(assets / f"{ranks}.tiktoken")
+    units = units_of(load_whisper(real_model(name)).tokenizer)
+    assert units.vocabulary == read_ranks(assets / f"{ranks}.tiktoken")

@@ -323,7 +323,7 @@ def test_what_a_training_cannot_start_from(tiny_run: TinyRun, tmp_path: Path) ->
     with pytest.raises(UserError, match="no model here"):
         train(tiny_run(f"output_dir={tmp_path}/none", f"start_from={tmp_path}"))
     for settings, message in (
-        (["features.num_mels=23"], r"features.num_mels; make that the same$"),
+        (["features.num_mels=23"], r"set features.num_mels = 20 here$"),
         (["tokenizer={type: bpe, vocab_size: 20}"], r"tokenizer.type.*keep_tokenizer"),
         (["model.encoder.dim=24"], r"do not fit this model \(encoder.* here\)"),
         (["keep_tokenizer=false", "model.decoder.dim=24"], r"do not fit this model \(decoder"),

@@ -27,14 +27,15 @@ from whisper_examples import (
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.whisper import build_sizes, find_weights, load_whisper, rename_weights
+from asr.whisper import build_sizes, find_weights, load_whisper, make_system, units_of
 from asr.whisper.single_files import KINDS, dequantize, read_ranks
 
 WEIGHTS = make_weights()
 
 
 def load_expected() -> dict[str, torch.Tensor]:
-    return rename_weights(build_sizes({**SIZES, "n_vocab": VOCAB_SIZE}, "the test"), WEIGHTS, "the test")
+    sizes = build_sizes({**SIZES, "n_vocab": VOCAB_SIZE}, "the test")
+    return make_system(Path("the test"), sizes, VOCABULARY, WEIGHTS).model.state_dict()
 
 
 def assert_same(source: Path) -> None:
@@ -42,7 +43,7 @@ def assert_same(source: Path) -> None:
     weights = system.model.state_dict()
     for name, weight in load_expected().items():
         torch.testing.assert_close(weights[name].float(), weight, rtol=0, atol=0)
-    assert system.tokenizer.vocabulary == VOCABULARY
+    assert units_of(system.tokenizer).vocabulary == VOCABULARY
 
 
 @pytest.mark.parametrize("half", [False, True])

@@ -12,47 +12,45 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from torch.nn.functional import one_hot
-from whisper_examples import VOCABULARY
+from whisper_examples import VOCAB_SIZE, VOCABULARY
 from whisper_systems import build_system
 
 from asr.decoding import hypothesis as limits
 from asr.decoding.decode import DecodedUtterance, DecodingSetup, search_encoded
 from asr.decoding.greedy import LOOP, draw, is_loop, read_prompts, sample
-from asr.decoding.hypothesis import (
-    ChecksConfig,
-    DecodingConfig,
-    EncodedAudio,
-    Hypothesis,
-    SearchRules,
-    count_repeats,
-)
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, EncodedAudio, Hypothesis, count_repeats
 from asr.errors import UserError
+from asr.system.system import System
+from asr.text.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID
 from asr.whisper import (
     WhisperDecodingConfig,
     WhisperManners,
     WhisperRules,
-    WhisperSystem,
-    WhisperTokenizer,
     detect_languages,
     encode_context,
+    make_tokenizer,
+    units_of,
 )
 
-TOKENIZER = WhisperTokenizer(VOCABULARY, 99, True)
+UNITS = units_of(make_tokenizer(VOCABULARY, VOCAB_SIZE))
 GREEDY = DecodingConfig(beam=1)
 
 
 @pytest.fixture(scope="module")
-def system() -> WhisperSystem:
+def system() -> System:
     return build_system(True)
+
+
+@pytest.fixture
+def english() -> System:
+    return build_system(False)
 
 
 def encode(count: int = 8, seed: int = 1) -> Tensor:
     return torch.randn(count, 20, 32, generator=torch.Generator().manual_seed(seed))
 
 
-def ask(
-    system: WhisperSystem, encoded_BTD: Tensor | None = None, languages: str = "", **given: Any
-) -> EncodedAudio:
+def ask(system: System, encoded_BTD: Tensor | None = None, languages: str = "", **given: Any) -> EncodedAudio:
     """Windows with their prompts, in these languages, else all in English."""
     encoded_BTD = encode() if encoded_BTD is None else encoded_BTD
     options = WhisperDecodingConfig(language=None if languages else "en", **given.pop("options", {}))
@@ -65,30 +63,30 @@ def ask(
 
 
 def decode(
-    system: WhisperSystem, asked: EncodedAudio, config: DecodingConfig, checks: ChecksConfig | None = None
+    system: System, asked: EncodedAudio, config: DecodingConfig, checks: ChecksConfig | None = None
 ) -> list[DecodedUtterance]:
     return WhisperManners(system, checks or ChecksConfig.off()).decode(asked, DecodingSetup(config))
 
 
-def test_prompts_hold_hotwords_then_the_prompt(system: WhisperSystem) -> None:
+def test_prompts_hold_hotwords_then_the_prompt(system: System) -> None:
     tokenizer, options = system.tokenizer, {"prompt": " the plain ", "task": "translate"}
-    told = [*tokenizer.encode(" rain, spain"), *tokenizer.encode(" the plain")]
+    told = [*tokenizer.encode("rain, spain"), *tokenizer.encode("the plain")]
+    special = units_of(tokenizer).special
     asked = ask(system, encode(2), "de en", hotwords=("rain", "spain"), options=options)
     assert asked.prompts_BP is not None
     for language, prompt in zip(("de", "en"), asked.prompts_BP.tolist(), strict=True):
-        expected = tokenizer.prompt(language, "translate")
-        assert prompt == [tokenizer.start_of_previous, *told, *expected]
+        assert prompt == [PAD_ID, *told, *special.prompt(language, "translate")]
     plain = ask(system, encode(1)).prompts_BP
-    assert plain is not None and plain.tolist() == [tokenizer.prompt("en")]
+    assert plain is not None and plain.tolist() == [special.prompt("en")]
 
 
 @pytest.mark.parametrize("max_tokens", [448, 64])
-def test_all_that_is_told_is_read_or_refused(max_tokens: int, system: WhisperSystem) -> None:
+def test_all_that_is_told_is_read_or_refused(max_tokens: int, system: System) -> None:
     """Each of them alone would fit; a half of the positions, less the start, is for both."""
     tokenizer, room = system.tokenizer, max_tokens // 2 - 1
     words = ("rain",) * (room // 5)
-    left = room - len(tokenizer.encode(" " + ", ".join(words)))
-    assert 0 < left < room and len(tokenizer.encode(" the")) == 1
+    left = room - len(tokenizer.encode(", ".join(words)))
+    assert 0 < left < room and len(tokenizer.encode("the")) == 1
 
     def read(count: int) -> list[int]:
         options = WhisperDecodingConfig(prompt=" the" * count)
@@ -96,27 +94,27 @@ def test_all_that_is_told_is_read_or_refused(max_tokens: int, system: WhisperSys
             tokenizer, DecodingSetup(DecodingConfig(hotwords=words), None, options), max_tokens
         )
 
-    told = tokenizer.encode(" " + ", ".join(words)) + tokenizer.encode(" the" * left)
+    told = tokenizer.encode(", ".join(words)) + tokenizer.encode((" the" * left).strip())
     assert read(left) == told and len(told) == room
     with pytest.raises(UserError, match=rf"{room - left} tokens .* has {left + 1}, .* reads {room} in all"):
         read(left + 1)
 
 
 @torch.inference_mode()
-def test_languages(system: WhisperSystem) -> None:
-    asked, tokenizer = ask(system), system.tokenizer
-    found = detect_languages(asked, tokenizer)
-    start_B1 = torch.full((8, 1), tokenizer.start)
+def test_languages(system: System) -> None:
+    asked, special = ask(system), units_of(system.tokenizer).special
+    found = detect_languages(asked, special)
+    start_B1 = torch.full((8, 1), SOS_ID)
     scores_BV = system.model.decoder(start_B1, asked.encoded_BTD, asked.lengths_B)[0][:, 0]
     for (language, _), scores_V in zip(found, scores_BV, strict=True):
-        ids = tokenizer.languages
+        ids = special.languages
         assert language == max(ids, key=lambda code: float(scores_V[ids[code]]))
     assert len({language for language, _ in found}) > 1
     english = build_system(False)
-    assert detect_languages(ask(english), english.tokenizer) == [("en", 1.0)] * 8
+    assert detect_languages(ask(english), units_of(english.tokenizer).special) == [("en", 1.0)] * 8
 
 
-def test_texts_depend_on_language_task_prompt_and_beam(system: WhisperSystem) -> None:
+def test_texts_depend_on_language_task_prompt_and_beam(system: System) -> None:
     def read(languages: str = "", beam: int = 1, **options: Any) -> list[tuple[int, ...]]:
         asked = ask(system, languages=languages, options=options)
         readings = decode(system, asked, DecodingConfig(beam=beam))
@@ -131,12 +129,12 @@ def test_texts_depend_on_language_task_prompt_and_beam(system: WhisperSystem) ->
 
 
 def test_what_has_faults_is_drawn_again_and_the_rest_stands(
-    system: WhisperSystem, monkeypatch: pytest.MonkeyPatch
+    system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit lies between the texts of eight windows, so that some are doubted."""
     tokenizer, asked = system.tokenizer, ask(system)
-    first = decode(system, asked, GREEDY)
-    lengths = sorted(sum(id < tokenizer.end for id in reading.tokens) for reading in first)
+    first, past_text = decode(system, asked, GREEDY), units_of(tokenizer).special.first
+    lengths = sorted(sum(id < past_text for id in reading.tokens) for reading in first)
     limit = lengths[len(lengths) // 2] / (20 * 0.02)
     monkeypatch.setattr(limits, "MAX_TOKENS_PER_SECOND", limit)
     checks = ChecksConfig(max_compression=None, min_log_probability=None, max_no_speech=None)
@@ -151,7 +149,7 @@ def test_what_has_faults_is_drawn_again_and_the_rest_stands(
     better = [one for one, faulty in zip(found, is_faulty, strict=True) if faulty and not one.warnings]
 
     def is_fine(tokens: tuple[int, ...]) -> bool:
-        ids = tuple(id for id in tokens if id < tokenizer.end)
+        ids = tuple(id for id in tokens if id < past_text)
         return not limits.find_faults(
             limits.Evidence(limits.Hypothesis(ids, 0.0), tokenizer.decode(ids), 0.4, 0.02), checks
         )
@@ -164,7 +162,7 @@ def test_what_has_faults_is_drawn_again_and_the_rest_stands(
     assert found == decode(system, asked, again, checks)
 
 
-def test_silence_is_dropped_only_where_the_text_is_unlikely_too(system: WhisperSystem) -> None:
+def test_silence_is_dropped_only_where_the_text_is_unlikely_too(system: System) -> None:
     asked = ask(system)
 
     def read(max_no_speech: float | None, min_log_probability: float) -> list[DecodedUtterance]:
@@ -190,35 +188,35 @@ def test_tokens_are_drawn_from_the_softmax_of_their_scores() -> None:
     assert draw(scores_V[None], highest).tolist() == [3] and draw(scores_V[None], 0 * highest).tolist() == [0]
 
 
-def find_allowed(tokenizer: WhisperTokenizer, tokens: list[int]) -> set[int]:
+def find_allowed(tokens: list[int]) -> set[int]:
     """By the words of the rules, token by token."""
-    allowed = set(range(len(tokenizer))) - set(tokenizer.suppressed)
+    allowed = set(range(VOCAB_SIZE)) - set(UNITS.find_suppressed())
     if not tokens:
-        allowed -= {tokenizer.end, *tokenizer.encode(" ")}
+        allowed -= {EOS_ID, *UNITS.encode_piece(" ")}
     return allowed
 
 
 @settings(max_examples=20)
 @given(data=st.data())
 def test_rules(data: st.DataObject) -> None:
-    rules = WhisperRules.of(TOKENIZER, torch.device("cpu"))
+    rules = WhisperRules.of(UNITS, torch.device("cpu"))
     seed = data.draw(st.integers(0, 1000))
-    scores_RV = torch.randn(3, len(TOKENIZER), generator=torch.Generator().manual_seed(seed))
+    scores_RV = torch.randn(3, VOCAB_SIZE, generator=torch.Generator().manual_seed(seed))
     rows: list[list[int]] = [[], [], []]
     for _ in range(data.draw(st.integers(0, 6))):
         for row in rows:
-            allowed = sorted(find_allowed(TOKENIZER, row) - {TOKENIZER.end})
+            allowed = sorted(find_allowed(row) - {EOS_ID})
             row.append(data.draw(st.sampled_from(allowed[:80])))
     found_RV = rules.forbid(scores_RV, len(rows[0]))
     for row, found_V in zip(rows, found_RV, strict=True):
-        assert set((found_V > -torch.inf).nonzero()[:, 0].tolist()) == find_allowed(TOKENIZER, row)
+        assert set((found_V > -torch.inf).nonzero()[:, 0].tolist()) == find_allowed(row)
 
 
-def score_plainly(system: WhisperSystem, encoded_TD: Tensor, tokens: list[int], skip: int) -> Tensor:
+def score_plainly(system: System, encoded_TD: Tensor, tokens: list[int], skip: int) -> Tensor:
     """Log-probabilities of the token after these; the first `skip` of them are the prompt."""
     lengths_1 = torch.tensor([len(encoded_TD)])
     scores_V = system.model.decoder(torch.tensor([tokens]), encoded_TD[None], lengths_1)[0][0, -1].double()
-    ids = torch.tensor(sorted(find_allowed(system.tokenizer, tokens[skip:])))
+    ids = torch.tensor(sorted(find_allowed(tokens[skip:])))
     kept_V = torch.full_like(scores_V, -torch.inf)
     kept_V[ids] = scores_V[ids]
     return kept_V.log_softmax(-1)
@@ -226,20 +224,20 @@ def score_plainly(system: WhisperSystem, encoded_TD: Tensor, tokens: list[int], 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("earlier", ["", "the rain in spain"])
-def test_likeliest(system: WhisperSystem, earlier: str) -> None:
-    tokenizer, encoded_BTD = system.tokenizer, encode(6)
-    asked = ask(system, encoded_BTD, options={"prompt": earlier})
+def test_likeliest(english: System, earlier: str) -> None:
+    tokenizer, encoded_BTD = english.tokenizer, encode(6)
+    asked = ask(english, encoded_BTD, options={"prompt": earlier})
     found = sample(asked, GREEDY)
-    before = [tokenizer.start_of_previous, *tokenizer.encode(f" {earlier}")] if earlier else []
-    prompt = [*before, *tokenizer.prompt("en")]
+    before = [PAD_ID, *tokenizer.encode(earlier)] if earlier else []
+    prompt = [*before, *UNITS.special.prompt("en")]
     limit = min(12, 24 - len(prompt))
     for encoded_TD, (said,) in zip(encoded_BTD, found, strict=True):
         tokens, total = list(prompt), 0.0
         while len(tokens) < len(prompt) + limit:
-            scores_V = score_plainly(system, encoded_TD, tokens, len(prompt))
+            scores_V = score_plainly(english, encoded_TD, tokens, len(prompt))
             best = int(scores_V.argmax())
             total += float(scores_V[best])
-            if best == tokenizer.end:
+            if best == EOS_ID:
                 break
             tokens.append(best)
         assert list(said.tokens) == tokens[len(prompt) :]
@@ -249,10 +247,10 @@ def test_likeliest(system: WhisperSystem, earlier: str) -> None:
 
 @torch.inference_mode()
 def search_plainly(
-    system: WhisperSystem, encoded_TD: Tensor, beam: int, limit: int
+    system: System, encoded_TD: Tensor, beam: int, limit: int
 ) -> list[tuple[float, tuple[int, ...]]]:
     """All texts that ended, the best first."""
-    prompt, end = system.tokenizer.prompt("en"), system.tokenizer.end
+    prompt, end = UNITS.special.prompt("en"), EOS_ID
     running: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     ended: list[tuple[float, tuple[int, ...]]] = []
     for length in range(1, limit + 2):
@@ -272,14 +270,14 @@ def search_plainly(
 
 
 @pytest.fixture
-def short(system: WhisperSystem, monkeypatch: pytest.MonkeyPatch) -> Iterator[WhisperSystem]:
+def short(english: System, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
     """The system, whose texts have at most seven tokens."""
-    monkeypatch.setattr(system.model, "limit_tokens", lambda lengths_B: torch.full_like(lengths_B, 7))
-    yield system
+    monkeypatch.setattr(english.model, "limit_tokens", lambda lengths_B: torch.full_like(lengths_B, 7))
+    yield english
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_beam(short: WhisperSystem, beam: int) -> None:
+def test_beam(short: System, beam: int) -> None:
     """And the n best, of which the first is the best."""
     encoded_BTD = encode(4)
     asked = ask(short, encoded_BTD)
@@ -292,7 +290,7 @@ def test_beam(short: WhisperSystem, beam: int) -> None:
     assert (greedy == [own[0].tokens for own in found]) == (beam == 1)
 
 
-def test_what_is_drawn_depends_on_the_seed_alone(system: WhisperSystem) -> None:
+def test_what_is_drawn_depends_on_the_seed_alone(system: System) -> None:
     encoded_BTD, config = encode(6), DecodingConfig(samples=3)
 
     def draw(rows_BTD: Tensor, seed: int) -> list[list[tuple[int, ...]]]:
@@ -308,18 +306,17 @@ def test_what_is_drawn_depends_on_the_seed_alone(system: WhisperSystem) -> None:
 
 @pytest.mark.parametrize(("max_repeats", "expected"), [(4, 24), (20, 64), (None, 200)])
 def test_a_loop_ends_when_the_checks_are_sure_to_refuse_it(
-    max_repeats: int | None, expected: int, system: WhisperSystem, monkeypatch: pytest.MonkeyPatch
+    max_repeats: int | None, expected: int, system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two rows one goes round three tokens for ever, and one says what no check minds."""
-    size, end = len(TOKENIZER), TOKENIZER.end
-    lines = [[6 + place % 3 for place in range(300)], [*range(6, 76), end]]
+    lines = [[6 + place % 3 for place in range(300)], [*range(6, 76), EOS_ID]]
     if expected < 70:  # the other row continues alone
         lines[0], lines[1] = lines[1], lines[0]
     places = iter(range(300))
 
     def step(tokens_R1: Tensor, state: Any) -> tuple[Tensor, dict[int, Tensor]]:
         place, rows = next(places), [0, 1] if len(tokens_R1) == 2 else [0]
-        return 9.0 * one_hot(torch.tensor([lines[row][place] for row in rows]), size)[:, None], {}
+        return 9.0 * one_hot(torch.tensor([lines[row][place] for row in rows]), VOCAB_SIZE)[:, None], {}
 
     decoder, model = system.model.decoder, system.model
     state: Any = SimpleNamespace(select_utterances=lambda kept_B: None, select_beams=lambda kept_R: None)
@@ -327,7 +324,7 @@ def test_a_loop_ends_when_the_checks_are_sure_to_refuse_it(
     monkeypatch.setattr(decoder, "start", lambda *encoded: state)
     monkeypatch.setattr(decoder, "max_tokens", 300)
     monkeypatch.setattr(model, "limit_tokens", lambda lengths_B: torch.full_like(lengths_B, 200))
-    asked = EncodedAudio(model, encode(2), torch.full((2,), 20), rules=SearchRules(end=end))
+    asked = EncodedAudio(model, encode(2), torch.full((2,), 20))
     found: list[list[Hypothesis]] = sample(asked, GREEDY, max_repeats=max_repeats)
     assert sorted(len(text.tokens) for (text,) in found) == sorted([expected, 70])
 
@@ -347,11 +344,11 @@ def test_only_what_the_checks_refuse_is_a_loop(before: list[int], period: list[i
 
 
 @torch.inference_mode()
-def test_no_speech_is_told_after_the_start(system: WhisperSystem) -> None:
-    encoded_BTD, tokenizer = encode(3), system.tokenizer
-    start_B1 = torch.full((3, 1), tokenizer.start)
+def test_no_speech_is_told_after_the_start(system: System) -> None:
+    encoded_BTD = encode(3)
+    start_B1 = torch.full((3, 1), SOS_ID)
     scores_B1V, _ = system.model.decoder(start_B1, encoded_BTD, torch.full((3,), 20))
-    expected_B = scores_B1V[:, 0].softmax(-1)[:, tokenizer.no_speech]
+    expected_B = scores_B1V[:, 0].softmax(-1)[:, BLANK_ID]
     asked = ask(system, encoded_BTD, options={"prompt": "rain"})
     torch.testing.assert_close(read_prompts(asked).no_speech_B, expected_B)
     for found in (sample(asked, GREEDY), search_encoded(asked, DecodingConfig(beam=2))):

@@ -5,21 +5,40 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from whisper_examples import SIZES, VOCAB_SIZE, make_weights
+from whisper_examples import SIZES, VOCAB_SIZE, VOCABULARY, make_weights
 from whisper_systems import build_system
 
 from asr.errors import UserError
 from asr.models.precision import Int8Linear, is_int8_exact
-from asr.whisper import SILENCES, Bf16Linear, Silence, Whisper, build_sizes, rename_weights
+from asr.models.speech_model import SpeechModel
+from asr.whisper import (
+    SILENCES,
+    Bf16Linear,
+    Silence,
+    SpecialTokens,
+    Windows,
+    build_sizes,
+    make_system,
+    quantize,
+)
 
 WEIGHTS = make_weights()
 CONFIG = build_sizes({**SIZES, "n_vocab": VOCAB_SIZE}, "the test")
-MODEL = Whisper.of(CONFIG, rename_weights(CONFIG, dict(WEIGHTS), "the test"))
+ORDER = SpecialTokens(VOCAB_SIZE).order()  # their id of each of ours
+
+
+def build_model() -> SpeechModel:
+    weights = {name: weight.clone() for name, weight in WEIGHTS.items()}
+    return make_system(Path("the test"), CONFIG, VOCABULARY, weights).model
+
+
+MODEL = build_model()
 
 # --- Whisper, written plainly, of one utterance -----------------------------------------------------
 
@@ -79,7 +98,7 @@ def encode(features_TF: Tensor) -> Tensor:
 
 
 def score(tokens_U: Tensor, encoded_TD: Tensor) -> Tensor:
-    embedding_VD = WEIGHTS["decoder.token_embedding.weight"].double()
+    embedding_VD = WEIGHTS["decoder.token_embedding.weight"].double()[ORDER]
     x_UD = embedding_VD[tokens_U] + WEIGHTS["decoder.positional_embedding"][: len(tokens_U)].double()
     for index in range(SIZES["n_text_layer"]):
         x_UD = block(x_UD, f"decoder.blocks.{index}", SIZES["n_text_head"], encoded_TD)
@@ -137,16 +156,16 @@ def test_few_steps_of_silence() -> None:
 @torch.inference_mode()
 def test_windows_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU encodes no more at once than 30 seconds in all."""
-    features_BTF, lengths_B, _ = make_batch(60, 31, 60)
-    encoded_BTD, steps_B = MODEL.encode(features_BTF, lengths_B)
-    calls = []
-    whole = MODEL.encoder.forward
-    monkeypatch.setattr(MODEL.encoder, "forward", lambda *part: calls.append(len(part[0])) or whole(*part))
-    monkeypatch.setattr("asr.whisper.encoder_decoder.MAX_STEPS", 60)
-    found_BTD, found_B = MODEL.encode(features_BTF, lengths_B)
-    assert calls == [2, 1] and torch.equal(found_B, steps_B)
-    for row, length in enumerate(steps_B.tolist()):
-        torch.testing.assert_close(found_BTD[row, :length], encoded_BTD[row, :length], atol=1e-5, rtol=1e-5)
+    windows, calls = Windows.of(build_system(False)), []
+    audio_BS, lengths_B = torch.randn(3, 6400), torch.full((3,), 6400)
+    expected, whole = windows.encode(audio_BS, lengths_B), windows.model.encoder.forward
+    monkeypatch.setattr(
+        windows.model.encoder, "forward", lambda *part: calls.append(len(part[0])) or whole(*part)
+    )
+    monkeypatch.setattr("asr.whisper.windows.MAX_STEPS", 40)
+    found = windows.encode(audio_BS, lengths_B)
+    assert calls == [2, 1] and torch.equal(found.lengths_B, expected.lengths_B)
+    torch.testing.assert_close(found.encoded_BTD, expected.encoded_BTD, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.skipif(not is_int8_exact(), reason="this processor has no instructions for 8 bits")
@@ -156,9 +175,8 @@ def test_windows_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_quantized(dtype: torch.dtype, has_amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores are off by little beside their spread, whole and step by step."""
     monkeypatch.setattr("asr.whisper.encoder_decoder.has_any", lambda instructions: has_amx)
-    weights = rename_weights(CONFIG, dict(WEIGHTS), "the test")
-    model = Whisper.of(CONFIG, {name: weight.clone() for name, weight in weights.items()})
-    model.quantize(dtype)
+    model = build_model()
+    quantize(model, dtype)
     linears = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
     counts = Counter(type(module) for module in model.modules())
     bf16 = 4 * SIZES["n_audio_layer"] + SIZES["n_text_layer"] if has_amx and dtype == torch.bfloat16 else 0
@@ -182,16 +200,16 @@ def test_quantized(dtype: torch.dtype, has_amx: bool, monkeypatch: pytest.Monkey
 
 
 def test_features_are_those_of_audio_with_silence_behind() -> None:
-    system = build_system(False)
+    windows = Windows.of(build_system(False))
     audio_BS = 0.1 * torch.randn(2, 3000, generator=torch.Generator().manual_seed(0))
-    features_BTF, lengths_B = system.compute_features(audio_BS, torch.tensor([3000, 1000]))
+    features_BTF, lengths_B = windows.compute_features(audio_BS, torch.tensor([3000, 1000]))
     padded_BS = torch.cat([audio_BS, torch.zeros(2, 3400)], dim=1)
     padded_BS[1, 1000:] = 0
-    expected_BTF, _ = system.front_end(padded_BS, torch.tensor([6400, 6400]))
+    expected_BTF, _ = windows.front_end(padded_BS, torch.tensor([6400, 6400]))
     assert lengths_B.tolist() == [40, 40] and features_BTF.shape == (2, 40, 80)
     torch.testing.assert_close(features_BTF, expected_BTF)
     with pytest.raises(UserError, match=r"0.50 seconds of audio; one window has at most 0.4"):
-        system.compute_features(torch.zeros(1, 8000), torch.tensor([8000]))
+        windows.compute_features(torch.zeros(1, 8000), torch.tensor([8000]))
 
 
 @torch.inference_mode()
@@ -200,9 +218,10 @@ def test_windows_of_different_length_are_padded_to_be_decoded_together(
 ) -> None:
     """Each is encoded as long as it needs, so that its company changes none of its steps."""
     system = build_system(False, window_steps=1500)
-    assert system.count_window_samples(16_000) == 480_000
-    assert replace(system, is_fine_tuned=True).count_window_samples(16_001) == 24_000
-    monkeypatch.setitem(SILENCES, (system.sizes.dim, False), Silence(1.0, 16))
+    assert Windows.of(system).count_window_samples(16_000) == 480_000
+    assert Windows.of(replace(system, is_published=False)).count_window_samples(16_001) == 24_000
+    monkeypatch.setitem(SILENCES, (32, False), Silence(1.0, 16))
+    windows = Windows.of(system)
     for seconds, window, padded in (
         (0, 1, 4),
         (1.1, 2.5, 4),
@@ -212,28 +231,29 @@ def test_windows_of_different_length_are_padded_to_be_decoded_together(
         (30, 30, 30),
     ):
         num_samples = round(16_000 * seconds)
-        assert system.count_window_samples(num_samples) == 16_000 * window
-        assert system.count_padded_samples(num_samples) == 16_000 * padded
+        assert windows.count_window_samples(num_samples) == 16_000 * window
+        assert windows.count_padded_samples(num_samples) == 16_000 * padded
     lengths_B = torch.tensor([round(16_000 * one) for one in (3.5, 4.2, 4.4, 6.9)])
     audio_BS = 0.1 * torch.randn(4, int(lengths_B.max()), generator=torch.Generator().manual_seed(0))
-    together = system.encode(audio_BS, lengths_B)
+    together = windows.encode(audio_BS, lengths_B)
     assert together.lengths_B.tolist() == [1500] * 4
     for row, length in enumerate(lengths_B.tolist()):
         own = slice(row, row + 1)
-        alone = system.encode(audio_BS[own, :length], lengths_B[own])
-        assert all(torch.equal(ours, theirs[own]) for ours, theirs in zip(alone, together, strict=True))
+        alone = windows.encode(audio_BS[own, :length], lengths_B[own])
+        for name in ("encoded_BTD", "lengths_B", "bias_BT"):
+            assert torch.equal(getattr(alone, name), getattr(together, name)[own])
         (bias_T,), (encoded_TD,) = alone.bias_BT, alone.encoded_BTD
         torch.testing.assert_close(bias_T.exp().sum(), torch.tensor(1500.0))
-        features_BTF, _ = system.compute_features(audio_BS[own], lengths_B[own])
+        features_BTF, _ = windows.compute_features(audio_BS[own], lengths_B[own])
         expected_BTD, _ = system.model.encoder.encode_with_silence(features_BTF, 16)
-        num_steps, steps = int(bias_T.isfinite().sum()), system.count_window_samples(length) // 320
+        num_steps, steps = int(bias_T.isfinite().sum()), windows.count_window_samples(length) // 320
         assert num_steps == expected_BTD.size(1) == steps + -(-(1500 - steps) // 16)
         assert torch.equal(encoded_TD[:num_steps], expected_BTD[0]) and not encoded_TD[num_steps:].any()
 
 
 def test_what_is_trained() -> None:
     """The output is the embedding, also for gradients; positions of the encoder are fixed; keys have no bias."""
-    model = Whisper.of(CONFIG, {name: weight.clone() for name, weight in MODEL.state_dict().items()})
+    model = build_model()
     names = dict(model.named_parameters())
     assert "decoder.output.weight" not in names and "encoder.positions_TD" not in names
     features_BTF, lengths_B, tokens_BU = make_batch(20, 14)

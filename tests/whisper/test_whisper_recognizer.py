@@ -26,10 +26,11 @@ from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.models.precision import Int8Linear, is_fast, is_int8_exact
 from asr.scale.output_folder import STATE, OutputFolder
+from asr.text.tokenizer import BLANK_ID, SOS_ID
 from asr.transcription.model import Model
 from asr.transcription.transcribe import Recognizer, Request, load_recognizer
 from asr.transcripts.transcript import Transcript
-from asr.whisper import SILENCES, Silence, WhisperDecodingConfig, WhisperManners, load
+from asr.whisper import SILENCES, Silence, WhisperDecodingConfig, WhisperManners, find_sizes, load, units_of
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
@@ -85,15 +86,16 @@ def test_a_segment_has_the_scores_of_its_window(recognizer: Recognizer, files: l
     setup = DecodingSetup(DecodingConfig(beam=1, temperatures=()))
     asked = decoder.introduce(decoder.encode([place.audio_S]), [place], setup)
     state = recognizer.model.decoder.start(asked.encoded_BTD, asked.lengths_B, asked.bias_BT)
-    scores_V = recognizer.model.decoder.step(torch.tensor([[tokenizer.start]]), state)[0][0, -1]
-    languages = scores_V[list(tokenizer.languages.values())].softmax(-1)
+    scores_V = recognizer.model.decoder.step(torch.tensor([[SOS_ID]]), state)[0][0, -1]
+    languages = scores_V[list(units_of(tokenizer).special.languages.values())].softmax(-1)
     assert transcript.language_probability == pytest.approx(float(languages.max()), abs=1e-5)
-    no_speech = float(scores_V.softmax(-1)[tokenizer.no_speech])
+    no_speech = float(scores_V.softmax(-1)[BLANK_ID])
     assert segment.no_speech_probability == pytest.approx(no_speech, abs=1e-5)
     (text,) = decoder.decode(asked, setup)
     assert segment.average_log_probability == pytest.approx(text.average_log_probability, abs=1e-4)
     assert segment.average_log_probability < 0 and segment.temperature == 0.0
-    shown = [token for one in transcript.segments for token in one.tokens]
+    order = units_of(tokenizer).special.order()  # told are the ids of OpenAI
+    shown = [order.index(token) for one in transcript.segments for token in one.tokens]
     assert tokenizer.decode(shown).split() == transcript.text.split()
     told = Model(recognizer).transcribe(files[1], **ENGLISH)
     assert told.language_probability is None
@@ -104,7 +106,7 @@ def test_tokens_of_time_are_no_words(
 ) -> None:
     """A model may write them where it was not asked to, as nothing forbids them there."""
     tokenizer = recognizer.system.tokenizer
-    text, time = tokenizer.encode(" a b"), tokenizer.first_time
+    text, time = tokenizer.encode("a b"), len(tokenizer) - 1501
     found = []
     for tokens in (text, [time, *text, time + 20]):
         decoded = DecodedUtterance(tuple(tokens), "greedy")
@@ -124,7 +126,7 @@ def test_what_whisper_has_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch)
     assert lengths() == lengths(method="none") == (28.0, 15 / 28, 3.0)
     assert lengths(max_seconds=12.0) == (12.0, 0.4, 3.0)
     assert lengths(max_seconds=60.0)[0] == 30.0
-    monkeypatch.setitem(SILENCES, (system.sizes.dim, False), Silence(1.0, 16))  # not padded to 30 s
+    monkeypatch.setitem(SILENCES, (find_sizes(system).dim, False), Silence(1.0, 16))  # not padded to 30 s
     assert lengths() == (20.0, 15 / 28, 3.0)
 
 

@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
-from whisper_examples import NUM_SPECIAL, VOCAB_SIZE, VOCABULARY, write_huggingface_vocabulary
+from whisper_examples import MULTILINGUAL, NUM_SPECIAL, VOCAB_SIZE, VOCABULARY, write_huggingface_vocabulary
 
 from asr import whisper
 from asr.errors import UserError
-from asr.text.tokenizer import EOS_ID, SOS_ID, SPECIAL_TOKENS, Tokenizer, TokenizerConfig
+from asr.text.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, UNK_ID, Tokenizer, TokenizerConfig
 from asr.whisper import (
-    WhisperSizes,
-    WhisperTokenizer,
+    SpecialTokens,
     find_language,
     find_prompt,
     languages,
-    name_tokens,
+    make_tokenizer,
     read_huggingface_vocabulary,
+    units_of,
 )
-from asr.whisper.language_names import _NAMES
 
-ENGLISH = WhisperTokenizer(VOCABULARY, 99, False)
-MULTILINGUAL = WhisperTokenizer(VOCABULARY, 100, True)
+TOKENIZER = make_tokenizer(VOCABULARY, VOCAB_SIZE)
+ENGLISH = units_of(TOKENIZER)
+FIRST = 5  # id of text
 
 
 def merge_plainly(word: bytes) -> list[bytes]:
@@ -43,14 +43,14 @@ def merge_plainly(word: bytes) -> list[bytes]:
 def test_encoding_merges_in_the_order_of_the_ids(words: list[str]) -> None:
     text = "".join(f" {word}" for word in words)
     expected = [part for word in words for part in merge_plainly(f" {word}".encode())]
-    assert [VOCABULARY[id] for id in ENGLISH.encode(text)] == expected
+    assert [ENGLISH.pieces[id] for id in ENGLISH.encode_piece(text)] == expected
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_decoding_gives_back_any_text(text: str) -> None:
-    ids = ENGLISH.encode(text)
-    assert ENGLISH.decode([ENGLISH.start, *ids, ENGLISH.first_time + 3, ENGLISH.end]) == text
-    assert max(ids, default=0) < ENGLISH.end
+    ids = TOKENIZER.encode(text)
+    assert TOKENIZER.decode([SOS_ID, *ids, VOCAB_SIZE - 3, EOS_ID]) == text
+    assert all(FIRST <= id < ENGLISH.special.first for id in ids)
 
 
 @pytest.mark.parametrize(
@@ -64,76 +64,90 @@ def test_decoding_gives_back_any_text(text: str) -> None:
     ],
 )
 def test_words_never_merge_across_their_borders(text: str, pieces: list[str]) -> None:
-    ids = ENGLISH.encode(text)
-    assert ids == [VOCABULARY.index(part) for piece in pieces for part in merge_plainly(piece.encode())]
+    ids = ENGLISH.encode_piece(text)
+    assert ids == [
+        FIRST + VOCABULARY.index(part) for piece in pieces for part in merge_plainly(piece.encode())
+    ]
 
 
 def test_odd_texts() -> None:
-    assert ENGLISH.decode(ENGLISH.encode("the é")[:-1]) == "the \N{REPLACEMENT CHARACTER}"
-    assert max(ENGLISH.encode("<|endoftext|><|0.00|>")) < ENGLISH.end
+    assert TOKENIZER.decode(TOKENIZER.encode("the é")[:-1]) == "the \N{REPLACEMENT CHARACTER}"
+    assert max(TOKENIZER.encode("<|endoftext|><|0.00|>")) < ENGLISH.special.first
     with pytest.raises(UserError, match="surrogate"):
-        ENGLISH.encode("a \ud800")
+        TOKENIZER.encode("a \ud800")
 
 
-def test_special_tokens_follow_in_their_order() -> None:
-    for tokenizer, more in ((ENGLISH, 0), (MULTILINGUAL, 1)):
-        assert len(tokenizer) == len(VOCABULARY) + NUM_SPECIAL + more
-        codes = list(tokenizer.languages)
-        ids = [
-            tokenizer.end, tokenizer.start, *tokenizer.languages.values(), *tokenizer.tasks.values(),
-            tokenizer.start_of_language_model, tokenizer.start_of_previous, tokenizer.no_speech, tokenizer.no_times,
-            tokenizer.first_time,
-        ]  # fmt: skip
-        assert ids == [*range(len(VOCABULARY), len(VOCABULARY) + len(ids))]
-        assert codes[0] == "en" and codes[98] == "su" and codes[99:] == ["yue"] * more
+def test_special_tokens_are_those_of_openai() -> None:
+    """By their order behind the text there; ours are the same tokens, of which five come first."""
+    for vocab_size, num_languages in ((51_864, 99), (51_865, 99), (51_866, 100)):
+        special = SpecialTokens(vocab_size)
+        num_texts = vocab_size - NUM_SPECIAL - (num_languages - 99)
+        codes = list(languages)[:num_languages]
+        assert codes[0] == "en" and codes[98] == "su" and codes[99:] == ["yue"] * (num_languages - 99)
+        names = [
+            "endoftext",
+            "startoftranscript",
+            *codes,
+            "translate",
+            "transcribe",
+            "startoflm",
+            "startofprev",
+        ]
+        names += ["nospeech", "notimestamps", *(f"{place * 0.02:.2f}" for place in range(1501))]
+        theirs = {name: num_texts + place for place, name in enumerate(names)}
+        order = special.order()
+        assert sorted(order) == list(range(vocab_size))
+        assert (
+            order[FIRST : FIRST + num_texts] == list(range(num_texts)) and special.first == FIRST + num_texts
+        )
+        ours = {"nospeech": BLANK_ID, "startofprev": PAD_ID, "startoftranscript": SOS_ID, "endoftext": EOS_ID}
+        ours |= {"startoflm": UNK_ID, "notimestamps": special.no_times} | special.tasks | special.languages
+        assert {name: order[id] for name, id in ours.items()} == {name: theirs[name] for name in ours}
+        assert [f"<|{name}|>" for name in names] == list(special.their_names)
+        assert order[special.no_times :] == [theirs[name] for name in names[-1502:]]
     assert len(languages) == 100 and languages["ht"] == "haitian creole"
-    assert find_language(" Haitian Creole ") == "ht" and find_language("EN") == "en"
-    suppressed = set(ENGLISH.suppressed)
-    assert {*ENGLISH.encode("["), *ENGLISH.encode("#"), ENGLISH.start, ENGLISH.no_speech} <= suppressed
-    assert not {*ENGLISH.encode("a,.?!-'"), ENGLISH.end, ENGLISH.no_times, ENGLISH.first_time} & suppressed
+    suppressed = set(ENGLISH.find_suppressed())
+    assert {*ENGLISH.encode_piece("["), *ENGLISH.encode_piece("#"), BLANK_ID, PAD_ID, SOS_ID} <= suppressed
+    times = range(ENGLISH.special.no_times, VOCAB_SIZE)
+    assert not {*ENGLISH.encode_piece("a,.?!-'"), EOS_ID, *times} & suppressed
 
 
 def test_each_name_is_of_one_language() -> None:
-    """In English or in the language itself, in any case, with or without accents."""
-    assert sum(len(names) > 1 for names in _NAMES.values()) > 85
-    for code, names in _NAMES.items():
-        assert {find_language(name) for name in (code, *names, *map(str.upper, names))} == {code}
-    for name, code in (("Francais", "fr"), ("ελληνικα", "el"), ("日本語", "ja"), ("Kreyòl Ayisyen", "ht")):
-        assert find_language(name) == code
-    with pytest.raises(UserError, match=r"language 'Doitsch': .*did you mean deutsch"):
-        find_language("Doitsch")
+    for code, name in languages.items():
+        assert {find_language(one) for one in (code, name, name.upper(), f" {name.title()} ")} == {code}
+    with pytest.raises(UserError, match=r"language 'Germn': .*did you mean german"):
+        find_language("Germn")
 
 
 def test_prompts() -> None:
-    start, no_times, german = MULTILINGUAL.start, MULTILINGUAL.no_times, MULTILINGUAL.languages["de"]
-    tasks = MULTILINGUAL.tasks
-    assert MULTILINGUAL.prompt("German") == [start, german, tasks["transcribe"], no_times]
-    assert MULTILINGUAL.prompt("DE", "translate") == [start, german, tasks["translate"], no_times]
-    assert ENGLISH.prompt() == ENGLISH.prompt("en") == [ENGLISH.start, ENGLISH.no_times]
-    older = WhisperTokenizer(VOCABULARY, 99, True)
-    for tokenizer, arguments, message in (
-        (ENGLISH, ("de",), "English only"),
-        (ENGLISH, (None, "translate"), "translate"),
-        (MULTILINGUAL, (None,), "give the language"),
-        (MULTILINGUAL, ("klingon",), "'klingon'"),
+    english, older, newer = map(SpecialTokens, (51_864, 51_865, 51_866))
+    german, tasks = newer.languages["de"], newer.tasks
+    assert newer.prompt("German") == [SOS_ID, german, tasks["transcribe"], newer.no_times]
+    assert newer.prompt("DE", "translate") == [SOS_ID, german, tasks["translate"], newer.no_times]
+    assert english.prompt() == english.prompt("en") == [SOS_ID, english.no_times]
+    for special, arguments, message in (
+        (english, ("de",), "English only"),
+        (english, (None, "translate"), "translate"),
+        (newer, (None,), "give the language"),
+        (newer, ("klingon",), "'klingon'"),
         (older, ("yue",), "yue"),
     ):
         with pytest.raises(UserError, match=message):
-            tokenizer.prompt(*arguments)  # type: ignore[arg-type]
+            special.prompt(*arguments)  # type: ignore[arg-type]
 
 
 def test_a_vocabulary_must_fit_its_model() -> None:
     for off in (-1, 1):
         with pytest.raises(UserError, match="another model"):
-            WhisperTokenizer.of(VOCABULARY, len(VOCABULARY) + NUM_SPECIAL + off)
-    vocabulary = (*VOCABULARY, *(b"%d" % number for number in range(1000, 52_000)))[:50_257]
+            make_tokenizer(VOCABULARY, VOCAB_SIZE + off)
     for vocab_size, num_languages in ((51_865, 99), (51_866, 100)):
-        assert len(WhisperTokenizer.of(vocabulary, vocab_size).languages) == num_languages
+        tokenizer = make_tokenizer(MULTILINGUAL, vocab_size)
+        assert len(units_of(tokenizer).special.languages) == num_languages
         with pytest.raises(UserError, match="another model"):
-            WhisperTokenizer.of(vocabulary[:-1], vocab_size)  # that of English
+            make_tokenizer(MULTILINGUAL[:-1], vocab_size)  # that of English
     without = (*(token for token in VOCABULARY if token != b"A"), b"AA")
     with pytest.raises(UserError, match="without byte 65"):
-        WhisperTokenizer.of(without, len(VOCABULARY) + NUM_SPECIAL)
+        make_tokenizer(without, VOCAB_SIZE)
 
 
 def test_vocabulary_in_files(tmp_path: Path) -> None:
@@ -143,7 +157,7 @@ def test_vocabulary_in_files(tmp_path: Path) -> None:
         write_huggingface_vocabulary(folder, as_one)
         assert read_huggingface_vocabulary(folder) == VOCABULARY
     (tmp_path / "ours").mkdir()
-    whisper.write_huggingface_vocabulary(tmp_path / "ours", ENGLISH)
+    whisper.write_huggingface_vocabulary(tmp_path / "ours", TOKENIZER)
     for name in ("merges.txt", "vocab.json"):
         ours, theirs = ((tmp_path / folder / name).read_text() for folder in ("ours", "False"))
         assert json.loads(ours) == json.loads(theirs) if name == "vocab.json" else ours == theirs
@@ -171,34 +185,27 @@ def test_damaged_vocabulary(tmp_path: Path, name: str, content: str) -> None:
         read_huggingface_vocabulary(tmp_path)
 
 
-WHISPER = WhisperTokenizer.of(VOCABULARY, VOCAB_SIZE)
-TOKENIZER = Tokenizer("whisper", SPECIAL_TOKENS + name_tokens(WHISPER))
-
-
-def test_prompt_of_a_multilingual_model() -> None:
-    """In our ids, by the names of the tokens; the start, before it, is ours."""
-    more = (f"~{number}~".encode() for number in range(50_257 - len(VOCABULARY)))
-    names = SPECIAL_TOKENS + name_tokens(WhisperTokenizer.of((*VOCABULARY, *more), 51_865))
+def test_prompt_of_a_run() -> None:
+    """By the names of the tokens; the start, before it, is ours."""
+    names = make_tokenizer(MULTILINGUAL, 51_865).tokens
     assert len(set(names)) == len(names) == 51_865
-    heads = dict.fromkeys(("dim", "encoder_layers", "encoder_heads", "decoder_layers", "decoder_heads"), 1)
-    sizes = WhisperSizes(num_mels=80, vocab_size=51_865, **heads)
-    prompt = find_prompt(sizes, "german")
+    prompt = find_prompt(51_865, "german")
     assert [names[id] for id in prompt] == ["<|de|>", "<|transcribe|>", "<|notimestamps|>"]
     with pytest.raises(UserError, match=r"model.decoder.language"):
-        find_prompt(sizes, None)
+        find_prompt(51_865, None)
 
 
 def test_tokenizer_is_saved_and_loaded(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     TOKENIZER.save(path)
     loaded = Tokenizer.load(path)
-    assert loaded == TOKENIZER and len(loaded) == len(WHISPER)
+    assert loaded == TOKENIZER and len(loaded) == VOCAB_SIZE
     for text in ("", "the rain in spain", "Grüße, 東京 ▁ <eos> <|en|>", "a  b ", "\n"):
         ids = loaded.encode(text)
         assert loaded.decode(ids) == text and min(ids, default=5) >= 5
-    theirs = WHISPER.encode(" the rain")
+    parts = merge_plainly(b" the") + merge_plainly(b" rain")
     assert [loaded.tokens[id] for id in loaded.encode("the rain")] == [
-        WHISPER.vocabulary[id].decode().replace(" ", "▁") for id in theirs
+        part.decode().replace(" ", "▁") for part in parts
     ]
     assert loaded.decode([SOS_ID, *loaded.encode("six"), loaded.tokens.index("<|0.00|>"), EOS_ID]) == "six"
     record = json.loads(path.read_text())

@@ -16,7 +16,7 @@ from decoding_examples import decode_by_decoder, search
 from recipe_examples import make_experiment, write_conf, write_tones_recipe
 from safetensors.torch import load_file
 from torch import Tensor
-from whisper_examples import SIZES, VOCABULARY, make_weights, write_huggingface
+from whisper_examples import SIZES, make_weights, write_huggingface
 
 from asr.cli import main
 from asr.decoding.hypothesis import DecodingConfig
@@ -30,13 +30,13 @@ from asr.recipe.experiment import build_runs
 from asr.recipe.stages import find_reason_to_train
 from asr.recipe.steps import read_record
 from asr.system.run_config import RunConfig
-from asr.system.system import load_any_system, load_system
+from asr.system.system import System, load_any_system, load_system
 from asr.text.tokenizer import SOS_ID, Tokenizer
 from asr.train.distributed import Process
 from asr.train.learner import Learner
 from asr.train.loop import train
 from asr.train.preparation import prepare_system
-from asr.whisper import WhisperSystem, load_whisper
+from asr.whisper import load_whisper, units_of
 
 # B utterances, T frames, F features, U tokens, N tokens and the end, V vocabulary
 
@@ -97,24 +97,16 @@ def make_batch(tokenizer: Tokenizer, *lengths: int) -> tuple[Tensor, Tensor, Ten
 # --- what a run takes over ----------------------------------------------------------------------------
 
 
-def theirs_of(tokenizer: Tokenizer, whisper: WhisperSystem) -> list[int]:
-    """Whisper's id of each of ours, found by the names of the tokens."""
-    ids = {name: id for id, name in whisper.tokenizer.names.items()}
-    reserved = ("<|nospeech|>", "<|startofprev|>", "<|startoftranscript|>", "<|endoftext|>", "<|startoflm|>")
-    texts = iter(range(len(VOCABULARY)))
-    return [ids[name] if name in ids else next(texts) for name in (*reserved, *tokenizer.tokens[5:])]
-
-
 @torch.inference_mode()
-def score_both(model: SpeechModel, tokenizer: Tokenizer, whisper: WhisperSystem) -> tuple[Tensor, Tensor]:
+def score_both(model: SpeechModel, tokenizer: Tokenizer, whisper: System) -> tuple[Tensor, Tensor]:
     """Scores of the tokens of a run and of Whisper, after the same audio and texts."""
-    theirs, prompt = theirs_of(tokenizer, whisper), whisper.tokenizer.prompt("en")
+    prompt = units_of(whisper.tokenizer).special.prompt("en")
     features_BTF, lengths_B, tokens_BU, _ = make_batch(tokenizer, 60, 31)
     inputs_BN = torch.nn.functional.pad(tokens_BU[:, :4], (1, 0), value=SOS_ID)
     ours_BNV, _ = model.decoder(inputs_BN, *model.encode(features_BTF, lengths_B))
-    whole_BU = torch.tensor([[*prompt, *(theirs[id] for id in row)] for row in tokens_BU[:, :4].tolist()])
-    theirs_BUV, _ = whisper.model.decoder(whole_BU, *whisper.model.encode(features_BTF, lengths_B)[:2])
-    return ours_BNV, theirs_BUV[:, len(prompt) - 1 :][:, :, theirs]
+    whole_BU = torch.tensor([[*prompt, *row] for row in tokens_BU[:, :4].tolist()])
+    theirs_BUV, _ = whisper.model.decoder(whole_BU, *whisper.model.encode(features_BTF, lengths_B))
+    return ours_BNV, theirs_BUV[:, len(prompt) - 1 :]
 
 
 @torch.inference_mode()
@@ -122,7 +114,7 @@ def test_the_same_scores_as_the_source(run: BuildRun, tmp_path: Path) -> None:
     """Of the next token after a prompt and some text, for each token that Whisper has, whole and in steps."""
     model, tokenizer = prepare(run())
     whisper = load_whisper(tmp_path / "tiny")
-    assert sorted(theirs_of(tokenizer, whisper)) == list(range(len(whisper.tokenizer)))
+    assert tokenizer == whisper.tokenizer
     scores_BNV, expected_BNV = score_both(model.eval(), tokenizer, whisper)
     torch.testing.assert_close(scores_BNV, expected_BNV)
     features_BTF, lengths_B, tokens_BU, _ = make_batch(tokenizer, 60, 31)
@@ -286,7 +278,7 @@ def test_a_fine_tuned_whisper_is_a_whisper(
     assert find_family(config.output_dir).section == "whisper"
     assert find_family(config.output_dir, as_run=True) is None
     system, trained = load_whisper(config.output_dir), load_system(folder)
-    assert system.is_fine_tuned and system.language == "en"
+    assert not system.is_published and system.config.model.decoder.language == "en"
 
     expected_BNV, scores_BNV = score_both(trained.model, trained.tokenizer, system)
     torch.testing.assert_close(scores_BNV, expected_BNV)
@@ -301,7 +293,7 @@ def test_a_fine_tuned_whisper_is_a_whisper(
     weights = system.model.state_dict()
     assert main(["convert", config.output_dir, str(tmp_path / "new")]) == 0
     again = load_whisper(tmp_path / "new")
-    assert again.tokenizer.vocabulary == system.tokenizer.vocabulary and not again.is_fine_tuned
+    assert again.tokenizer == system.tokenizer and again.is_published
     for name, weight in again.model.state_dict().items():
         # That form has no bias of keys, the same for all of them, which no softmax sees.
         size = {"project_in.bias": 3, "project_memory.bias": 2}.get(".".join(name.split(".")[-2:]), 1)
@@ -364,7 +356,7 @@ def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (("features.convention=kaldi",), "set features.convention: whisper"),
         (("augment.speed=[0.9]",), "set it to 27"),
         (("tokenizer.vocab_size=500",), "takes no vocab_size"),
-        (("features.num_mels=128",), "num_mels: 80"),
+        (("features.num_mels=128",), "set features.num_mels = 80 here"),
         (("model.decoder.language=de",), "model.decoder.language: .*English only"),
         (("model.decoder.language=elvish",), "model.decoder.language: .*elvish"),
         (("model.frozen=[encodre]",), "encodre"),

@@ -8,13 +8,21 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from whisper_examples import VOCABULARY
+from whisper_examples import VOCAB_SIZE, VOCABULARY
 from whisper_systems import build_system
 
 from asr.decoding.hypothesis import EncodedAudio
 from asr.decoding.timestamps import warp_batch
 from asr.transcripts.transcript import Word
-from asr.whisper import WhisperSizes, WhisperTokenizer, align_tokens, find_alignment_heads, time_words
+from asr.whisper import (
+    WhisperSizes,
+    align_tokens,
+    find_alignment_heads,
+    find_sizes,
+    make_tokenizer,
+    time_words,
+    units_of,
+)
 
 
 def warp_plainly(cost_NT: np.ndarray) -> tuple[float, list[int]]:
@@ -68,25 +76,27 @@ def test_tokens_have_the_same_times_and_probabilities_in_any_company() -> None:
     system = build_system(True)
     tokenizer, steps = system.tokenizer, [20, 12, 5]
     encoded_BTD = torch.randn(3, 20, 32, generator=torch.Generator().manual_seed(1))
-    prompt, lengths_B = tokenizer.prompt("en"), torch.full((3,), 20)
+    special, heads = units_of(tokenizer).special, find_alignment_heads(find_sizes(system))
+    prompt, lengths_B = special.prompt("en"), torch.full((3,), 20)
     encoded = EncodedAudio(system.model, encoded_BTD, lengths_B)
-    texts = [tokenizer.encode(text) for text in (" the rain in spain", " the", " plain on the sun again")]
-    together = align_tokens(encoded, tokenizer, steps, [prompt] * 3, texts)
+    texts = [tokenizer.encode(text) for text in ("the rain in spain", "the", "plain on the sun again")]
+    together = align_tokens(encoded, heads, special.first, steps, [prompt] * 3, texts)
     for row, (ids, firsts, found) in enumerate(zip(texts, *together, strict=True)):
         part = encoded.select(torch.tensor([row]))
-        alone = align_tokens(part, tokenizer, steps[row : row + 1], [prompt], [ids])
+        alone = align_tokens(part, heads, special.first, steps[row : row + 1], [prompt], [ids])
         assert alone[0] == [firsts]
         assert len(firsts) == len(ids) + 1 and firsts == sorted(firsts)
         assert firsts[0] == 0 and firsts[-1] < steps[row]
         scores_NV = system.model.decoder(torch.tensor([[*prompt, *ids]]), part.encoded_BTD, part.lengths_B)[
             0
         ][0, 3:-1]
-        expected = scores_NV[:, : tokenizer.end].softmax(-1)[range(len(ids)), ids]
+        scores_NV[:, :5] = scores_NV[:, special.first :] = -torch.inf
+        expected = scores_NV.softmax(-1)[range(len(ids)), ids]
         np.testing.assert_allclose(alone[1][0], found, rtol=1e-3)
         np.testing.assert_allclose(found, expected, rtol=1e-3)
 
 
-TOKENIZER = WhisperTokenizer(VOCABULARY, 99, True)
+UNITS = units_of(make_tokenizer(VOCABULARY, VOCAB_SIZE))
 
 
 @pytest.mark.parametrize(
@@ -100,11 +110,11 @@ TOKENIZER = WhisperTokenizer(VOCABULARY, 99, True)
     ],
 )
 def test_words(text: str, language: str, expected: list[str]) -> None:
-    assert [word.text for word in time(TOKENIZER.encode(text), language)] == expected
+    assert [word.text for word in time(UNITS.encode_piece(text), language)] == expected
 
 
 def test_punctuation_takes_no_time() -> None:
-    the, comma, sun = (TOKENIZER.encode(text) for text in (" the", ",", " sun"))
+    the, comma, sun = (UNITS.encode_piece(text) for text in (" the", ",", " sun"))
     first, second = time([*the, *comma, *sun])
     assert (first.text, first.start, first.end) == ("the,", 0.0, pytest.approx(0.2 * len(the)))
     assert second.start == pytest.approx(0.2 * len([*the, *comma])) and second.end > second.start
@@ -114,17 +124,19 @@ def test_punctuation_takes_no_time() -> None:
 
 
 def test_bytes_that_are_no_letters_are_lost_nowhere() -> None:
-    the, lead, sun = TOKENIZER.encode(" the"), TOKENIZER.vocabulary.index(b"\xe4"), TOKENIZER.encode(" sun")
+    the, lead, sun = UNITS.encode_piece(" the"), UNITS.pieces.index(b"\xe4"), UNITS.encode_piece(" sun")
     assert [word.text for word in time([*the, lead, *sun])] == ["the\ufffd", "sun"]
     assert [word.text for word in time([*the, lead])] == ["the\ufffd"]
 
 
 def test_a_character_of_several_tokens_is_timed_from_its_first_byte() -> None:
-    first, second = time(TOKENIZER.encode("今日"), "ja")
+    first, second = time(UNITS.encode_piece("今日"), "ja")
     assert (first.start, first.end) == (0.0, pytest.approx(0.6))
     assert (second.start, second.end) == (pytest.approx(0.6), pytest.approx(1.2))
 
 
 def time(tokens: list[int], language: str = "en") -> list[Word]:
     """Words of tokens that take 0.2 seconds each."""
-    return time_words(TOKENIZER, tokens, language, range(0, 10 * len(tokens) + 1, 10), [0.25] * len(tokens))
+    return time_words(
+        UNITS.pieces, tokens, language, range(0, 10 * len(tokens) + 1, 10), [0.25] * len(tokens)
+    )
