@@ -18,8 +18,8 @@ from asr.models.precision import choose_device
 from asr.speakers.activity import FIELD_SAMPLES, FRAME_SAMPLES, SAMPLE_RATE, WINDOW_SECONDS, WINDOWS_AT_ONCE
 from asr.speakers.speaker_models import SpeakerModels, load_speaker_models
 from asr.speakers.turns import Turn
+from asr.speakers.word_speakers import label_speakers
 from asr.transcripts.transcript import Transcript
-from asr.transcripts.word_speakers import label_speakers
 
 # S samples, T frames, L local speakers of a window, N pieces, D embedding dimension, C clusters
 

@@ -1,4 +1,4 @@
-"""asr/transcripts/word_speakers.py: each word gets one speaker, and no word is lost."""
+"""asr/speakers/word_speakers.py: each word gets one speaker, and no word is lost."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
+from asr.speakers.word_speakers import FAR_SECONDS, PAUSE_COST, SWITCH_COST, assign_speakers, label_speakers
 from asr.transcripts.transcript import Segment, Transcript, Word
-from asr.transcripts.word_speakers import (
-    FAR_SECONDS,
-    PAUSE_COST,
-    SWITCH_COST,
-    assign_speakers,
-    label_speakers,
-)
 from asr.transcripts.writers import format_transcript
 
 
