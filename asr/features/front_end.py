@@ -44,8 +44,9 @@ class FeaturesConfig(Config):
 
     convention: Literal["kaldi", "whisper"] = "kaldi"
     """Convention: `kaldi` (as torchaudio.compliance.kaldi) or `whisper` (OpenAI's log-mel)."""
-    type: Literal["log_mel", "mfcc"] = "log_mel"
-    """`log_mel`: energies of the mel bands. `mfcc`: their cepstra, with the zeroth one, without energy."""
+    type: Literal["log_mel", "mfcc", "samples"] = "log_mel"
+    """`log_mel`: energies of the mel bands. `mfcc`: their cepstra, with the zeroth one, without energy.
+    `samples`: the audio as it is, in frames side by side, for encoders that begin with samples."""
     sample_rate: int = Field(default=16_000, ge=1_000, le=192_000)
     """Samples per second of the audio that the front end is given."""
     window_ms: float = Field(default=25.0, gt=0, le=10_000)
@@ -81,6 +82,8 @@ class FeaturesConfig(Config):
 
     @property
     def num_features(self) -> int:
+        if self.type == "samples":
+            return self.shift_samples
         return self.num_ceps if self.type == "mfcc" else self.num_mels
 
     @model_validator(mode="before")
@@ -88,6 +91,8 @@ class FeaturesConfig(Config):
     def _fill_in_convention(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("convention") == "whisper":
             return {"cmvn": "none", **data}
+        if isinstance(data, dict) and data.get("type") == "samples":
+            return {"cmvn": "none", "window_ms": 4.0, "shift_ms": 4.0, **data}
         return data
 
     @model_validator(mode="after")
@@ -102,6 +107,10 @@ class FeaturesConfig(Config):
                 f"window_ms {self.window_ms:g} and shift_ms {self.shift_ms:g} are {self.window_samples} and "
                 f"{self.shift_samples} samples: expected 32 to 16384, and 1 to the window"
             )
+        if self.type == "samples":
+            if self.window_ms != self.shift_ms or self.cmvn != "none":
+                raise ValueError("type samples has frames side by side: window_ms = shift_ms, and no cmvn")
+            return self
         if self.type == "mfcc" and self.num_ceps > self.num_mels:
             raise ValueError(f"num_ceps is {self.num_ceps}, but num_mels {self.num_mels}; expected no more")
         empty = np.flatnonzero(_compute_mel_filters(self).sum(axis=0) == 0)
@@ -122,7 +131,8 @@ class FrontEnd(torch.nn.Module):
     An utterance has the same features alone and in a batch, on an x86 CPU to the bit (see ROW_MULTIPLE):
     nothing past its length is looked at, and frames past it are zeros. With convention `kaldi` only whole
     windows count (snip_edges), so shorter audio has 0 frames. With `whisper` the audio is mirrored at both
-    ends, for which more than half a window is needed: up to 200 samples have 0 frames.
+    ends, for which more than half a window is needed: up to 200 samples have 0 frames. Of `samples` the very
+    last one may be missing, and is a zero: convolutions over several frames do not need it.
     """
 
     window_W: torch.Tensor
@@ -133,6 +143,8 @@ class FrontEnd(torch.nn.Module):
         super().__init__()
         self.config = config
         self.num_features = config.num_features
+        if config.type == "samples":
+            return
         mel_KM = _compute_mel_filters(config)
         self._bands = _split_bands(mel_KM)
         if config.convention == "whisper":
@@ -154,6 +166,8 @@ class FrontEnd(torch.nn.Module):
         window, shift = self.config.window_samples, self.config.shift_samples
         if self.config.convention == "whisper":
             return audio_lengths // shift * (audio_lengths > window // 2)
+        if self.config.type == "samples":
+            return (audio_lengths + 1) // shift
         return ((audio_lengths - window) // shift + 1) * (audio_lengths >= window)
 
     @torch.no_grad()
@@ -166,6 +180,11 @@ class FrontEnd(torch.nn.Module):
         num_frames = self.num_frames(audio_BS.shape[1])
         if num_frames == 0:
             return audio_BS.new_zeros(len(audio_BS), 0, self.num_features), feature_lengths_B
+        if self.config.type == "samples":
+            padded_BS = F.pad(audio_BS, (0, 1))[:, : num_frames * self.num_features]
+            return zero_padding(
+                padded_BS.unflatten(1, (num_frames, -1)), feature_lengths_B
+            ), feature_lengths_B
         # Mixed precision is for models: 16 bits do not hold the range of these energies.
         with torch.autocast(audio_BS.device.type, enabled=False):
             if whisper:

@@ -190,8 +190,8 @@ def find_more_kinds(table: str, kind: object = None) -> dict[Any, Any]:
     classes: dict[Any, Any] = {}
     for family in find_families():
         classes |= getattr(family, table, {})
-    if kind in classes:
-        return classes
+        if kind in classes:
+            return classes
     for name in ("language_models.language_model", "research.kinds", "speakers.training"):
         if find_spec(f"asr.{name.partition('.')[0]}") is not None:
             classes |= getattr(import_module(f"asr.{name}"), table, {})
@@ -213,13 +213,11 @@ def compute_angles(length: int, dim: int, device: torch.device) -> Tensor:
 class Positions(nn.Module):
     """Adds its position code to each step; `start` is the position of the first one, for decoding."""
 
-    _codes: Tensor
-
-    def __init__(self, dim: int, kind: PositionKind = "sinusoid") -> None:
+    def __init__(self, dim: int, kind: PositionKind = "sinusoid", turned: int | None = None) -> None:
         super().__init__()
         self.kind = kind
-        self.dim = dim
-        self.register_buffer("_codes", torch.empty(0, dim), persistent=False)  # those computed so far
+        self.dim, self.turned = dim, turned or dim
+        self._codes = torch.empty(0, dim, device="cpu")  # those computed so far
 
     def forward(self, x_BTD: Tensor, start: int = 0) -> Tensor:
         if self.kind != "sinusoid":
@@ -233,7 +231,8 @@ class Positions(nn.Module):
             # Twice as many as requested, so that growing step by step does not compute them each time; and
             # outside of inference mode, since training can't use a tensor made in it.
             with torch.inference_mode(False):
-                angles = compute_angles(2 * length, self.dim, device)
+                angles = compute_angles(2 * length, self.turned, device)
+                angles = F.pad(angles, (0, (self.dim - self.turned) // 2))  # the others are not turned
                 codes = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
             self._codes = codes
         return codes[:length]
@@ -245,10 +244,11 @@ class Rotary(nn.Module):
     The product of a turned query and a turned key depends on their distance alone.
     """
 
-    def __init__(self, head_dim: int) -> None:
+    def __init__(self, head_dim: int, turned: int | None = None) -> None:
+        """`turned`: so many dimensions alone, half of them from the start of each half of a head."""
         super().__init__()
         assert head_dim % 2 == 0
-        self.positions = Positions(head_dim)
+        self.positions = Positions(head_dim, turned=turned)
 
     def forward(self, x_BHTK: Tensor, start: int = 0) -> Tensor:
         codes_TK = self.positions.codes(start + x_BHTK.size(-2), x_BHTK.device)[start:].to(x_BHTK.dtype)
