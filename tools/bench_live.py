@@ -144,7 +144,7 @@ def measure_live(
     audio_S: np.ndarray, text: str, options: Sequence[str], pace: float, slowdown: float
 ) -> Measured:
     program = ["-m", "asr"] if slowdown == 1 else ["-c", SLOW_COMMAND.replace("FACTOR", str(slowdown))]
-    command = [sys.executable, *program, "transcribe", "--stream", "--format", "jsonl", *options]
+    command = [sys.executable, *program, "transcribe", "--stream", "--verbose", "--format", "jsonl", *options]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
