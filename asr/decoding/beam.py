@@ -181,7 +181,7 @@ class Beams:
         logits_R1V, attention = self.decoder.step(tokens_R1, self.state, heads, bias_R1T)
         attended_BW = self.decoder_BW
         if self.attends:
-            (weights_RH1T,) = attention.values()
+            weights_RH1T = torch.cat([*attention.values()], dim=1)
             # No matrix product: autocast would do it in half precision, which counts by twos above 256.
             attended_BW = (weights_RH1T.mean(1)[:, 0] * self.steps_T).sum(-1).view(shape)
         return self.rules.forbid(logits_R1V[:, -1].float(), num_tokens).log_softmax(-1), attended_BW
@@ -540,7 +540,7 @@ def _score_by_decoder(
     decoder_R = scores_RN.double().masked_fill(~is_decision_RN, 0.0).sum(1)
     if not attention:
         return decoder_R, decoder_R.new_empty(len(decoder_R), 0)
-    (weights_RANT,) = attention.values()
+    weights_RANT = torch.cat([*attention.values()], dim=1)
     steps_T = torch.arange(encoded_BTD.size(1), device=counts_R.device, dtype=torch.float32)
     return decoder_R, (weights_RANT.mean(1) * steps_T).sum(-1).double()  # a matrix product may be in bf16
 

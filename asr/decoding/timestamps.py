@@ -145,7 +145,7 @@ def align_by_attention(
     encoded = (encoded_BTD, lengths_B)
     scores_BNV, weights = model.score_reference(targets, encoded, model.decoder.last_heads)
     probabilities_BNV = scores_BNV.float().softmax(-1).cpu()
-    (weights_BHNT,) = weights.values()
+    weights_BHNT = torch.cat([*weights.values()], dim=1)
     weights_BNT = weights_BHNT.mean(1).float().cpu().numpy()
     aligned = []
     for row, (ids, length) in enumerate(zip(tokens, lengths_B.tolist(), strict=True)):

@@ -12,6 +12,7 @@ from .family import (
     check_run as check_run,
     config_class as config_class,
     decoding as decoding,
+    find_default as find_default,
     find_prompt as find_prompt,
     matches as matches,
     model_names as model_names,

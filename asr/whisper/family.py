@@ -6,7 +6,9 @@ loading, converting and fine-tuning, which it imports when they are used.
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -15,13 +17,14 @@ import pydantic
 from asr.config import Config, DecoderConfig, EncoderConfig
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
-from asr.whisper.language_names import Task, find_language
-from asr.whisper.sizes import FRAMES_PER_STEP, MAX_LAYERS, MAX_STEPS, WhisperSizes
+from asr.whisper.sizes import FRAMES_PER_STEP, MAX_LAYERS, MAX_STEPS, Task, WhisperSizes
 
 if TYPE_CHECKING:
     from asr.models.decoders import AnyDecoder
     from asr.models.encoders import Encoder
     from asr.system.run_config import RunConfig
+
+log = logging.getLogger(__name__)
 
 name = "Whisper"
 section = "whisper"  # of the settings of transcribing and evaluating; also the type of its tokenizer
@@ -32,10 +35,17 @@ prefers_int8 = True  # with precision auto, on a CPU with instructions for it
 # Names as in openai-whisper and faster-whisper, and where the hub has them.
 _SIZES = "tiny tiny.en base base.en small small.en medium medium.en large-v2 large-v3 large-v3-turbo"
 _DISTILLED = "small.en medium.en large-v2 large-v3 large-v3.5"
+MAX_SETTINGS_BYTES = 1_000_000  # of a config.json, to be told from those of others
 NAMES = {size: f"openai/whisper-{size}" for size in _SIZES.split()}
 NAMES |= {"large-v1": "openai/whisper-large", "large": NAMES["large-v3"], "turbo": NAMES["large-v3-turbo"]}
 NAMES |= {f"distil-{size}": f"distil-whisper/distil-{size}" for size in _DISTILLED.split()}
 model_names = tuple(NAMES)
+
+
+def find_default(asked: Mapping[str, object]) -> str:
+    """Base, which takes all options of a call."""
+    log.info("model: whisper-base (multilingual)")
+    return "whisper-base"
 
 
 def find_hub_name(name: str) -> str | None:
@@ -61,6 +71,8 @@ class WhisperDecodingConfig(Config):
     @pydantic.field_validator("language")
     @classmethod
     def _check_language(cls, language: str | None) -> str | None:
+        from asr.whisper.language_names import find_language
+
         return None if language is None else find_language(language)
 
 
@@ -174,7 +186,10 @@ def matches(source: str | Path, as_run: bool = False) -> bool:
     path = Path(source)
     try:
         if path.is_dir():
-            return (path / "config.json").is_file() or (not as_run and find_run(path) is not None)
+            if (path / "config.json").is_file():
+                settings = (path / "config.json").open("rb").read(MAX_SETTINGS_BYTES)
+                return b'"model_type"' not in settings or b'"whisper"' in settings
+            return not as_run and find_run(path) is not None
         if path.exists():
             with open(path, "rb") as file:
                 return file.read(4) in (b"PK\x03\x04", b"lmgg")  # torch.save, whisper.cpp

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from asr.errors import UserError, suggest
 
+WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 _TABLE = """
 en english, zh chinese, de german, es spanish, ru russian, ko korean, fr french, ja japanese, pt portuguese,
 tr turkish, pl polish, ca catalan, nl dutch, ar arabic, sv swedish, it italian, id indonesian, hi hindi,
@@ -35,6 +35,3 @@ def find_language(language: str) -> str:
             f"language {language!r}: not a language of Whisper; {suggest(requested, codes, expected)}"
         )
     return codes[requested]
-
-
-Task = Literal["transcribe", "translate"]

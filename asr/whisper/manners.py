@@ -22,10 +22,10 @@ from asr.text.tokenizer import BLANK_ID, EOS_ID, PAD_ID, Tokenizer
 from asr.transcripts.transcript import Word
 from asr.whisper.encoder_decoder import quantize
 from asr.whisper.family import WhisperDecodingConfig
+from asr.whisper.language_names import WITHOUT_SPACES
 from asr.whisper.sizes import SECONDS_PER_STEP
 from asr.whisper.whisper_tokenizer import NUM_RESERVED, SpecialTokens, TokenizerUnits, units_of
 from asr.whisper.windows import Windows
-from asr.whisper.words import WITHOUT_SPACES, align_tokens, find_alignment_heads, time_words
 
 # B segments, R rows of a search, V vocabulary, P tokens of the prompt
 
@@ -84,7 +84,6 @@ class WhisperManners(SpeechDecoder):
         self.units, self.windows = units_of(system.tokenizer), Windows.of(system)
         self.special, self.sizes = self.units.special, self.windows.sizes
         self.rules = WhisperRules.of(self.units, self.device)
-        self._heads = find_alignment_heads(self.sizes)
         trained = cast(Any, system.config.model).decoder.language
         self.language = trained if self.special.is_multilingual else "en"
 
@@ -204,11 +203,13 @@ class WhisperManners(SpeechDecoder):
         setup: DecodingSetup,
         by_ctc: bool | None = None,
     ) -> list[list[Word]]:
-        task = _options(setup).task
+        from asr.whisper.words import align_tokens, find_alignment_heads, time_words
+
+        task, heads = _options(setup).task, find_alignment_heads(self.sizes)
         prompts = [self.special.prompt(language, task) for language, _ in encoded.languages]
         num_steps = [int(len(audio_S) / (SECONDS_PER_STEP * self.sample_rate)) for audio_S in audio]
         with compute_type(self.device, self.dtype):
-            aligned = align_tokens(encoded, self._heads, self.special.first, num_steps, prompts, texts)
+            aligned = align_tokens(encoded, heads, self.special.first, num_steps, prompts, texts)
         return [
             time_words(self.units.pieces, tokens, language, firsts, probabilities)
             for tokens, (language, _), firsts, probabilities in zip(

@@ -1,4 +1,4 @@
-"""Sizes of Whisper models."""
+"""Sizes and tasks of Whisper models."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Literal
 
 import pydantic
 
+Task = Literal["transcribe", "translate"]
 FRAMES_PER_STEP = 2
 SECONDS_PER_STEP = 0.02  # of the encoder, and between two tokens of time
 MAX_LAYERS = 200  # and heads

@@ -18,8 +18,8 @@ from asr.data.text_lines import parse_json
 from asr.errors import UserError
 from asr.files import read_limited
 from asr.text.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, Units
-from asr.whisper.language_names import Task, find_language, languages
-from asr.whisper.sizes import FIRST_MULTILINGUAL
+from asr.whisper.language_names import find_language, languages
+from asr.whisper.sizes import FIRST_MULTILINGUAL, Task
 
 Vocabulary = tuple[bytes, ...]
 

@@ -20,6 +20,7 @@ from asr.decoding.timestamps import average, warp_batch
 from asr.models.decoders import WeightsOf
 from asr.text.tokenizer import EOS_ID
 from asr.transcripts.transcript import Word
+from asr.whisper.language_names import WITHOUT_SPACES
 from asr.whisper.sizes import SECONDS_PER_STEP, WhisperSizes
 from asr.whisper.whisper_tokenizer import NUM_RESERVED
 
@@ -28,7 +29,6 @@ from asr.whisper.whisper_tokenizer import NUM_RESERVED
 MEDIAN_STEPS = 7
 ROWS_AT_ONCE = 2  # texts on a CPU, or keys and values of all would take as much memory as in decoding
 SCORED_AT_ONCE = 16  # tokens of each text
-WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
 # Layers and heads that OpenAI found to follow the words, by layers of the decoder, width, bands and whether
 # multilingual; of large-v1 and large-v2, which have the same sizes, those of the second.

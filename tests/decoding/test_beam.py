@@ -117,6 +117,20 @@ def test_attended_steps_are_those_of_the_last_layer(name: str) -> None:
 
 
 @torch.inference_mode()
+def test_attended_steps_of_several_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder may name heads of more than one layer: their mean counts."""
+    model = build_talker("transformer-attention", 1, -2.0)
+    monkeypatch.setattr(type(model.decoder), "last_heads", {0: (1,), 1: (0, 3)})
+    assert model.decoder is not None
+    encoded = random_encoded(model, [9])
+    ((hypothesis, *_),) = search_beams(model, *encoded, DecodingConfig(beam=2))
+    inputs = torch.tensor([[SOS_ID, *hypothesis.tokens]])
+    _, weights = model.decoder(inputs, *encoded, model.decoder.last_heads)
+    mean_NT = torch.cat([weights[0], weights[1]], dim=1).mean(1)[0]
+    assert hypothesis.attended_steps == pytest.approx((mean_NT @ torch.arange(9.0)).tolist(), abs=1e-4)
+
+
+@torch.inference_mode()
 def test_a_search_ends_as_soon_as_nothing_can_win(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decoder that is sure of the end takes one step, not one for each encoded step."""
     model = build_talker("lstm-hybrid", 0, end_bias=30.0)

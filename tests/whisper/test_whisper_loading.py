@@ -208,7 +208,7 @@ def test_what_is_no_model(
     assert not find_family("nonsense") and not find_family(str(tmp_path / "absent" / "model.pt"))
     monkeypatch.delenv("ASR_MODEL", raising=False)
     soundfile.write(tmp_path / "a.wav", np.zeros(8000), 16_000)
-    assert main(["transcribe", str(tmp_path / "a.wav")]) == 2
+    assert main(["transcribe", str(tmp_path / "a.wav"), "--language", "de"]) == 2
     told = capsys.readouterr().err
     assert all(part in told for part in ("hf download openai/whisper-base", "--model", "ASR_MODEL"))
 

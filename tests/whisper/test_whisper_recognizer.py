@@ -177,7 +177,7 @@ def test_python_interface(recognizer: Recognizer, files: list[Path], tmp_path: P
     model, like = Model(recognizer), ONCE.model_copy(update={"beam": 2})
     given = {"language": "English", "beam": 2, "decoding": ONCE}
     assert model.transcribe(files[3], **given) == model.transcribe(files[3], language="en", decoding=like)
-    assert repr(model).startswith("Model(whisper ") and repr(model).endswith(" on cpu)")
+    assert repr(model).startswith(f"Model({model.name}, ") and repr(model).endswith(" on cpu)")
     wrong: Any
     (words := tmp_path / "words.txt").write_text("the rain")
     for path, wrong, message in (
