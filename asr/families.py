@@ -115,16 +115,21 @@ class HasOptions(Protocol):
     ) -> None: ...
 
 
-FAMILIES = ("whisper",)
+@runtime_checkable
+class HasDefault(Protocol):
+    """A family with a model for calls that name none."""
+
+    def find_default(self, asked: Mapping[str, object]) -> str | None:
+        """Its name, if it is at hand and takes these options, of which None is not given."""
+
+
+FAMILIES = ("whisper", "moonshine")  # the last is the first to be asked for a default model
 
 
 def find_families() -> list[Family]:
     """Import the families whose folders are there."""
-    return [_import_family(name) for name in FAMILIES if find_spec(f"asr.{name}")]
-
-
-def _import_family(name: str) -> Any:
-    return import_module(f"asr.{name}")
+    found: list[Any] = [import_module(f"asr.{name}") for name in FAMILIES if find_spec(f"asr.{name}")]
+    return found
 
 
 def find_family(source: str | Path, *, as_run: bool = False) -> Family | None:
@@ -141,9 +146,14 @@ def find_family(source: str | Path, *, as_run: bool = False) -> Family | None:
     return next((family for family in find_families() if family.matches(source, as_run)), None)
 
 
-def find_default_model() -> str:
-    """The model that is used where none is named."""
-    return os.environ.get("ASR_MODEL") or "whisper-base"
+def find_default_model(**asked: object) -> str:
+    """The model for a call that names none: ASR_MODEL, else the first one here that takes these options."""
+    if named := os.environ.get("ASR_MODEL"):
+        return named
+    for family in reversed(find_families()):
+        if isinstance(family, HasDefault) and (found := family.find_default(asked)):
+            return found
+    raise UserError(f"expected --model MODEL, because no model is here by default{describe_missing()}")
 
 
 def find_checkpoints(output_dir: Path) -> list[Path]:

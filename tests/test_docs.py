@@ -21,6 +21,7 @@ import asr
 from asr.cli import import_command, main
 from asr.config import _known_keys
 from asr.data import read_manifest
+from asr.moonshine.installed import find_installed
 from asr.system.run_config import RunConfig
 from asr.transcription.arguments import TranscriptionSettings
 from asr.transcription.model import Options
@@ -42,7 +43,7 @@ TUTORIALS = [
     "scale.md",
 ]
 
-RUN = [*TUTORIALS, "files.md", "extend.md"]  # their commands are run
+RUN = [*TUTORIALS, "files.md", "extend.md", "moonshine.md"]  # their commands are run
 
 # All that differs between what the pages show and what is run.
 NOT_RUN = {  # they install, or need a model of AN4
@@ -62,6 +63,7 @@ REPLACED = {
     "train.steps=700": "train.steps=8",  # the longer training of the page is two updates longer
     "train.steps=800": "train.steps=2",
     "--model base.en": '--model "$ASR_MODEL"',  # of random weights, unless a real one is given
+    "--language de": "--language en",  # which those weights know
     "asr evaluate tiny": 'asr evaluate "$ASR_MODEL"',
 }
 STATUS = {"asr transcribe cut.wav": 1}  # of commands that do not end with 0
@@ -157,7 +159,7 @@ def test_settings_that_are_named_exist(page: Path) -> None:
     known = {key for kind in (RunConfig, TranscriptionSettings) for key, _ in _known_keys(kind)}
     sections = "|".join({key.partition(".")[0] for key in known if "." in key})
     for key in re.findall(rf"`(?:--set )?((?:{sections})(?:\.[a-z_]+)+)(?:[=:][^`]*)?`", read(page)):
-        is_file = key.rpartition(".")[2] in {"py", "json", "jsonl", "yaml", "safetensors"}
+        is_file = key.rpartition(".")[2] in {"py", "json", "jsonl", "yaml", "safetensors", "bin"}
         assert key in known or is_file, f"{key}: no such setting"
 
 
@@ -378,9 +380,11 @@ def test_tutorial_runs(name: str, tmp_path: Path) -> None:
     pytest.importorskip("espeakng_loader")
     if name == "scale.md":
         pytest.importorskip("ray", reason="the extra ray is not installed")
+    if name == "moonshine.md" and find_installed("moonshine-base") is None:
+        pytest.skip("moonshine-cpp is not installed, which has the weights of Moonshine base")
     folder = make_checkout(tmp_path)
     environment = make_environment(tmp_path, folder)
-    if name in ("transcribe.md", "scale.md"):
+    if name in ("transcribe.md", "scale.md", "moonshine.md"):
         make_recordings(folder)
     for command in commands(DOCS / name):
         if command in NOT_RUN:

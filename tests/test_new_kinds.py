@@ -86,7 +86,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tmp_path_factory.mktemp("toy"),
         "toy_family.py",
         "asr/toy/__init__.py",
-        families=('FAMILIES = ("whisper",)', 'FAMILIES = ("toy", "whisper")'),
+        families=('FAMILIES = ("whisper", ', 'FAMILIES = ("toy", "whisper", '),
     )
     noise_S = np.random.default_rng(0).normal(scale=0.1, size=24_000).astype(np.float32)
     soundfile.write(folder / "a.wav", noise_S, 16_000)

@@ -52,11 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = """audio or video files in any format, manifests (.jsonl, .csv ...) with or without texts,
     shards, folders and addresses such as s3://bucket/talks with -r, or - for standard input"""
     add("audio", metavar="AUDIO", nargs="*", help=text)
-    text = """a Whisper model: a name such as tiny, base.en, large-v3 or distil-large-v3, a folder of Hugging
-    Face, a ggml-*.bin of whisper.cpp or a .pt of openai-whisper; or the folder of a run or of one of its
-    checkpoints (default: ASR_MODEL in the environment, else whisper-base)"""
+    text = """moonshine-base, or a Whisper model such as tiny, base.en or turbo; a folder of Hugging Face, a
+    ggml-*.bin, a .pt, a run or a checkpoint (default: ASR_MODEL in the environment; else moonshine-base where
+    it is installed, unless --language, --task or --prompt ask for more than English; else whisper-base)"""
     add("--model", metavar="MODEL", help=text)
-    text = "Whisper: language, such as de or German; `--language list` shows all (default: detected)"
+    text = "language, such as de or German; `--language list` shows all (default: detected)"
     add("--language", metavar="CODE", help=text)
     add("--task", choices=("transcribe", "translate"), help="Whisper: translate into English")
     text = "Whisper: a text that may have come before, such as names and their spelling"
@@ -131,8 +131,8 @@ def run(args: argparse.Namespace) -> int:
         print_settings(TranscriptionSettings())
         return 0
     if args.language == "list":
-        for family in find_families():
-            print("".join(f"{code:5}{name}\n" for code, name in family.languages.items()), end="")
+        languages = {code: name for family in find_families() for code, name in family.languages.items()}
+        print("".join(f"{code:5}{name}\n" for code, name in languages.items()), end="")
         return 0
     job = _read_job(args)
     limit_threads(args.threads)
@@ -214,7 +214,7 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     from asr.families import find_default_model, find_family, find_model
     from asr.transcription.arguments import TranscriptionSettings, find_options, load_settings
 
-    model = args.model or find_default_model()
+    model = args.model or find_default_model(language=args.language, task=args.task, prompt=args.prompt)
     logger.debug("model: %s", model)
     family = find_family(model)
     folder = None if family is not None else find_model(model)

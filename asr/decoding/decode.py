@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -43,14 +43,6 @@ from asr.decoding.hypothesis import (
     is_speech,
     join_encoded,
 )
-from asr.decoding.timestamps import (
-    TokenTime,
-    align_by_attention,
-    align_by_ctc,
-    has_spaces,
-    split_words,
-    time_words,
-)
 from asr.errors import UserError, shorten
 from asr.models.decoders import AnyDecoder
 from asr.models.encoders import make_frame_times
@@ -60,6 +52,9 @@ from asr.models.speech_model import SpeechModel
 from asr.text.normalization import TextConfig, normalize
 from asr.text.tokenizer import BLANK_ID, EOS_ID
 from asr.transcripts.transcript import Word
+
+if TYPE_CHECKING:
+    from asr.decoding.timestamps import TokenTime
 
 # B utterances, S samples, F features, T frames or encoded steps, U tokens
 
@@ -480,9 +475,10 @@ class SpeechDecoder:
         padded_BTF = F.pad(features_BTF, (0, 0, 0, num_frames - features_BTF.size(1)))
         with compute_type(self.device, self.dtype):
             try:
-                encoded = EncodedAudio(self.model, *self.model.encode(padded_BTF, lengths_B))
+                steps = self.model.encode(padded_BTF, lengths_B)
             except UserError:  # the multiple may be longer than a model can take, and the audio not
-                encoded = EncodedAudio(self.model, *self.model.encode(features_BTF, lengths_B))
+                steps = self.model.encode(features_BTF, lengths_B)
+            encoded = EncodedAudio(self.model, steps[0], steps[1], rules=self.rules)
             if self.model.ctc_head is not None:
                 _ = encoded.ctc_BTV  # here, where its time counts for the encoder
         return encoded
@@ -517,6 +513,8 @@ class SpeechDecoder:
 
     def separator_in(self, language: str | None) -> str:
         """Separator of two words in this language."""
+        from asr.decoding.timestamps import has_spaces
+
         return " " if has_spaces(self.tokenizer) else ""
 
     def time_words(
@@ -531,6 +529,8 @@ class SpeechDecoder:
 
         By the CTC head, or else by attention; by default, by the head if there is one.
         """
+        from asr.decoding.timestamps import split_words, time_words
+
         times = self.time_tokens(
             encoded, texts, self.model.ctc_head is not None if by_ctc is None else by_ctc
         )
@@ -543,6 +543,8 @@ class SpeechDecoder:
         self, encoded: EncodedAudio, tokens: Sequence[Sequence[int]], by_ctc: bool
     ) -> list[list[TokenTime]]:
         """Time of each token, by the CTC head, or by cross-attention."""
+        from asr.decoding.timestamps import align_by_attention, align_by_ctc
+
         if by_ctc:
             return align_by_ctc(encoded.ctc_BTV.cpu(), encoded.lengths_B, tokens)
         with compute_type(self.device, self.dtype):

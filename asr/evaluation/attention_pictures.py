@@ -79,7 +79,7 @@ def _mean_attention(model: SpeechModel, encoded: EncodedAudio, tokens: Sequence[
     # Without autocast, as there is one pass: the weights of models are float32 whatever decoding computes in.
     encoded_BTD = encoded.encoded_BTD.float()
     _, weights = model.score_reference(targets, (encoded_BTD, encoded.lengths_B), model.decoder.last_heads)
-    (weights_1HNT,) = weights.values()
+    weights_1HNT = torch.cat([*weights.values()], dim=1)
     return weights_1HNT[0].float().mean(0)[:, : int(encoded.lengths_B[0])].cpu().numpy()
 
 

@@ -100,7 +100,7 @@ def decode_utterances(
             own.audio_seconds += sum(len(audio) for _, audio in batch) / rate
 
     def group(num_samples: int) -> int:
-        return -1 if is_long(num_samples) else transcriber.padded_length(num_samples)
+        return -1 if is_long(num_samples) else transcriber.decoder.padded_length(num_samples)
 
     # What is cut needs a whole window of utterances at once to fill its batches.
     batch_size = first.batch_size if transcriber.uncut_seconds else WINDOW * first.batch_size

@@ -50,7 +50,7 @@ def align_utterances(
         for (item, _), words in zip(batch, timed, strict=True):
             times[item.id] = " ".join(f"{word.text}:{word.start:.4f}-{word.end:.4f}" for word in words)
 
-    decode_split(utterances, rate, batch_size, align, faults, report, recognizer.padded_length)
+    decode_split(utterances, rate, batch_size, align, faults, report, recognizer.decoder.padded_length)
     return times, faults
 
 

@@ -126,7 +126,7 @@ class LiveTranscriber:
             self._stable, partial = words[:num_stable], words[num_stable:]
         else:  # what was stable stays, until the complete segment is decoded
             partial = [word for word in words if word.middle > self._stable[-1].end]
-        separator = self.recognizer.separator_in(decoded.language)
+        separator = self.recognizer.decoder.separator_in(decoded.language)
         return LiveText(tuple(self._stable), tuple(partial), self._segmenter.seconds, separator=separator)
 
     def _end(self, segment: AudioSegment) -> LiveText:
@@ -143,7 +143,7 @@ class LiveTranscriber:
         if words:
             self._final_until = words[-1].end
         self._last, self._stable = [], []
-        separator = self.recognizer.separator_in(decoded.language)
+        separator = self.recognizer.decoder.separator_in(decoded.language)
         ended = keep_words(decoded, words, separator)
         return LiveText((), (), self._segmenter.seconds, ended, separator)
 

@@ -117,7 +117,7 @@ class Scheduler:
         """Wait until all are recognized. Raises WithdrawnError, or what the model raises for one of them."""
         now, waiting = self._clock(), []
         for segment in segments:
-            group = (request, self.transcriber.padded_length(len(segment.audio_S)))
+            group = (request, self.transcriber.decoder.padded_length(len(segment.audio_S)))
             future: concurrent.futures.Future[Segment] = concurrent.futures.Future()
             waiting.append(_Waiting(client, segment, request, group, now, future))
         with self._changed:

@@ -334,7 +334,7 @@ async def transcribe_upload(
     transcriber = model.scheduler.transcriber_for(client)
     if vad is not None:
         transcriber.segmentation = vad.apply(transcriber.segmentation)
-    results, separator = work(), transcriber.separator_in(None)
+    results, separator = work(), transcriber.decoder.separator_in(None)
     # Whoever leaves does not wait for a batch; the thread ends when the scheduler lets it go.
     take = functools.partial(to_thread.run_sync, next, results, None, abandon_on_cancel=True, limiter=THREADS)
     try:
@@ -342,7 +342,7 @@ async def transcribe_upload(
             if isinstance(result, UserError):
                 raise result
             if isinstance(result, Segment):
-                separator = transcriber.separator_in(result.language)
+                separator = transcriber.decoder.separator_in(result.language)
             yield result, separator
     finally:
         model.scheduler.cancel(client)

@@ -280,7 +280,7 @@ def find_options(settings: FamilySections, family: Family | None) -> Config | No
     """The section of a model's family. Settings of other families are rejected."""
     for other in find_families():
         if other is not family and getattr(settings, other.section) != other.config_class():
-            raise UserError(f"settings of {other.section} are for {other.name} models; leave them out")
+            raise UserError(f"settings of {other.section} need a {other.name} model; name one, or drop them")
     return None if family is None else getattr(settings, family.section)
 
 

@@ -45,10 +45,8 @@ class Model:
         self.precision: str = transcriber.precision
 
     def __repr__(self) -> str:
-        own, label = self._transcriber, self.name
-        if own.family is not None and own.family.section not in label.lower():
-            label = f"{own.family.section} {label}"
-        return f"Model({label}, {own.num_parameters / 1e6:,.1f} M parameters, {own.compute_type})"
+        own = self._transcriber
+        return f"Model({self.name}, {own.num_parameters / 1e6:,.1f} M parameters, {own.compute_type})"
 
     def transcribe(
         self, audio: AudioInput, sample_rate: int | None = None, **options: Unpack[Options]

@@ -256,7 +256,7 @@ class Recognizer:
     ) -> Iterator[Decoded]:
         """Decode in batches of equal padded length, that of the first segment first."""
         segments = [piece for piece in window if not isinstance(piece, End)]
-        lengths = [self.padded_length(len(segment.audio_S)) for segment in segments]
+        lengths = [self.decoder.padded_length(len(segment.audio_S)) for segment in segments]
         texts: dict[int, Segment] = {}  # by number in `segments`, until all before are decoded
         left, number = list(reversed(window)), 0
         batches = batch_by_length(lengths, request.batch_size)
@@ -318,7 +318,7 @@ class Recognizer:
                 if held is not None and piece.cut_before is not None:
                     (before, left), cut = held, piece.cut_before
                     if before.cut_after == cut:
-                        separator = self.separator_in(opening.language)
+                        separator = self.decoder.separator_in(opening.language)
                         words, following = join_words(left.words, text.words, cut)
                         final = [keep_words(left, words, separator)]
                         text = keep_words(text, following, separator)
@@ -341,7 +341,7 @@ class Recognizer:
             str(piece.recording.path),
             piece.seconds,
             tuple(segments),
-            separator=self.separator_in(opening.language),
+            separator=self.decoder.separator_in(opening.language),
             warnings=(*([str(piece.error)] if piece.error else []), *piece.damages),
             language=opening.language,
             language_probability=opening.language_probability,
@@ -355,14 +355,6 @@ class Recognizer:
     def check(self, request: Request) -> None:
         """Reject, before any file is read, requests that this model does not support."""
         self.decoder.check(request.setup)
-
-    def padded_length(self, num_samples: int) -> int:
-        """Batch key: segments of equal padded length, so that padding does not depend on neighbors."""
-        return self.decoder.padded_length(num_samples)
-
-    def separator_in(self, language: str | None) -> str:
-        """Separator of two words in this language."""
-        return self.decoder.separator_in(language)
 
     def read(
         self, segments: Sequence[AudioSegment], requests: Mapping[str, Request]

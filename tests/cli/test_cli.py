@@ -239,7 +239,7 @@ def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_
         (["info", "basee"], "basee: no model here; did you mean base?"),
         (
             ["train", "CONF", "model.encoder={type: lstn}"],
-            "lstm, whisper, intra_attention; did you mean lstm?",
+            "lstm, whisper, moonshine, intra_attention; did you mean lstm?",
         ),
         (["manifest", "validate", "in.jsonl", "--tokenizer", "t", "--text-rules", "lowercse"], "'lowercse'"),
         (["recipe", "run", "digits", "--only", "lstm", "--output-dir", "x"], "did you mean ctc_lstm?"),

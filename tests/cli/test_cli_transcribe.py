@@ -209,7 +209,7 @@ def test_decoding_beam_and_set(run: Run) -> None:
             "a.wav --task=translate",
             "They support --beam, --decoding, --hotwords, --language-model, --lexicon",
         ),
-        ("a.wav --set=whisper.prompt=a", "are for Whisper"),
+        ("a.wav --set=whisper.prompt=a", "need a Whisper model"),
         ("a.wav --format srt --format txt", "give --output-dir"),
         ("a.wav --format all", "give --output-dir"),
         ("a.wav b.wav --format srt", "give --output-dir"),

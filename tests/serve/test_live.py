@@ -51,6 +51,10 @@ class Listener:
         batch_size = 1 if is_partial else request.batch_size
         return replace(request, batch_size=batch_size, options=language or request.options)
 
+    @property
+    def decoder(self) -> Any:
+        return self
+
     def separator_in(self, language: str | None) -> str:
         return "" if language == "ja" else " "
 

@@ -29,6 +29,7 @@ class Fake:
         self.gate = threading.Semaphore(0)
         self.time = [0.0]  # in a list: the scheduler works with a copy
         self.seconds_each = seconds_each
+        self.decoder = self
         self.fault: Callable[[Sequence[AudioSegment]], None] = lambda segments: None
 
     def padded_length(self, num_samples: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,10 +62,7 @@ class Joiner(Recognizer):
     name, compute_type, resources = "known", "", DecodingResources()
 
     def __init__(self) -> None:
-        pass
-
-    def separator_in(self, language: str | None) -> str:
-        return " "
+        self.decoder: Any = SimpleNamespace(separator_in=lambda language: " ")
 
 
 def build_decoded(*found: tuple[list[Word], float | None, float | None], end: End) -> list[Decoded]:

@@ -1,0 +1,5 @@
+"""Moonshine: models of English that hear audio of any length; files, model, tokens and manners."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,229 @@
+"""Load Moonshine models as systems of ours: files of its runtime, folders of Hugging Face, runs, packages."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pydantic
+import torch
+from torch import Tensor
+
+import asr.moonshine
+from asr.config import describe_fault
+from asr.errors import UserError
+from asr.features.front_end import FeaturesConfig, FrontEnd
+from asr.models.layers import check_weights, without_weights
+from asr.models.speech_model import SpeechModel, SpeechModelConfig, build_model
+from asr.moonshine.family import NAMES, ORT_FILES, decoding, find_run
+from asr.moonshine.installed import check_installed, find_installed
+from asr.moonshine.sizes import HEADS, TURNED, MoonshineDecoderConfig, MoonshineEncoderConfig, MoonshineSizes
+from asr.moonshine.tokens import make_tokenizer, order_rows
+from asr.moonshine.weights import EMBEDDING, read_pieces, read_weights, write_weights
+from asr.system.run_config import BatchConfig, DataConfig, RunConfig
+from asr.system.system import System, load_system
+from asr.text.tokenizer import TokenizerConfig
+
+if TYPE_CHECKING:
+    from asr.audio.segmentation import SegmentationConfig
+    from asr.config import Precision
+    from asr.decoding.hypothesis import ChecksConfig
+    from asr.moonshine.encoder_decoder import MoonshineDecoder
+    from asr.transcription.transcribe import Recognizer
+
+log = logging.getLogger(__name__)
+
+# Mean log-probability of a recording's tokens, but for repetitions, below which it is hardly English.
+MIN_LOG_PROBABILITY = -1.1
+MAX_SECONDS = 30.0  # of speech at once: beyond, it begins to repeat itself
+PATTERNS = ["*.json", "model.safetensors"]  # to fetch of a model on the hub
+OUTPUT = "decoder.output.weight"  # the embeddings once more
+
+# Our name of a part of the model to theirs; commas part those that we join.
+PARTS = {
+    "_1.": "1.",
+    "_2.": "2.",
+    "_3.": "3.",
+    "encoder.convolution": "encoder.conv",
+    "encoder.group_norm": "encoder.groupnorm",
+    "encoder.norm": "encoder.layer_norm",
+    "decoder.embedding": "decoder.embed_tokens",
+    "cross_attention_block.norm": "post_attention_layernorm",
+    "self_attention_block.norm": "input_layernorm",
+    "attention_block.norm": "input_layernorm",
+    "cross_attention.project_queries": "encoder_attn.q_proj",
+    "cross_attention.project_memory": "encoder_attn.k_proj,v_proj",
+    "cross_attention.project_out": "encoder_attn.o_proj",
+    "self_attention": "attention",
+    "attention.project_in": "self_attn.q_proj,k_proj,v_proj",
+    "attention.project_out": "self_attn.o_proj",
+    "feed_forward.expand": "mlp.fc1",
+    "feed_forward.contract": "mlp.fc2",
+}
+LAST_NORMS = {"encoder": "post_attention_layernorm", "decoder": "final_layernorm"}
+# Theirs have no bias in norms and attention. Ours are zeros, which training may change.
+NO_BIAS = re.compile(r"(?<!group_)(?:norm|attention\.project_\w+)\.bias")
+
+
+def load_source(source: str | Path) -> System:
+    """Load a model in evaluation mode, on the CPU, in float32."""
+    path = find_files(source)
+    if (folder := find_run(path)) is not None:
+        return load_system(folder)
+    if not Path(source).exists() and (path / ORT_FILES[0]).is_file():
+        check_installed(path)
+    theirs = read_weights(path)
+    sizes = find_sizes(theirs, path)
+    config = make_config(sizes, str(source))
+    with without_weights():
+        model = cast(SpeechModel, build_model(config.model, config.features.num_features, sizes.vocab_size))
+    model.load_state_dict(rename_weights(model, theirs, path), assign=True)
+    cast("MoonshineDecoder", model.decoder).tie()
+    try:
+        tokenizer = make_tokenizer(read_pieces(path), sizes.vocab_size)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return System(config, tokenizer, FrontEnd(config.features), model.eval(), is_published=True)
+
+
+def make_config(sizes: MoonshineSizes, source: str) -> RunConfig:
+    """The settings of a run that would have such a model."""
+    return RunConfig(
+        output_dir=source,
+        start_from=source,
+        data=DataConfig(train=source, dev=source),
+        tokenizer=TokenizerConfig(type="moonshine"),
+        features=FeaturesConfig(type="samples"),
+        batches=BatchConfig(max_utterance_seconds=MAX_SECONDS),
+        model=SpeechModelConfig(
+            encoder=MoonshineEncoderConfig(sizes=sizes),
+            decoder=MoonshineDecoderConfig(sizes=sizes),
+            ctc_weight=0.0,
+        ),
+    )
+
+
+def find_sizes(weights: Mapping[str, Tensor], source: Path) -> MoonshineSizes:
+    layers = {name.split(".")[2] for name in weights if name.startswith("decoder.layers.")}
+    rows, dim = weights[EMBEDDING].shape
+    try:
+        return MoonshineSizes(dim=dim, layers=len(layers), vocab_size=rows)
+    except pydantic.ValidationError as error:
+        raise UserError(f"{source}: {describe_fault(error)}; is it a Moonshine model?") from None
+
+
+def rename_weights(model: SpeechModel, theirs: Mapping[str, Tensor], source: Path) -> dict[str, Tensor]:
+    """Their weights by our names, as our layers take them; all that the model has, and no others."""
+    own = {name: tuple(weight.shape) for name, weight in model.state_dict().items() if name != OUTPUT}
+    left, weights = dict(theirs), dict[str, Tensor]()
+    for name, shape in own.items():
+        parts = find_names(name)
+        if parts[0] not in theirs and NO_BIAS.search(name):
+            weights[name] = torch.zeros(shape)
+        elif all(part in left for part in parts) and len({left[part].shape[1:] for part in parts}) == 1:
+            weights[name] = _fit(name, [left.pop(part) for part in parts], model.encoder.output_dim)
+    found = {name: tuple(weight.shape) for name, weight in (weights | left).items()}
+    check_weights(source, found, dict(own), "The file is damaged, or is no Moonshine of the first generation")
+    return weights | {OUTPUT: weights["decoder.embedding.weight"]}
+
+
+def find_names(name: str) -> list[str]:
+    """Their names of what makes up one of our weights."""
+    name = name.replace("feed_forward_block.norm", LAST_NORMS[name.partition(".")[0]])
+    for ours, theirs in PARTS.items():
+        name = name.replace(ours, theirs)
+    path, _, kind = name.rpartition(".")
+    block, dot, parts = path.rpartition(".")
+    return [f"{block}{dot}{part}.{kind}" for part in parts.split(",")]
+
+
+def _fit(name: str, parts: list[Tensor], dim: int) -> Tensor:
+    """One of our weights. A convolution multiplies windows of steps, rotary turns the halves of each head."""
+    if "convolution_" in name and parts[0].dim() == 3:
+        return parts[0].mT.flatten(1).contiguous()
+    if name == "decoder.embedding.weight":
+        return order_rows(parts[0])
+    if name.endswith("attention.project_in.weight") and parts[0].shape == parts[1].shape == (dim, dim):
+        # Their pairs are neighbors, ours a half of the head apart.
+        turned, others = torch.arange(TURNED), torch.arange(TURNED, dim // HEADS)
+        halves = zip((turned[0::2], turned[1::2]), others.chunk(2), strict=True)
+        order = torch.cat([half for pair in halves for half in pair])
+        parts = [*(part.unflatten(0, (HEADS, -1))[:, order].flatten(0, 1) for part in parts[:2]), parts[2]]
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+# --- what the core asks of a family -----------------------------------------------------------------
+
+
+def load(
+    source: str | Path,
+    device: str = "auto",
+    precision: Precision = "auto",
+    segmentation: SegmentationConfig | None = None,
+    checks: ChecksConfig | None = None,
+) -> Recognizer:
+    """A recognizer, as `asr.load_model` wraps it."""
+    from asr.moonshine.manners import MoonshineManners
+    from asr.system.decoding_resources import DecodingResources
+    from asr.transcription.transcribe import Recognizer
+
+    resources = DecodingResources(
+        decoding=decoding,
+        min_log_probability=MIN_LOG_PROBABILITY,
+        trained_for="English alone; `--language CODE` without --model takes whisper-base, which knows others",
+    )
+    given = device, precision, segmentation, checks
+    system = load_source(source)
+    return Recognizer(system, *given, resources=resources, manners=MoonshineManners, family=asr.moonshine)
+
+
+def describe(source: str) -> dict[str, Any]:
+    """Describe a model and its sizes."""
+    system = load_source(source)
+    encoder: Any = system.config.model
+    return {
+        "files": str(find_files(source)),
+        "parameters": sum(weight.numel() for weight in system.model.parameters()),
+        "languages": "English",
+        **encoder.encoder.sizes.model_dump(),
+    }
+
+
+def convert(source: str, target: Path, dtype: torch.dtype | None) -> None:
+    """Write a folder of Hugging Face, by default with 8 bits for a weight, which lose nothing."""
+    from asr.system.shipping import write_model_folder
+
+    path = find_files(source)
+    if (folder := find_run(path)) is not None:
+        write_model_folder(folder, target, dtype or torch.float32)
+    else:
+        write_weights(path, target, dtype)
+
+
+def find_weights(source: str | Path) -> Path:
+    """A file that changes when the model does."""
+    path = find_files(source)
+    names = (path / ORT_FILES[1], path / "model.safetensors")
+    return next((file for file in names if file.is_file()), find_run(path) or path)
+
+
+def find_files(source: str | Path) -> Path:
+    """The folder of a model; for a name, that of an installed package, else on the hub."""
+    if Path(source).exists():
+        return Path(source)
+    if (folder := find_installed(str(source))) is not None:
+        return folder
+    from asr.hub import fetch_model
+
+    name = NAMES.get(str(source), str(source))
+    hint = f". Run `hf download {name}` where there is a network, or give the path of a Moonshine model"
+    return fetch_model(
+        name,
+        PATTERNS,
+        lambda folder: (folder / "config.json").is_file() and (folder / "model.safetensors").is_file(),
+        lambda: log.info("%s is not in the cache of Hugging Face yet; fetching it", name),
+        hint,
+    )

@@ -1,0 +1,136 @@
+"""Cutting, precision, texts and word times of Moonshine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from asr.audio.segmentation import SegmentationConfig
+from asr.config import Precision
+from asr.decoding.decode import (
+    Attempt,
+    DecodedBatch,
+    DecodedUtterance,
+    DecodingSetup,
+    SegmentPlan,
+    SpeechDecoder,
+)
+from asr.decoding.hypothesis import CtcText, EncodedAudio, Hypothesis, SearchRules, is_silence
+from asr.models.encoders import FrameTimes
+from asr.models.precision import INT8_MAX, Int8Linear
+from asr.models.speech_model import SpeechModel
+from asr.moonshine.encoder_decoder import MIN_FRAMES, STEP_SECONDS
+from asr.moonshine.sizes import FRAME_SAMPLES
+from asr.text.tokenizer import EOS_ID, UNK_ID
+from asr.transcripts.transcript import Word, measure_compression
+
+SILENCE = "You"  # what both sizes write of silence and noise
+# Mean log-probability of a text, that there is one included, below which nobody speaks.
+NOTHING = -2.0
+NO_TEXT = dict.fromkeys(map(ord, "\u2669\u266a\u266b\u266c\ufffd"))  # music, half a character
+
+
+class MoonshineRules(SearchRules):
+    """A text has at least one token: what is decoded holds speech, and to some voices a model says nothing.
+
+    How likely it was to say nothing is the probability that nobody speaks.
+    """
+
+    def forbid(self, scores_RV: Tensor, num_tokens: int) -> Tensor:
+        if num_tokens > 0:
+            return scores_RV
+        return scores_RV.index_fill(1, torch.tensor(EOS_ID, device=scores_RV.device), -torch.inf)
+
+
+class FineLinear(nn.Module):
+    """A linear layer in 8 bits that gets what rounding took away from its input in a second product.
+
+    The inputs have outliers, beside which 8 bits are too coarse for the rest.
+    """
+
+    def __init__(self, linear: nn.Linear, few_rows: bool = False) -> None:
+        super().__init__()
+        self.linear = Int8Linear(linear.weight, few_rows=few_rows)
+        self.bias_N = linear.bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        scales = x.abs().amax(-1, keepdim=True).clamp_(min=1e-30).mul_(1 / INT8_MAX)
+        rest = torch.addcmul(x, (x / scales).round_(), scales, value=-1)
+        rounded, lost = self.linear(torch.stack([x, rest])).unbind()
+        return rounded.add_(lost).add_(self.bias_N)
+
+
+class MoonshineManners(SpeechDecoder):
+    """A Moonshine model: it knows English alone, and writes it with case and punctuation."""
+
+    prefers_int8 = draws = True
+    rules = MoonshineRules(first=UNK_ID + 1, no_speech=EOS_ID, notes_attention=False)
+    language = "en"
+
+    def __init__(self, system: Any, *given: Any) -> None:
+        super().__init__(system, *given)
+        self.frame_times = FrameTimes(MIN_FRAMES * FRAME_SAMPLES / 2 / self.sample_rate, STEP_SECONDS)
+
+    @staticmethod
+    def set_precision(model: SpeechModel, precision: Precision) -> None:
+        """Layers in 8 bits, but for the last convolution, whose inputs differ most in size, and the first."""
+        if not precision.startswith("int8"):
+            return
+        of_decoder = set() if model.decoder is None else set(model.decoder.modules())
+        for module in [*model.modules()]:
+            for name, linear in [*module.named_children()]:
+                if not isinstance(linear, nn.Linear) or name in ("convolution_1", "convolution_3"):
+                    continue
+                if name == "output":
+                    setattr(module, name, Int8Linear(linear.weight, few_rows=True))
+                else:
+                    few_rows = module in of_decoder and name != "project_memory"
+                    setattr(module, name, FineLinear(linear, few_rows))
+
+    def _check(
+        self, best: Hypothesis, attempt: Attempt, ctc: CtcText | None, num_steps: int
+    ) -> DecodedUtterance:
+        """Drop what was invented of silence: "You", and short texts beside which none was far likelier."""
+        none = min(best.no_speech or 0.0, 1 - 1e-9)
+        unforced = replace(best, log_probability=best.log_probability + math.log1p(-none))
+        is_nothing = unforced.mean < NOTHING and is_silence(unforced, self.checks)
+        text, facts = self.spell(best.tokens), (best.mean, attempt.temperature, best.no_speech)
+        if is_nothing or (text == SILENCE and self.checks.max_no_speech is not None):
+            return DecodedUtterance((), "", (f"no speech: {text!r} was dropped",), 0.0, *facts)
+        return super()._check(best, attempt, ctc, num_steps)
+
+    def plan_segments(self, segmentation: SegmentationConfig, longest: float | None) -> SegmentPlan:
+        """Utterances are cut too, beyond the length from which on these models begin to repeat themselves."""
+        limit = self.system.longest_seconds
+        return SegmentPlan(segmentation.limited(limit), limit)
+
+    def spell(self, tokens: Sequence[int]) -> str:
+        return " ".join(self.tokenizer.decode(tokens).translate(NO_TEXT).split())
+
+    def time_words(
+        self,
+        encoded: EncodedAudio,
+        audio: Sequence[np.ndarray],
+        texts: Sequence[Sequence[int]],
+        setup: DecodingSetup,
+        by_ctc: bool | None = None,
+    ) -> list[list[Word]]:
+        timed = super().time_words(encoded, audio, texts, setup, by_ctc)
+        return [[word for word in own if word.text.translate(NO_TEXT)] for own in timed]
+
+    def score_tokens(self, batch: DecodedBatch) -> list[tuple[float, int]]:
+        """Those of the search; tokens that a compressed text does without are not counted.
+
+        Of what is not English, these models make likely sentences that go in circles.
+        """
+        spoken = [(one.likelihood, len(one.tokens) + 1, self.spell(one.tokens)) for _, one in batch.best]
+        return [
+            (score, round(count / max(1.0, measure_compression(text)))) if text else (0.0, 0)
+            for score, count, text in spoken
+        ]

@@ -1,0 +1,259 @@
+"""Weights and pieces of Moonshine: files of its runtime, folders of Hugging Face."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from asr.data.text_lines import parse_json
+from asr.errors import UserError, shorten
+from asr.files import make_folder, read_limited, usual_mode
+from asr.moonshine.family import ORT_FILES
+from asr.moonshine.ort_file import OrtFile
+from asr.moonshine.sizes import HEADS, TURNED
+from asr.system.shipping import round_weights
+
+MAX_BYTES = 20_000_000  # of pieces or settings
+VALUES = ".values"  # behind the name of a weight of bytes: the name of the table of their values
+PIECES = (ORT_FILES[2], "tokenizer.json")
+EMBEDDING, OUTPUT = "decoder.embed_tokens.weight", "proj_out.weight"  # the same numbers
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Read the weights in float32, by Hugging Face's names without "model."; the output is the embeddings.
+
+    Whether all are there, each of its shape, shows where they are put into a model.
+    """
+    if (folder / ORT_FILES[0]).is_file():
+        weights = _read_part(folder / ORT_FILES[0], "encoder") | _read_part(folder / ORT_FILES[1], "decoder")
+    else:
+        weights = _read_huggingface(folder)
+    output = weights.pop(OUTPUT, None)
+    if EMBEDDING not in weights or not (output is None or torch.equal(output, weights[EMBEDDING])):
+        raise UserError(f"{folder}: {OUTPUT} is not {EMBEDDING}; in Moonshine they are the same")
+    return weights
+
+
+# --- files of Moonshine's runtime -------------------------------------------------------------------
+
+OPERATORS = ("MatMul", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "Mul", "Add")
+# Numbers in names of tensors mean nothing: a layer is known by the node that multiplies by its weights.
+LAYER = re.compile(r"(?:/model/decoder)?/(layers\.\d+/\w+/\w+|proj_out)/MatMul(?:_quant)?")
+GROUP_NORM = {"/groupnorm/Mul": "groupnorm.weight", "/groupnorm/Add": "groupnorm.bias"}
+NAMED = re.compile(
+    r"(?:model\.decoder\.)?"
+    r"(layers\.\d+\.(?:mlp\.\w+\.bias|\w+norm\.weight)|(?:layer_)?norm\.weight|conv[23]\.bias)"
+    r"(?:_merged_\d+)?"
+)
+COMPUTED = "_add_tensor"  # ends the name of what the graph computes from numbers in 8 bits
+OTHERS = {
+    "encoder": {f"conv{number}.weight": f"conv{number}.weight{COMPUTED}" for number in (1, 2, 3)},
+    "decoder": {"embed_tokens.weight": f"model.decoder.embed_tokens.weight_merged_0{COMPUTED}"},
+}
+TIED = "model.decoder.embed_tokens.weight_transposed"  # the output, where the graph shares the embeddings
+RENAMED = {"attn.dense": "attn.o_proj", "mlp.up_proj": "mlp.fc1", "mlp.down_proj": "mlp.fc2"}
+
+
+def _read_part(path: Path, part: Literal["encoder", "decoder"]) -> dict[str, Tensor]:
+    """The weights of one of the two files, each taken once: in all up to four times the size of the file."""
+    file = OrtFile(path, OPERATORS)
+    if any(node.name.startswith("/model/decoder/") for node in file.nodes) != (part == "decoder"):
+        raise UserError(f"{path}: it is not the {part}; are the names of the two files swapped?")
+    try:
+        weights = {name: _take(file, theirs) for name, theirs in OTHERS[part].items()}
+        for node in file.nodes:
+            if node.name in GROUP_NORM:
+                weights[GROUP_NORM[node.name]] = _take(file, node.inputs[1]).ravel()
+            elif (layer := LAYER.fullmatch(node.name)) and node.inputs[1] != TIED:
+                name = layer[1].replace("/", ".")
+                weights[f"{name}.weight"] = _take(file, node.inputs[1], transposed=True)
+        for theirs in [*file.tensors]:
+            if named := NAMED.fullmatch(theirs):
+                weights[named[1]] = _take(file, theirs)
+    except (KeyError, IndexError, ValueError) as error:
+        raise UserError(
+            f"{path}: no weights as Moonshine has them ({shorten(str(error))}); the file is damaged, or of "
+            "another model"
+        ) from None
+    return {_rename(name, part): torch.from_numpy(weight) for name, weight in weights.items()}
+
+
+def _take(file: OrtFile, name: str, transposed: bool = False) -> np.ndarray:
+    """A copy in float32 of a tensor, or of what its name says that the graph computes from 8 bits."""
+    stem = name.removesuffix(COMPUTED).removesuffix("_quantized")
+    is_whole = name in file.tensors and file.tensors[name].dtype == np.float32
+    stored = file.tensors.pop(name if is_whole else f"{stem}_quantized")
+    weights = (stored.T if transposed else stored).astype(np.float32, order="C")
+    if is_whole:
+        return weights
+    scale, zero_point = (file.tensors[f"{stem}_{kind}"].reshape(()) for kind in ("scale", "zero_point"))
+    if zero_point.dtype == np.float32:  # in base
+        weights *= scale
+        weights += zero_point
+    else:
+        weights -= zero_point.astype(np.float32)
+        weights *= scale
+    return weights
+
+
+def _rename(name: str, part: str) -> str:
+    name = functools.reduce(lambda name, theirs: name.replace(theirs, RENAMED[theirs]), RENAMED, name)
+    return name if name == OUTPUT else f"{part}.{name}"
+
+
+# --- folders of Hugging Face ------------------------------------------------------------------------
+
+
+# What every Moonshine has; what a config.json leaves out, transformers takes as here.
+FACTS: dict[str, Any] = {
+    "model_type": "moonshine",
+    "encoder_hidden_act": "gelu",
+    "decoder_hidden_act": "silu",
+    "attention_bias": False,
+    "rope_theta": 10_000,
+    "rope_type": "default",
+    "rope_scaling": None,
+} | {
+    f"{part}_num_{kind}_heads": HEADS
+    for part in ("encoder", "decoder")
+    for kind in ("attention", "key_value")
+}
+
+
+def _read_huggingface(folder: Path) -> dict[str, Tensor]:
+    path = folder / "config.json"
+    settings = _read_json(path)
+    if isinstance(rotary := settings.get("rope_parameters"), dict):
+        settings |= rotary
+    for name, expected in FACTS.items():
+        if settings.get(name) not in (None, expected):
+            value = shorten(settings[name])
+            raise UserError(f"{path}: {name} is {value}, but Moonshine has {shorten(expected)}")
+    width, share = settings.get("hidden_size", 288), settings.get("partial_rotary_factor", 0.9)
+    if type(width) is not int or type(share) is not float or int(width // HEADS * share) != TURNED:
+        raise UserError(
+            f"{path}: hidden_size is {shorten(width)} and partial_rotary_factor {shorten(share)}, but in "
+            f"Moonshine positions turn {TURNED} dimensions of each of {HEADS} heads"
+        )
+    path = folder / "model.safetensors"
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            tensors = {name.removeprefix("model."): file.get_tensor(name) for name in names}
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: no complete safetensors file here ({error}); download it again") from None
+    for name in [name.removesuffix(VALUES) for name in tensors if name.endswith(VALUES)]:
+        table = tensors.pop(name + VALUES)
+        if name not in tensors or tensors[name].dtype != torch.uint8 or table.shape != (256,):
+            raise UserError(
+                f"{path}: {name[:80]} has no bytes, or no table of 256 values; it is damaged"
+            )
+        tensors[name] = table[tensors[name].int()]
+    return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def write_weights(source: Path, target: Path, dtype: torch.dtype | None) -> None:
+    """Write a folder in this precision, as transformers reads it, or with a byte for each weight.
+
+    Beside the bytes lies a table of the values that they stand for. Weights of more values stay as they are.
+    """
+    make_folder(target)
+    if any(target.iterdir()):
+        raise UserError(f"{target}: is not empty; give a new folder")
+    weights = read_weights(source)
+    tensors = round_weights(weights, dtype or torch.float32)
+    for name, weight in weights.items() if dtype is None else ():
+        values = weight.unique() if weight.dim() > 1 else weight
+        if weight.dim() > 1 and len(values) <= 256:
+            tensors[name] = torch.searchsorted(values, weight).to(torch.uint8)
+            tensors[name + VALUES] = values[torch.arange(256).clamp(max=len(values) - 1)]
+    vocab_size, width = weights[EMBEDDING].shape
+    layers = len({name.split(".")[2] for name in weights if name.startswith("decoder.layers.")})
+    settings = FACTS | {
+        "architectures": ["MoonshineForConditionalGeneration"],
+        "hidden_size": width,
+        "intermediate_size": 4 * width,
+        "partial_rotary_factor": min(1.0, (TURNED + 0.5) * HEADS / width),
+        "encoder_num_hidden_layers": layers,
+        "decoder_num_hidden_layers": layers,
+        "vocab_size": vocab_size,
+    }
+    try:
+        with usual_mode(target / "model.safetensors"):
+            whole = {f"model.{name}": own.contiguous() for name, own in tensors.items()}
+            save_file(whole, target / "model.safetensors", {"format": "pt"})
+        for name in PIECES:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, target / name)
+        (target / "config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{target}: cannot write a model there ({error})") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    tree = parse_json(_read_small(path))
+    if not isinstance(tree, dict):
+        raise UserError(f"{path}: no JSON object, or nested too deep; download it again")
+    return tree
+
+
+def _read_small(path: Path) -> bytes:
+    return read_limited(path, MAX_BYTES, "which this file of a Moonshine model never has")
+
+
+# --- pieces -----------------------------------------------------------------------------------------
+
+FIRST_PIECES = [b"<unk>", b"<s>", b"</s>", *(bytes([byte]) for byte in range(256))]
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def read_pieces(folder: Path) -> list[bytes]:
+    """Read the pieces of words by id: special tokens, the 256 bytes, then those of text."""
+    path, other = (folder / name for name in PIECES)
+    if path.is_file():
+        pieces = _split_pieces(_read_small(path))
+    else:
+        path = other
+        pieces = _read_vocabulary(_read_json(path))
+    if pieces[: len(FIRST_PIECES)] != FIRST_PIECES:
+        raise UserError(
+            f"{path}: no pieces of Moonshine, which begin with <unk>, <s>, </s> and the 256 bytes; the file "
+            "is cut off or damaged, download it again"
+        )
+    return pieces
+
+
+def _split_pieces(data: bytes) -> list[bytes]:
+    """Each piece follows its length: one byte, or from 128 on two, of which the first has the low 7 bits."""
+    pieces = []
+    place = 0
+    while place < len(data):
+        length = data[place]
+        place += 1
+        if length >= 128:
+            length += 128 * sum(data[place : place + 1]) - 128
+            place += 1
+        pieces.append(data[place : place + length])
+        place += length
+    return pieces if place == len(data) else []
+
+
+def _read_vocabulary(tree: dict[str, Any]) -> list[bytes]:
+    """The pieces of tokenizer.json; none where ids are not 0, 1, 2 ..."""
+    try:
+        added = {one["content"]: one["id"] for one in tree.get("added_tokens") or ()}
+        ids = {id: name for name, id in (tree["model"]["vocab"] | added).items()}
+        names = [ids[id] for id in range(len(ids))]
+    except (AttributeError, KeyError, TypeError):
+        return []
+    return [bytes([int(byte[1], 16)]) if (byte := BYTE.fullmatch(name)) else name.encode() for name in names]

@@ -1,0 +1,140 @@
+"""The model of a call that names none: Moonshine base where its package is, for calls that ask for English."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+import asr
+from asr import families
+from asr.cli import main
+from asr.errors import UserError
+from asr.families import FAMILIES, find_default_model
+from asr.moonshine import installed
+from asr.moonshine.family import ORT_FILES
+from asr.serve.serve_command import add_arguments, load_models
+from asr.serve.service import ServeConfig
+
+Install = Callable[[], Path]
+
+
+@pytest.fixture(autouse=True)
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """No package with weights is there, nor a network, until it is called: it writes files of that package."""
+    monkeypatch.setattr(sys, "path", [part for part in sys.path if not list(Path(part).glob("moonshine_*"))])
+    monkeypatch.delenv("ASR_MODEL", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+
+    def write() -> Path:
+        folder = tmp_path / "site" / "moonshine_cpp" / "models" / "base-en"
+        folder.mkdir(parents=True)
+        (folder.parents[1] / "__init__.py").write_text("raise RuntimeError")
+        about = tmp_path / "site" / "moonshine_cpp-0.1.4.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: moonshine-cpp\nVersion: 0.1.4\n")
+        files = [folder / name for name in ORT_FILES]
+        for file in files:
+            file.write_bytes(b"x")
+        rows = [f"{file.relative_to(tmp_path / 'site')},,\n" for file in files]
+        (about / "RECORD").write_text("".join(rows))
+        monkeypatch.syspath_prepend(str(tmp_path / "site"))
+        return folder
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({}, "moonshine-base"),
+        ({"language": None, "task": None, "prompt": None}, "moonshine-base"),
+        ({"language": "English"}, "moonshine-base"),
+        ({"language": "de"}, "whisper-base"),
+        ({"language": "nonsense"}, "whisper-base"),
+        ({"language": "en", "task": "translate"}, "whisper-base"),
+        ({"prompt": "Ms Lovelace"}, "whisper-base"),
+    ],
+)
+def test_the_first_family_that_takes_the_call(install: Install, asked: dict[str, Any], found: str) -> None:
+    assert find_default_model(**asked) == "whisper-base"
+    install()
+    assert find_default_model(**asked) == found
+
+
+def test_the_environment_comes_first(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install()
+    monkeypatch.setenv("ASR_MODEL", "turbo")
+    assert find_default_model(language="de") == find_default_model() == "turbo"
+
+
+def test_without_families(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "find_families", list)
+    monkeypatch.setattr(families, "find_spec", lambda name: None)
+    with pytest.raises(
+        UserError, match=rf"expected --model MODEL.*asr\.{FAMILIES[0]} and asr\.{FAMILIES[1]}"
+    ):
+        find_default_model()
+
+
+def test_transcribe_says_which_model(
+    install: Install, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before it reads the files, which here are no weights."""
+    folder = install()
+    caplog.set_level(logging.INFO)
+    soundfile.write(tmp_path / "a.wav", np.zeros(16_000), 16_000)
+    command = ["transcribe", str(tmp_path / "a.wav")]
+    hint = "model: moonshine-base (English only); --language CODE or --model whisper-base for other languages"
+    for words, first, error in (
+        ([], hint, f"{folder / ORT_FILES[0]}: not the file that was published"),
+        (["--language", "de"], "model: whisper-base (multilingual)", "openai/whisper-base: no such file"),
+        (
+            ["--model", "moonshine-base", "--language", "de"],
+            "",
+            "language = 'de': Moonshine knows English only",
+        ),
+        (["--model", "moonshine-base"], "", "not the file that was published"),
+    ):
+        caplog.clear()
+        assert main([*command, *words]) == 2
+        logged = [record.message for record in caplog.records if record.message.startswith("model: ")]
+        assert logged == [first][: bool(first)]
+        assert error in capsys.readouterr().err
+
+
+def test_python_and_server(
+    install: Install, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(UserError, match="openai/whisper-base: no such file"):
+        asr.load_model()
+    install()
+    caplog.set_level(logging.INFO)
+    with pytest.raises(UserError, match="not the file that was published"):
+        asr.load_model()
+    assert "moonshine-base (English only); --model whisper-base for other languages" in caplog.text
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    with pytest.raises(UserError, match="not the file that was published"):
+        load_models(parser.parse_args([]), ServeConfig())
+
+
+@pytest.mark.skipif(not os.environ.get("ASR_MOONSHINE"), reason="ASR_MOONSHINE is not set: tiny/ and base/")
+def test_the_published_model(install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is loaded and asked without a network, a name or a module of the package."""
+    folder = install()
+    for name in ORT_FILES:
+        (folder / name).write_bytes((Path(os.environ["ASR_MOONSHINE"]) / "base" / name).read_bytes())
+    installed.check_installed.cache_clear()
+    soundfile.write(tmp_path / "a.wav", np.zeros(16_000), 16_000)
+    assert main(["transcribe", str(tmp_path / "a.wav")]) == 0
+    assert not any(name.startswith("moonshine") for name in sys.modules)

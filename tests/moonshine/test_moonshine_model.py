@@ -1,0 +1,256 @@
+"""Moonshine's model, tokens and manners, with small random weights."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+import torch
+from ort_examples import ModelWriter, write_pieces
+from safetensors.torch import load_file, save_file
+
+import asr
+from asr.audio.segmentation import SegmentationConfig
+from asr.decoding.hypothesis import ChecksConfig
+from asr.errors import UserError
+from asr.families import find_family
+from asr.features.front_end import FeaturesConfig, FrontEnd
+from asr.moonshine.encoder_decoder import MIN_FRAMES, MoonshineEncoder, cut_windows
+from asr.moonshine.loading import load_source
+from asr.moonshine.manners import FineLinear, MoonshineManners
+from asr.moonshine.tokens import name_tokens, order_rows
+from asr.moonshine.weights import read_weights, write_weights
+from asr.system.system import System
+from asr.text.tokenizer import EOS_ID, SOS_ID, UNK_ID, Tokenizer
+
+TEXTS = ["he call it bear", "the bear called her", "call her there"]
+
+
+def train_pieces() -> tuple[sentencepiece.SentencePieceProcessor, list[bytes]]:
+    """A vocabulary in the layout of Moonshine's, whose encoding sentencepiece knows."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS * 5),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=290,
+        byte_fallback=True,
+        unk_id=0,
+        bos_id=1,
+        eos_id=2,
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    pieces = [processor.id_to_piece(id).encode() for id in range(processor.get_piece_size())]
+    pieces[3:259] = [bytes([byte]) for byte in range(256)]
+    return processor, pieces
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("moonshine")
+    ModelWriter(dim=256, vocab_size=300).write(folder)
+    write_pieces(folder / "tokenizer.bin", train_pieces()[1])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def system(folder: Path) -> System:
+    return load_source(folder)
+
+
+def draw(seconds: float, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 0.1, int(16_000 * seconds)).astype(np.float32)
+
+
+def encode(system: System, rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+    encoded = MoonshineManners(system).encode(rows)
+    return encoded.encoded_BTD, encoded.lengths_B
+
+
+# --- front end --------------------------------------------------------------------------------------
+
+
+def test_samples_as_features() -> None:
+    """Frames side by side; the last sample of the last frame may be missing."""
+    front_end = FrontEnd(FeaturesConfig(type="samples"))
+    audio_BS = torch.arange(1.0, 321.0)[None]
+    for num_samples, num_frames in ((0, 0), (62, 0), (63, 1), (64, 1), (126, 1), (127, 2), (320, 5)):
+        features_BTF, lengths_B = front_end(audio_BS[:, :num_samples], torch.tensor([num_samples]))
+        assert features_BTF.shape == (1, num_frames, 64) and lengths_B.tolist() == [num_frames]
+        kept = min(num_samples, 64 * num_frames)
+        assert torch.equal(features_BTF.flatten()[:kept], audio_BS[0, :kept])
+        assert not features_BTF.flatten()[kept:].any()
+
+
+@pytest.mark.parametrize("settings", [{"cmvn": "utterance"}, {"window_ms": 25.0}])
+def test_settings_that_samples_do_not_have(settings: dict[str, object]) -> None:
+    with pytest.raises(UserError, match="type samples has frames side by side"):
+        FeaturesConfig(type="samples", **settings)
+
+
+# --- encoder ----------------------------------------------------------------------------------------
+
+
+def test_windows_are_a_convolution() -> None:
+    x_BCT, weight_DCK = torch.randn(2, 5, 23), torch.randn(4, 5, 7)
+    windows = cut_windows(x_BCT.mT.contiguous(), 7, 3)
+    expected = torch.nn.functional.conv1d(x_BCT, weight_DCK, stride=3).mT
+    torch.testing.assert_close(windows @ weight_DCK.mT.flatten(1).T, expected)
+
+
+def test_company_changes_nothing(system: System) -> None:
+    rows = [draw(1.0), draw(2.7, 1), draw(0.3, 2)]
+    together_BTD, lengths_B = encode(system, rows)
+    for row, own in enumerate(rows):
+        alone_BTD, (length,) = encode(system, [own])
+        assert length == lengths_B[row] == ((((len(own) - 127) // 64 + 1 - 7) // 3 + 1) - 3) // 2 + 1
+        torch.testing.assert_close(together_BTD[row, :length], alone_BTD[0, :length], atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("num_samples", [0, 1, 63, 500, 893, 894, 895])
+def test_short_audio(num_samples: int, system: System) -> None:
+    """Less than one step of audio has no steps, and an empty text."""
+    _, (length,) = encode(system, [draw(1.0)[:num_samples]])
+    assert length == (num_samples >= 64 * MIN_FRAMES - 1)
+
+
+def test_positions_turn_pairs_of_neighbors(system: System) -> None:
+    """The order of a head's rows, that loading changes, and our rotation give theirs."""
+    encoder = system.model.encoder
+    assert isinstance(encoder, MoonshineEncoder)
+    rotary = encoder.layers[0].attention.rotary
+    x = torch.randn(1, 1, 9, 64)
+    halves = torch.cat(
+        [torch.arange(0, 32, 2), torch.arange(32, 48), torch.arange(1, 32, 2), torch.arange(48, 64)]
+    )
+    rotary = type(rotary)(64, 32)
+    turned = rotary(x[..., halves])[..., halves.argsort()]
+    angles = torch.arange(9.0)[:, None] * 10_000 ** (-torch.arange(0, 32, 2) / 32)
+    pairs = torch.view_as_complex(x[..., :32].unflatten(-1, (-1, 2)).contiguous())
+    expected = torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+    torch.testing.assert_close(turned, torch.cat([expected, x[..., 32:]], dim=-1), atol=1e-5, rtol=1e-5)
+
+
+# --- tokens -----------------------------------------------------------------------------------------
+
+
+def test_pieces_of_words() -> None:
+    """Texts have the pieces that sentencepiece gives them."""
+    processor, pieces = train_pieces()
+    tokenizer = Tokenizer("moonshine", name_tokens(pieces, 300))
+    assert len(tokenizer) == 300
+    for text in (*TEXTS, "bearable", "Überall ♪", "<s> <0x41> <<ST_1>>"):
+        ids = tokenizer.encode(text)
+        assert [id - 2 for id in ids] == processor.encode(text), text
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.find_unknown(text) == []
+    assert tokenizer.encode("") == [] and tokenizer.decode([299, 298, UNK_ID + 200]) == "\ufffd"
+
+
+def test_rows_in_the_order_of_the_tokens() -> None:
+    rows = order_rows(torch.arange(300.0)[:, None])[:, 0].int().tolist()
+    assert (rows[SOS_ID], rows[EOS_ID], rows[UNK_ID]) == (1, 2, 0)
+    assert rows[5:] == [*range(3, 298)] and sorted(rows) == [*range(300)]
+
+
+@pytest.mark.parametrize("count", [100, 301])
+def test_pieces_of_another_model(count: int) -> None:
+    with pytest.raises(UserError, match="is it of another model"):
+        name_tokens([b"x"] * count, 300)
+
+
+# --- the family -------------------------------------------------------------------------------------
+
+
+def test_texts_and_options(folder: Path) -> None:
+    family = find_family(folder)
+    assert family is not None and family.name == "Moonshine"
+    assert family.describe(str(folder))["dim"] == 256
+    model = asr.load_model(
+        folder, precision="float32", checks=ChecksConfig.off(), segmentation=SegmentationConfig(method="none")
+    )
+    audio = draw(3.0)
+    words = model.transcribe(audio, sample_rate=16_000)
+    again = model.transcribe(audio, sample_rate=16_000, beam=3)
+    assert words.segments and words.segments[0].tokens and again.segments[0].tokens
+    with pytest.raises(UserError, match=r"'de': Moonshine knows English only; for other languages"):
+        model.transcribe(audio, sample_rate=16_000, language="de")
+    assert model.transcribe(audio, sample_rate=16_000, language="English").text == words.text
+    with pytest.raises(UserError, match="Moonshine models do not support this option"):
+        model.transcribe(audio, sample_rate=16_000, task="translate")
+
+
+def test_a_byte_for_a_weight(folder: Path, system: System, tmp_path: Path) -> None:
+    """`asr convert` writes a folder that loads the same model; weights of 256 values lose nothing."""
+    family = find_family(folder)
+    assert family is not None
+    for name, dtype in (("ours", None), ("whole", torch.float32), ("half", torch.float16)):
+        family.convert(str(folder), tmp_path / name, dtype)  # type: ignore[attr-defined]
+        assert find_family(tmp_path / name) is family
+        again = load_source(tmp_path / name)
+        assert again.tokenizer == system.tokenizer
+        for key, weight in system.model.state_dict().items():
+            expected = weight.half().float() if dtype == torch.float16 else weight
+            assert torch.equal(again.model.state_dict()[key], expected), (name, key)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("ours", "whole")]
+    floats = sum(
+        weight.numel() for name, weight in system.model.encoder.named_parameters() if "convolution" in name
+    )
+    assert sizes[0] < 1.1 * (sizes[1] / 4 + 3 * floats), "those of the convolutions are random here"
+    with pytest.raises(UserError, match="is not empty"):
+        family.convert(str(folder), tmp_path / "ours", None)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("table", [torch.zeros(255), torch.zeros(1, 256), torch.zeros(())])
+def test_damaged_tables(table: torch.Tensor, folder: Path, tmp_path: Path) -> None:
+    write_weights(folder, tmp_path / "a", None)
+    path = tmp_path / "a" / "model.safetensors"
+    tensors = load_file(path) | {"model.encoder.layers.0.mlp.fc1.weight.values": table}
+    save_file(tensors, path)
+    with pytest.raises(UserError, match=r"fc1.weight has no bytes, or no table of 256 values"):
+        load_source(tmp_path / "a")
+
+
+def test_folders_of_hugging_face(folder: Path, tmp_path: Path) -> None:
+    weights = {f"model.{name}": weight for name, weight in read_weights(folder).items()}
+    save_file(weights, tmp_path / "model.safetensors")
+    settings = {"model_type": "moonshine", "hidden_size": 256, "partial_rotary_factor": 1.0}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    (tmp_path / "tokenizer.bin").write_bytes((folder / "tokenizer.bin").read_bytes())
+    family = find_family(tmp_path)
+    assert family is not None and family.name == "Moonshine"
+    ours, theirs = load_source(tmp_path).model.state_dict(), load_source(folder).model.state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_weights_of_another_model(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "moonshine", "hidden_size": 256, "partial_rotary_factor": 1.0}'
+    )
+    whole = read_weights(folder)
+    for name, wrong in (
+        ("encoder.conv2.weight", torch.zeros(512, 256, 5)),
+        ("encoder.layers.0.self_attn.q_proj.weight", torch.zeros(256, 200)),
+        ("decoder.layers.0.self_attn.v_proj.weight", None),
+        ("decoder.extra.weight", torch.zeros(2)),
+    ):
+        weights = {key: weight for key, weight in (whole | {name: wrong}).items() if weight is not None}
+        save_file({f"model.{key}": weight for key, weight in weights.items()}, tmp_path / "model.safetensors")
+        with pytest.raises(UserError, match="no Moonshine of the first generation"):
+            load_source(tmp_path)
+
+
+def test_rest_of_rounding() -> None:
+    """The second product takes the error of 8 bits in the input away."""
+    linear = torch.nn.Linear(64, 32)
+    linear.weight.data.sign_()  # which 8 bits hold
+    x = torch.randn(50, 64) * torch.tensor([30.0, *[0.1] * 63])
+    error = (FineLinear(linear)(x) - linear(x)).abs().max()
+    assert error < 0.02 * (FineLinear(linear).linear(x) + linear.bias - linear(x)).abs().max()
