@@ -1,11 +1,15 @@
 """Write small files of ONNX Runtime as Moonshine's are: tables of FlatBuffers, each behind what points at it."""
 
+import os
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+
+from asr.moonshine.installed import find_installed
 
 TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int64": 7}
 Node = tuple[str, str, Sequence[str]]
@@ -202,3 +206,14 @@ def write_pieces(path: Path, pieces: Sequence[bytes]) -> None:
         for piece in pieces:
             length = [len(piece)] if len(piece) < 128 else [128 + len(piece) % 128, len(piece) // 128]
             file.write(bytes(length) + piece)
+
+
+def find_published(size: str) -> Path:
+    """The folder of the published files: of ASR_MOONSHINE, or of an installed package."""
+    given = os.environ.get("ASR_MOONSHINE")
+    folder = Path(given) / size if given else find_installed(f"moonshine-{size}")
+    if folder is None:
+        pytest.skip(
+            f"no package has moonshine-{size}, and ASR_MOONSHINE, a folder of tiny/ and base/, is not set"
+        )
+    return folder

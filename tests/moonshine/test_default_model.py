@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Callable
+from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
+from ort_examples import find_published
 
 import asr
 from asr import families
@@ -27,10 +28,19 @@ from asr.serve.service import ServeConfig
 Install = Callable[[], Path]
 
 
+@pytest.fixture(scope="module")
+def published() -> Path:
+    return find_published("base")
+
+
 @pytest.fixture(autouse=True)
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """No package with weights is there, nor a network, until it is called: it writes files of that package."""
-    monkeypatch.setattr(sys, "path", [part for part in sys.path if not list(Path(part).glob("moonshine_*"))])
+
+    def find_none(name: str) -> Distribution:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(installed, "distribution", find_none)
     monkeypatch.delenv("ASR_MODEL", raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
@@ -47,7 +57,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
             file.write_bytes(b"x")
         rows = [f"{file.relative_to(tmp_path / 'site')},,\n" for file in files]
         (about / "RECORD").write_text("".join(rows))
-        monkeypatch.syspath_prepend(str(tmp_path / "site"))
+        monkeypatch.setattr(installed, "distribution", {"moonshine-cpp": Distribution.at(about)}.__getitem__)
         return folder
 
     return write
@@ -128,12 +138,13 @@ def test_python_and_server(
         load_models(parser.parse_args([]), ServeConfig())
 
 
-@pytest.mark.skipif(not os.environ.get("ASR_MOONSHINE"), reason="ASR_MOONSHINE is not set: tiny/ and base/")
-def test_the_published_model(install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_published_model(
+    published: Path, install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is loaded and asked without a network, a name or a module of the package."""
     folder = install()
     for name in ORT_FILES:
-        (folder / name).write_bytes((Path(os.environ["ASR_MOONSHINE"]) / "base" / name).read_bytes())
+        (folder / name).write_bytes((published / name).read_bytes())
     installed.check_installed.cache_clear()
     soundfile.write(tmp_path / "a.wav", np.zeros(16_000), 16_000)
     assert main(["transcribe", str(tmp_path / "a.wav")]) == 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soxr
-from ort_examples import ModelWriter, write_pieces
+from ort_examples import ModelWriter, find_published, write_pieces
 from test_moonshine_model import draw, train_pieces
 
 import asr
@@ -21,8 +20,6 @@ from asr.moonshine.manners import MoonshineManners
 from asr.recipe import synthesize
 
 RATE = 16_000
-REAL = os.environ.get("ASR_MOONSHINE")
-needs_weights = pytest.mark.skipif(not REAL, reason="ASR_MOONSHINE is not set: the folder of tiny/ and base/")
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +94,10 @@ def test_no_segment_is_longer_than_30_seconds(folder: Path) -> None:
 
 
 def load_real(size: str) -> asr.Model:
-    return asr.load_model(Path(REAL or "") / size, "cpu")
+    return asr.load_model(find_published(size), "cpu")
 
 
-@needs_weights
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["tiny", "base"])
 def test_nothing_is_said_where_nobody_speaks(size: str) -> None:
     """A second is decoded as it is, without asking whether anybody speaks."""
@@ -110,7 +107,7 @@ def test_nothing_is_said_where_nobody_speaks(size: str) -> None:
         assert model.transcribe(np.float32(audio), sample_rate=RATE).text == ""
 
 
-@needs_weights
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["tiny", "base"])
 def test_other_languages_are_told(size: str) -> None:
     pytest.importorskip("espeakng_loader")
