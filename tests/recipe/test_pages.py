@@ -143,6 +143,9 @@ def claim_an4() -> Iterator[Claim]:
         yield page, f"| {row} | {' | '.join(['{}'] * 5)} |", [*sources, penalty]
         sources = [*dev_and_test(lstm, method), *dev_and_test(phones, method)]
         yield page, f"| {row} | {' | '.join(['{}'] * 4)} |", sources
+    moonshine = f"{studies}/moonshine_base/test#moonshine_base.attention"
+    yield page, "(#moonshine) | {0} | {0.low:.2f} to {0.high:.2f} | {0.cer:.2f} |", [moonshine]
+    yield page, "| {} | | | five speeds |", [f"{moonshine}+speeds"]
     row = "and Conformer | {} | {.low:.2f} to {.high:.2f} | {.cer:.2f} |"
     yield page, row, ["an4/results/test#combination"] * 4
     yield page, "A combination of five … has {} %", [f"{studies}/lstm_guide/test#combination_of_five"]
@@ -216,6 +219,8 @@ SPEECHOCEAN762 = {
     },
     ("whisper_tiny", "dev"): {"dev | greedy": "greedy", "dev | beam 5": "beam_5"},
     ("whisper_tiny", "test"): {"test | beam 5": "beam_5"},
+    ("moonshine_base", "dev"): {"Moonshine, dev | greedy": "greedy", "Moonshine, dev | beam 5": "beam_5"},
+    ("moonshine_base", "test"): {"Moonshine, test | beam 5": "beam_5"},
     ("phones", "dev"): {
         "phones, dev | CTC, greedy": "ctc_greedy",
         "phones, dev | decoder alone": "attention",
