@@ -21,7 +21,7 @@ from asr.decoding.decode import (
     SegmentPlan,
     SpeechDecoder,
 )
-from asr.decoding.hypothesis import CtcText, EncodedAudio, Hypothesis, SearchRules, is_silence
+from asr.decoding.hypothesis import CtcText, EncodedAudio, Hypothesis, SearchRules, is_silence, join_encoded
 from asr.models.encoders import FrameTimes
 from asr.models.precision import INT8_MAX, Int8Linear
 from asr.models.speech_model import SpeechModel
@@ -33,6 +33,7 @@ from asr.transcripts.transcript import Word, measure_compression
 SILENCE = "You"  # what both sizes write of silence and noise
 # Mean log-probability of a text, that there is one included, below which nobody speaks.
 NOTHING = -2.0
+SECONDS_AT_ONCE = 15.0
 NO_TEXT = dict.fromkeys(map(ord, "\u2669\u266a\u266b\u266c\ufffd"))  # music, half a character
 
 
@@ -109,6 +110,19 @@ class MoonshineManners(SpeechDecoder):
         """Utterances are cut too, beyond the length from which on these models begin to repeat themselves."""
         limit = self.system.longest_seconds
         return SegmentPlan(segmentation.limited(limit), limit)
+
+    def encode(self, audio: Sequence[np.ndarray], speed: float = 1.0) -> EncodedAudio:
+        """On a CPU a few seconds at once: more would not fit into its cache, and take half a gigabyte."""
+        longest = max(map(len, audio))
+        is_on_cpu = self.device.type == "cpu"
+        count = (
+            max(1, int(SECONDS_AT_ONCE * self.sample_rate) // max(1, longest)) if is_on_cpu else len(audio)
+        )
+        parts = [
+            super(MoonshineManners, self).encode(audio[i : i + count], speed)
+            for i in range(0, len(audio), count)
+        ]
+        return join_encoded(parts)
 
     def spell(self, tokens: Sequence[int]) -> str:
         return " ".join(self.tokenizer.decode(tokens).translate(NO_TEXT).split())

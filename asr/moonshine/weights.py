@@ -155,9 +155,7 @@ def _read_huggingface(folder: Path) -> dict[str, Tensor]:
     for name in [name.removesuffix(VALUES) for name in tensors if name.endswith(VALUES)]:
         table = tensors.pop(name + VALUES)
         if name not in tensors or tensors[name].dtype != torch.uint8 or table.shape != (256,):
-            raise UserError(
-                f"{path}: {name[:80]} has no bytes, or no table of 256 values; it is damaged"
-            )
+            raise UserError(f"{path}: {name[:80]} has no bytes, or no table of 256 values; it is damaged")
         tensors[name] = table[tensors[name].int()]
     return {name: tensor.float() for name, tensor in tensors.items()}
 
