@@ -43,7 +43,7 @@ MAX_LINES = {
     "formats": 481,
     "language_models": 923,
     "models": 2_255,
-    "moonshine": 1_283,
+    "moonshine": 1_295,
     "recipe": 2_639,
     "research": 1_712,
     "scale": 604,

@@ -112,7 +112,7 @@ class MoonshineManners(SpeechDecoder):
         return SegmentPlan(segmentation.limited(limit), limit)
 
     def encode(self, audio: Sequence[np.ndarray], speed: float = 1.0) -> EncodedAudio:
-        """On a CPU a few seconds at once: more would not fit into its cache, and take half a gigabyte."""
+        """Encode, on a CPU a few seconds at once, as more do not fit into its cache."""
         longest = max(map(len, audio))
         is_on_cpu = self.device.type == "cpu"
         count = (
