@@ -183,12 +183,12 @@ def load(
 def describe(source: str) -> dict[str, Any]:
     """Describe a model and its sizes."""
     system = load_source(source)
-    encoder: Any = system.config.model
+    model: Any = system.config.model
     return {
         "files": str(find_files(source)),
         "parameters": sum(weight.numel() for weight in system.model.parameters()),
         "languages": "English",
-        **encoder.encoder.sizes.model_dump(),
+        **model.encoder.sizes.model_dump(),
     }
 
 
