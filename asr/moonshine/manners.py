@@ -88,10 +88,10 @@ class MoonshineManners(SpeechDecoder):
             for name, linear in [*module.named_children()]:
                 if not isinstance(linear, nn.Linear) or name in ("convolution_1", "convolution_3"):
                     continue
-                if name == "output":
-                    setattr(module, name, Int8Linear(linear.weight, few_rows=True))
+                few_rows = module in of_decoder and name != "project_memory"
+                if name in ("output", "project_out", "contract"):  # whose inputs have few outliers
+                    setattr(module, name, Int8Linear(linear.weight, linear.bias, few_rows=few_rows))
                 else:
-                    few_rows = module in of_decoder and name != "project_memory"
                     setattr(module, name, FineLinear(linear, few_rows))
 
     def _check(
