@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,12 @@ import torch
 from safetensors.torch import load_file
 
 from asr.batches.builder import Batch
+from asr.models.speech_model import SpeechModel
+from asr.system.run_config import RunConfig
+from asr.text.tokenizer import Tokenizer
+from asr.train.distributed import Process
 from asr.train.learner import Learner
+from asr.train.preparation import prepare_system
 
 
 class Killed(BaseException):
@@ -45,3 +51,25 @@ def assert_equal_bits(first: Path, second: Path) -> None:
 def read_log(folder: Path, kind: str) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     return [line for line in lines if line["kind"] == kind]
+
+
+BuildRun = Callable[..., RunConfig]
+
+
+def start_runs_from(source: Path, text: str, tones: Path, folder: Path) -> BuildRun:
+    """Build configs of runs that start from a copy of a model, in the folder by its name there."""
+    shutil.copytree(source, folder / source.name)
+
+    def build(*overrides: str) -> RunConfig:
+        path = folder / "run.yaml"
+        path.write_text(text.format(folder=folder, tones=tones))
+        return RunConfig.load(path, overrides)
+
+    return build
+
+
+def prepare_speech(config: RunConfig) -> tuple[SpeechModel, Tokenizer]:
+    torch.manual_seed(0)
+    system = prepare_system(config, Process(0, 1, torch.device("cpu")))
+    assert isinstance(system.model, SpeechModel)
+    return system.model, system.tokenizer

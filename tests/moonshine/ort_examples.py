@@ -1,5 +1,6 @@
 """Write small files of ONNX Runtime as Moonshine's are: tables of FlatBuffers, each behind what points at it."""
 
+import io
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece
 
 from asr.moonshine.installed import find_installed
 
@@ -217,3 +219,31 @@ def find_published(size: str) -> Path:
             f"no package has moonshine-{size}, and ASR_MOONSHINE, a folder of tiny/ and base/, is not set"
         )
     return folder
+
+
+TEXTS = ["he call it bear", "the bear called her", "call her there"]
+
+
+def train_pieces() -> tuple[sentencepiece.SentencePieceProcessor, list[bytes]]:
+    """A vocabulary in the layout of Moonshine's, whose encoding sentencepiece knows."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS * 5),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=290,
+        byte_fallback=True,
+        unk_id=0,
+        bos_id=1,
+        eos_id=2,
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    pieces = [processor.id_to_piece(id).encode() for id in range(processor.get_piece_size())]
+    pieces[3:259] = [bytes([byte]) for byte in range(256)]
+    return processor, pieces
+
+
+def draw(seconds: float, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 0.1, int(16_000 * seconds)).astype(np.float32)

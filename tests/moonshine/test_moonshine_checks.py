@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soxr
-from ort_examples import ModelWriter, find_published, write_pieces
-from test_moonshine_model import draw, train_pieces
+from ort_examples import draw, find_published
 
 import asr
 from asr.audio.segmentation import SegmentationConfig
@@ -20,14 +19,6 @@ from asr.moonshine.manners import MoonshineManners
 from asr.recipe import synthesize
 
 RATE = 16_000
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("moonshine")
-    ModelWriter(dim=256, vocab_size=300).write(folder)
-    write_pieces(folder / "tokenizer.bin", train_pieces()[1])
-    return folder
 
 
 @pytest.mark.parametrize(

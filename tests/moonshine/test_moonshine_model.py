@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-import sentencepiece
 import torch
-from ort_examples import ModelWriter, write_pieces
+from ort_examples import TEXTS, draw, train_pieces
 from safetensors.torch import load_file, save_file
 
 import asr
@@ -28,45 +26,10 @@ from asr.moonshine.weights import read_weights, write_weights
 from asr.system.system import System
 from asr.text.tokenizer import EOS_ID, SOS_ID, UNK_ID, Tokenizer
 
-TEXTS = ["he call it bear", "the bear called her", "call her there"]
-
-
-def train_pieces() -> tuple[sentencepiece.SentencePieceProcessor, list[bytes]]:
-    """A vocabulary in the layout of Moonshine's, whose encoding sentencepiece knows."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS * 5),
-        model_writer=model,
-        model_type="bpe",
-        vocab_size=290,
-        byte_fallback=True,
-        unk_id=0,
-        bos_id=1,
-        eos_id=2,
-        normalization_rule_name="identity",
-        minloglevel=2,
-    )
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    pieces = [processor.id_to_piece(id).encode() for id in range(processor.get_piece_size())]
-    pieces[3:259] = [bytes([byte]) for byte in range(256)]
-    return processor, pieces
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("moonshine")
-    ModelWriter(dim=256, vocab_size=300).write(folder)
-    write_pieces(folder / "tokenizer.bin", train_pieces()[1])
-    return folder
-
 
 @pytest.fixture(scope="module")
 def system(folder: Path) -> System:
     return load_source(folder)
-
-
-def draw(seconds: float, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(0, 0.1, int(16_000 * seconds)).astype(np.float32)
 
 
 def encode(system: System, rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:

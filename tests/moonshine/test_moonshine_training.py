@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,20 @@ import torch
 from ort_examples import ModelWriter, write_pieces
 from safetensors.torch import load_file
 from torch import Tensor
+from training_examples import BuildRun, prepare_speech, start_runs_from
 
 from asr.cli import main
 from asr.decoding.timestamps import pad_tokens
 from asr.errors import UserError
 from asr.families import find_checkpoints, find_family, find_model
 from asr.models.adapting import is_low_rank
-from asr.models.speech_model import SpeechModel
 from asr.moonshine import load_source
 from asr.moonshine.family import find_run
 from asr.system.run_config import RunConfig
 from asr.system.system import load_any_system, load_system
 from asr.text.tokenizer import Tokenizer
-from asr.train.distributed import Process
 from asr.train.learner import Learner
 from asr.train.loop import train
-from asr.train.preparation import prepare_system
 
 RUN = """
 output_dir: {folder}/run
@@ -46,8 +44,6 @@ model:
 optim: {{learning_rate: 1e-3, warmup_steps: 1}}
 train: {{steps: 2, precision: float32, device: cpu, validate_every: 2, save_every: 1, log_every: 2, keep_best: 2}}
 """
-PROCESS = Process(0, 1, torch.device("cpu"))
-BuildRun = Callable[..., RunConfig]
 FROZEN = ("model.frozen=[encoder]",)
 LORA = ("model.lora={rank: 4}", "model.frozen=[encoder, decoder]")
 CTC = ("model.ctc_weight=0.3",)
@@ -62,7 +58,7 @@ PIECES = [
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of a layer in each part, with random weights."""
-    folder = tmp_path_factory.mktemp("source")
+    folder = tmp_path_factory.mktemp("source") / "small"
     ModelWriter(dim=256, vocab_size=300).write(folder)
     write_pieces(folder / "tokenizer.bin", PIECES)
     return folder
@@ -71,21 +67,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(tones: Path, small: Path, tmp_path: Path) -> BuildRun:
     """Builds the config of a run that starts from a small Moonshine with random weights."""
-    shutil.copytree(small, tmp_path / "small")
-
-    def build(*overrides: str) -> RunConfig:
-        path = tmp_path / "run.yaml"
-        path.write_text(RUN.format(folder=tmp_path, tones=tones))
-        return RunConfig.load(path, overrides)
-
-    return build
-
-
-def prepare(config: RunConfig) -> tuple[SpeechModel, Tokenizer]:
-    torch.manual_seed(0)
-    system = prepare_system(config, PROCESS)
-    assert isinstance(system.model, SpeechModel)
-    return system.model, system.tokenizer
+    return start_runs_from(small, RUN, tones, tmp_path)
 
 
 def make_batch(tokenizer: Tokenizer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -96,7 +78,7 @@ def make_batch(tokenizer: Tokenizer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 @torch.inference_mode()
 def test_the_same_model_as_the_source(run: BuildRun, tmp_path: Path) -> None:
-    model, tokenizer = prepare(run())
+    model, tokenizer = prepare_speech(run())
     source = load_source(str(tmp_path / "small"))
     assert tokenizer == source.tokenizer
     batch = make_batch(tokenizer)
@@ -110,7 +92,7 @@ def test_tokens_of_its_own(run: BuildRun, tmp_path: Path, decoder: str) -> None:
         f"model.decoder={decoder}",
         "model.ctc_weight=1.0" if decoder == "null" else "model.ctc_weight=0.0",
     )
-    model, tokenizer = prepare(run("tokenizer.type=characters", *own))
+    model, tokenizer = prepare_speech(run("tokenizer.type=characters", *own))
     source = load_source(str(tmp_path / "small")).model
     assert tokenizer.type == "characters"
     output = model.ctc_head if model.decoder is None else model.decoder.output
@@ -132,7 +114,7 @@ def test_tokens_of_its_own(run: BuildRun, tmp_path: Path, decoder: str) -> None:
 def test_what_two_updates_change(run: BuildRun, overrides: Sequence[str], learned: str) -> None:
     """The embeddings stay the output, and what was learned is a Moonshine model without its source."""
     config = run(*overrides)
-    start = {name: weight.clone() for name, weight in prepare(config)[0].state_dict().items()}
+    start = {name: weight.clone() for name, weight in prepare_speech(config)[0].state_dict().items()}
     folder = train(config)
     shutil.rmtree(str(config.start_from))
     trained = load_any_system(folder, to_train=True).model.state_dict()
@@ -211,4 +193,4 @@ def test_a_run_is_a_model_as_any_other(
 )
 def test_what_does_not_fit(run: BuildRun, overrides: Sequence[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        prepare(run(*overrides))
+        prepare_speech(run(*overrides))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from decoding_examples import decode_by_decoder, search
 from recipe_examples import make_experiment, write_conf, write_tones_recipe
 from safetensors.torch import load_file
 from torch import Tensor
+from training_examples import BuildRun, prepare_speech, start_runs_from
 from whisper_examples import SIZES, make_weights, write_huggingface
 
 from asr.cli import main
@@ -35,8 +36,7 @@ from asr.text.tokenizer import SOS_ID, Tokenizer
 from asr.train.distributed import Process
 from asr.train.learner import Learner
 from asr.train.loop import train
-from asr.train.preparation import prepare_system
-from asr.whisper import load_whisper, units_of
+from asr.whisper import load_source, units_of
 
 # B utterances, T frames, F features, U tokens, N tokens and the end, V vocabulary
 
@@ -56,7 +56,6 @@ optim: {{learning_rate: 1e-3, warmup_steps: 3}}
 train: {{steps: 4, precision: float32, device: cpu, validate_every: 4, save_every: 2, log_every: 2, keep_best: 2}}
 """
 PROCESS = Process(0, 1, torch.device("cpu"))
-BuildRun = Callable[..., RunConfig]
 LORA = ("model.lora={rank: 16}", "model.frozen=[encoder, decoder]")
 
 
@@ -64,27 +63,15 @@ LORA = ("model.lora={rank: 16}", "model.frozen=[encoder, decoder]")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     weights = make_weights()
     weights["decoder.positional_embedding"] = weights["decoder.positional_embedding"][:48].clone()
-    return write_huggingface(tmp_path_factory.mktemp("source"), weights, sizes=SIZES | {"n_text_ctx": 48})
+    return write_huggingface(
+        tmp_path_factory.mktemp("source") / "tiny", weights, sizes=SIZES | {"n_text_ctx": 48}
+    )
 
 
 @pytest.fixture
 def run(tones: Path, tiny: Path, tmp_path: Path) -> BuildRun:
     """Builds the config of a run that starts from a tiny Whisper with random weights."""
-    shutil.copytree(tiny, tmp_path / "tiny")
-
-    def build(*overrides: str) -> RunConfig:
-        path = tmp_path / "run.yaml"
-        path.write_text(RUN.format(folder=tmp_path, tones=tones))
-        return RunConfig.load(path, overrides)
-
-    return build
-
-
-def prepare(config: RunConfig) -> tuple[SpeechModel, Tokenizer]:
-    torch.manual_seed(0)
-    system = prepare_system(config, PROCESS)
-    assert isinstance(system.model, SpeechModel)
-    return system.model, system.tokenizer
+    return start_runs_from(tiny, RUN, tones, tmp_path)
 
 
 def make_batch(tokenizer: Tokenizer, *lengths: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -112,8 +99,8 @@ def score_both(model: SpeechModel, tokenizer: Tokenizer, whisper: System) -> tup
 @torch.inference_mode()
 def test_the_same_scores_as_the_source(run: BuildRun, tmp_path: Path) -> None:
     """Of the next token after a prompt and some text, for each token that Whisper has, whole and in steps."""
-    model, tokenizer = prepare(run())
-    whisper = load_whisper(tmp_path / "tiny")
+    model, tokenizer = prepare_speech(run())
+    whisper = load_source(tmp_path / "tiny")
     assert tokenizer == whisper.tokenizer
     scores_BNV, expected_BNV = score_both(model.eval(), tokenizer, whisper)
     torch.testing.assert_close(scores_BNV, expected_BNV)
@@ -130,7 +117,7 @@ def test_the_same_scores_as_the_source(run: BuildRun, tmp_path: Path) -> None:
 
 @torch.inference_mode()
 def test_a_bias_on_attention_is_of_the_tokens_and_not_of_the_prompt(run: BuildRun) -> None:
-    model, tokenizer = prepare(run())
+    model, tokenizer = prepare_speech(run())
     features_BTF, lengths_B, tokens_BU, _ = make_batch(tokenizer, 60, 31)
     encoded_BTD, encoded_lengths_B = model.eval().encode(features_BTF, lengths_B)
     bias_BUT = torch.randn(*tokens_BU.shape, encoded_BTD.size(1))
@@ -142,22 +129,22 @@ def test_a_bias_on_attention_is_of_the_tokens_and_not_of_the_prompt(run: BuildRu
 
 
 def test_texts_in_capitals_are_a_warning(run: BuildRun, caplog: pytest.LogCaptureFixture) -> None:
-    prepare(run())
+    prepare_speech(run())
     assert "all capitals" not in caplog.text
-    prepare(run("text.training=[uppercase]", "output_dir=" + run().output_dir + "2"))
+    prepare_speech(run("text.training=[uppercase]", "output_dir=" + run().output_dir + "2"))
     assert "100% of the texts are all capitals" in caplog.text and "Add lowercase" in caplog.text
 
 
 def test_an_english_model_and_an_encoder_alone(run: BuildRun, tmp_path: Path) -> None:
     """Without a decoder of Whisper's, the tokens are those of the training texts, and their layers are new."""
     config = run("model.decoder=null", "model.ctc_weight=1.0", "tokenizer.type=characters")
-    model, tokenizer = prepare(config)
-    whisper = load_whisper(tmp_path / "tiny")
+    model, tokenizer = prepare_speech(config)
+    whisper = load_source(tmp_path / "tiny")
     assert tokenizer.type == "characters" and model.ctc_head.out_features == len(tokenizer)
     for name, weight in model.encoder.state_dict().items():
         assert torch.equal(weight, whisper.model.encoder.state_dict()[name]), name
     config = run("tokenizer.type=characters", "model.decoder.language=null", f"output_dir={tmp_path}/other")
-    model, tokenizer = prepare(config)
+    model, tokenizer = prepare_speech(config)
     assert model.decoder.prompt == () and model.decoder.output.out_features == len(tokenizer)
     assert torch.equal(model.decoder.norm.weight, whisper.model.decoder.norm.weight)
 
@@ -190,7 +177,7 @@ def learn(model: SpeechModel, config: RunConfig, tokenizer: Tokenizer, steps: in
 def test_overfits_and_says_it(run: BuildRun, overrides: Sequence[str]) -> None:
     """By greedy and by beam search: what training put before the text stands there in decoding too."""
     config = run("model.label_smoothing=0.0", "optim.learning_rate=1e-2", *overrides)
-    model, tokenizer = prepare(config)
+    model, tokenizer = prepare_speech(config)
     losses = learn(model, config, tokenizer, 100)
     assert losses[-1] < 0.1 < losses[0]
     features_BTF, lengths_B, *_ = make_batch(tokenizer, 60, 40, 50)
@@ -215,7 +202,7 @@ def test_overfits_and_says_it(run: BuildRun, overrides: Sequence[str]) -> None:
 )
 def test_what_is_frozen_stays(run: BuildRun, overrides: Sequence[str], learned: str) -> None:
     config = run(*overrides, "optim.warmup_steps=0")
-    model, tokenizer = prepare(config)
+    model, tokenizer = prepare_speech(config)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     learn(model, config, tokenizer, 2)
     changed = {name for name, weight in model.state_dict().items() if not torch.equal(weight, before[name])}
@@ -234,7 +221,7 @@ def test_merged_is_the_same(run: BuildRun, tmp_path: Path) -> None:
     assert any(isinstance(module, LowRankLinear) for module in trained.model.modules())
     assert not any(isinstance(module, LowRankLinear) for module in merged.model.modules())
     name = "layers.0.attention.project_in.weight"
-    original = load_whisper(tmp_path / "tiny").model.encoder.state_dict()[name]
+    original = load_source(tmp_path / "tiny").model.encoder.state_dict()[name]
     assert torch.equal(trained.model.encoder.state_dict()[name], original)
     assert not torch.equal(merged.model.encoder.state_dict()[name], original)
     batch = make_batch(merged.tokenizer, 60, 40)
@@ -277,7 +264,7 @@ def test_a_fine_tuned_whisper_is_a_whisper(
     shutil.rmtree(tmp_path / "tiny")
     assert find_family(config.output_dir).section == "whisper"
     assert find_family(config.output_dir, as_run=True) is None
-    system, trained = load_whisper(config.output_dir), load_system(folder)
+    system, trained = load_source(config.output_dir), load_system(folder)
     assert not system.is_published and system.config.model.decoder.language == "en"
 
     expected_BNV, scores_BNV = score_both(trained.model, trained.tokenizer, system)
@@ -292,7 +279,7 @@ def test_a_fine_tuned_whisper_is_a_whisper(
     assert main([*command, "--language", "de"]) == 2
     weights = system.model.state_dict()
     assert main(["convert", config.output_dir, str(tmp_path / "new")]) == 0
-    again = load_whisper(tmp_path / "new")
+    again = load_source(tmp_path / "new")
     assert again.tokenizer == system.tokenizer and again.is_published
     for name, weight in again.model.state_dict().items():
         # That form has no bias of keys, the same for all of them, which no softmax sees.
@@ -369,4 +356,4 @@ def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 )  # fmt: skip
 def test_what_does_not_fit(run: BuildRun, overrides: Sequence[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        prepare(run(*overrides))
+        prepare_speech(run(*overrides))
