@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asr.errors import UserError
 from asr.features.front_end import compute_whisper_filters
-from asr.whisper import load_whisper
+from asr.whisper import load_source
 
 SIZES = {
     "n_mels": 80,
@@ -220,7 +220,7 @@ def refuse(path: Path, message: str) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(UserError, match=message):
-            load_whisper(path)
+            load_source(path)
         assert tracemalloc.get_traced_memory()[1] < 50_000_000
     finally:
         tracemalloc.stop()

@@ -131,10 +131,10 @@ def load_openai(case: Case) -> Transcribe:
     import whisper
     from whisper.model import ModelDimensions, Whisper
 
-    from asr.whisper import find_sizes, get_weights, load_whisper, name_sizes, split_weights
+    from asr.whisper import find_sizes, get_weights, load_source, name_sizes, split_weights
 
     torch.set_num_threads(case.threads)
-    system = load_whisper(case.folder)
+    system = load_source(case.folder)
     sizes = name_sizes(find_sizes(system), "OpenAI")
     model = Whisper(ModelDimensions(**sizes)).eval()
     weights = split_weights(get_weights(system))

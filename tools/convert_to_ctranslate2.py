@@ -17,9 +17,9 @@ def convert(model: Path, folder: Path) -> None:
     from ctranslate2.specs.whisper_spec import WhisperSpec
 
     from asr.text.tokenizer import EOS_ID
-    from asr.whisper import find_alignment_heads, find_sizes, get_weights, load_whisper, units_of
+    from asr.whisper import find_alignment_heads, find_sizes, get_weights, load_source, units_of
 
-    system = load_whisper(model)
+    system = load_source(model)
     sizes, units = find_sizes(system), units_of(system.tokenizer)
     theirs = units.special.order()  # their id of each of ours
     weights = {name: weight.float().numpy() for name, weight in get_weights(system).items()}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from asr.errors import UserError, shorten
-from asr.files import unpack
+from asr.files import read_limited, unpack
 
 BLANKS = " \t\r\n\v\f"  # white space that no text needs; all else, such as U+00A0, belongs to it
 MAX_TEXT_LINE_BYTES = 50_000_000  # a transcript of some days, with the times of all words, as one JSON record
@@ -32,6 +32,14 @@ def parse_json(line: bytes | str) -> Any:
         return json.loads(line)
     except (ValueError, RecursionError):
         return None
+
+
+def read_object(path: Path, max_bytes: int, reason: str) -> dict[str, Any]:
+    """An object of JSON that is a whole file; a larger file is refused for this reason."""
+    tree = parse_json(read_limited(path, max_bytes, reason))
+    if not isinstance(tree, dict):
+        raise UserError(f"{path}: no JSON object, or nested too deep; download it again")
+    return tree
 
 
 @dataclass(frozen=True)

@@ -371,7 +371,7 @@ class SpeechDecoder:
         if self.draws:
             name = f"{method} at temperature {attempt.temperature:g}"
             facts["temperature"] = attempt.temperature
-        if is_silence(best, self.checks):
+        if self.is_silence(best):
             dropped = (f"no speech: {text!r} was dropped",) if text else ()
             return DecodedUtterance((), "", dropped, 0.0, best.mean, **facts)
         spoken, judged = self.rules.spoken(best.tokens), best
@@ -413,6 +413,10 @@ class SpeechDecoder:
         with_words = self.add_hotwords(setup)
         if setup.config.hotwords:
             check_decoding(self.model, with_words.config, with_words.language_model)
+
+    def is_silence(self, best: Hypothesis) -> bool:
+        """Check whether a text was invented where nobody speaks."""
+        return is_silence(best, self.checks)
 
     def write(self, text: str) -> list[int]:
         """The tokens of a text, under the rules of training."""

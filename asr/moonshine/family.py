@@ -9,7 +9,6 @@ import pydantic
 
 from asr.config import Config
 from asr.decoding.hypothesis import DecodingConfig
-from asr.errors import UserError
 from asr.files import read_limited
 
 name = "Moonshine"
@@ -62,13 +61,6 @@ def matches(source: str | Path, as_run: bool = False) -> bool:
 
 def find_run(path: Path) -> Path | None:
     """The model folder of a run with Moonshine's encoder and decoder; None if it is none."""
-    from asr.families import find_model
-    from asr.system.run_config import RunConfig
+    from asr.system.run_config import find_run_of
 
-    try:
-        folder = find_model(path)
-        run: Any = RunConfig.load(folder / "config.yaml")
-    except UserError:
-        return None
-    parts = (getattr(run.model, part, None) for part in ("encoder", "decoder"))
-    return folder if all(getattr(part, "type", None) == "moonshine" for part in parts) else None
+    return find_run_of(path, section)

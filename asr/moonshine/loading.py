@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import pydantic
 import torch
 from torch import Tensor
 
 import asr.moonshine
-from asr.config import describe_fault
 from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models.layers import check_weights, without_weights
@@ -21,11 +19,11 @@ from asr.models.speech_model import SpeechModel, SpeechModelConfig, build_model
 from asr.moonshine.family import NAMES, ORT_FILES, decoding, find_run
 from asr.moonshine.installed import check_installed, find_installed
 from asr.moonshine.sizes import HEADS, TURNED, MoonshineDecoderConfig, MoonshineEncoderConfig, MoonshineSizes
-from asr.moonshine.tokens import make_tokenizer, order_rows
-from asr.moonshine.weights import EMBEDDING, read_pieces, read_weights, write_weights
+from asr.moonshine.tokens import name_tokens, order_rows
+from asr.moonshine.weights import find_sizes, read_pieces, read_weights, write_weights
 from asr.system.run_config import BatchConfig, DataConfig, RunConfig
 from asr.system.system import System, load_system
-from asr.text.tokenizer import TokenizerConfig
+from asr.text.tokenizer import Tokenizer, TokenizerConfig
 
 if TYPE_CHECKING:
     from asr.audio.segmentation import SegmentationConfig
@@ -83,7 +81,7 @@ def load_source(source: str | Path) -> System:
     model.load_state_dict(rename_weights(model, theirs, path), assign=True)
     cast("MoonshineDecoder", model.decoder).tie()
     try:
-        tokenizer = make_tokenizer(read_pieces(path), sizes.vocab_size)
+        tokenizer = Tokenizer("moonshine", name_tokens(read_pieces(path), sizes.vocab_size))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return System(config, tokenizer, FrontEnd(config.features), model.eval(), is_published=True)
@@ -104,15 +102,6 @@ def make_config(sizes: MoonshineSizes, source: str) -> RunConfig:
             ctc_weight=0.0,
         ),
     )
-
-
-def find_sizes(weights: Mapping[str, Tensor], source: Path) -> MoonshineSizes:
-    layers = {name.split(".")[2] for name in weights if name.startswith("decoder.layers.")}
-    rows, dim = weights[EMBEDDING].shape
-    try:
-        return MoonshineSizes(dim=dim, layers=len(layers), vocab_size=rows)
-    except pydantic.ValidationError as error:
-        raise UserError(f"{source}: {describe_fault(error)}; is it a Moonshine model?") from None
 
 
 def rename_weights(model: SpeechModel, theirs: Mapping[str, Tensor], source: Path) -> dict[str, Tensor]:

@@ -13,15 +13,8 @@ from torch import Tensor, nn
 
 from asr.audio.segmentation import SegmentationConfig
 from asr.config import Precision
-from asr.decoding.decode import (
-    Attempt,
-    DecodedBatch,
-    DecodedUtterance,
-    DecodingSetup,
-    SegmentPlan,
-    SpeechDecoder,
-)
-from asr.decoding.hypothesis import CtcText, EncodedAudio, Hypothesis, SearchRules, is_silence, join_encoded
+from asr.decoding.decode import DecodedBatch, DecodingSetup, SegmentPlan, SpeechDecoder
+from asr.decoding.hypothesis import EncodedAudio, Hypothesis, SearchRules, is_silence, join_encoded
 from asr.models.encoders import FrameTimes
 from asr.models.precision import INT8_MAX, Int8Linear
 from asr.models.speech_model import SpeechModel
@@ -94,17 +87,14 @@ class MoonshineManners(SpeechDecoder):
                 else:
                     setattr(module, name, FineLinear(linear, few_rows))
 
-    def _check(
-        self, best: Hypothesis, attempt: Attempt, ctc: CtcText | None, num_steps: int
-    ) -> DecodedUtterance:
-        """Drop what was invented of silence: "You", and short texts beside which none was far likelier."""
+    def is_silence(self, best: Hypothesis) -> bool:
+        """Check for "You" too, and for short texts beside which none was far likelier."""
+        if self.checks.max_no_speech is not None and self.spell(best.tokens) == SILENCE:
+            return True
         none = min(best.no_speech or 0.0, 1 - 1e-9)
         unforced = replace(best, log_probability=best.log_probability + math.log1p(-none))
         is_nothing = unforced.mean < NOTHING and is_silence(unforced, self.checks)
-        text, facts = self.spell(best.tokens), (best.mean, attempt.temperature, best.no_speech)
-        if is_nothing or (text == SILENCE and self.checks.max_no_speech is not None):
-            return DecodedUtterance((), "", (f"no speech: {text!r} was dropped",), 0.0, *facts)
-        return super()._check(best, attempt, ctc, num_steps)
+        return is_nothing or super().is_silence(best)
 
     def plan_segments(self, segmentation: SegmentationConfig, longest: float | None) -> SegmentPlan:
         """Utterances are cut too, beyond the length from which on these models begin to repeat themselves."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.text.tokenizer import SPECIAL_TOKENS, Tokenizer, TokenizerConfig, Units
+from asr.text.tokenizer import SPECIAL_TOKENS, TokenizerConfig, Units
 
 SPACE = "\u2581"
 FIRST_BYTE, PAST_BYTES = 3, 259  # their ids of the 256 bytes
@@ -89,7 +89,3 @@ class TokenizerUnits(Units):
     def find_unknown(self, text: str) -> list[str]:
         """None: what has no piece is spelled by its bytes."""
         return []
-
-
-def make_tokenizer(pieces: Sequence[bytes], vocab_size: int) -> Tokenizer:
-    return Tokenizer("moonshine", name_tokens(pieces, vocab_size))

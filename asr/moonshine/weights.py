@@ -6,24 +6,29 @@ import functools
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pydantic
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from asr.data.text_lines import parse_json
+from asr.config import describe_fault
+from asr.data.text_lines import read_object
 from asr.errors import UserError, shorten
 from asr.files import make_folder, read_limited, usual_mode
 from asr.moonshine.family import ORT_FILES
 from asr.moonshine.ort_file import OrtFile
-from asr.moonshine.sizes import HEADS, TURNED
+from asr.moonshine.sizes import EXPANSION, HEADS, TURNED, MoonshineSizes
+from asr.moonshine.tokens import BYTE
 from asr.system.shipping import round_weights
 
 MAX_BYTES = 20_000_000  # of pieces or settings
+TOO_LARGE = "which this file of a Moonshine model never has"
 VALUES = ".values"  # behind the name of a weight of bytes: the name of the table of their values
 PIECES = (ORT_FILES[2], "tokenizer.json")
 EMBEDDING, OUTPUT = "decoder.embed_tokens.weight", "proj_out.weight"  # the same numbers
@@ -42,6 +47,15 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     if EMBEDDING not in weights or not (output is None or torch.equal(output, weights[EMBEDDING])):
         raise UserError(f"{folder}: {OUTPUT} is not {EMBEDDING}; in Moonshine they are the same")
     return weights
+
+
+def find_sizes(weights: Mapping[str, Tensor], source: Path) -> MoonshineSizes:
+    layers = {name.split(".")[2] for name in weights if name.startswith("decoder.layers.")}
+    rows, dim = weights[EMBEDDING].shape
+    try:
+        return MoonshineSizes(dim=dim, layers=len(layers), vocab_size=rows)
+    except pydantic.ValidationError as error:
+        raise UserError(f"{source}: {describe_fault(error)}; is it a Moonshine model?") from None
 
 
 # --- files of Moonshine's runtime -------------------------------------------------------------------
@@ -132,7 +146,7 @@ FACTS: dict[str, Any] = {
 
 def _read_huggingface(folder: Path) -> dict[str, Tensor]:
     path = folder / "config.json"
-    settings = _read_json(path)
+    settings = read_object(path, MAX_BYTES, TOO_LARGE)
     if isinstance(rotary := settings.get("rope_parameters"), dict):
         settings |= rotary
     for name, expected in FACTS.items():
@@ -170,21 +184,20 @@ def write_weights(source: Path, target: Path, dtype: torch.dtype | None) -> None
         raise UserError(f"{target}: is not empty; give a new folder")
     weights = read_weights(source)
     tensors = round_weights(weights, dtype or torch.float32)
-    for name, weight in weights.items() if dtype is None else ():
-        values = weight.unique() if weight.dim() > 1 else weight
-        if weight.dim() > 1 and len(values) <= 256:
+    matrices = {name: weight for name, weight in weights.items() if weight.dim() > 1}
+    for name, weight in matrices.items() if dtype is None else ():
+        if len(values := weight.unique()) <= 256:
             tensors[name] = torch.searchsorted(values, weight).to(torch.uint8)
             tensors[name + VALUES] = values[torch.arange(256).clamp(max=len(values) - 1)]
-    vocab_size, width = weights[EMBEDDING].shape
-    layers = len({name.split(".")[2] for name in weights if name.startswith("decoder.layers.")})
+    sizes = find_sizes(weights, source)
     settings = FACTS | {
         "architectures": ["MoonshineForConditionalGeneration"],
-        "hidden_size": width,
-        "intermediate_size": 4 * width,
-        "partial_rotary_factor": min(1.0, (TURNED + 0.5) * HEADS / width),
-        "encoder_num_hidden_layers": layers,
-        "decoder_num_hidden_layers": layers,
-        "vocab_size": vocab_size,
+        "hidden_size": sizes.dim,
+        "intermediate_size": EXPANSION * sizes.dim,
+        "partial_rotary_factor": min(1.0, (TURNED + 0.5) * HEADS / sizes.dim),
+        "encoder_num_hidden_layers": sizes.layers,
+        "decoder_num_hidden_layers": sizes.layers,
+        "vocab_size": sizes.vocab_size,
     }
     try:
         with usual_mode(target / "model.safetensors"):
@@ -198,31 +211,19 @@ def write_weights(source: Path, target: Path, dtype: torch.dtype | None) -> None
         raise UserError(f"{target}: cannot write a model there ({error})") from None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    tree = parse_json(_read_small(path))
-    if not isinstance(tree, dict):
-        raise UserError(f"{path}: no JSON object, or nested too deep; download it again")
-    return tree
-
-
-def _read_small(path: Path) -> bytes:
-    return read_limited(path, MAX_BYTES, "which this file of a Moonshine model never has")
-
-
 # --- pieces -----------------------------------------------------------------------------------------
 
 FIRST_PIECES = [b"<unk>", b"<s>", b"</s>", *(bytes([byte]) for byte in range(256))]
-BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def read_pieces(folder: Path) -> list[bytes]:
     """Read the pieces of words by id: special tokens, the 256 bytes, then those of text."""
     path, other = (folder / name for name in PIECES)
     if path.is_file():
-        pieces = _split_pieces(_read_small(path))
+        pieces = _split_pieces(read_limited(path, MAX_BYTES, TOO_LARGE))
     else:
         path = other
-        pieces = _read_vocabulary(_read_json(path))
+        pieces = _read_vocabulary(read_object(path, MAX_BYTES, TOO_LARGE))
     if pieces[: len(FIRST_PIECES)] != FIRST_PIECES:
         raise UserError(
             f"{path}: no pieces of Moonshine, which begin with <unk>, <s>, </s> and the 256 bytes; the file "

@@ -9,7 +9,8 @@ from typing import Literal
 import pydantic
 
 from asr.config import Config, load_config
-from asr.families import find_families, require_trainable
+from asr.errors import UserError
+from asr.families import find_families, find_model, require_trainable
 from asr.features.front_end import FeaturesConfig
 from asr.files import find_shipped
 from asr.models.speech_model import AnyModelConfig
@@ -265,3 +266,15 @@ class RunConfig(Config):
     @classmethod
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         return load_config(cls, find_shipped(path), overrides)
+
+
+def find_run_of(path: Path, kind: str, *sections: str) -> Path | None:
+    """The model folder of a run, if encoder, decoder and these sections are of this type; else None."""
+    try:
+        folder = find_model(path)
+        run = RunConfig.load(folder / "config.yaml")
+    except UserError:
+        return None
+    parts = [getattr(run.model, name, None) for name in ("encoder", "decoder")]
+    parts += [getattr(run, name) for name in sections]
+    return folder if all(getattr(part, "type", None) == kind for part in parts) else None

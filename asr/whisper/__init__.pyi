@@ -28,7 +28,6 @@ from .loading import (
     find_weights as find_weights,
     load as load,
     load_source as load_source,
-    load_whisper as load_whisper,
     write_model as write_model,
 )
 from .manners import (

@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pydantic
 
@@ -200,13 +200,6 @@ def matches(source: str | Path, as_run: bool = False) -> bool:
 
 def find_run(path: Path) -> Path | None:
     """The model folder of a run that fine-tuned a whole Whisper, with its tokenizer; None if it is none."""
-    from asr.families import find_model
-    from asr.system.run_config import RunConfig
+    from asr.system.run_config import find_run_of
 
-    try:
-        folder = find_model(path)
-        run: Any = RunConfig.load(folder / "config.yaml")
-    except UserError:
-        return None
-    parts = (getattr(run.model, "encoder", None), getattr(run.model, "decoder", None), run.tokenizer)
-    return folder if all(getattr(part, "type", None) == "whisper" for part in parts) else None
+    return find_run_of(path, section, "tokenizer")

@@ -46,7 +46,7 @@ THEIR_OUTPUT = "proj_out.weight"  # the embeddings once more
 MAPPINGS = 8  # of each file
 
 
-def load_whisper(source: str | Path) -> System:
+def load_source(source: str | Path) -> System:
     """Load a model in evaluation mode, on the CPU; weights stay mapped from the file, in its precision."""
     path = find_files(source)
     if path.is_file():
@@ -74,11 +74,6 @@ def read_run(folder: Path) -> System:
 # --- what the core asks of a family -----------------------------------------------------------------
 
 
-def load_source(source: str) -> System:
-    """The model that a run starts from."""
-    return load_whisper(source)
-
-
 def load(
     source: str | Path | System,
     device: str = "auto",
@@ -91,7 +86,7 @@ def load(
     from asr.transcription.transcribe import Recognizer
     from asr.whisper.manners import WhisperManners
 
-    system = source if isinstance(source, System) else load_whisper(source)
+    system = source if isinstance(source, System) else load_source(source)
     resources = DecodingResources(decoding=decoding)
     given = device, precision, segmentation, checks
     return Recognizer(system, *given, resources=resources, manners=WhisperManners, family=asr.whisper)
@@ -99,7 +94,7 @@ def load(
 
 def describe(source: str) -> dict[str, Any]:
     """Describe a model and its sizes."""
-    system = load_whisper(source)
+    system = load_source(source)
     sizes, weights = find_sizes(system), get_weights(system).values()
     dtypes = {str(weight.dtype).removeprefix("torch.") for weight in weights}
     return {
@@ -115,7 +110,7 @@ def convert(source: str, target: Path, dtype: torch.dtype | None) -> None:
     """Write a model as a folder of Hugging Face, or, to a target `.pt`, as a file of openai-whisper."""
     from asr.system.shipping import round_weights
 
-    system = load_whisper(source)
+    system = load_source(source)
     weights = get_weights(system)
     if dtype is not None:
         weights = round_weights(weights, dtype)

@@ -14,7 +14,7 @@ from typing import Any
 
 import tiktoken
 
-from asr.data.text_lines import parse_json
+from asr.data.text_lines import read_object
 from asr.errors import UserError
 from asr.files import read_limited
 from asr.text.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, Units
@@ -175,6 +175,7 @@ def units_of(tokenizer: Tokenizer) -> TokenizerUnits:
 # --- files ------------------------------------------------------------------------------------------
 
 MAX_BYTES = 20_000_000  # Whisper's own have 0.8 MB, and 2.5 MB as JSON
+TOO_LARGE = "which this file of a Whisper model never has"
 # The character that stands for each byte in GPT-2's files: itself, if it shows, else one from U+0100 on.
 SHOWN = {byte: chr(byte) for byte in range(256) if chr(byte).isprintable() and byte != 0x20}
 SHOWN |= {byte: chr(0x100 + place) for place, byte in enumerate(b for b in range(256) if b not in SHOWN)}
@@ -226,15 +227,12 @@ def split_once(ranks: Mapping[bytes, int], token: bytes) -> list[bytes]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """An object of JSON, small and whole."""
-    tree = parse_json(read_small(path))
-    if not isinstance(tree, dict):
-        raise UserError(f"{path}: no JSON object, or nested too deep; download it again")
-    return tree
+    return read_object(path, MAX_BYTES, TOO_LARGE)
 
 
 def read_small(path: Path) -> bytes:
     """Read a file of a vocabulary or of settings."""
-    return read_limited(path, MAX_BYTES, "which this file of a Whisper model never has")
+    return read_limited(path, MAX_BYTES, TOO_LARGE)
 
 
 def check_order(ids: Mapping[int, bytes], path: Path) -> Vocabulary:

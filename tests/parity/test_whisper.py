@@ -35,7 +35,7 @@ from asr.whisper import (
     find_alignment_heads,
     find_sizes,
     get_weights,
-    load_whisper,
+    load_source,
     make_tokenizer,
     name_sizes,
     read_huggingface_vocabulary,
@@ -93,7 +93,7 @@ def compare(name: str, ours: Tensor, theirs: Tensor, atol: float) -> None:
 
 def load_both(their_whisper: Any, path: Path) -> tuple[System, Any]:
     """Our model and openai-whisper's, of a ggml file."""
-    ours = load_whisper(path)
+    ours = load_source(path)
     ours.model.float()
     sizes = their_whisper.model.ModelDimensions(**name_sizes(find_sizes(ours), "OpenAI"))
     theirs = their_whisper.model.Whisper(sizes).eval()
@@ -246,7 +246,7 @@ def test_random_weights_of_transformers(
     theirs.save_pretrained(tmp_path)
     vocabulary = (*(bytes([byte]) for byte in range(256)), *(b"%d" % number for number in range(50_001)))
     monkeypatch.setattr("asr.whisper.loading.read_huggingface_vocabulary", lambda folder: vocabulary)
-    ours = load_whisper(tmp_path).model
+    ours = load_source(tmp_path).model
     features_BTF = torch.randn(2, 3000, num_mels)
     tokens_BU, order = torch.randint(51_866, (2, 9)), torch.tensor(SpecialTokens(51_866).order())
     with torch.inference_mode():
@@ -261,7 +261,7 @@ def test_random_weights_of_transformers(
     pickled.mkdir()
     torch.save(theirs.state_dict(), pickled / "pytorch_model.bin")
     (pickled / "config.json").write_bytes((tmp_path / "config.json").read_bytes())
-    for name, weight in load_whisper(pickled).model.state_dict().items():
+    for name, weight in load_source(pickled).model.state_dict().items():
         torch.testing.assert_close(weight, ours.state_dict()[name], rtol=0, atol=0)
 
 
@@ -274,7 +274,7 @@ def test_checkpoint_of_openai(tmp_path: Path, their_whisper: Any) -> None:
         parameter.data = 0.1 * torch.randn_like(parameter)
     torch.save({"dims": dims.__dict__, "model_state_dict": theirs.state_dict()}, tmp_path / "small.en.pt")
     shutil.copy(Path(their_whisper.__file__).parent / "assets" / "gpt2.tiktoken", tmp_path)
-    ours = load_whisper(tmp_path / "small.en.pt").model
+    ours = load_source(tmp_path / "small.en.pt").model
     features_BTF, tokens_BU = torch.randn(2, 3000, 80), torch.randint(51_864, (2, 7))
     with torch.inference_mode():
         encoded_BTD, lengths_B = ours.encode(features_BTF, torch.tensor([3000, 3000]))
@@ -369,5 +369,5 @@ def test_times_of_words(their_whisper: Any, name: str) -> None:
 def test_vocabulary_of_ggml_is_theirs(their_whisper: Any, name: str) -> None:
     assets = Path(their_whisper.__file__).parent / "assets"
     ranks = "gpt2" if ".en" in name else "multilingual"
-    units = units_of(load_whisper(real_model(name)).tokenizer)
+    units = units_of(load_source(real_model(name)).tokenizer)
     assert units.vocabulary == read_ranks(assets / f"{ranks}.tiktoken")

@@ -29,7 +29,7 @@ from asr.recipe.evaluation import estimate_arpa
 from asr.system.checkpoint import save_checkpoint
 from asr.system.run_config import RunConfig
 from asr.system.system import System, load_state, load_system
-from asr.whisper import load_whisper
+from asr.whisper import load_source
 
 BELIEVE = ChecksConfig.off()
 BELIEVE_OPTIONS = ["--set=checks=off"]
@@ -111,7 +111,7 @@ def test_whisper_in_half_precision(tmp_path: Path) -> None:
     source = write_huggingface(tmp_path / "tiny.en", make_weights())
     half = convert(source, tmp_path / "half", "--dtype", "float16")
     assert {t.dtype for t in load_file(half / "model.safetensors").values()} == {torch.float16}
-    small, large = load_whisper(half).model.state_dict(), load_whisper(source).model.state_dict()
+    small, large = load_source(half).model.state_dict(), load_source(source).model.state_dict()
     for name, tensor in large.items():
         torch.testing.assert_close(small[name].float(), tensor, rtol=2**-11, atol=2**-24)
 

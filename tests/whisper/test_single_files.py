@@ -27,7 +27,7 @@ from whisper_examples import (
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.whisper import build_sizes, find_weights, load_whisper, make_system, units_of
+from asr.whisper import build_sizes, find_weights, load_source, make_system, units_of
 from asr.whisper.single_files import KINDS, dequantize, read_ranks
 
 WEIGHTS = make_weights()
@@ -39,7 +39,7 @@ def load_expected() -> dict[str, torch.Tensor]:
 
 
 def assert_same(source: Path) -> None:
-    system = load_whisper(source)
+    system = load_source(source)
     weights = system.model.state_dict()
     for name, weight in load_expected().items():
         torch.testing.assert_close(weights[name].float(), weight, rtol=0, atol=0)
@@ -67,7 +67,7 @@ def test_ggml_cut_anywhere(whole: bytes, tmp_path: Path) -> None:
     for place in places:
         path.write_bytes(whole[:place])
         with pytest.raises(UserError, match=r"left; the file is cut off|weights are missing|mel filters"):
-            load_whisper(path)
+            load_source(path)
 
 
 def test_ggml_that_declares_the_moon(whole: bytes, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_ggml_that_declares_the_moon(whole: bytes, tmp_path: Path) -> None:
     ):
         path.write_bytes(whole[:place] + struct.pack("<i", value) + whole[place + 4 :])
         with pytest.raises(UserError, match=message):
-            load_whisper(path)
+            load_source(path)
 
 
 Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 = 2, 3, 6, 7, 8  # as ggml numbers them
@@ -128,7 +128,7 @@ def test_a_quantized_tensor_in_a_file(whole: bytes, tmp_path: Path) -> None:
     head, start = struct.pack("<5i", 2, len(name), Q8_0, dim, dim), place + len(name)
     content = whole[: place - 20] + head + name + b"".join(blocks) + whole[start + 2 * dim * dim :]
     (tmp_path / "ggml.bin").write_bytes(content)
-    found = load_whisper(tmp_path / "ggml.bin").model.state_dict()
+    found = load_source(tmp_path / "ggml.bin").model.state_dict()
     joined = next(weight for name, weight in found.items() if name.endswith("attention.project_in.weight"))
     query = joined[:dim].numpy()
     np.testing.assert_allclose(query, weight, atol=float(scales.max()) * 0.51 + 1e-4)
@@ -142,7 +142,7 @@ def test_openai_and_hugging_face_pickled(tmp_path: Path, monkeypatch: pytest.Mon
     pickled = write_huggingface(tmp_path / "old", WEIGHTS, form="pickled")
     path = write_openai(tmp_path / "tiny.en.pt", WEIGHTS)
     with pytest.raises(UserError, match=r"tiny\.en\.pt: holds no vocabulary\. Put gpt2\.tiktoken beside it"):
-        load_whisper(path)
+        load_source(path)
     assets = tmp_path / "site" / "whisper" / "assets"
     assets.mkdir(parents=True)
     write_ranks(assets / "gpt2.tiktoken", VOCABULARY)

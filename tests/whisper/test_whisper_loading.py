@@ -25,7 +25,7 @@ from asr.cli import main
 from asr.errors import UserError
 from asr.families import find_family
 from asr.hub import find_network_problem
-from asr.whisper import find_files, find_sizes, load_whisper, quantize, units_of
+from asr.whisper import find_files, find_sizes, load_source, quantize, units_of
 
 WEIGHTS = make_weights()
 
@@ -57,7 +57,7 @@ def test_every_form_gives_the_same_model(
 ) -> None:
     path = FORMS[form](tmp_path)
     assert find_family(path).section == "whisper"
-    system = load_whisper(path)
+    system = load_source(path)
     weights = system.model.state_dict()
     assert weights.keys() == expected_weights().keys()
     for name, weight in expected_weights().items():
@@ -80,7 +80,7 @@ def test_rounded_as_they_are_read(tmp_path: Path) -> None:
     """Weights of a file in half precision in 8 bits, with none of them in float32 before: the same scores."""
     halves = {name: weight.half() for name, weight in WEIGHTS.items()}
     path = write_huggingface(tmp_path / "hf", halves)
-    models = [load_whisper(path).model for _ in range(2)]
+    models = [load_source(path).model for _ in range(2)]
     models[0].float()
     assert {weight.dtype for weight in models[1].state_dict().values()} == {torch.float16}
     scores = []
@@ -117,7 +117,7 @@ def test_a_name_on_the_hub_is_found_in_the_cache(
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(revision)
     assert find_family(name)
-    weight = load_whisper(name).model.state_dict()["decoder.embedding.weight"]
+    weight = load_source(name).model.state_dict()["decoder.embedding.weight"]
     torch.testing.assert_close(weight, expected_weights()["decoder.embedding.weight"])
 
 
@@ -144,7 +144,7 @@ def test_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setattr(huggingface_hub, "snapshot_download", from_cache)
     monkeypatch.setattr("socket.create_connection", unknown)
     with pytest.raises(UserError, match=r"whisper-small: .*there is no network: huggingface.co .*`hf down"):
-        load_whisper("small")
+        load_source("small")
     monkeypatch.setattr("socket.create_connection", hang)
     began = time.monotonic()
     assert find_network_problem() == "", "a slow network may still answer"
@@ -152,7 +152,7 @@ def test_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     stop.set()
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=r"HF_HUB_OFFLINE is set, so nothing is fetched"):
-        load_whisper("small")
+        load_source("small")
 
 
 def test_a_hub_that_answers_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def test_what_is_no_model(
         (str(tmp_path / "ggml.bin"), r"ggml\.bin: the sizes should have 40 bytes, but 0 are left"),
     ):
         with pytest.raises(UserError, match=message):
-            load_whisper(name)
+            load_source(name)
     assert not find_family("nonsense") and not find_family(str(tmp_path / "absent" / "model.pt"))
     monkeypatch.delenv("ASR_MODEL", raising=False)
     soundfile.write(tmp_path / "a.wav", np.zeros(8000), 16_000)
@@ -274,4 +274,4 @@ def test_settings_of_hugging_face_that_do_not_fit(tmp_path: Path) -> None:
         generation.write_text(f'{{"alignment_heads": {heads}}}')
         refuse(folder, rf"{folder}: .*alignment_heads")
     generation.write_text('{"alignment_heads": [[0, 1]]}')
-    assert find_sizes(load_whisper(folder)).alignment_heads == ((0, 1),)
+    assert find_sizes(load_source(folder)).alignment_heads == ((0, 1),)
