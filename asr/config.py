@@ -289,50 +289,50 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
 def _explain(
     error: pydantic.ValidationError, config_class: Any, tree: Mapping[str, Any], locate: Callable[[str], str]
 ) -> str:
-    """Explain each fault. `locate`: begins the line about a key."""
+    """Explain each error. `locate`: begins the line about a key."""
     known = dict.fromkeys(key for key, _ in _known_keys(config_class))
-    faults = [(dotted_key(fault, tree), fault) for fault in error.errors(include_url=False)]
-    return "\n".join(locate(key) + explain_fault(fault, key, known) for key, fault in faults)
+    details = [(dotted_key(detail, tree), detail) for detail in error.errors(include_url=False)]
+    return "\n".join(locate(key) + explain_error(detail, key, known) for key, detail in details)
 
 
-def describe_fault(error: pydantic.ValidationError) -> str:
-    """Explain the first fault of a record that pydantic built without this module."""
-    fault = error.errors(include_url=False)[0]
-    return f"{error.title}: {explain_fault(fault, '.'.join(map(str, fault['loc'])))}"
+def describe_error(error: pydantic.ValidationError) -> str:
+    """Explain the first error of a record that pydantic built without this module."""
+    detail = error.errors(include_url=False)[0]
+    return f"{error.title}: {explain_error(detail, '.'.join(map(str, detail['loc'])))}"
 
 
-def explain_fault(
-    fault: Any, key: str, known: Collection[str] = (), noun: str = "key", advice: str = ""
+def explain_error(
+    detail: Any, key: str, known: Collection[str] = (), noun: str = "key", advice: str = ""
 ) -> str:
     """Put what pydantic says of a key into our words.
 
     `known`: dotted keys to suggest; `advice`: what to do where none is near, instead of a list of them.
     """
-    given = shorten(fault["input"])
-    if fault["type"] == "extra_forbidden":
+    given = shorten(detail["input"])
+    if detail["type"] == "extra_forbidden":
         shown = key if re.fullmatch(r"[\w.-]{1,60}", key) else shorten(key)  # a record of a stranger has any
         return f"unknown {noun} {shown} (value {given}){_suggest(key, known, advice)}"
-    if fault["type"] == "missing":
+    if detail["type"] == "missing":
         return f"{key} is missing; add it"
-    if fault["type"] == "model_type":
+    if detail["type"] == "model_type":
         return f"{key} = {given}: expected a section, that is, indented `key: value` lines"
-    problem = explain_problem(fault)
+    problem = explain_problem(detail)
     # A check of a whole section has the section as its input, which would say nothing.
-    subject = f"{key} = {given}" if key and not isinstance(fault["input"], dict) else key
+    subject = f"{key} = {given}" if key and not isinstance(detail["input"], dict) else key
     return f"{subject}: {problem}" if subject else problem
 
 
-def explain_problem(fault: Any) -> str:
+def explain_problem(detail: Any) -> str:
     """Tell what is wrong with a value, or what was expected instead."""
-    problem = str(fault["msg"]).removeprefix("Value error, ")
+    problem = str(detail["msg"]).removeprefix("Value error, ")
     return problem.replace("Input should be", "expected").replace("String should have", "expected")
 
 
-def dotted_key(fault: Any, tree: Any) -> str:
+def dotted_key(detail: Any, tree: Any) -> str:
     """Keep the keys that stand in the file: pydantic puts the names of types between them."""
     names, node = [], tree
-    for depth, part in enumerate(fault["loc"]):
-        is_missing = fault["type"] == "missing" and depth == len(fault["loc"]) - 1
+    for depth, part in enumerate(detail["loc"]):
+        is_missing = detail["type"] == "missing" and depth == len(detail["loc"]) - 1
         try:
             node = node[part]
         except (KeyError, IndexError, TypeError):

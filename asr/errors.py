@@ -12,7 +12,7 @@ class UserError(ValueError):
 
 
 class AudioError(UserError):
-    """A fault of an audio file, or of what is asked of it; the message starts with the file's path."""
+    """A problem of an audio file, or of what is asked of it; the message starts with the file's path."""
 
 
 def shorten(value: object) -> str:

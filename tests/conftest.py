@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Some tests use what those of another package have.
 sys.path += [str(folder) for folder in Path(__file__).parent.iterdir() if folder.is_dir()]
 
-# A busy machine is slow; that is no fault of what is tested.
+# A busy machine is slow; that is no problem of what is tested.
 settings.register_profile("asr", deadline=None, max_examples=25)
 settings.load_profile("asr")
 

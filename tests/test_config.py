@@ -79,7 +79,7 @@ def test_overrides(tmp_path: Path, text: str, overrides: list[str], expected: in
     assert load(tmp_path, text, *overrides).train.steps == expected
 
 
-FAULTS = [
+PROBLEMS = [
     # run file, overrides, what the message must hold
     ("train:\n  learning_rat: 1e-3\n  steps: 3\n", [], "run.yaml:2: unknown key train.learning_rat (value 0.001); did you mean train.learning_rate?"),
     ("train:\n  steps: 3\nlearning_rate: 1\n", [], "run.yaml:3: unknown key learning_rate (value 1); expected train, model"),
@@ -114,8 +114,8 @@ FAULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "overrides", "message"), FAULTS)
-def test_faults_are_explained(tmp_path: Path, text: str, overrides: list[str], message: str) -> None:
+@pytest.mark.parametrize(("text", "overrides", "message"), PROBLEMS)
+def test_problems_are_explained(tmp_path: Path, text: str, overrides: list[str], message: str) -> None:
     with pytest.raises(UserError) as caught:
         load(tmp_path, text, *overrides)
     assert message.replace("{path}", str(tmp_path / "run.yaml")) in str(caught.value)

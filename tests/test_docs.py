@@ -355,7 +355,7 @@ def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 def test_type_checkers_see_the_types(tmp_path: Path) -> None:
-    """The page has no faults; what is wrong is found, as nothing is Any."""
+    """The page has no problems; what is wrong is found, as nothing is Any."""
     wrong = ["asr.nonsense", "model.nonsense", "model.transcribe(1)", 'model.transcribe("a.wav", beam="five")',
              'model.transcribe("a.wav", beem=5)', "asr.train_model(3)", "transcript.words[0].start.upper()",
              "found.wer.upper()", "run.nonsense"]  # fmt: skip

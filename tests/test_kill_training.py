@@ -1,6 +1,6 @@
-"""tools/kill_training.py finds faults: it fails on three that are put into the package, and passes without them.
+"""tools/kill_training.py finds problems: it fails on three that are put into the package, and passes without them.
 
-A fault is code that each of its processes runs when Python starts, before anything else.
+A problem is code that each of its processes runs when Python starts, before anything else.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def resume(*given):
     return learner, state
 loop.start_or_resume = resume
 """
-# Name of a fault -> its code, and what the tool prints of it.
-FAULTS = {
+# Name of a problem -> its code, and what the tool prints of it.
+PROBLEMS = {
     "none": ("", "3 kills"),
     "forgets its place": (RESUME.format("state.batches_done = 0"), "the end differs"),
     "forgets the optimizer": (RESUME.format("learner.optimizer.state.clear()"), "the end differs"),
@@ -35,9 +35,9 @@ FAULTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_kill_training(fault: str, tones: Path, tmp_path: Path) -> None:
-    code, message = FAULTS[fault]
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_kill_training(problem: str, tones: Path, tmp_path: Path) -> None:
+    code, message = PROBLEMS[problem]
     (tmp_path / "sitecustomize.py").write_text(SETUP + code if code else "")
     (tmp_path / "run.yaml").write_text(TINY_RUN.format(folder=tmp_path, tones=tones))
     command = [sys.executable, str(ROOT / "tools" / "kill_training.py"), str(tmp_path / "run.yaml")]

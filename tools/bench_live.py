@@ -180,7 +180,7 @@ def wait_until_loaded(log: Any) -> None:
 
 
 def feed(pipe: Any, audio_S: np.ndarray, pace: float, begin: list[float]) -> None:
-    """Write as a recorder does, which never waits: late writes are the fault of the program."""
+    """Write as a recorder does, which never waits: late writes are the problem of the program."""
     content = (np.clip(audio_S, -1, 1) * 32767).astype("<i2").tobytes()
     size = round(WRITE_SECONDS * RATE) * 2
     pipe.write(b"RIFF\xff\xff\xff\xffWAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, RATE, 2 * RATE, 2, 16))

@@ -1,6 +1,6 @@
-"""Serve a folder over HTTP with byte ranges, slowly and with faults: errors, broken and short answers.
+"""Serve a folder over HTTP with byte ranges, slowly and with problems: errors, broken and short answers.
 
-python tools/faulty_server.py FOLDER --faults 0.1 --delay 0.02
+python tools/faulty_server.py FOLDER --problems 0.1 --delay 0.02
 
 With --s3 as the bucket `corpus` of S3, which moto imitates (`pip install 'moto[server]' s3fs`); clients find
 it by the variables that are printed.
@@ -24,11 +24,11 @@ from typing import Any
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--faults", type=float, default=0.1, help="share of the answers (default: 0.1)")
+    parser.add_argument("--problems", type=float, default=0.1, help="share of the answers (default: 0.1)")
     parser.add_argument("--delay", type=float, default=0.02, help="seconds before an answer (default: 0.02)")
     parser.add_argument("--s3", action="store_true", help="as s3://corpus")
     arguments = parser.parse_args()
-    given = arguments.folder, arguments.faults, arguments.delay
+    given = arguments.folder, arguments.problems, arguments.delay
     if arguments.s3:
         with serve_s3(*given) as (variables, _):
             print(*(f"export {name}={value}" for name, value in variables.items()), sep="\n", flush=True)
@@ -42,26 +42,26 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, folder: Path, faults: float, delay: float) -> None:
+    def __init__(self, folder: Path, problems: float, delay: float) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.folder, self.faults, self.delay = folder, faults, delay
+        self.folder, self.problems, self.delay = folder, problems, delay
         self.counts: Counter[str] = Counter()
         self.random = random.Random(0)
         self.lock = threading.Lock()
 
-    def draw_fault(self) -> str | None:
+    def draw_problems(self) -> str | None:
         with self.lock:
-            if self.random.random() >= self.faults:
+            if self.random.random() >= self.problems:
                 return None
-            fault = self.random.choice(["503", "500", "429", "broken", "short"])
-            self.counts[fault] += 1
-            return fault
+            problem = self.random.choice(["503", "500", "429", "broken", "short"])
+            self.counts[problem] += 1
+            return problem
 
 
 @contextlib.contextmanager
-def serve(folder: Path, faults: float = 0.0, delay: float = 0.0) -> Iterator[Server]:
-    """A server in a thread; its port is `server_port`, its faults are counted in `counts`."""
-    server = Server(folder, faults, delay)
+def serve(folder: Path, problems: float = 0.0, delay: float = 0.0) -> Iterator[Server]:
+    """A server in a thread; its port is `server_port`, its problems are counted in `counts`."""
+    server = Server(folder, problems, delay)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -73,7 +73,7 @@ def serve(folder: Path, faults: float = 0.0, delay: float = 0.0) -> Iterator[Ser
 
 @contextlib.contextmanager
 def serve_s3(
-    folder: Path, faults: float = 0.0, delay: float = 0.0
+    folder: Path, problems: float = 0.0, delay: float = 0.0
 ) -> Iterator[tuple[dict[str, str], Counter[str]]]:
     """Imitate S3 with the folder as its bucket `corpus`; gives the environment of clients, and counts."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -90,7 +90,9 @@ def serve_s3(
             return store(environ, start_response)
         time.sleep(delay)
         with lock:
-            kind = chance.choice(["503 Slow Down", "500 Error", "short"]) if chance.random() < faults else ""
+            kind = (
+                chance.choice(["503 Slow Down", "500 Error", "short"]) if chance.random() < problems else ""
+            )
             counts[kind] += 1
         if kind and kind != "short":
             start_response(kind, [("Content-Length", "0")])
@@ -135,9 +137,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         time.sleep(self.server.delay)
-        fault = self.server.draw_fault()
-        if fault is not None and fault.isdigit():
-            self.send_error(int(fault))
+        problem = self.server.draw_problems()
+        if problem is not None and problem.isdigit():
+            self.send_error(int(problem))
             return
         size = path.stat().st_size
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
@@ -153,12 +155,12 @@ class Handler(BaseHTTPRequestHandler):
             file.seek(begin)
             content = file.read(past - begin)
         self.server.counts["bytes"] += len(content)
-        if fault is not None:  # the promised length never comes
+        if problem is not None:  # the promised length never comes
             content = content[: len(content) // 2]
             self.close_connection = True
         with contextlib.suppress(ConnectionError):
             self.wfile.write(content)
-            if fault == "broken":
+            if problem == "broken":
                 self.connection.close()
 
 

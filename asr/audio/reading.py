@@ -1,7 +1,7 @@
 """Any audio file to float32 mono at a requested rate, at once or in blocks, and back to WAV and FLAC.
 
 libsndfile reads what it supports, FFmpeg the rest; the content decides, never the suffix. Full scale is 1.
-Several channels are averaged, unless one is picked. Every fault of a file is an `AudioError`: not audio,
+Several channels are averaged, unless one is picked. Every problem of a file is an `AudioError`: not audio,
 silent throughout ... So is damage, but `read_blocks` can report it and return all that is left.
 """
 
@@ -43,7 +43,7 @@ CANCELLED_SHARE = 0.02
 MIN_POWER = 1e-7  # -70 dB of full scale; below there is nothing to lose
 MAX_SPANS_SHOWN = 5  # of damage
 
-# What is given by its own name is read, or refused, by what is in it. In a folder, other files are no fault.
+# What is given by its own name is read, or refused, by what is in it. In a folder, other files are skipped.
 # fmt: off
 AUDIO_SUFFIXES = frozenset((
     ".aac", ".ac3", ".aif", ".aifc", ".aiff", ".amr", ".ape", ".au", ".avi", ".caf", ".dts", ".flac", ".flv",
@@ -137,7 +137,7 @@ def read_blocks(
 ) -> Iterator[np.ndarray]:
     """Read the same in blocks of `block_seconds`, of which the last may be shorter.
 
-    Memory does not grow with the file, but for the index of MP4, 5 MB for an hour. Some faults show at
+    Memory does not grow with the file, but for the index of MP4, 5 MB for an hour. Some problems show at
     the end only, after the blocks before: that all samples are zero, or that some are missing. The latter is
     passed to `on_damage`, if given, and is an error otherwise.
     """
@@ -359,18 +359,18 @@ class _Reading:
             for first, last in sorted([*decoder.damaged, *self.invalid])
             if first < decoded and last > self.first
         ]
-        faults = [f"is damaged: {_describe_spans(spans)} cannot be decoded"] if spans else []
+        problems = [f"is damaged: {_describe_spans(spans)} cannot be decoded"] if spans else []
         ends = f"the sound ends at {decoded / rate:.3f} s; copy or download it again"
         if self.error is not None:
             problem = str(self.error).removeprefix(f"{self.path}: ")
-            faults.append(f"{problem}: nothing is decoded after {decoded / rate:.3f} s")
+            problems.append(f"{problem}: nothing is decoded after {decoded / rate:.3f} s")
         elif math.isfinite(end) and decoded < end - max(TOLERANCE_SECONDS, decoder.tolerance_seconds) * rate:
             if math.isinf(known):
                 raise self._past_the_end(decoded / rate)
-            faults.append(f"is cut short: its header promises {known / rate:.3f} s, but {ends}")
+            problems.append(f"is cut short: its header promises {known / rate:.3f} s, but {ends}")
         elif decoder.is_truncated and decoded < requested:
-            faults.append(f"is cut short, or damaged at its end: {ends}")
-        return f"{self.path}: {'; '.join(faults)}" if faults else ""
+            problems.append(f"is cut short, or damaged at its end: {ends}")
+        return f"{self.path}: {'; '.join(problems)}" if problems else ""
 
 
 def _describe_spans(spans: list[tuple[float, float]]) -> str:
@@ -444,8 +444,8 @@ def _as_audio_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         from av.error import FFmpegError  # here, so that good files do not pay for the import
 
-        faults = (FFmpegError, OSError, RuntimeError, ValueError, ArithmeticError, MemoryError, EOFError)
-        if not isinstance(error, faults):
+        problems = (FFmpegError, OSError, RuntimeError, ValueError, ArithmeticError, MemoryError, EOFError)
+        if not isinstance(error, problems):
             raise
         reason = getattr(error, "error_string", None) or getattr(error, "strerror", None) or str(error)
         reason = reason.removeprefix("Error : ").rstrip(".") or type(error).__name__

@@ -120,7 +120,7 @@ class BatchBuilder(Dataset["Batch | UserError"]):
         self._augmenter = augmenter
 
     def __getitem__(self, item: tuple[int | None, list[Any]]) -> Batch | UserError:
-        """A fault of more than one utterance is returned: raised in a worker, it would gain a traceback."""
+        """A problem of more than one utterance is returned: raised in a worker, it would gain a traceback."""
         epoch, keys = item
         # One thread, as in workers: more gain little on such small pieces of work, and lose a lot by waiting
         # for each other where other processes want the same cores.

@@ -33,7 +33,7 @@ MAX_BROKEN = 5  # or half, of a small one
 class UtteranceLoader:
     """Base of the loaders of this process's batches.
 
-    A fault of one utterance costs that utterance: it is missing in its batch, and named in `Batch.skipped`.
+    A problem of one utterance costs that utterance: it is missing in its batch, and named in `Batch.skipped`.
     Every planned batch comes, even if nothing is left of it. So all processes take the same number of steps,
     and a step has the same number whether files were broken or not.
     """

@@ -100,9 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         if type(error).__module__.partition(".")[0] != "pydantic_core":
             raise
-        from asr.config import describe_fault
+        from asr.config import describe_error
 
-        print(f"asr: {describe_fault(error)}", file=sys.stderr)  # type: ignore[arg-type]
+        print(f"asr: {describe_error(error)}", file=sys.stderr)  # type: ignore[arg-type]
         return 2
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("asr."):

@@ -37,10 +37,10 @@ def run(args: argparse.Namespace) -> int:
     recognizer = load_recognizer(args.model, args.device, "float32")
     logger.debug("device: %s", recognizer.compute_type)
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
-        found, faults = align_utterances(
+        found, problems = align_utterances(
             recognizer, utterances, by=args.method, batch_size=args.batch_size, report=progress.advance
         )
-    for message in faults.values():
+    for message in problems.values():
         logger.error("%s", message)
     if not found:
         raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be aligned")
@@ -52,4 +52,4 @@ def run(args: argparse.Namespace) -> int:
     write_manifest(args.output, aligned)
     logger.info("%s: %d of %d utterances", args.output, len(aligned), len(utterances))
     print(args.output)
-    return 1 if faults else 0
+    return 1 if problems else 0

@@ -119,23 +119,23 @@ def evaluate(args: argparse.Namespace) -> int:
     logger.debug("device: %s", describe_device(device))
     with AudioProgress(sum(utterance.duration for utterance in task.utterances)) as progress:
         split = task.decode(device, args.batch_size, progress.advance)
-    for message in split.faults.values():
+    for message in split.problems.values():
         logger.error("%s", message)
-    if len(split.faults) == len(task.utterances):
+    if len(split.problems) == len(task.utterances):
         raise UserError(f"{args.manifest}: none of its {len(task.utterances)} utterances could be decoded")
-    if split.faults:
+    if split.problems:
         message = "%s: %d of %d utterances could not be decoded; their words count as deleted"
-        logger.error(message, args.manifest, len(split.faults), len(task.utterances))
+        logger.error(message, args.manifest, len(split.problems), len(task.utterances))
     score = task.score(split)
     if args.output_dir is not None:
         task.write(args.output_dir, split)
     if args.json:
         record = {"model": args.model, "manifest": args.manifest, "device": describe_device(device)}
-        record |= {"failed": split.faults, **task.about, **task.describe(split, score)}
+        record |= {"failed": split.problems, **task.about, **task.describe(split, score)}
         print(json.dumps(without_infinity(record), ensure_ascii=False, indent=2, allow_nan=False))
     else:
         print(task.format(split, score))
-    return 1 if split.faults else 0
+    return 1 if split.problems else 0
 
 
 def _prepare(args: argparse.Namespace, family: Family | None) -> Any:

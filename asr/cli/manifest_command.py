@@ -77,17 +77,17 @@ def _validate(args: argparse.Namespace) -> int:
         check_audio=extent,
         progress=True,
     )
-    faults = sorted(found, key=lambda fault: fault.line)
-    counts = dict(Counter(fault.kind for fault in faults).most_common())
+    problems = sorted(found, key=lambda problem: problem.line)
+    counts = dict(Counter(problem.kind for problem in problems).most_common())
     total = count_records(args.manifest)
     for kind, count in counts.items():
         print(f"{kind:20} {count:8,}")
-    for fault in faults:
-        name = "" if fault.id is None else f"{fault.id}: "
-        print(f"{args.manifest}:{fault.line}: {name}{fault.kind}: {fault.message}")
-    faulty = len({fault.line for fault in faults})
-    print(f"{total:,} utterances, {faulty:,} with faults{_EXTENT[extent]}")
-    return 1 if faults else 0
+    for problem in problems:
+        name = "" if problem.id is None else f"{problem.id}: "
+        print(f"{args.manifest}:{problem.line}: {name}{problem.kind}: {problem.message}")
+    broken = len({problem.line for problem in problems})
+    print(f"{total:,} utterances, {broken:,} with problems{_EXTENT[extent]}")
+    return 1 if problems else 0
 
 
 def _add_stats(parser: argparse.ArgumentParser) -> None:

@@ -220,7 +220,7 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     folder = None if family is not None else find_model(model)
     own = read_call_options(args, family, "language", "task", "prompt")
     own["channels"] = args.channels
-    if family is not None:  # faults are told before torch is imported
+    if family is not None:  # problems are told before torch is imported
         load_settings(TranscriptionSettings, own, args.set)
     from asr.system.decoding_resources import find_resources
 
@@ -249,7 +249,7 @@ def _transcribe(
     from asr.transcription.arguments import measure_recording
 
     subtitles = job.settings.subtitles
-    todo, faults = recordings, dict[str, tuple[str, str]]()
+    todo, problems = recordings, dict[str, tuple[str, str]]()
     output: StandardOutput | FolderOutput
     if args.output_dir is None:
         output = StandardOutput(formats[0], subtitles, several=len(recordings) > 1)
@@ -259,10 +259,10 @@ def _transcribe(
 
         is_elsewhere = pool is not None and pool.address is not None
         folder, job = open_folder(args.output_dir, formats, job, is_elsewhere)
-        todo, faults = folder.find_work(recordings)
+        todo, problems = folder.find_work(recordings)
         output = FolderOutput(folder, formats, subtitles)
     seconds = {recording.name: measure_recording(recording) for recording in todo}
-    tally = Tally(len(recordings) - len(todo) - len(faults))
+    tally = Tally(len(recordings) - len(todo) - len(problems))
     with contextlib.ExitStack() as opened:
         events: Iterable[Event] = ()
         if pool is not None and output.journal is not None:
@@ -278,8 +278,8 @@ def _transcribe(
             events = opened.enter_context(contextlib.closing(here))
         progress = opened.enter_context(AudioProgress(sum(seconds.values())))
         for recording in recordings:
-            if recording.name in faults:
-                kind, message = faults[recording.name]
+            if recording.name in problems:
+                kind, message = problems[recording.name]
                 tally.fail(recording, message, kind)
         for recording, result in _follow(events, seconds, progress):
             _deliver(recording, result, output, tally)
@@ -319,7 +319,7 @@ def _deliver(
         output.add_segment(recording, result)
     elif isinstance(result, UserError):
         message = tally.fail(recording, str(result))
-        output.note_fault(recording, message)
+        output.note_error(recording, message)
     else:
         try:
             output.add(recording, result)
@@ -346,7 +346,7 @@ class StandardOutput:
     def add(self, recording: Recording, transcript: Transcript) -> None:
         print(self._stream.add(transcript), end="", flush=True)
 
-    def note_fault(self, recording: Recording, message: str) -> None:
+    def note_error(self, recording: Recording, message: str) -> None:
         """Nothing: the log has named the file."""
 
     def end(self) -> None:
@@ -370,8 +370,8 @@ class FolderOutput:
         contents = {name: format_transcript(name, transcript, self._subtitles) for name in self._formats}
         self.journal.write(recording, contents, transcript.duration, "; ".join(transcript.warnings))
 
-    def note_fault(self, recording: Recording, message: str) -> None:
-        self.journal.note_fault(recording, message)
+    def note_error(self, recording: Recording, message: str) -> None:
+        self.journal.note_error(recording, message)
 
     def end(self) -> None:
         """Nothing: each file is complete."""

@@ -18,7 +18,7 @@ import numpy as np
 import pydantic
 from pydantic import Field
 
-from asr.config import Config, dotted_key, explain_fault
+from asr.config import Config, dotted_key, explain_error
 from asr.data.text_lines import MAX_LINE_BYTES, open_regular, parse_json, read_lines, read_text_lines
 from asr.errors import UserError, shorten
 from asr.files import replace_file, unpack
@@ -239,17 +239,17 @@ def _too_long(line: bytes) -> str:
 
 
 def _explain(error: pydantic.ValidationError, record: Any) -> str:
-    """Explain the first fault of a record: what came, and what was expected."""
-    fault = error.errors(include_url=False, include_context=False)[0]
-    if fault["type"] == "json_invalid":
-        problem = fault["msg"].removeprefix("Invalid JSON: ")
+    """Explain the first error of a record: what came, and what was expected."""
+    detail = error.errors(include_url=False, include_context=False)[0]
+    if detail["type"] == "json_invalid":
+        problem = detail["msg"].removeprefix("Invalid JSON: ")
         return f"not a JSON object on one line ({problem}); `asr manifest convert` makes manifests of tables"
-    if not fault["loc"]:
-        return f"expected a JSON object, found {shorten(fault['input'])}"
-    field = dotted_key(fault, record)
-    if fault["type"] == "string_pattern_mismatch":
-        fault["msg"] = f"expected a name without control characters{' or spaces' * (field == 'id')}"
+    if not detail["loc"]:
+        return f"expected a JSON object, found {shorten(detail['input'])}"
+    field = dotted_key(detail, record)
+    if detail["type"] == "string_pattern_mismatch":
+        detail["msg"] = f"expected a name without control characters{' or spaces' * (field == 'id')}"
     advice = "fields of your own belong into extras; `asr manifest convert` reads other formats"
-    problem = explain_fault(fault, field, Utterance.model_fields, "field", advice)
+    problem = explain_error(detail, field, Utterance.model_fields, "field", advice)
     name = record.get("id")
     return problem if name is None else f"utterance {shorten(name)}: {problem}"

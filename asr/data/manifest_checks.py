@@ -1,4 +1,4 @@
-"""Faults of a manifest, record by record, and its contents in numbers."""
+"""Problems of a manifest, record by record, and its contents in numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CheckAudio = Literal["no", "header", "decode"]
 
 
 @dataclass(frozen=True)
-class Fault:
+class Problem:
     """One thing that is wrong with one line of a manifest."""
 
     line: int  # of shards the number of the utterance, in the order of the shards
@@ -50,8 +50,8 @@ def validate(
     rules: Sequence[Rule] = SAFE_RULES,
     check_audio: CheckAudio = "header",
     progress: bool = False,
-) -> Iterator[Fault]:
-    """All faults of a manifest or a folder of shards; a bad record never hides those of the rest.
+) -> Iterator[Problem]:
+    """All problems of a manifest or a folder of shards; a bad record never hides those of the rest.
 
     With a tokenizer, each utterance needs a text that it can write after normalization by `rules`.
     `check_audio` reads the header of each file, or decodes each utterance, which also finds files that are
@@ -63,16 +63,16 @@ def validate(
     audio_checks = _AudioChecks(decode=check_audio == "decode")
     line_of_id: dict[int, int] = {}  # by hash: 64 random bits do not collide in practice
     for number, utterance, content in records:
-        if isinstance(utterance, Fault):
+        if isinstance(utterance, Problem):
             yield utterance
             continue
         first = line_of_id.setdefault(hash(utterance.id), number)
         if first != number:
-            yield Fault(number, utterance.id, "duplicate-id", f"the id was already used on line {first}")
+            yield Problem(number, utterance.id, "duplicate-id", f"the id was already used on line {first}")
         if check_audio != "no":
             yield from audio_checks.check(number, utterance, content)
         for kind, message in _check_text(utterance.text, tokenizer, rules):
-            yield Fault(number, utterance.id, kind, message)
+            yield Problem(number, utterance.id, kind, message)
     yield from audio_checks.finish()
 
 
@@ -81,7 +81,7 @@ def count_records(path: str | Path) -> int:
     return len(open_shards(path)) if is_shards(path) else sum(1 for _ in read_lines(path))
 
 
-_Record = tuple[int, "Utterance | Fault", Content]
+_Record = tuple[int, "Utterance | Problem", Content]
 
 
 def _read_lines(path: str | Path) -> Iterator[_Record]:
@@ -90,7 +90,7 @@ def _read_lines(path: str | Path) -> Iterator[_Record]:
         try:
             yield number, with_absolute_audio(parse_utterance(line), folder), None
         except UserError as error:
-            yield number, Fault(number, _find_id(line), "unreadable-record", str(error)), None
+            yield number, Problem(number, _find_id(line), "unreadable-record", str(error)), None
 
 
 def _read_shards(path: str | Path, with_audio: bool) -> Iterator[_Record]:
@@ -100,11 +100,11 @@ def _read_shards(path: str | Path, with_audio: bool) -> Iterator[_Record]:
             try:
                 shard.check_content()
             except UserError as error:
-                yield number, Fault(number, None, "changed-shard", str(error)), None
+                yield number, Problem(number, None, "changed-shard", str(error)), None
         try:
             items = list(shard.utterances())
         except UserError as error:
-            yield number, Fault(number, None, "unreadable-record", str(error)), None
+            yield number, Problem(number, None, "unreadable-record", str(error)), None
             items = []
         for start in range(0, len(items), FETCHED_TOGETHER):
             some = items[start : start + FETCHED_TOGETHER]
@@ -121,14 +121,14 @@ class _AudioChecks:
         # The utterances of one recording usually follow each other.
         self._measure: Callable[[str], float] = functools.lru_cache(maxsize=1000)(measure_seconds)
         self._in_parts: set[int] = set()
-        self._shorter: list[tuple[int, Fault]] = []
+        self._shorter: list[tuple[int, Problem]] = []
 
-    def check(self, number: int, utterance: Utterance, content: Content) -> Iterator[Fault]:
+    def check(self, number: int, utterance: Utterance, content: Content) -> Iterator[Problem]:
         """`content`: of the audio file, where that is in a shard."""
         place = number, utterance.id
         audio = utterance.audio
         if content is None and not os.path.isfile(audio):
-            yield Fault(*place, "missing-audio", f"{audio}: no such file")
+            yield Problem(*place, "missing-audio", f"{audio}: no such file")
             return
         try:
             if isinstance(content, UserError):
@@ -142,21 +142,21 @@ class _AudioChecks:
                 ):
                     pass
         except UserError as error:
-            yield Fault(*place, "broken-audio", str(error))
+            yield Problem(*place, "broken-audio", str(error))
             return
         end = utterance.start + utterance.duration
         has_seconds = f"{end:.3f} s, but {audio} has {seconds:.3f} s"
         if utterance.start > 0:
             self._in_parts.add(hash(audio))
         if end - seconds > TOLERANCE_SECONDS:
-            yield Fault(*place, "wrong-duration", f"ends at {has_seconds}")
+            yield Problem(*place, "wrong-duration", f"ends at {has_seconds}")
         elif utterance.start == 0 and end - seconds < -LACKING_SECONDS:
             message = f"ends at {has_seconds}, of which nothing else is used"
-            self._shorter.append((hash(audio), Fault(*place, "wrong-duration", message)))
+            self._shorter.append((hash(audio), Problem(*place, "wrong-duration", message)))
 
-    def finish(self) -> Iterator[Fault]:
+    def finish(self) -> Iterator[Problem]:
         """A first part is rightly shorter than its recording if later parts are used as well."""
-        yield from (fault for recording, fault in self._shorter if recording not in self._in_parts)
+        yield from (problem for recording, problem in self._shorter if recording not in self._in_parts)
 
 
 def _find_id(line: bytes) -> str | None:

@@ -108,7 +108,7 @@ def read_range(request: ByteRange) -> bytes:
 
 
 def read_ranges(requests: Sequence[ByteRange]) -> list[bytes | UserError]:
-    """Read ranges, those at addresses at the same time. A fault costs its range alone."""
+    """Read ranges, those at addresses at the same time. A problem costs its range alone."""
     if sum(is_address(one.address) for one in requests) <= 1:
         return [_read_or_error(one) for one in requests]
     for one in requests:  # here, so that all threads share the connections of one file system
@@ -127,7 +127,7 @@ def _read_or_error(request: ByteRange) -> bytes | UserError:
 
 
 def _read(address: str, offset: int, size: int, least: int) -> bytes:
-    """Read up to `size` bytes. At an address, fewer than `least` are a fault that is tried again."""
+    """Read up to `size` bytes. At an address, fewer than `least` are a problem that is tried again."""
     if is_address(address):
         filesystem, path = _find_filesystem(address)
 
@@ -193,16 +193,16 @@ def retry(
         except UserError:
             raise
         except passing as error:
-            fault = str(error) or type(error).__name__
+            problem = str(error) or type(error).__name__
             status = getattr(error, "status", None)  # of HTTP
             is_final = isinstance(error, _FINAL) if not isinstance(status, int) else status // 100 == 4
             if is_final and status not in (408, 425, 429):
                 kind = MissingFileError if isinstance(error, FileNotFoundError) else UserError
-                raise kind(f"{address}: cannot be read ({fault})") from None
+                raise kind(f"{address}: cannot be read ({problem})") from None
             if number == attempts:
-                raise UserError(f"{address}: cannot be read, after {attempts} attempts ({fault})") from None
+                raise UserError(f"{address}: cannot be read, after {attempts} attempts ({problem})") from None
             wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** (number - 1))
             wait *= random.uniform(0.5, 1.0)  # so that a thousand processes do not come back all at once
-            logger.info("%s: %s; trying again in %.1f s", address, fault, wait)
+            logger.info("%s: %s; trying again in %.1f s", address, problem, wait)
             time.sleep(wait)
     raise AssertionError

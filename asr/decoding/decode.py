@@ -37,7 +37,7 @@ from asr.decoding.hypothesis import (
     Hypothesis,
     NBest,
     SearchRules,
-    find_faults,
+    find_problems,
     is_agreed,
     is_silence,
     is_speech,
@@ -256,7 +256,7 @@ class DecodedUtterance:
 
     @property
     def doubt(self) -> tuple[int, float]:
-        """Number of faults, then how unlikely it is; what was dropped as silence has none."""
+        """Number of problems, then how unlikely it is; what was dropped as silence has none."""
         return len(self.warnings) if self.method else 0, -(self.average_log_probability or 0.0)
 
 
@@ -329,9 +329,9 @@ class SpeechDecoder:
 
     @torch.inference_mode()
     def decode(self, encoded: EncodedAudio, setup: DecodingSetup) -> list[DecodedUtterance]:
-        """Decode, and decode again if there are faults, as `plan_attempts` says.
+        """Decode, and decode again if there are problems, as `plan_attempts` says.
 
-        If nothing is without faults, a text with the fewest is taken. With checks off, the first one is kept.
+        If every text has problems, one with the fewest is taken. With checks off, the first one is kept.
         """
         lengths, setup = encoded.lengths_B.tolist(), self.add_hotwords(setup)
         attempts = self.plan_attempts(setup.config)
@@ -378,11 +378,11 @@ class SpeechDecoder:
         if spoken != best.tokens:
             judged = replace(best, tokens=spoken, log_probability=best.mean * (len(spoken) + 1))
         evidence = Evidence(judged, text, num_steps * step, step, ctc)
-        faults = tuple(f"{name}: {fault}" for fault in find_faults(evidence, self.checks))
+        problems = tuple(f"{name}: {problem}" for problem in find_problems(evidence, self.checks))
         if not is_agreed(evidence):
-            return _drop(ctc, faults)
+            return _drop(ctc, problems)
         average = best.likelihood / (len(best.tokens) + 1)
-        return DecodedUtterance(best.tokens, method, faults, best.likelihood, average, **facts)
+        return DecodedUtterance(best.tokens, method, problems, best.likelihood, average, **facts)
 
     def _read_ctc(self, encoded: EncodedAudio) -> list[CtcText | None]:
         """Read the best path of the CTC head through each utterance."""
@@ -596,23 +596,23 @@ def scores_texts(model: SpeechModel) -> bool:
     return model.decoder is not None and model.decoder.kind == "attention"
 
 
-def _drop(ctc: CtcText | None, faults: Iterable[str]) -> DecodedUtterance:
+def _drop(ctc: CtcText | None, problems: Iterable[str]) -> DecodedUtterance:
     if ctc is None or not ctc.tokens:
         return DecodedUtterance((), "")
-    return DecodedUtterance((), "", (f"no clear speech: {ctc.text!r} was dropped", *faults))
+    return DecodedUtterance((), "", (f"no clear speech: {ctc.text!r} was dropped", *problems))
 
 
 def _choose_likeliest(attempts: Sequence[DecodedUtterance]) -> DecodedUtterance:
-    """The likeliest of those with the fewest faults."""
+    """The likeliest of those with the fewest problems."""
     return min(attempts, key=lambda one: one.doubt)
 
 
 def _choose_first(attempts: Sequence[DecodedUtterance]) -> DecodedUtterance:
-    """The first with the fewest faults, with the warnings of all attempts up to it."""
+    """The first with the fewest problems, with the warnings of all attempts up to it."""
     if not attempts[-1].method:  # dropped
         return attempts[-1]
     best = min(range(len(attempts)), key=lambda index: len(attempts[index].warnings))
-    warnings = tuple(fault for one in attempts[: best + 1] for fault in one.warnings)
+    warnings = tuple(problem for one in attempts[: best + 1] for problem in one.warnings)
     return replace(attempts[best], warnings=warnings)
 
 

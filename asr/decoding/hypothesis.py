@@ -49,7 +49,7 @@ class DecodingConfig(Config):
     of training: recipes/guided_attention.md. null: as in training."""
     speeds: tuple[Annotated[float, pydantic.Field(ge=0.5, le=2)], ...] = (1.0,)
     """Tempo and pitch at which each utterance is decoded, such as [0.85, 1.0, 1.15]; the text with the fewest
-    faults under `checks`, then the one that CTC, or without it the decoder, finds likeliest is taken. For
+    problems under `checks`, then the one that CTC, or without it the decoder, finds likeliest is taken. For
     voices higher or lower than those of training. Each speed costs as much as the first."""
 
     hotwords: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class DecodingConfig(Config):
     """Temperatures at which a decoder draws tokens at random, tried in turn while `checks` reject the text.
     Empty: a rejected text is decoded by CTC, or by a narrower beam."""
     samples: int = pydantic.Field(default=5, gt=0, le=1_000)
-    """Texts drawn at each temperature. Of those with the fewest faults, the likeliest is taken."""
+    """Texts drawn at each temperature. Of those with the fewest problems, the likeliest is taken."""
 
     @pydantic.field_validator("speeds")
     @classmethod
@@ -340,8 +340,8 @@ class Evidence:
     ctc: CtcText | None = None  # none: the model has no CTC head
 
 
-def find_faults(evidence: Evidence, config: ChecksConfig) -> list[str]:
-    """Describe the faults of a hypothesis."""
+def find_problems(evidence: Evidence, config: ChecksConfig) -> list[str]:
+    """Describe the problems of a hypothesis."""
     tokens, ctc = evidence.hypothesis.tokens, evidence.ctc
     if not config.enabled:
         return []
@@ -351,49 +351,49 @@ def find_faults(evidence: Evidence, config: ChecksConfig) -> list[str]:
     is_confirmed = ctc is not None and (
         evidence.hypothesis.ctc_log_probability >= ctc.path_log_probability - CONFIRMED_NATS
     )
-    faults = [] if is_confirmed else _find_faults_of_attention(evidence, config)
+    problems = [] if is_confirmed else _find_problems_of_attention(evidence, config)
     repeats = count_repeats(tokens)
     if repeats > max(MAX_REPEATS, 1 if ctc is None else count_repeats(ctc.tokens)):
-        faults.append(f"the same {repeats} times in a row")
+        problems.append(f"the same {repeats} times in a row")
     ratio = measure_compression(evidence.text)
     # A tenth more than CTC's may be chance, as a text that is longer compresses better.
     by_ctc = 0.0 if ctc is None else 1.1 * measure_compression(ctc.text)
     if config.max_compression is not None and ratio > max(config.max_compression, by_ctc):
-        faults.append(f"the text repeats itself: it compresses {ratio:.1f} times")
+        problems.append(f"the text repeats itself: it compresses {ratio:.1f} times")
     if is_far_from_ctc(evidence):
         assert ctc is not None
-        faults.append(f"CTC's best path is {ctc.text!r}")
+        problems.append(f"CTC's best path is {ctc.text!r}")
     limit, mean = config.min_log_probability, evidence.hypothesis.log_probability / (len(tokens) + 1)
     if limit is not None and mean < limit:  # nan is not
-        faults.append(f"the decoder finds it unlikely: mean log-probability {mean:.2f}")
+        problems.append(f"the decoder finds it unlikely: mean log-probability {mean:.2f}")
     speed = len(tokens) / max(evidence.seconds, evidence.seconds_per_step)
     if speed > MAX_TOKENS_PER_SECOND:
-        faults.append(f"{speed:.0f} tokens a second")
-    return faults
+        problems.append(f"{speed:.0f} tokens a second")
+    return problems
 
 
-def _find_faults_of_attention(evidence: Evidence, config: ChecksConfig) -> list[str]:
+def _find_problems_of_attention(evidence: Evidence, config: ChecksConfig) -> list[str]:
     """Attention that jumps back, stays at one frame, or skips spans where CTC's best path has tokens."""
     steps = evidence.hypothesis.attended_steps[:-1]  # at the end it may attend anywhere
     seconds, limit = evidence.seconds_per_step, config.max_skipped_seconds
-    faults = []
+    problems = []
     back = max(
         (farthest - step for farthest, step in zip(itertools.accumulate(steps, max), steps, strict=True)),
         default=0,
     )
     if back * seconds > MAX_BACKWARD_SECONDS:
-        faults.append(f"attention jumps back by {back * seconds:.1f} s")
+        problems.append(f"attention jumps back by {back * seconds:.1f} s")
     runs = [steps[first : first + MAX_STILL_TOKENS + 1] for first in range(len(steps) - MAX_STILL_TOKENS)]
     if any((max(run) - min(run)) * seconds < STILL_SECONDS for run in runs):
-        faults.append(f"attention stays at one frame for more than {MAX_STILL_TOKENS} tokens")
+        problems.append(f"attention stays at one frame for more than {MAX_STILL_TOKENS} tokens")
     if steps and evidence.ctc is not None and limit is not None:
         attended = [-math.inf, *sorted(steps), math.inf]
         for before, after in itertools.pairwise(attended):
             inside = [step for step in evidence.ctc.steps if before < step < after]
             if inside and (inside[-1] - inside[0]) * seconds > limit:
                 skipped = (inside[-1] - inside[0]) * seconds
-                return [*faults, f"attention skips {skipped:.1f} s in which CTC finds speech"]
-    return faults
+                return [*problems, f"attention skips {skipped:.1f} s in which CTC finds speech"]
+    return problems
 
 
 def count_repeats(tokens: Sequence[int], max_period: int = 60) -> int:

@@ -65,10 +65,10 @@ class DecodedSplit(ComputingTime):
 
 @dataclass(frozen=True)
 class EvaluatedSplit:
-    """The utterances that could be read, decoded by each setup, and the faults of the others."""
+    """The utterances that could be read, decoded by each setup, and the problems of the others."""
 
     setups: dict[str, DecodedSplit]
-    faults: dict[str, str]  # id to message
+    problems: dict[str, str]  # id to message
 
 
 def decode_utterances(
@@ -104,7 +104,9 @@ def decode_utterances(
 
     # What is cut needs a whole window of utterances at once to fill its batches.
     batch_size = first.batch_size if transcriber.uncut_seconds else WINDOW * first.batch_size
-    decode_split(utterances, rate, batch_size, decode, split.faults, report, group, WINDOW * first.batch_size)
+    decode_split(
+        utterances, rate, batch_size, decode, split.problems, report, group, WINDOW * first.batch_size
+    )
     return split
 
 
@@ -135,47 +137,49 @@ def decode_split(
     sample_rate: int,
     batch_size: int,
     decode: Callable[[Sequence[ReadAudio]], None],
-    faults: dict[str, str],
+    problems: dict[str, str],
     report: Callable[[float], None] = lambda seconds: None,
     group: Callable[[int], int] = lambda num_samples: 0,
     window: int | None = None,
 ) -> None:
     """Read utterances and decode them in batches, the longest first: too little memory shows at once.
 
-    A batch has utterances of one `group`, by number of samples. What cannot be read is a fault, and so is
+    A batch has utterances of one `group`, by number of samples. What cannot be read is a problem, and so is
     what `decode` refuses alone, such as audio too long for the model; the rest continues. `report` is told
     the seconds of audio that are done. So many utterances as a `window` are read at once.
     """
     ordered = sorted(utterances, key=lambda utterance: (-utterance.duration, utterance.id))
     window = window or WINDOW * batch_size
     for start in range(0, len(ordered), window):
-        read = read_batch(ordered[start : start + window], sample_rate, faults)
+        read = read_batch(ordered[start : start + window], sample_rate, problems)
         for rows in batch_by_length([group(len(audio)) for _, audio in read], batch_size):
             batch = [read[row] for row in rows]
-            _decode_or_split(decode, batch, faults)
+            _decode_or_split(decode, batch, problems)
             report(sum(len(audio) for _, audio in batch) / sample_rate)
 
 
 def _decode_or_split(
-    decode: Callable[[Sequence[ReadAudio]], None], batch: Sequence[ReadAudio], faults: dict[str, str]
+    decode: Callable[[Sequence[ReadAudio]], None], batch: Sequence[ReadAudio], problems: dict[str, str]
 ) -> None:
     try:
         decode(batch)
     except UserError as error:
         if len(batch) > 1:
             for one in batch:
-                _decode_or_split(decode, [one], faults)
+                _decode_or_split(decode, [one], problems)
         else:
-            faults[batch[0][0].id] = f"utterance {batch[0][0].id}: {error}"
+            problems[batch[0][0].id] = f"utterance {batch[0][0].id}: {error}"
 
 
-def read_batch(utterances: Sequence[Utterance], sample_rate: int, faults: dict[str, str]) -> list[ReadAudio]:
+def read_batch(
+    utterances: Sequence[Utterance], sample_rate: int, problems: dict[str, str]
+) -> list[ReadAudio]:
     read = []
     for utterance, content in zip(utterances, fetch(utterances), strict=True):
         try:
             read.append((utterance, read_audio(utterance, sample_rate, content)))
         except UserError as error:
-            faults[utterance.id] = str(error)
+            problems[utterance.id] = str(error)
     return read
 
 

@@ -30,7 +30,7 @@ def align_utterances(
 
     By the CTC head, or by the cross-attention of the decoder; by default, by the head if there is one. Words
     are spelled as in training. Those without a token, texts too long for their audio, and audio too long for
-    the model are faults.
+    the model are problems.
     """
     decoder, model = recognizer.decoder, recognizer.model
     if by == "ctc" and model.ctc_head is None:
@@ -39,7 +39,7 @@ def align_utterances(
         raise UserError("alignment by attention needs a decoder that attends, and this model has none")
     setup, rate = DecodingSetup(DecodingConfig()), recognizer.sample_rate
     times: dict[str, str] = {}
-    faults: dict[str, str] = {}
+    problems: dict[str, str] = {}
 
     def align(batch: Sequence[ReadAudio]) -> None:
         audio = [audio_S for _, audio_S in batch]
@@ -50,8 +50,8 @@ def align_utterances(
         for (item, _), words in zip(batch, timed, strict=True):
             times[item.id] = " ".join(f"{word.text}:{word.start:.4f}-{word.end:.4f}" for word in words)
 
-    decode_split(utterances, rate, batch_size, align, faults, report, recognizer.decoder.padded_length)
-    return times, faults
+    decode_split(utterances, rate, batch_size, align, problems, report, recognizer.decoder.padded_length)
+    return times, problems
 
 
 def _encode(recognizer: Recognizer, text: str, num_samples: int) -> list[int]:

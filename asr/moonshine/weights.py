@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from asr.config import describe_fault
+from asr.config import describe_error
 from asr.data.text_lines import read_object
 from asr.errors import UserError, shorten
 from asr.files import make_folder, read_limited, usual_mode
@@ -55,7 +55,7 @@ def find_sizes(weights: Mapping[str, Tensor], source: Path) -> MoonshineSizes:
     try:
         return MoonshineSizes(dim=dim, layers=len(layers), vocab_size=rows)
     except pydantic.ValidationError as error:
-        raise UserError(f"{source}: {describe_fault(error)}; is it a Moonshine model?") from None
+        raise UserError(f"{source}: {describe_error(error)}; is it a Moonshine model?") from None
 
 
 # --- files of Moonshine's runtime -------------------------------------------------------------------

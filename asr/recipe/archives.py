@@ -51,21 +51,21 @@ def download(urls: Sequence[str], target: Path, sha256: str | None, *, max_bytes
             )
         return
     part = target.with_name(target.name + ".part")
-    faults = ""
+    problems = ""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         for url in urls:
             try:
                 retry(url, partial(_fetch, url, part, sha256, max_bytes), ATTEMPTS, _NETWORK_ERRORS)
             except UserError as error:
-                faults += f"  {error}\n"
+                problems += f"  {error}\n"
                 continue
             os.replace(part, target)
             return
     except OSError as error:
         raise UserError(f"{error.filename or part}: cannot write the download ({error.strerror})") from None
     raise UserError(
-        f"cannot download {target.name}; looked at:\n{faults}Get it on another machine, or find a copy "
+        f"cannot download {target.name}; looked at:\n{problems}Get it on another machine, or find a copy "
         "of the corpus elsewhere; unpack it and pass --corpus-dir FOLDER"
     )
 
@@ -102,10 +102,10 @@ def _fetch(url: str, part: Path, sha256: str | None, max_bytes: int) -> None:
     if total is not None and received < total:
         raise ConnectionError(f"the connection ended after {received:,} of {total:,} bytes")
     if sha256 is not None and (found := hash_file(part)) != sha256:
-        fault = f"sent another file: {received:,} bytes, SHA-256 {found}, but {sha256} was expected"
+        problem = f"sent another file: {received:,} bytes, SHA-256 {found}, but {sha256} was expected"
         part.unlink()
         # The older half may be to blame.
-        raise ConnectionError(fault) if offset else UserError(f"{url}: {fault}")
+        raise ConnectionError(problem) if offset else UserError(f"{url}: {problem}")
 
 
 # --- unpacking ----------------------------------------------------------------------------------

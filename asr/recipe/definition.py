@@ -10,7 +10,7 @@ from typing import Literal
 
 import pydantic
 
-from asr.config import Config, describe_fault, load_config
+from asr.config import Config, describe_error, load_config
 from asr.errors import UserError, suggest
 from asr.files import CHECKOUT, SHIPPED
 from asr.recipe.corpora import collect_shortfalls
@@ -132,7 +132,7 @@ class Recipe(Config):
                 prepare(corpus_dir, output_dir)
             return shortfalls
         except pydantic.ValidationError as error:
-            raise UserError(f"{self.path}: {describe_fault(error)}") from None
+            raise UserError(f"{self.path}: {describe_error(error)}") from None
 
 
 # --- studies ------------------------------------------------------------------------------------

@@ -172,11 +172,11 @@ def decode(recognizer: Recognizer, manifest: Path, requests: Mapping[str, Reques
     utterances = read_references(manifest)
     logger.info("%s: %d utterances", manifest, len(utterances))
     evaluated = decode_utterances(recognizer, utterances, requests)
-    if evaluated.faults:
-        name, fault = next(iter(evaluated.faults.items()))
+    if evaluated.problems:
+        name, problem = next(iter(evaluated.problems.items()))
         raise UserError(
-            f"{manifest}: {len(evaluated.faults)} utterances cannot be read, so nothing is scored; "
-            f"{name}: {fault}"
+            f"{manifest}: {len(evaluated.problems)} utterances cannot be read, so nothing is scored; "
+            f"{name}: {problem}"
         )
     rules = recognizer.system.config.text
     scores = score_setups(evaluated, utterances, make_normalizer(rules))

@@ -32,11 +32,11 @@ MAX_TABLE_LABELS = 20  # a wider table cannot be read
 
 @dataclass(kw_only=True)
 class ReadSplit(ComputingTime):
-    """Decode the utterances that can be read; also return the faults of the others."""
+    """Decode the utterances that can be read; also return the problems of the others."""
 
     results: dict[str, list[str]] = field(default_factory=dict)
     """id to labels, one or one for each encoded step, or to the text of each speaker."""
-    faults: dict[str, str] = field(default_factory=dict)  # id to message
+    problems: dict[str, str] = field(default_factory=dict)  # id to message
 
 
 def read_split(
@@ -60,7 +60,7 @@ def read_split(
         split.audio_seconds += sum(map(len, audio)) / front_end.config.sample_rate
         split.results |= {item.id: own for (item, _), own in zip(batch, results, strict=True)}
 
-    decode_split(utterances, front_end.config.sample_rate, batch_size, decode, split.faults, report)
+    decode_split(utterances, front_end.config.sample_rate, batch_size, decode, split.problems, report)
     return split
 
 

@@ -88,43 +88,43 @@ class OutputFolder:
 
         Audio that an earlier call with the same settings could not read is not read again until it changes.
         """
-        todo, faults = [], dict[str, tuple[str, str]]()
+        todo, problems = [], dict[str, tuple[str, str]]()
         for recording in recordings:
             if self.is_done(recording):
                 continue
             try:
                 self.require_free(recording)
             except UserError as error:
-                faults[recording.name] = "failed", str(error)
+                problems[recording.name] = "failed", str(error)
                 continue
-            if fault := self.find_fault(recording):
+            if problem := self.find_problem(recording):
                 again = "not read again, as it has not changed since; `touch` it to try again"
-                faults[recording.name] = "failed before", f"{fault} ({again})"
+                problems[recording.name] = "failed before", f"{problem} ({again})"
             else:
                 todo.append(recording)
-        return todo, faults
+        return todo, problems
 
-    def find_fault(self, recording: Recording) -> str | None:
+    def find_problem(self, recording: Recording) -> str | None:
         """Why an earlier call with the same settings could not transcribe it, or only in part."""
         line = self._newest.get(recording.name, {})
         made = line.get("outputs") or {}
         outputs = map(self._relative, self.paths(recording).values()) if made else ()
         is_there = all(stamp_file(self.folder / output) == made.get(output, 0) for output in outputs)
-        return line.get("fault") if is_there and self._is_same(line, recording) else None
+        return line.get("error") if is_there and self._is_same(line, recording) else None
 
-    def note_fault(self, recording: Recording, message: str) -> None:
+    def note_error(self, recording: Recording, message: str) -> None:
         """Remember what is wrong with audio; a pipe, or a file that cannot be opened, is tried again."""
         path = recording.path
         is_readable = os.path.isfile(path) and os.access(path, os.R_OK)
         if is_readable or isinstance(recording.content, ByteRange):
-            self._add(self._describe(recording) | {"fault": message})
+            self._add(self._describe(recording) | {"error": message})
 
     def write(
-        self, recording: Recording, contents: Mapping[str, str], seconds: float, fault: str = ""
+        self, recording: Recording, contents: Mapping[str, str], seconds: float, problem: str = ""
     ) -> None:
         """Put the outputs in their places. `contents`: format to text; `seconds` of audio.
 
-        With a `fault` they are of a part of the audio: ours, but never done.
+        With a `problem` they are of a part of the audio: ours, but never done.
         """
         self.require_free(recording)
         paths, line, others = self.paths(recording), self._describe(recording), self._outputs_made(recording)
@@ -139,7 +139,7 @@ class OutputFolder:
             with replace_file(path) as file:
                 file.write(contents[name].encode())
         made = others | {output: stamp_file(self.folder / output) for output in outputs}
-        self._add(line | {"outputs": made} | ({"fault": fault} if fault else {"seconds": seconds}))
+        self._add(line | {"outputs": made} | ({"error": problem} if problem else {"seconds": seconds}))
         self._segments.pop(recording.name, None)
         with contextlib.suppress(OSError):
             self._segment_journal(recording).unlink()

@@ -161,16 +161,16 @@ def parse_form(fields: Iterable[tuple[str, str]], form_class: type[Form]) -> For
     try:
         return form_class.model_validate(values, strict=False)  # fields are texts
     except pydantic.ValidationError as error:
-        raise describe_fault(error) from None
+        raise describe_error(error) from None
 
 
-def describe_fault(error: pydantic.ValidationError) -> ApiError:
-    """The first fault, by the name of its field."""
-    fault = error.errors(include_url=False, include_context=False)[0]
-    param = ".".join(map(str, fault["loc"])) or "the request"
-    if fault["type"] == "missing":
+def describe_error(error: pydantic.ValidationError) -> ApiError:
+    """The first problem, by the name of its field."""
+    problem = error.errors(include_url=False, include_context=False)[0]
+    param = ".".join(map(str, problem["loc"])) or "the request"
+    if problem["type"] == "missing":
         return refuse(param, "is missing; add it", "missing_required_parameter")
-    return refuse(param, f"{shorten(fault['input'])}: {explain_problem(fault)}")
+    return refuse(param, f"{shorten(problem['input'])}: {explain_problem(problem)}")
 
 
 # --- a transcript that was edited on the page -----------------------------------------------------
@@ -197,7 +197,7 @@ def write_edited(body: bytes) -> str:
     try:
         edited = EditedTranscript.model_validate_json(body.decode("utf-8", "replace"))
     except pydantic.ValidationError as error:
-        raise describe_fault(error) from None
+        raise describe_error(error) from None
     return format_transcript(edited.format, edited.transcript)
 
 

@@ -230,10 +230,10 @@ async def _stream(request: Request, events: Events, form: TranscriptionForm) -> 
                     yield format_event(_describe(number, event))
                 number += 1
         except Exception as error:
-            fault = as_api_error(error)
-            request.state.log["error_status"] = fault.status
-            note_fault(fault, request.state.log)
-            yield format_event({"error": fault.describe()})
+            problem = as_api_error(error)
+            request.state.log["error_status"] = problem.status
+            note_error(problem, request.state.log)
+            yield format_event({"error": problem.describe()})
 
 
 def _describe(number: int, segment: Segment) -> dict[str, object]:
@@ -373,12 +373,12 @@ class Gate:
                 raise
             await answer(ApiError(503, "the server has been shut down"))(scope, receive, send_on)
         except Exception as error:
-            fault = as_api_error(error)
+            problem = as_api_error(error)
             if isinstance(error, UserError):  # of settings: one about a file is an ApiError already
-                fault = ApiError(400, str(error))
-            note_fault(fault, log)
+                problem = ApiError(400, str(error))
+            note_error(problem, log)
             if status == 499:
-                await answer(fault)(scope, receive, send_on)
+                await answer(problem)(scope, receive, send_on)
         finally:
             seconds = time.monotonic() - started
             route = scope["path"] if scope["path"] in [one.path for one in ROUTES] else "other"
@@ -420,19 +420,19 @@ def _find_key(headers: Headers, subprotocols: Sequence[str]) -> str | None:
     return next((one.removeprefix(prefix) for one in subprotocols if one.startswith(prefix)), None)
 
 
-def note_fault(fault: ApiError, log: dict[str, object]) -> None:
+def note_error(problem: ApiError, log: dict[str, object]) -> None:
     """Log what went wrong, where it was caught."""
-    log["error"] = fault.message
-    if fault.code == "internal_error":
+    log["error"] = problem.message
+    if problem.code == "internal_error":
         logger.exception("request %s failed", log["request_id"])
 
 
-def answer(fault: ApiError) -> JSONResponse:
-    return JSONResponse({"error": fault.describe()}, fault.status, fault.headers)
+def answer(problem: ApiError) -> JSONResponse:
+    return JSONResponse({"error": problem.describe()}, problem.status, problem.headers)
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """Turn an exception into an answer: the client's fault where the message says so, else ours."""
+    """Turn an exception into an answer: the client's problem where the message says so, else ours."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):

@@ -31,7 +31,7 @@ from asr.serve.api import (
     Prompt,
     ServerVad,
     ShortText,
-    describe_fault,
+    describe_error,
     describe_usage,
     name_as_openai,
     refuse,
@@ -177,9 +177,9 @@ class Session:
             else:
                 raise refuse("type", f"{shorten(kind)} is no event of a transcription session")
         except (pydantic.ValidationError, ApiError, UserError) as error:
-            fault = describe_fault(error) if isinstance(error, pydantic.ValidationError) else error
-            fault = fault if isinstance(fault, ApiError) else ApiError(400, str(fault))
-            self._send("error", error=fault.describe() | {"event_id": event.get("event_id")})
+            problem = describe_error(error) if isinstance(error, pydantic.ValidationError) else error
+            problem = problem if isinstance(problem, ApiError) else ApiError(400, str(problem))
+            self._send("error", error=problem.describe() | {"event_id": event.get("event_id")})
 
     def _update(self, session: object) -> None:
         """Settings that are not given stay as they are."""
@@ -243,13 +243,13 @@ class Session:
         except WithdrawnError:
             raise
         except Exception as error:
-            fault = ApiError(500, "the server failed at this turn", code="transcription_failed")
+            problem = ApiError(500, "the server failed at this turn", code="transcription_failed")
             if isinstance(error, UserError):
-                fault = ApiError(400, str(error), code="transcription_failed")
+                problem = ApiError(400, str(error), code="transcription_failed")
             else:
                 logger.exception("a live turn failed")
             item, turn.item = turn.item or _make_id("item"), ""
-            self._send(f"{TRANSCRIPTION}.failed", item_id=item, content_index=0, error=fault.describe())
+            self._send(f"{TRANSCRIPTION}.failed", item_id=item, content_index=0, error=problem.describe())
 
     def _chunks(self, turn: _Turn) -> Iterator[np.ndarray]:
         while isinstance(message := self._inbox.get(), np.ndarray):

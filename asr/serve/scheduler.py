@@ -200,8 +200,8 @@ class Scheduler:
         return batch
 
     def _recognize(self, batch: list[_Waiting]) -> None:
-        """Recognize a batch, and where that fails its segments one by one: only the one at fault fails."""
-        fault: Exception | None = None
+        """Recognize a batch, and where that fails its segments one by one: only the one at problem fails."""
+        problem: Exception | None = None
         try:
             results = self.transcriber.recognize([one.segment for one in batch], batch[0].request)
             for one, result in list(zip(batch, results, strict=True)):
@@ -209,13 +209,15 @@ class Scheduler:
                 one.client.position = max(one.client.position, one.segment.end)
                 one.result.set_result(result)
         except Exception as error:
-            fault = error
-        if fault is None:
+            problem = error
+        if problem is None:
             return
         if len(batch) == 1:
-            batch[0].result.set_exception(fault)
+            batch[0].result.set_exception(problem)
             return
-        logger.warning("a batch of %d segments failed (%s); now one by one", len(batch), type(fault).__name__)
-        del fault  # with its traceback, which keeps memory of the device
+        logger.warning(
+            "a batch of %d segments failed (%s); now one by one", len(batch), type(problem).__name__
+        )
+        del problem  # with its traceback, which keeps memory of the device
         for one in batch:
             self._recognize([one])

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 import pydantic
 from pydantic import Field
 
-from asr.config import Config, describe_fault
+from asr.config import Config, describe_error
 from asr.data.manifest import MAX_SECONDS
 from asr.data.storage import ByteRange, MissingFileError, is_address, join_address, read_range, read_start
 from asr.data.utterance_audio import INDEX_NAME, MAX_SHARD_BYTES, PackedUtterance
@@ -108,7 +108,7 @@ class TarShard:
         try:
             item = PackedUtterance.model_validate_json(line)
         except pydantic.ValidationError as error:
-            raise UserError(f"{self.index.address}: {describe_fault(error)}; pack it again") from None
+            raise UserError(f"{self.index.address}: {describe_error(error)}; pack it again") from None
         if item.offset + item.size > self.info.size:
             raise UserError(
                 f"{self.index.address}: {item.id} ends beyond the end of its shard; pack it again"
@@ -158,7 +158,7 @@ def parse_folder_index(place: str, content: bytes) -> tuple[FolderInfo, list[Sha
         header = FolderInfo.model_validate_json(lines[0])
         infos = [ShardInfo.model_validate_json(line) for line in lines[1:]]
     except pydantic.ValidationError as error:
-        raise UserError(f"{place}: not an index of shards ({describe_fault(error)}); pack it again") from None
+        raise UserError(f"{place}: not an index of shards ({describe_error(error)}); pack it again") from None
     names = {info.name for info in infos} | {info.index for info in infos}
     if len(names) < 2 * len(infos):
         raise UserError(f"{place}: a file is named twice; pack it again")

@@ -64,7 +64,7 @@ class SpeakerEvidence:
     active: list[np.ndarray] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
     embeddings: list[np.ndarray] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
 
 class Diarizer:
@@ -87,7 +87,7 @@ class Diarizer:
 
         evidence = gather_evidence(recording, self.models)
         if not evidence.pieces:
-            return [], evidence.faults
+            return [], evidence.problems
         clusters_N, centroids_CD = cluster_pieces(evidence, self.least, self.most)
         spoken = build_turns(evidence, clusters_N, recording.start)
         labels = (f"SPEAKER_{number:02}" for number in itertools.count())
@@ -98,7 +98,7 @@ class Diarizer:
             if similar_EC[row, cluster] >= 1 - ENROLLED:
                 names[cluster] = [*self._enrolled][row]
         turns = [Turn(recording.name, start, end, names[own]) for start, end, own in spoken]
-        return turns, evidence.faults
+        return turns, evidence.problems
 
     def label(self, recording: Recording, transcript: Transcript) -> Transcript:
         """The transcript with the speakers of its recording."""
@@ -131,7 +131,7 @@ def load_diarizer(args: Namespace) -> Diarizer:
 def gather_evidence(recording: Recording, models: SpeakerModels) -> SpeakerEvidence:
     """Read a recording once, in windows. Pieces with nearly the same frames have one embedding."""
     evidence, recent = SpeakerEvidence(), dict[int, set[int]]()  # frames of the last embeddings
-    cut = cut_windows(read_recording(recording, SAMPLE_RATE, evidence.faults.append))
+    cut = cut_windows(read_recording(recording, SAMPLE_RATE, evidence.problems.append))
     while batch := list(itertools.islice(cut, WINDOWS_AT_ONCE)):
         windows_BS = torch.from_numpy(np.stack([audio_S for _, audio_S in batch]))
         speech = list[np.ndarray]()  # to embed

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.transcription.arguments import find_recordings, measure_recording
 
     limit_threads(args.threads)
-    recordings, faults = find_recordings(args.audio, args.recursive), list[str]()
+    recordings, problems = find_recordings(args.audio, args.recursive), list[str]()
     diarizer = load_diarizer(args)
     lengths = [measure_recording(recording) for recording in recordings]
     with AudioProgress(sum(lengths)) as progress:
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             except UserError as error:
                 found = [str(error)]
             progress.advance(seconds)
-            faults += found
-            for fault in found:
-                logger.error("%s", fault)
-    return 1 if faults else 0
+            problems += found
+            for problem in found:
+                logger.error("%s", problem)
+    return 1 if problems else 0

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from asr.config import describe_fault
+from asr.config import describe_error
 from asr.errors import UserError
 from asr.files import hash_file, make_folder, read_limited, usual_mode
 from asr.hub import fetch_model
@@ -206,7 +206,7 @@ def _load_model(kind: str, path: Path) -> tuple[Any, dict[str, Any]]:
         try:
             sizes = CamPlusPlusSizes.model_validate_json(json.dumps(facts["sizes"]))
         except pydantic.ValidationError as error:
-            raise UserError(f"{config}: {describe_fault(error)}") from None
+            raise UserError(f"{config}: {describe_error(error)}") from None
         build = lambda: CamPlusPlus(sizes)  # noqa: E731
     with without_weights():
         expected = {name: tuple(weight.shape) for name, weight in build().state_dict().items()}

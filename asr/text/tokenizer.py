@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pydantic
 
-from asr.config import Config, describe_fault
+from asr.config import Config, describe_error
 from asr.errors import UserError
 from asr.families import FAMILIES, find_families, require_trainable
 from asr.files import read_limited, replace_file
@@ -456,7 +456,7 @@ class Tokenizer:
                 raise UserError("model differs from model_sha256, so the file is damaged; train it again")
             return cls(record.type, record.tokens, record.model, record.fingerprint)
         except pydantic.ValidationError as error:
-            raise UserError(f"{path}: not a tokenizer of `asr train`: {describe_fault(error)}") from None
+            raise UserError(f"{path}: not a tokenizer of `asr train`: {describe_error(error)}") from None
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
 

@@ -217,8 +217,8 @@ class Recognizer:
                     for block in read_recording(part, self.sample_rate, damages.append):
                         for segment in segmenter.push(block):
                             yield replace(segment, recording=part)
-                except UserError as fault:
-                    error = fault
+                except UserError as problem:
+                    error = problem
                 for segment in segmenter.finish():
                     yield replace(segment, recording=part)
                 yield End(part, segmenter.seconds, error, damages, part is parts[-1])

@@ -14,7 +14,7 @@ import pydantic
 import torch
 from torch import Tensor
 
-from asr.config import describe_fault
+from asr.config import describe_error
 from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models.layers import check_weights, without_weights
@@ -124,7 +124,7 @@ def build_sizes(theirs: Mapping[str, Any], source: str, form: Form = "OpenAI", *
     try:  # by way of JSON, whose lists may fill tuples
         return WhisperSizes.model_validate_json(json.dumps(values))
     except pydantic.ValidationError as error:
-        raise UserError(f"{source}: {describe_fault(error)}; is it a Whisper model?") from None
+        raise UserError(f"{source}: {describe_error(error)}; is it a Whisper model?") from None
 
 
 def name_sizes(sizes: WhisperSizes, form: Form) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def test_what_is_no_audio_is_refused(given: Any, rate: Any, message: str) -> Non
         make_recording(given, rate)
 
 
-def test_a_fault_of_audio_in_memory_names_no_temporary_file() -> None:
+def test_an_error_of_audio_in_memory_names_no_temporary_file() -> None:
     with pytest.raises(UserError, match=r"^the audio in memory: ") as caught:
         read_all(b"no audio at all, whatever it may be")
     assert "asr-" not in str(caught.value)

@@ -139,7 +139,7 @@ def test_recorded_noise(tmp_path: Path, seconds: float) -> None:
     assert np.array_equal(silent.augment_audio(tone(), "a", 0)[0], tone())
 
 
-def test_faults_of_recordings_name_them(tmp_path: Path) -> None:
+def test_problems_of_recordings_name_them(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
     for name in ("empty", "missing"):
         with pytest.raises(UserError, match=rf"{name}\.jsonl"):

@@ -484,7 +484,7 @@ def test_a_disk_that_fills_up_loses_nothing(run: Run, monkeypatch: pytest.Monkey
 
 
 def test_addresses_and_shards_are_as_files(run: Run, audio: Path) -> None:
-    """Outputs are the same, faults are told under the name of the address, and what is done stays so."""
+    """Outputs are the same, problems are told under the name of the address, and what is done stays so."""
     import fsspec
 
     from asr.data import Manifest, Utterance, write_manifest

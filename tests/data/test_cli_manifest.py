@@ -66,11 +66,11 @@ def append(path: Path, **fields: object) -> None:
 def test_validate_a_good_manifest(run: Run) -> None:
     for options, extent in ((), "--decode also finds"), (("--no-audio",), "audio was not looked at"):
         status, out, _ = run("validate", "all.jsonl", *options)
-        assert status == 0 and out.startswith("10 utterances, 0 with faults; ") and extent in out
-    assert run("validate", "all.jsonl", "--decode")[:2] == (0, "10 utterances, 0 with faults\n")
+        assert status == 0 and out.startswith("10 utterances, 0 with problems; ") and extent in out
+    assert run("validate", "all.jsonl", "--decode")[:2] == (0, "10 utterances, 0 with problems\n")
 
 
-def test_validate_lists_faults_in_order_of_the_lines(run: Run, corpus: Path) -> None:
+def test_validate_lists_problems_in_order_of_the_lines(run: Run, corpus: Path) -> None:
     append(corpus / "all.jsonl", id="first", audio="audio/0.wav", duration=0.2)
     append(corpus / "all.jsonl", id="s0-u", audio="no.wav", duration=1)
     append(corpus / "all.jsonl", id="x")
@@ -89,7 +89,7 @@ def test_validate_lists_faults_in_order_of_the_lines(run: Run, corpus: Path) -> 
         ["all.jsonl:12", "s0-u", "missing-audio"],
         ["all.jsonl:13", "x", "unreadable-record"],
     ]
-    assert lines[-1].startswith("13 utterances, 3 with faults")
+    assert lines[-1].startswith("13 utterances, 3 with problems")
 
 
 def test_validate_options(run: Run, corpus: Path) -> None:

@@ -1,4 +1,4 @@
-"""Each kind of fault is found and told with its numbers; a bad record hides no other; statistics add up."""
+"""Each kind of problem is found and told with its numbers; a bad record hides no other; statistics add up."""
 
 from __future__ import annotations
 
@@ -43,17 +43,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def faults_of(folder: Path, *records: dict, **options) -> list[tuple[int, str | None, str, str]]:
+def problems_of(folder: Path, *records: dict, **options) -> list[tuple[int, str | None, str, str]]:
     path = folder / "a.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return [(fault.line, fault.id, fault.kind, fault.message) for fault in validate(path, **options)]
+    return [
+        (problem.line, problem.id, problem.kind, problem.message) for problem in validate(path, **options)
+    ]
 
 
 def record(id: str, audio: str = "one.wav", duration: float = 1.0, **fields: object) -> dict:
     return {"id": id, "audio": audio, "duration": duration, **fields}
 
 
-def test_a_good_manifest_has_no_faults(folder: Path) -> None:
+def test_a_good_manifest_has_no_problems(folder: Path) -> None:
     good = [
         record("a", text="hello"),
         record("b", duration=1.009),  # rounded
@@ -61,8 +63,8 @@ def test_a_good_manifest_has_no_faults(folder: Path) -> None:
         record("c", "ten.wav", 4.0),
         record("d", "ten.wav", 6.0, start=4.0),
     ]
-    assert faults_of(folder, *good) == []
-    assert faults_of(folder, *good, check_audio="decode") == []
+    assert problems_of(folder, *good) == []
+    assert problems_of(folder, *good, check_audio="decode") == []
 
 
 @pytest.mark.parametrize(
@@ -77,10 +79,10 @@ def test_a_good_manifest_has_no_faults(folder: Path) -> None:
         (record("a", speeker="x"), "unreadable-record", "did you mean speaker?"),
     ],
 )  # fmt: skip
-def test_each_fault_is_told(folder: Path, bad: dict, kind: str, message: str) -> None:
-    (fault,) = faults_of(folder, bad)
-    assert fault[:3] == (1, "a", kind)
-    assert message.format(folder=folder) in fault[3]
+def test_each_problem_is_reported(folder: Path, bad: dict, kind: str, message: str) -> None:
+    (problem,) = problems_of(folder, bad)
+    assert problem[:3] == (1, "a", kind)
+    assert message.format(folder=folder) in problem[3]
 
 
 def test_a_bad_record_hides_no_other(folder: Path) -> None:
@@ -92,13 +94,13 @@ def test_a_bad_record_hides_no_other(folder: Path) -> None:
         *(json.dumps(record("b", "no.wav", text="")).encode() for _ in range(2)),
     ]
     path.write_bytes(b"\n\n".join(lines))
-    faults = [(fault.line, fault.id, fault.kind) for fault in validate(path)]
-    assert faults == [
+    problems = [(problem.line, problem.id, problem.kind) for problem in validate(path)]
+    assert problems == [
         *((line, None, "unreadable-record") for line in (1, 3, 5)),
         *((7, "b", kind) for kind in ("missing-audio", "empty-text")),
         *((9, "b", kind) for kind in ("duplicate-id", "missing-audio", "empty-text")),
     ]
-    assert [fault.kind for fault in validate(path, check_audio="no")].count("missing-audio") == 0
+    assert [problem.kind for problem in validate(path, check_audio="no")].count("missing-audio") == 0
 
 
 def test_decoding_finds_what_the_header_hides(folder: Path) -> None:
@@ -106,8 +108,8 @@ def test_decoding_finds_what_the_header_hides(folder: Path) -> None:
     soundfile.write(folder / "cut.flac", samples, SAMPLE_RATE)
     data = (folder / "cut.flac").read_bytes()
     (folder / "cut.flac").write_bytes(data[: len(data) // 2])
-    assert faults_of(folder, record("a", "cut.flac", 4.0)) == []
-    ((_, _, kind, message),) = faults_of(folder, record("a", "cut.flac", 4.0), check_audio="decode")
+    assert problems_of(folder, record("a", "cut.flac", 4.0)) == []
+    ((_, _, kind, message),) = problems_of(folder, record("a", "cut.flac", 4.0), check_audio="decode")
     assert kind == "broken-audio"
     assert "cut.flac" in message
 
@@ -116,27 +118,27 @@ def test_texts_are_held_against_a_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer.train(TokenizerConfig(), ["ab ba"])
     texts = ("ab ba", "aé\tb?é", None, "  ", "AB, BA!")
     records = [record(str(number), text=text) for number, text in enumerate(texts)]
-    faults = [fault[1:] for fault in faults_of(folder, *records, tokenizer=tokenizer)]
-    assert [(id, kind) for id, kind, _ in faults] == [
+    problems = [problem[1:] for problem in problems_of(folder, *records, tokenizer=tokenizer)]
+    assert [(id, kind) for id, kind, _ in problems] == [
         ("1", "unknown-characters"), ("2", "empty-text"), ("3", "empty-text"), ("4", "unknown-characters"),
     ]  # fmt: skip
-    assert "'é' (U+00E9), '?' (U+003F)" in faults[0][2]
+    assert "'é' (U+00E9), '?' (U+003F)" in problems[0][2]
     rules = ("lowercase", "strip_punctuation", "collapse_spaces")  # of the training texts
-    assert faults_of(folder, records[4], tokenizer=tokenizer, rules=rules) == []
+    assert problems_of(folder, records[4], tokenizer=tokenizer, rules=rules) == []
 
 
 @settings(max_examples=50)
 @given(data=st.binary(max_size=300))
 @example(data=b"\x1f\x8b")
 @example(data=b"RIFF\0\0")
-def test_any_bytes_give_faults_or_are_told_to_be_no_text(
+def test_any_bytes_give_problems_or_are_told_to_be_no_text(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("manifest") / "a.jsonl"
     path.write_bytes(data)
     try:
-        for fault in validate(path):
-            assert fault.message
+        for problem in validate(path):
+            assert problem.message
     except UserError as error:
         if data.startswith(b"\x1f\x8b"):
             assert "damaged gzip file" in str(error)
@@ -160,7 +162,7 @@ def test_statistics_of_a_known_manifest() -> None:
     assert [statistics.seconds[name] for name in ("0 %", "mean", "50 %", "100 %")] == [1800, 3600, 3600, 5400]
 
 
-def test_faults_of_shards_are_those_of_a_manifest(tmp_path: Path) -> None:
+def test_problems_of_shards_are_those_of_a_manifest(tmp_path: Path) -> None:
     manifest = write_noise(tmp_path, 6)
     items = [item.model_copy(update={"text": ""}) if item.id == "u002" else item for item in manifest]
     write_manifest(tmp_path / "m.jsonl", items)
@@ -168,14 +170,14 @@ def test_faults_of_shards_are_those_of_a_manifest(tmp_path: Path) -> None:
     pack(Manifest.open(tmp_path / "m.jsonl"), folder, PackSettings("copy", hours=0.25 / 3600))
 
     def find(**options: object) -> list[tuple[str | None, str]]:
-        return sorted((fault.id or "", fault.kind) for fault in validate(folder, **options))  # type: ignore[arg-type]
+        return sorted((problem.id or "", problem.kind) for problem in validate(folder, **options))  # type: ignore[arg-type]
 
     assert count_records(folder) == 6
     wrong = [("u002", "empty-text")]
     assert find() == find(check_audio="decode") == find(check_audio="no") == wrong
 
     order = [item.id for item in read_data(folder)]
-    [position] = (fault.line for fault in validate(folder) if fault.kind == "empty-text")
+    [position] = (problem.line for problem in validate(folder) if problem.kind == "empty-text")
     assert order[position - 1] == "u002"
 
     whole = ShardFolder(folder).shards
@@ -195,6 +197,6 @@ def test_faults_of_shards_are_those_of_a_manifest(tmp_path: Path) -> None:
     assert find(check_audio="no") == wrong
     last = Path(folder / whole[-1].info.index)
     last.write_bytes(last.read_bytes().replace(b"speaker", b"SPEAKER"))
-    lost = [fault for fault in validate(folder, check_audio="no") if fault.id is None]
-    assert [fault.kind for fault in lost] == ["unreadable-record"]
+    lost = [problem for problem in validate(folder, check_audio="no") if problem.id is None]
+    assert [problem.kind for problem in lost] == ["unreadable-record"]
     assert lost[0].line == 1 + sum(shard.info.utterances for shard in whole[:-1])

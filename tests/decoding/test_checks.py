@@ -17,7 +17,7 @@ from asr.decoding.hypothesis import (
     Evidence,
     Hypothesis,
     count_repeats,
-    find_faults,
+    find_problems,
     is_agreed,
     is_speech,
 )
@@ -45,17 +45,17 @@ def make_evidence(
     return Evidence(replace(found, **changes), text, seconds, 0.04, ctc)
 
 
-def test_good_results_have_no_faults() -> None:
-    assert find_faults(make_evidence(), CONFIG) == []
-    assert find_faults(make_evidence(ctc=None), CONFIG) == []
-    assert find_faults(make_evidence(attended_steps=(), log_probability=math.nan), CONFIG) == []
-    assert find_faults(make_evidence(tokens=(), text="", ctc=by_ctc(())), CONFIG) == []
+def test_good_results_have_no_problems() -> None:
+    assert find_problems(make_evidence(), CONFIG) == []
+    assert find_problems(make_evidence(ctc=None), CONFIG) == []
+    assert find_problems(make_evidence(attended_steps=(), log_probability=math.nan), CONFIG) == []
+    assert find_problems(make_evidence(tokens=(), text="", ctc=by_ctc(())), CONFIG) == []
     still = (*STEPS[:4], *[16.0] * 6, *STEPS[-2:], 50.0)
-    assert find_faults(make_evidence(attended_steps=still), CONFIG) == [], "six tokens may share a frame"
+    assert find_problems(make_evidence(attended_steps=still), CONFIG) == [], "six tokens may share a frame"
 
 
 LOOP = (10, 11, 12) * 5
-FAULTS = {
+PROBLEMS = {
     "attention jumps back by 0.9 s": {"attended_steps": (*STEPS[:-1], STEPS[-2] - 22.0, 50.0)},
     "attention stays at one frame": {"attended_steps": (*STEPS[:4], *[16.0] * 7, 50.0)},
     "attention skips 1.6 s": {"attended_steps": (*STEPS[:1], *[46.0 + 0.5 * i for i in range(11)], 50.0)},
@@ -68,28 +68,31 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("message", FAULTS)
-def test_each_fault_is_found_and_can_be_switched_off(message: str) -> None:
-    evidence = make_evidence(**FAULTS[message])
-    assert any(fault.startswith(message) for fault in find_faults(evidence, CONFIG))
-    assert find_faults(evidence, ChecksConfig.off()) == []
+@pytest.mark.parametrize("message", PROBLEMS)
+def test_each_problem_is_found_and_can_be_switched_off(message: str) -> None:
+    evidence = make_evidence(**PROBLEMS[message])
+    assert any(problem.startswith(message) for problem in find_problems(evidence, CONFIG))
+    assert find_problems(evidence, ChecksConfig.off()) == []
 
 
 def test_where_attention_looked_is_of_no_matter_if_ctc_confirms_the_text() -> None:
     path = replace(by_ctc(), path_log_probability=-3.0)
-    for message, changes in FAULTS.items():
+    for message, changes in PROBLEMS.items():
         confirmed = make_evidence(**{"ctc": path, "ctc_log_probability": -7.9} | changes)
         unlikely = make_evidence(**{"ctc": path, "ctc_log_probability": -8.1} | changes)
         is_of_attention = message.startswith("attention")
-        assert any(fault.startswith(message) for fault in find_faults(unlikely, CONFIG))
-        assert any(fault.startswith(message) for fault in find_faults(confirmed, CONFIG)) != is_of_attention
+        assert any(problem.startswith(message) for problem in find_problems(unlikely, CONFIG))
+        assert (
+            any(problem.startswith(message) for problem in find_problems(confirmed, CONFIG))
+            != is_of_attention
+        )
 
 
 def test_skips_are_between_tokens_that_attention_looked_at() -> None:
     def find(ctc_steps: Sequence[int], attended: Sequence[float]) -> list[str]:
         ctc = by_ctc(TOKENS[: len(ctc_steps)], ctc_steps)
-        faults = find_faults(make_evidence(ctc=ctc, attended_steps=tuple(attended)), CONFIG)
-        return [fault for fault in faults if fault.startswith("attention skips")]
+        problems = find_problems(make_evidence(ctc=ctc, attended_steps=tuple(attended)), CONFIG)
+        return [problem for problem in problems if problem.startswith("attention skips")]
 
     assert find((10, 60), (5.0, 70.0, 71.0)) == ["attention skips 2.0 s in which CTC finds speech"]
     assert find((10, 60), (5.0, 65.0, 71.0)) and find((10, 60), (80.0, 81.0, 82.0)), (
@@ -101,11 +104,11 @@ def test_skips_are_between_tokens_that_attention_looked_at() -> None:
 
 
 def test_what_ctc_has_as_often_is_no_loop() -> None:
-    assert find_faults(make_evidence(tokens=LOOP[:12], ctc=by_ctc(LOOP[:12])), CONFIG) == []
+    assert find_problems(make_evidence(tokens=LOOP[:12], ctc=by_ctc(LOOP[:12])), CONFIG) == []
     ctc = CtcText(TOKENS, STEPS, "thank you " * 20, -0.1)
-    assert find_faults(make_evidence(text="thank you " * 20, ctc=ctc), CONFIG) == []
-    (fault,) = find_faults(make_evidence(text="thank you " * 36, ctc=ctc), CONFIG)
-    assert fault.startswith("the text repeats itself: it compresses ")
+    assert find_problems(make_evidence(text="thank you " * 20, ctc=ctc), CONFIG) == []
+    (problem,) = find_problems(make_evidence(text="thank you " * 36, ctc=ctc), CONFIG)
+    assert problem.startswith("the text repeats itself: it compresses ")
 
 
 @pytest.mark.parametrize(

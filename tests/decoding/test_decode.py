@@ -1,4 +1,4 @@
-"""asr/decoding/decode.py: what each method promises whatever it is asked; what has faults is decoded again."""
+"""asr/decoding/decode.py: what each method promises whatever it is asked; what has problems is decoded again."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_without_checks_the_first_text_stands(monkeypatch: pytest.MonkeyPatch) -
     assert len(script.asked) == 1
 
 
-def test_only_faulty_rows_are_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rejected_rows_are_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
     def search(encoded: EncodedAudio, config: DecodingConfig, lm: Any) -> NBest:
@@ -287,7 +287,7 @@ def test_only_faulty_rows_are_decoded_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert [one.method for one in found] == ["joint", "ctc_beam", "joint"] and sizes == [3, 1]
 
 
-def test_a_text_without_faults_goes_before_a_likelier_one() -> None:
+def test_a_text_without_problems_goes_before_a_likelier_one() -> None:
     """Among those of one utterance at several speeds; too fast for a single step, there is none."""
     clean = DecodedUtterance((7,), "joint", (), -9.0)
     likelier = DecodedUtterance((8,), "ctc_beam", ("joint: a loop",), -1.0)

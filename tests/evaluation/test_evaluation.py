@@ -1,4 +1,4 @@
-"""Decoding a split: every utterance in every way, scores that others confirm, faults that cost one utterance."""
+"""Decoding a split: every utterance in every way, scores that others confirm, problems that cost one utterance."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_every_utterance_by_every_method(system: System, manifest: Path) -> None
         assert decoded.audio_seconds == pytest.approx(4.701) and decoded.seconds > 0
         assert decoded.real_time_factor == decoded.seconds / decoded.audio_seconds
         assert decoded.texts["e"] == ""  # one millisecond is no frame
-    assert split.faults == {}
+    assert split.problems == {}
 
 
 def test_batch_size_does_not_matter(system: System, manifest: Path) -> None:
@@ -145,8 +145,8 @@ def test_audio_too_long_for_the_model_costs_its_utterance(
     for batch_size in (1, 5):
         requests = {"ctc_greedy": Request(config, batch_size=batch_size)}
         split = decode_utterances(recognizer, utterances, requests)
-        assert list(split.faults) == ["b"]
-        assert split.faults["b"] == "utterance b: too long"
+        assert list(split.problems) == ["b"]
+        assert split.problems["b"] == "utterance b: too long"
         decoded = split.setups["ctc_greedy"]
         rest = [item for item in utterances if item.id != "b"]
         alone = decode_utterances(recognizer, rest, requests)
@@ -203,7 +203,7 @@ def test_each_channel_is_read_by_itself(tmp_path: Path) -> None:
         Utterance(id=f"side-{channel}", audio=str(tmp_path / "call.wav"), duration=1.0, channel=channel)
         for channel in (1, 2, 3)
     ]
-    faults: dict[str, str] = {}
-    for (_, samples), side in zip(read_batch(utterances, 16_000, faults), sides, strict=True):
+    problems: dict[str, str] = {}
+    for (_, samples), side in zip(read_batch(utterances, 16_000, problems), sides, strict=True):
         np.testing.assert_array_equal(samples, side.astype(np.float32))
-    assert "channel 3" in faults["side-3"] and find_shared(utterances[:1], utterances[1:2]) == []
+    assert "channel 3" in problems["side-3"] and find_shared(utterances[:1], utterances[1:2]) == []

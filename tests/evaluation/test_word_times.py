@@ -92,11 +92,11 @@ def test_words_are_where_they_sound(
                 return scores_BNV, {last: attention_BHNT}
 
             monkeypatch.setattr(system.model.decoder, "score_reference", score_reference)
-        times, faults = align_utterances(
+        times, problems = align_utterances(
             Recognizer(system, "cpu", "float32"), [utterance], by=by, batch_size=1
         )
         found = find_spans(utterance, times[utterance.id])
-        assert faults == {} and found.labels == true.labels
+        assert problems == {} and found.labels == true.labels
         assert found.begins_K == pytest.approx(true.begins_K, abs=0.03)
         assert found.ends_K == pytest.approx(true.ends_K, abs=0.03)
 
@@ -118,7 +118,7 @@ def test_command(talker: Path, corpus: Path, tmp_path: Path, capsys: pytest.Capt
     train(build_run(tmp_path, "frames", "model.label=extras.word_times", "train.steps=2"))
 
 
-def test_faults_cost_one_utterance(
+def test_problems_cost_one_utterance(
     talker: Path, corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = next(read_manifest(corpus / "dev.jsonl"))

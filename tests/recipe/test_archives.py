@@ -170,7 +170,7 @@ def test_the_next_address_is_tried(server: Server, target: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "fault", "num_requests"),
+    ("how", "problem", "num_requests"),
     [
         ("status-404", "cannot be read (HTTP Error 404: Not Found)", 1),
         ("status-503", "cannot be read, after 3 attempts (HTTP Error 503: ", archives.ATTEMPTS),
@@ -181,11 +181,11 @@ def test_the_next_address_is_tried(server: Server, target: Path) -> None:
     ],
 )
 def test_a_failure_says_where_and_why(
-    server: Server, target: Path, how: str, fault: str, num_requests: int
+    server: Server, target: Path, how: str, problem: str, num_requests: int
 ) -> None:
     with pytest.raises(UserError) as error:
         fetch(server, target, how)
-    assert f"  {server.url(how)}: {fault}" in str(error.value)
+    assert f"  {server.url(how)}: {problem}" in str(error.value)
     assert "pass --corpus-dir FOLDER" in str(error.value)
     assert len(server.requests) == num_requests
     assert not target.exists()
@@ -252,7 +252,7 @@ def test_extract(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fill", "fault"),
+    ("fill", "problem"),
     [
         (lambda tar: add_file(tar, "a/../../evil"), "evil"),
         (lambda tar: add_file(tar, "link", kind=tarfile.SYMTYPE), "link"),
@@ -264,9 +264,9 @@ def test_extract(tmp_path: Path, kind: str) -> None:
         (lambda tar: add_file(tar, "a" * 300), "cannot unpack (File name too long)"),
     ],
 )
-def test_hostile_tars(tmp_path: Path, fill: Callable[[tarfile.TarFile], object], fault: str) -> None:
+def test_hostile_tars(tmp_path: Path, fill: Callable[[tarfile.TarFile], object], problem: str) -> None:
     archive = make_tar(tmp_path / "x.tar.gz", fill)
-    with pytest.raises(UserError, match=re.escape(fault)):
+    with pytest.raises(UserError, match=re.escape(problem)):
         extract(archive, tmp_path / "corpus", max_bytes=MEBIBYTE)
     assert os.listdir(tmp_path) == ["x.tar.gz"]
 

@@ -31,13 +31,13 @@ def change_test(change: Callable[[Utterance], Utterance]) -> None:
     write_manifest("data/tones/test.jsonl", utterances)
 
 
-@pytest.mark.parametrize("fault", ["id", "path", "train_all"])
-def test_what_is_tested_is_not_learned(recipes_dir: Path, tones: Path, tmp_path: Path, fault: str) -> None:
+@pytest.mark.parametrize("problem", ["id", "path", "train_all"])
+def test_what_is_tested_is_not_learned(recipes_dir: Path, tones: Path, tmp_path: Path, problem: str) -> None:
     run_recipe(make_experiment(recipes_dir), "prepare")
     changes = {"id": {"id": "train-7"}, "path": {"id": "new", "audio": str(tones / "train-7.wav")}}
     name, shared = "train.jsonl", "1 utterances"
-    if fault in changes:
-        change_test(lambda one: one.model_copy(update=changes[fault]) if one.id == "dev-2" else one)
+    if problem in changes:
+        change_test(lambda one: one.model_copy(update=changes[problem]) if one.id == "dev-2" else one)
     else:  # a system that reads another manifest
         name, shared = "train_all.jsonl", "5 utterances"
         change_test(lambda one: one.model_copy(update={"id": f"test-{one.id}"}))

@@ -22,34 +22,34 @@ MAX_BYTES = 12_000_000
 SUFFIXES = {".safetensors", ".json", ".yaml", ".md", ".arpa", ".txt"}
 
 
-def find_faults(folder: Path) -> list[str]:
+def find_problems(folder: Path) -> list[str]:
     files = [path for path in folder.rglob("*") if path.is_file()]
-    faults = [
+    problems = [
         f"unexpected: {path.name}" for path in files if path.suffix not in SUFFIXES or path.is_symlink()
     ]
     if (size := sum(path.stat().st_size for path in files)) > MAX_BYTES:
-        faults.append(f"{size:,} bytes")
+        problems.append(f"{size:,} bytes")
     if not (folder / "README.md").is_file():
-        faults.append("no card")
+        problems.append("no card")
     if (folder / "training.safetensors").exists():
-        faults.append("the state of a training")
+        problems.append("the state of a training")
     try:
         system = load_any_system(folder)
         find_resources(folder).load(system.tokenizer, system.text, torch.device("cpu"))
     except UserError as error:
-        faults.append(str(error))
-    return faults
+        problems.append(str(error))
+    return problems
 
 
 @pytest.mark.parametrize(
     "folder", sorted(RECIPES_DIR.glob("*/pretrained")), ids=lambda folder: folder.parent.name
 )
 def test_what_ships_is_whole_small_and_safe(folder: Path) -> None:
-    assert find_faults(folder) == []
+    assert find_problems(folder) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "fault"),
+    ("name", "content", "problem"),
     [
         ("weights.pt", b"", "unexpected: weights.pt"),
         ("large.json", bytes(MAX_BYTES), "bytes"),
@@ -58,14 +58,14 @@ def test_what_ships_is_whole_small_and_safe(folder: Path) -> None:
         ("decoding.yaml", b"lexicon: words.txt", "decoding.yaml: lexicon = words.txt"),
     ],
 )
-def test_a_fault_would_be_found(tmp_path: Path, name: str, content: bytes, fault: str) -> None:
+def test_an_error_would_be_found(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
     folder = save_talker(tmp_path / "pretrained")
-    assert find_faults(folder) == ["no card"]
+    assert find_problems(folder) == ["no card"]
     (folder / "README.md").touch()
-    assert find_faults(folder) == []
+    assert find_problems(folder) == []
     (folder / name).write_bytes(content)
-    (found,) = find_faults(folder)
-    assert fault in found
+    (found,) = find_problems(folder)
+    assert problem in found
 
 
 def test_the_model_of_an4_knows_what_it_was_not_trained_for() -> None:

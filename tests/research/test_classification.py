@@ -59,7 +59,7 @@ def test_labels_are_those_of_the_model(kind: str, corpus: Path) -> None:
     task = Classification(load(corpus, kind), "here", utterances)
     split = task.decode(CPU, 2)
     expected_labels = task.find_expected(split)
-    assert split.faults == {} and set(split.results) == {item.id for item in utterances}
+    assert split.problems == {} and set(split.results) == {item.id for item in utterances}
     frame_times = make_frame_times(system.config.features, system.model.encoder)
     for item in utterances:
         samples = torch.from_numpy(audio.read(item.audio, RATE))

@@ -1,4 +1,4 @@
-"""Classifiers, with every encoder: pooling and losses by loops in float64; what they learn from; faults in the data."""
+"""Classifiers, with every encoder: pooling and losses by loops in float64; what they learn from; problems in the data."""
 
 from __future__ import annotations
 

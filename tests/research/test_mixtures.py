@@ -1,4 +1,4 @@
-"""`asr evaluate` with a model of two speakers at once: scores that `asr score` confirms, faults."""
+"""`asr evaluate` with a model of two speakers at once: scores that `asr score` confirms, problems."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def open_folder(
     return OutputFolder(out, formats, made_by)  # type: ignore[arg-type]
 
 
-def write(folder: OutputFolder, recording: Recording, fault: str = "") -> None:
-    folder.write(recording, CONTENTS, 2.5, fault)
+def write(folder: OutputFolder, recording: Recording, problem: str = "") -> None:
+    folder.write(recording, CONTENTS, 2.5, problem)
 
 
 def test_what_is_written_is_done(out: Path, recording: Recording) -> None:
@@ -99,10 +99,10 @@ def test_what_has_changed_is_done_again(
 
 
 def test_a_part_is_not_done_but_ours(out: Path, recording: Recording) -> None:
-    write(open_folder(out), recording, fault="cut short")
+    write(open_folder(out), recording, problem="cut short")
     folder = open_folder(out)
-    assert not folder.is_done(recording) and folder.find_fault(recording) == "cut short"
-    assert open_folder(out, made_by={"model": "other"}).find_fault(recording) is None
+    assert not folder.is_done(recording) and folder.find_problem(recording) == "cut short"
+    assert open_folder(out, made_by={"model": "other"}).find_problem(recording) is None
     folder.require_free(recording)
     write(folder, recording)
     assert folder.is_done(recording)

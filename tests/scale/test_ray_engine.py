@@ -96,7 +96,7 @@ def count_ends(folder: Path) -> Counter[str]:
     lines = (
         map(json.loads, (folder / JOURNAL).read_text().splitlines()) if (folder / JOURNAL).exists() else ()
     )
-    return Counter(line["name"] for line in lines if {"seconds", "fault"} & line.keys() and "name" in line)
+    return Counter(line["name"] for line in lines if {"seconds", "error"} & line.keys() and "name" in line)
 
 
 def read_outputs(folder: Path) -> dict[str, bytes]:
@@ -125,7 +125,7 @@ def test_outputs_are_those_of_one_process(corpus: Path, expected: dict[str, byte
     finished = count_ends(corpus / "ray")
     assert len(finished) == 42 and set(finished.values()) == {1}
 
-    process = start(corpus, "ray", "--engine", "ray")  # nothing is left; the faults are told again
+    process = start(corpus, "ray", "--engine", "ray")  # nothing is left; the problems are told again
     _, said = process.communicate(timeout=300)
     assert process.returncode == 1 and "0 transcribed, 40 finished before, 2 failed before" in said, said
     assert "worker" not in said and read_outputs(corpus / "ray") == expected

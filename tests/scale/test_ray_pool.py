@@ -41,7 +41,7 @@ def test_what_kills_its_worker_is_left_out_and_nothing_else(data: st.DataObject)
     units = [[f"{number}.{index}" for index in range(size)] for number, size in enumerate(sizes)]
     items = [item for unit in units for item in unit]
     killers = data.draw(st.sets(st.sampled_from(items))) if items else set()
-    faults = data.draw(st.sets(st.sampled_from(items))) - killers if items else set()
+    problems = data.draw(st.sets(st.sampled_from(items))) - killers if items else set()
     unlucky = Counter(
         {item: 1 for item in items if data.draw(st.booleans())}
     )  # kill a worker by chance, once
@@ -51,20 +51,20 @@ def test_what_kills_its_worker_is_left_out_and_nothing_else(data: st.DataObject)
             if item in killers or unlucky[item]:
                 unlucky[item] = 0
                 raise Killed
-            if item in faults:
-                raise ZeroDivisionError("a fault of the program")
+            if item in problems:
+                raise ZeroDivisionError("a problem of the program")
         return [{"item": item, "company": list(given)} for item in given]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ray_pool, "_import_ray", lambda is_cluster: StandIn())
         found = run_pool(units, lambda threads: work)
     for number, unit in enumerate(units):
-        lives = [item for item in unit if item not in killers | faults]
+        lives = [item for item in unit if item not in killers | problems]
         for item, row in zip(unit, found[number], strict=True):
             if item in killers:
                 assert "ended its worker, 2 times" in row["error"]
-            elif item in faults:
-                assert "ZeroDivisionError: a fault of the program" in row["error"]
+            elif item in problems:
+                assert "ZeroDivisionError: a problem of the program" in row["error"]
             else:
                 assert row == {"item": item, "company": lives}
 

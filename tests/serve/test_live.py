@@ -315,7 +315,7 @@ def test_only_after_hours_behind_the_pipe_waits(monkeypatch: pytest.MonkeyPatch)
     assert b"".join(iter(lambda: pipe.read(1 << 15), b"")) == content, "and nothing is lost"
 
 
-def test_a_fault_of_the_pipe_is_told_after_what_came() -> None:
+def test_an_error_of_the_pipe_is_told_after_what_came() -> None:
     class Broken(io.RawIOBase):
         def __init__(self) -> None:
             self.pieces: list[Any] = [b"abc", None, OSError(5, "Input/output error")]

@@ -261,7 +261,7 @@ def test_a_model_that_fails_fails_its_request_alone(stream: str, caplog: pytest.
         assert post(client).status_code == 200
 
 
-def test_a_full_disk_is_no_fault_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_no_problem_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr("tempfile.SpooledTemporaryFile.rollover", full)
     with TestClient(make_app()) as client:

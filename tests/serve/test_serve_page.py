@@ -60,13 +60,13 @@ def page(browser: Any, address: str) -> Iterator[Page]:
 def open_page(browser: Any, address: str, **options: Any) -> Iterator[Page]:
     context = browser.new_context(accept_downloads=True, **options)
     page = context.new_page()
-    faults: list[str] = []
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("console", lambda line: faults.append(line.text) if "Content Security" in line.text else None)
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda line: problems.append(line.text) if "Content Security" in line.text else None)
     page.goto(address)
     yield page
     context.close()
-    assert not faults
+    assert not problems
 
 
 def give(page: Page, content: bytes, name: str = "my talk.wav") -> None:

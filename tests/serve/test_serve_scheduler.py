@@ -1,4 +1,4 @@
-"""Whose segments the model recognizes next: fairness, batches, faults, withdrawal, with a model made of pauses."""
+"""Whose segments the model recognizes next: fairness, batches, problems, withdrawal, with a model made of pauses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Fake:
         self.time = [0.0]  # in a list: the scheduler works with a copy
         self.seconds_each = seconds_each
         self.decoder = self
-        self.fault: Callable[[Sequence[AudioSegment]], None] = lambda segments: None
+        self.problem: Callable[[Sequence[AudioSegment]], None] = lambda segments: None
 
     def padded_length(self, num_samples: int) -> int:
         return num_samples
@@ -39,7 +39,7 @@ class Fake:
         self.batches.append([segment.start for segment in segments])
         self.gate.acquire()
         self.time[0] += self.seconds_each * len(segments)
-        self.fault(segments)
+        self.problem(segments)
         return [make_segment(one, f"{one.start:g}", (), "fake", ()) for one in segments]
 
 
@@ -70,10 +70,10 @@ def make(fake: Fake, batch_size: int = 2, **options: Any) -> Scheduler:
     return Scheduler(fake, batch_size, **options)  # type: ignore[arg-type]
 
 
-def start(batch_size: int = 2, fault: Any = lambda _: None) -> tuple[Fake, Scheduler, Asking]:
+def start(batch_size: int = 2, problem: Any = lambda _: None) -> tuple[Fake, Scheduler, Asking]:
     """With a first segment, 0, in the midst of its batch."""
     fake = Fake()
-    fake.fault = fault
+    fake.problem = problem
     scheduler = make(fake, batch_size)
     first = Asking(scheduler, Client(), [0.0])
     wait_until(lambda: fake.batches)
@@ -174,7 +174,7 @@ def test_only_the_guilty_segment_fails() -> None:
         if any(segment.start == 2.0 for segment in segments):
             raise RuntimeError("too loud")
 
-    fake, scheduler, _ = start(batch_size=4, fault=refuse)
+    fake, scheduler, _ = start(batch_size=4, problem=refuse)
     asking = [Asking(scheduler, Client(), [float(number)]) for number in (1, 2, 3, 4)]
     wait_for(scheduler, 4)
     fake.gate.release(20)
@@ -221,7 +221,7 @@ def test_when_the_thread_ends_who_waits_and_who_comes_hears_of_it() -> None:
     def panic(segments: Sequence[AudioSegment]) -> None:
         raise Panic
 
-    fake, scheduler, first = start(fault=panic)
+    fake, scheduler, first = start(problem=panic)
     waiting = Asking(scheduler, Client(), [1.0], seconds=2.0)
     wait_for(scheduler, 1)
     assert scheduler.is_working

@@ -1,4 +1,4 @@
-"""Shards from a server that is slow and faulty: nothing lost, nothing doubled, the same bits as from the disk."""
+"""Shards from a server that is slow and broken: nothing lost, nothing doubled, the same bits as from the disk."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_a_faulty_server_changes_nothing(tmp_path: Path, num_workers: int) -> No
     from faulty_server import serve
 
     here = pack_noise(write_noise(tmp_path, 120), tmp_path / "shards", 8)
-    with serve(tmp_path / "shards", faults=0.25, delay=0.005) as server:
+    with serve(tmp_path / "shards", problems=0.25, delay=0.005) as server:
         there = ShardFolder(f"http://127.0.0.1:{server.server_port}")
         assert ShardFolder(there.address).sha256 == ShardFolder(here.address).sha256
         for epoch in (0, 1):
             expected = load_shards(here, num_workers=0).epoch_batches(epoch)
             assert_equal(load_shards(there, num_workers=num_workers).epoch_batches(epoch), expected)
-        assert all(server.counts[fault] for fault in ("503", "500", "429", "broken", "short"))
+        assert all(server.counts[problem] for problem in ("503", "500", "429", "broken", "short"))
 
 
 def test_only_the_ranges_that_are_needed(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     from faulty_server import serve_s3
 
     here = pack_noise(write_noise(tmp_path, 120), tmp_path / "shards", 8)
-    with serve_s3(tmp_path / "shards", faults=0.25, delay=0.005) as (variables, counts):
+    with serve_s3(tmp_path / "shards", problems=0.25, delay=0.005) as (variables, counts):
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         there = ShardFolder("s3://corpus")
@@ -94,6 +94,6 @@ def test_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
                 load_shards(there, num_workers=2).epoch_batches(epoch),
                 load_shards(here, num_workers=0).epoch_batches(epoch),
             )
-        assert all(counts[fault] for fault in ("503 Slow Down", "500 Error", "short"))
+        assert all(counts[problem] for problem in ("503 Slow Down", "500 Error", "short"))
         with pytest.raises(UserError, match=r"s3://corpus/none: no index\.jsonl there"):
             ShardFolder("s3://corpus/none")

@@ -1,4 +1,4 @@
-"""Byte ranges from anywhere: retried where that helps, kept in a bounded folder, and each fault told plainly."""
+"""Byte ranges from anywhere: retried where that helps, kept in a bounded folder, and each problem told plainly."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def address() -> str:
     return "memory://bucket/a.tar"
 
 
-class Faulty:
-    """The memory file system, with a fault in each of the first calls."""
+class Broken:
+    """The memory file system, with a problem in each of the first calls."""
 
     async_impl = False
 
-    def __init__(self, *faults: Exception | bytes) -> None:
-        self.faults = list(faults)
+    def __init__(self, *problems: Exception | bytes) -> None:
+        self.problems = list(problems)
         self.calls = 0
 
     def cat_file(self, path: str, start: int, end: int) -> bytes:
         self.calls += 1
-        if self.faults:
-            fault = self.faults.pop(0)
-            if isinstance(fault, Exception):
-                raise fault
-            return fault
+        if self.problems:
+            problem = self.problems.pop(0)
+            if isinstance(problem, Exception):
+                raise problem
+            return problem
         return CONTENT[start:end]
 
 
@@ -60,7 +60,7 @@ def test_ranges_here_and_elsewhere_are_the_same(tmp_path: Path, address: str) ->
         assert found == [CONTENT[10 * n : 10 * n + 10] for n in range(50)]
 
 
-def test_a_fault_costs_its_range_alone(tmp_path: Path, address: str) -> None:
+def test_an_error_costs_its_range_alone(tmp_path: Path, address: str) -> None:
     """And a file that is shorter than its index tells is not read as if it were whole."""
     (tmp_path / "a.tar").write_bytes(CONTENT)
     good, missing, short = read_ranges(
@@ -76,23 +76,23 @@ def test_a_fault_costs_its_range_alone(tmp_path: Path, address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [ConnectionError("reset"), TimeoutError(), OSError("SlowDown"), CONTENT[:2]]
+    "problem", [ConnectionError("reset"), TimeoutError(), OSError("SlowDown"), CONTENT[:2]]
 )
-def test_what_may_pass_is_tried_again(monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
-    filesystem = Faulty(*[fault] * (storage.ATTEMPTS - 1))
+def test_what_may_pass_is_tried_again(monkeypatch: pytest.MonkeyPatch, problem: Any) -> None:
+    filesystem = Broken(*[problem] * (storage.ATTEMPTS - 1))
     use(monkeypatch, filesystem)
     assert read_range(ByteRange("s3://bucket/a.tar", 8, 8)) == CONTENT[8:16]
     assert filesystem.calls == storage.ATTEMPTS
-    use(monkeypatch, Faulty(*[fault] * storage.ATTEMPTS))
+    use(monkeypatch, Broken(*[problem] * storage.ATTEMPTS))
     with pytest.raises(
         UserError, match=f"s3://bucket/a.tar: cannot be read, after {storage.ATTEMPTS} attempts"
     ):
         read_range(ByteRange("s3://bucket/a.tar", 8, 8))
 
 
-@pytest.mark.parametrize("fault", [FileNotFoundError("a.tar"), PermissionError("Forbidden")])
-def test_what_does_not_pass_is_told_at_once(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
-    filesystem = Faulty(fault)
+@pytest.mark.parametrize("problem", [FileNotFoundError("a.tar"), PermissionError("Forbidden")])
+def test_what_does_not_pass_is_told_at_once(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
+    filesystem = Broken(problem)
     use(monkeypatch, filesystem)
     with pytest.raises(UserError, match=r"s3://bucket/a\.tar: cannot be read \("):
         read_range(ByteRange("s3://bucket/a.tar", 8, 8))
@@ -100,7 +100,7 @@ def test_what_does_not_pass_is_told_at_once(monkeypatch: pytest.MonkeyPatch, fau
 
 
 def test_a_server_without_ranges_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, Faulty(CONTENT))
+    use(monkeypatch, Broken(CONTENT))
     with pytest.raises(UserError, match=r"host/a\.tar: .*does not know the header Range"):
         read_range(ByteRange("https://host/a.tar", 8, 8))
 
@@ -111,7 +111,7 @@ def test_a_missing_package_is_named() -> None:
 
 
 def test_ranges_are_fetched_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Together(Faulty):
+    class Together(Broken):
         barrier = threading.Barrier(16)
 
         def cat_file(self, path: str, start: int, end: int) -> bytes:

@@ -100,8 +100,8 @@ def test_a_written_folder_is_read(
     torch.testing.assert_close(half.embed(audio), models.embed(audio), rtol=0, atol=0.01)
     assert main(["convert", str(folder), str(tmp_path / "half")]) == 2  # is not empty
     config = json.loads((folder / "config.json").read_text())
-    faults = (("dim", 9), "expected .9, "), (("blocks", [[10**9, 1]]), "blocks"), (("x", 1), "x")
-    for change, message in faults:
+    problems = (("dim", 9), "expected .9, "), (("blocks", [[10**9, 1]]), "blocks"), (("x", 1), "x")
+    for change, message in problems:
         config["embedding"]["sizes"] = TINY.model_dump() | dict([change])
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(UserError, match=message):

@@ -245,18 +245,18 @@ def test_an_overflow_in_fp16_is_no_warning(caplog: pytest.LogCaptureFixture) -> 
         assert caplog.records[-1].levelname == level
 
 
-FAULTS = """
+PROBLEMS = """
 import resource
 import torch
 from asr.train.learner import keep_freed_memory
 
-def count_faults(size):
+def count_problems(size):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.zeros(size)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 keep_freed_memory()
-print(count_faults(25_000_000), count_faults(24_000_000))
+print(count_problems(25_000_000), count_problems(24_000_000))
 """
 
 
@@ -264,7 +264,7 @@ print(count_faults(25_000_000), count_faults(24_000_000))
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such switch")
 def test_freed_memory_is_kept() -> None:
     """A second tensor finds the pages of the first, of which there are 24,000."""
-    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PROBLEMS], capture_output=True, text=True, check=True)
     first, second = map(int, done.stdout.split())
     assert second < first / 10
 

@@ -123,11 +123,11 @@ def test_recordings_that_break_off_say_so() -> None:
     error = UserError("cut short")
     broken = build_decoded((words_at(1.0), None, None), end=End(Recording("a/b.wav"), 2.5, error))
     nothing = End(Recording("c.wav"), 0.0, UserError("no audio"))
-    segment, transcript, fault = join([*broken, (nothing, None)])
+    segment, transcript, problem = join([*broken, (nothing, None)])
     assert isinstance(transcript, Transcript) and isinstance(segment, Segment)
     assert (transcript.id, transcript.audio, transcript.duration) == ("b", "a/b.wav", 2.5)
     assert transcript.text == segment.text == "w1.0" and transcript.warnings == ("cut short",)
-    assert fault is nothing.error
+    assert problem is nothing.error
 
 
 def build_place(*speech: tuple[float, float], end: float = 10.0) -> AudioSegment:

@@ -1,4 +1,4 @@
-"""Decoding of windows: prompts, languages, silence, another try where a text has faults; and the searches of a
+"""Decoding of windows: prompts, languages, silence, another try where a text has problems; and the searches of a
 batch, against plain loops that compute everything again at each step."""
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def test_texts_depend_on_language_task_prompt_and_beam(system: System) -> None:
     assert mixed[::2] == plain[::2] and mixed[1::2] == read(german)[1::2]
 
 
-def test_what_has_faults_is_drawn_again_and_the_rest_stands(
+def test_what_has_problems_is_drawn_again_and_the_rest_stands(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit lies between the texts of eight windows, so that some are doubted."""
@@ -139,24 +139,24 @@ def test_what_has_faults_is_drawn_again_and_the_rest_stands(
     monkeypatch.setattr(limits, "MAX_TOKENS_PER_SECOND", limit)
     checks = ChecksConfig(max_compression=None, min_log_probability=None, max_no_speech=None)
     doubted = decode(system, asked, GREEDY, checks)
-    is_faulty = [bool(reading.warnings) for reading in doubted]
-    assert any(is_faulty) and not all(is_faulty)
+    is_rejected = [bool(reading.warnings) for reading in doubted]
+    assert any(is_rejected) and not all(is_rejected)
     assert all("greedy at temperature 0: " in reading.warnings[0] for reading in doubted if reading.warnings)
     again = GREEDY.model_copy(update={"temperatures": (0.9, 2.0)})
     found = decode(system, asked, again, checks)
-    for before, after, faulty in zip(first, found, is_faulty, strict=True):
-        assert faulty or after == before
-    better = [one for one, faulty in zip(found, is_faulty, strict=True) if faulty and not one.warnings]
+    for before, after, broken in zip(first, found, is_rejected, strict=True):
+        assert broken or after == before
+    better = [one for one, broken in zip(found, is_rejected, strict=True) if broken and not one.warnings]
 
     def is_fine(tokens: tuple[int, ...]) -> bool:
         ids = tuple(id for id in tokens if id < past_text)
-        return not limits.find_faults(
+        return not limits.find_problems(
             limits.Evidence(limits.Hypothesis(ids, 0.0), tokenizer.decode(ids), 0.4, 0.02), checks
         )
 
     few = [[is_fine(one.tokens) for one in own] for own in sample(asked, GREEDY, None, 0.9)]
-    # The likeliest has faults and another has none: no higher temperature is tried.
-    chosen = [found[row] for row, own in enumerate(few) if is_faulty[row] and any(own) and not own[0]]
+    # The likeliest has problems and another has none: no higher temperature is tried.
+    chosen = [found[row] for row, own in enumerate(few) if is_rejected[row] and any(own) and not own[0]]
     assert chosen and all(one.temperature == 0.9 and not one.warnings for one in chosen)
     assert better and all(one.method == "sampling" and (one.temperature or 0) > 0 for one in better)
     assert found == decode(system, asked, again, checks)
