@@ -38,12 +38,12 @@ TUTORIALS = [
     "phones.md",
     "shards.md",
     "compare.md",
-    "new-encoder.md",
+    "add-encoder.md",
     "score.md",
-    "scale.md",
+    "archive.md",
 ]
 
-RUN = [*TUTORIALS, "files.md", "extend.md", "moonshine.md"]  # their commands are run
+RUN = [*TUTORIALS, "manifests.md", "run-directories.md", "extend.md", "moonshine.md"]  # their commands are run
 
 # All that differs between what the pages show and what is run.
 NOT_RUN = {  # they install, or need a model of AN4
@@ -111,6 +111,15 @@ def test_paths_exist(page: Path) -> None:
     for path in re.findall(rf"(?<![\w./-]){kept}(?:/[\w.+-]*\w)+", read(page)):
         if path not in made and not re.search(r"NAME|MODULE|SYSTEM|\.\.\.", path):
             assert (ROOT / path).exists(), path
+
+
+def test_titles_agree_with_the_navigation() -> None:
+    """A page has one name: what the navigation calls it, its heading, and each word of its file's name."""
+    text = read(ROOT / "mkdocs.yml")
+    for title, page in re.findall(r"^      - \"?(.+?)\"?: ([a-z-]+)\.md$", text, flags=re.M):
+        assert read(DOCS / f"{page}.md").startswith(f"# {title}\n"), page
+        missing = [word for word in page.split("-") if word.removesuffix("s") not in title.lower()]
+        assert not missing or page == "faq", f"{page}.md is called {title}"
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -194,7 +203,7 @@ def test_confs_for_a_corpus_of_ones_own_take_the_settings_shown() -> None:
 def test_the_registration_shown_is_the_patch(tmp_path: Path) -> None:
     patch = DOCS / "examples" / "tdnn.patch"
     added = [line for line in read(patch).splitlines() if re.match(r"\+(?!\+\+)", line)]
-    assert "```diff\n" + "".join(f"{line}\n" for line in added) + "```" in read(DOCS / "new-encoder.md")
+    assert "```diff\n" + "".join(f"{line}\n" for line in added) + "```" in read(DOCS / "add-encoder.md")
     (tmp_path / "asr/research").mkdir(parents=True)
     shutil.copy(ROOT / "asr/research/kinds.py", tmp_path / "asr/research")
     subprocess.run(["git", "apply", "--check", str(patch)], cwd=tmp_path, check=True)
@@ -378,13 +387,13 @@ def test_type_checkers_see_the_types(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", RUN)
 def test_tutorial_runs(name: str, tmp_path: Path) -> None:
     pytest.importorskip("espeakng_loader")
-    if name == "scale.md":
+    if name == "archive.md":
         pytest.importorskip("ray", reason="the extra ray is not installed")
     if name == "moonshine.md" and find_installed("moonshine-base") is None:
         pytest.skip("moonshine-cpp is not installed, which has the weights of Moonshine base")
     folder = make_checkout(tmp_path)
     environment = make_environment(tmp_path, folder)
-    if name in ("transcribe.md", "scale.md", "moonshine.md"):
+    if name in ("transcribe.md", "archive.md", "moonshine.md"):
         make_recordings(folder)
     for command in commands(DOCS / name):
         if command in NOT_RUN:

@@ -1,4 +1,4 @@
-"""docs/files.md describes the JSON of a transcript: every field, and no other."""
+"""docs/json-output.md describes the JSON of a transcript: every field, and no other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.transcripts.writers import format_transcript
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "files.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "json-output.md"
 TYPES = {
     "string": (str,),
     "number": (int, float),

@@ -14,7 +14,7 @@ from asr.cli import main, transcribe_command
 from asr.config import build_config
 from asr.transcription.arguments import TranscriptionSettings
 
-PAGE = Path(__file__).parents[2] / "docs" / "coming-from-whisper.md"
+PAGE = Path(__file__).parents[2] / "docs" / "coming-from-openai-whisper.md"
 ROWS = re.findall(r"^\| `(--[^`]+)` \| `(--[^`]+)` \|", PAGE.read_text(encoding="utf-8"), re.M)
 
 
