@@ -42,7 +42,7 @@ HIDDEN = {"separator"}  # of no use beside the text
 
 def described(section: str) -> dict[str, tuple[str, str]]:
     """Field to type and meaning, as the page has them."""
-    part = PAGE.read_text(encoding="utf-8").partition(f"### {section}\n")[2].partition("\n##")[0]
+    part = PAGE.read_text(encoding="utf-8").partition(f"## {section}\n")[2].partition("\n##")[0]
     rows = re.findall(r"^\| `(\w+)` \| ([\w ]+) \| (.*) \|$", part, flags=re.MULTILINE)
     return {name: (kind, meaning) for name, kind, meaning in rows}
 
