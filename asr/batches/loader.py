@@ -6,6 +6,7 @@ import contextlib
 import logging
 import multiprocessing
 import signal
+import traceback
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -238,11 +239,16 @@ def block_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def translate_worker_errors() -> Iterator[None]:
-    """Report a dead worker as a UserError. PyTorch raises wherever the main process is just then."""
+    """Report a dead worker as a UserError, and end living workers after any other error.
+
+    PyTorch raises wherever the main process is when a worker dies.
+    """
     try:
         yield
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+    except BaseException as error:
+        if not isinstance(error, RuntimeError) or "DataLoader worker" not in str(error):
+            # The traceback's frames hold loaders, whose workers ignore SIGTERM: Python would wait for them.
+            traceback.clear_frames(error.__traceback__)
             raise
         for process in multiprocessing.active_children():
             if process.daemon:  # it may wait for a lock of the dead one, and SIGTERM does not reach it

@@ -371,6 +371,18 @@ def test_a_dead_worker_is_a_clear_error(manifest: Manifest) -> None:
         list(batches)
 
 
+def test_workers_end_after_an_error_of_any_kind(manifest: Manifest) -> None:
+    def train() -> None:
+        batches = build(manifest, num_workers=1).epoch_batches(0)  # as long as a traceback keeps this frame
+        next(batches)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught, translate_worker_errors():
+        train()
+    assert caught.tb
+    assert not multiprocessing.active_children(), "Python waits for them at its end"
+
+
 @pytest.mark.parametrize(
     ("tokens", "frames"), [([], 1), ([5], 1), ([5, 6, 5], 3), ([5, 5], 3), ([5, 5, 5, 6, 6], 8)]
 )
