@@ -1,10 +1,13 @@
 """UserError, which the command line prints without a traceback, and how messages show values and names."""
 
 import difflib
+import importlib
 import json
 import reprlib
+import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 
 class UserError(ValueError):
@@ -47,3 +50,16 @@ def suggest(name: str, known: Collection[str], otherwise: str | None = None) -> 
     if near := difflib.get_close_matches(name, known, n=1):
         return f"did you mean {near[0]}?"
     return f"there are {', '.join(known) or 'none'}" if otherwise is None else otherwise
+
+
+def import_extra(module: str, purpose: str, extra: str) -> Any:
+    """Import a module; where it is missing, the error names the packages of the extra that brings it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        from importlib.metadata import distributions
+
+        lines = [line for own in distributions(name="asr-toolkit") for line in own.requires or []]
+        packages = [line.partition(";")[0] for line in lines if line.endswith(f"extra == '{extra}'")]
+        command = shlex.join(["pip", "install", *(packages or [f".[{extra}]"])])
+        raise UserError(f"{purpose} needs {error.name}, which is not installed; run: {command}") from None

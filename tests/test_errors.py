@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from asr.audio.reading import read
 from asr.config import build_config
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
-from asr.errors import UserError, shorten
+from asr.errors import UserError, import_extra, shorten
 from asr.language_models.ngram import read_arpa
 from asr.system.decoding_resources import DecodingResources
 from asr.transcription.arguments import TranscriptionSettings
@@ -59,3 +61,29 @@ def test_messages(tmp_path: Path) -> None:
     assert ChecksConfig(max_compression=None).describe() == "on, max_compression null"
     bundled = DecodingResources(decoding=DecodingConfig(speeds=(0.9, 1.0)))
     assert bundled.describe() == "speeds [0.9, 1.0]"
+
+
+def test_a_missing_package_comes_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its packages are those of the extra, as asr was installed; no package index has asr itself."""
+    lines = ["torch<3,>=2.11", "ray>=2.60; extra == 'ray'", "ray>=2.60; extra == 'slow'"]
+    lines += ["uvicorn>=0.40; extra == 'serve'", "websockets>=15; extra == 'serve'"]
+    own = SimpleNamespace(requires=lines)
+    monkeypatch.setattr("importlib.metadata.distributions", lambda name: [own])
+    for extra, packages in {"ray": "'ray>=2.60'", "serve": "'uvicorn>=0.40' 'websockets>=15'"}.items():
+        with pytest.raises(UserError) as raised:
+            import_extra("no_such_module", "this", extra)
+        expected = f"this needs no_such_module, which is not installed; run: pip install {packages}"
+        assert str(raised.value) == expected
+    own.requires = None
+    with pytest.raises(UserError, match=r"run: pip install '\.\[ray\]'$"):
+        import_extra("no_such_module", "this", "ray")
+
+
+def test_extras_that_the_code_names_exist() -> None:
+    tomllib = pytest.importorskip("tomllib")
+    root = Path(__file__).resolve().parent.parent
+    offered = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    code = "\n".join(path.read_text() for path in (root / "asr").rglob("*.py"))
+    named = re.findall(r"import_extra\([^)]*\"(\w+)\"\)", code)
+    assert len(named) == 5 and {*named} <= {*offered}
+    assert "pip install asr" not in code and "asr-toolkit[" not in code

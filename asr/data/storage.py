@@ -164,7 +164,7 @@ def _open_filesystem(process_id: int, folder: str) -> tuple[Any, str]:
     try:
         filesystem, path = fsspec.core.url_to_fs(folder)
     except ImportError as error:
-        raise UserError(f"{folder}: {error}; run `pip install 'asr-toolkit[remote]'`") from None
+        raise UserError(f"{folder}: {error}") from None  # fsspec names the package to install
     except (ValueError, OSError) as error:
         raise UserError(f"{folder}: not an address that can be read ({error})") from None
     return filesystem, str(path)

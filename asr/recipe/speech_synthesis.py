@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from asr.audio.reading import resample, write
 from asr.data.manifest import Utterance
-from asr.errors import UserError, suggest
+from asr.errors import UserError, import_extra, suggest
 
 # Names and values of espeak-ng's speak_lib.h.
 _OUTPUT_SYNCHRONOUS = 2  # the callback runs inside espeak_Synth: no thread, no sound card
@@ -137,14 +137,7 @@ def _installed_voices() -> tuple[list[str], list[str]]:
 
 
 def _import_loader() -> Any:
-    try:
-        import espeakng_loader  # type: ignore[import-untyped]
-
-        return espeakng_loader
-    except ImportError:
-        raise UserError(
-            "speaking needs espeak-ng, which is not installed; run: pip install espeakng-loader"
-        ) from None
+    return import_extra("espeakng_loader", "speaking with espeak-ng", "digits")
 
 
 # --- corpora: voices in rooms with noise --------------------------------------------------------

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from asr.audio.segmentation import Recording
-from asr.errors import UserError, plural
+from asr.errors import UserError, import_extra, plural
 from asr.transcripts.transcript import Segment
 
 if TYPE_CHECKING:
@@ -226,11 +226,7 @@ def _import_ray(is_cluster: bool) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not is_cluster:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    try:
-        import ray
-    except ImportError:
-        raise UserError("Ray is not installed; install it with: pip install 'asr-toolkit[ray]'") from None
-    return ray
+    return import_extra("ray", "a pool of workers", "ray")
 
 
 def transcribe_on_ray(

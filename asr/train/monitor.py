@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asr.errors import UserError
+from asr.errors import UserError, import_extra
 from asr.evaluation.plots import draw_learning_curve
 from asr.files import replace_file
 from asr.models.layers import name_means
@@ -107,14 +107,9 @@ class Monitor:
 
 def open_tensorboard(config: RunConfig, start_step: int) -> Callback:
     """Write to the folder `tensorboard` of the run."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"train.tensorboard needs a package that is not installed ({error}): "
-            "pip install 'asr-toolkit[tracking]', or remove it"
-        ) from None
-    writer = SummaryWriter(str(Path(config.output_dir) / "tensorboard"), purge_step=start_step + 1)
+    tensorboard = import_extra("torch.utils.tensorboard", "train.tensorboard", "tracking")
+    folder = Path(config.output_dir) / "tensorboard"
+    writer = tensorboard.SummaryWriter(str(folder), purge_step=start_step + 1)
 
     def record(step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():

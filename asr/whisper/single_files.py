@@ -62,8 +62,8 @@ def _find_ranks(path: Path, name: str) -> Path:
         if ranks.is_file():
             return ranks
     raise UserError(
-        f"{path}: holds no vocabulary. Put {name} beside it, from the folder whisper/assets of the package "
-        "openai-whisper, or install that package: pip install --no-deps openai-whisper"
+        f"{path}: contains no vocabulary. Copy {name} from whisper/assets of the package openai-whisper into "
+        "its folder, or install that package: pip install --no-deps openai-whisper"
     )
 
 

@@ -141,7 +141,7 @@ def test_openai_and_hugging_face_pickled(tmp_path: Path, monkeypatch: pytest.Mon
     """Read as they are; the vocabulary of a .pt lies beside it, or in the installed package openai-whisper."""
     pickled = write_huggingface(tmp_path / "old", WEIGHTS, form="pickled")
     path = write_openai(tmp_path / "tiny.en.pt", WEIGHTS)
-    with pytest.raises(UserError, match=r"tiny\.en\.pt: holds no vocabulary\. Put gpt2\.tiktoken beside it"):
+    with pytest.raises(UserError, match=r"tiny\.en\.pt: contains no vocabulary\. Copy gpt2\.tiktoken"):
         load_source(path)
     assets = tmp_path / "site" / "whisper" / "assets"
     assets.mkdir(parents=True)
