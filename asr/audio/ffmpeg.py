@@ -1,4 +1,4 @@
-"""Any audio file as frames of float32 by FFmpeg, sandboxed, and facts of headers that it does not report.
+"""Any audio file as float32 frames, by FFmpeg with an allow-list of formats; header facts that it leaves out.
 
 Where sound is damaged, decoding continues after it, with silence instead.
 """
