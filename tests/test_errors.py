@@ -64,7 +64,7 @@ def test_messages(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_comes_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its packages are those of the extra, as asr was installed; no package index has asr itself."""
+    """The packages come from the metadata of the installation; no package index has asr itself."""
     lines = ["torch<3,>=2.11", "ray>=2.60; extra == 'ray'", "ray>=2.60; extra == 'slow'"]
     lines += ["uvicorn>=0.40; extra == 'serve'", "websockets>=15; extra == 'serve'"]
     own = SimpleNamespace(requires=lines)
