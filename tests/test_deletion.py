@@ -18,6 +18,7 @@ from tone_examples import TINY_RUN
 PACKAGE = Path(__file__).resolve().parent.parent / "asr"
 ASKED = {  # a command that cannot do without the folder
     "whisper": "transcribe a.wav --model tiny",
+    "moonshine": "transcribe a.wav --model moonshine-base",
     "language_models": "ngram run.yaml --output words.arpa",
     "serve": "transcribe --stream --model model",
     "formats": "manifest convert train.csv train.jsonl",

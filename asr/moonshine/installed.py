@@ -59,6 +59,7 @@ def find_default(asked: Mapping[str, object]) -> str | None:
     except ValueError:
         return None
     if find_installed(DEFAULT) is None:
+        log.info("for English without a download, on Linux x86-64: pip install moonshine-cpp==0.1.4")
         return None
     by_language = "--language CODE or " if "language" in asked else ""
     log.info("model: %s (English only); %s--model whisper-base for other languages", DEFAULT, by_language)
