@@ -239,10 +239,7 @@ def block_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def translate_worker_errors() -> Iterator[None]:
-    """Report a dead worker as a UserError, and end living workers after any other error.
-
-    PyTorch raises wherever the main process is when a worker dies.
-    """
+    """Report a dead worker as a UserError, wherever PyTorch raises it; after any other error end them all."""
     try:
         yield
     except BaseException as error:
