@@ -31,7 +31,7 @@ setup: $(VENV)/.installed
 
 # pip runs again only when the dependencies may have changed.
 $(VENV)/.installed: pyproject.toml
-	@echo "Installing into $(VENV): 6.3 GB, some minutes. docs/install.md has a smaller way."
+	@echo "Installing into $(VENV): 6.4 GB, some minutes. docs/install.md has a smaller way."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@touch $@
