@@ -57,7 +57,7 @@ def make_texts(num_words: int, error_rate: float, seed: int = 0) -> tuple[list[s
     return references, hypotheses
 
 
-def count_here(references: list[str], hypotheses: list[str], align: str = "jiwer") -> Counted:
+def count_here(references: list[str], hypotheses: list[str], align: str = "levenshtein") -> Counted:
     counts = score(references, hypotheses, align=align, resamples=0).counts
     return Counted(counts.substitutions, counts.deletions, counts.insertions)
 

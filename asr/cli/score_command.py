@@ -15,7 +15,7 @@ from asr.cli import whole_number
 from asr.data.columns import read_seconds
 from asr.data.text_lines import open_lines
 from asr.errors import UserError
-from asr.scoring.options import Align, Meeting, Normalization, Unit
+from asr.scoring.options import RENAMED, Align, Metric, Normalization
 
 if TYPE_CHECKING:
     from asr.scoring.page import Report
@@ -45,12 +45,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = """normalize texts first: basic removes case, punctuation and [tags]; english also unifies numbers,
     contractions and spelling (default: none)"""
     add("--normalize", choices=get_args(Normalization), default="none", help=text)
-    text = "what is counted (default: words)"
-    add("--unit", choices=get_args(Unit), default="words", help=text)
-    text = """jiwer: fewest errors (default); sclite: as NIST sclite counts, without options or with -D (words
-    in brackets may be missing), -F (ab- is any word that begins so) or both; meetings: cpwer, tcpwer
-    (words match only near in time), orcwer (any speaker may say an utterance)"""
-    add("--align", choices=(*get_args(Align), *get_args(Meeting)), default="jiwer", help=text)
+    text = """wer or cer: word or character error rate; cpwer, tcpwer (words match only near in time) or
+    orcwer (any speaker may say an utterance) for meetings; der for RTTM files (default: wer; der for RTTM)"""
+    add("--metric", choices=(*get_args(Metric), "der"), help=text)
+    text = """what a word error rate counts; mixed: characters of scripts without spaces, words of the others
+    (default: words)"""
+    add("--unit", choices=("words", "mixed"), type=_refuse_renamed, default="words", help=text)
+    text = """levenshtein: fewest errors (default); sclite: as NIST sclite counts, without options or with -D
+    (words in brackets may be missing), -F (ab- is any word that begins so) or both"""
+    add("--align", choices=get_args(Align), type=_refuse_renamed, default="levenshtein", help=text)
     text = "a global mapping file, whose rules rewrite both sides first, as NIST hubscr.pl does"
     add("--glm", metavar="FILE", help=text)
     text = "confusions and worst utterances to list (default: 10; of several systems 0)"
@@ -62,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "the parts of recordings to score (default: all of REF's)"
     group.add_argument("--uem", metavar="FILE", help=text)
     text = """seconds around each start and end of a reference turn that are not scored (default: 0); with
-    --align tcpwer, by which the times of words may differ (default: 5)"""
+    --metric tcpwer, by which the times of words may differ (default: 5)"""
     group.add_argument("--collar", metavar="SECONDS", help=text)
     text = "do not score where several reference speakers talk"
     group.add_argument("--skip-overlap", action="store_true", help=text)
@@ -76,15 +79,17 @@ def run(args: argparse.Namespace) -> int:
 
     if _is_rttm(args.reference):
         return _score_turns(args)
-    if args.uem or args.skip_overlap:
-        raise UserError(f"{args.reference}: not RTTM. Expected speaker turns for --uem and --skip-overlap.")
-    settings = {"unit": args.unit, "normalize": args.normalize, "align": args.align}
-    if args.align in get_args(Meeting):
-        settings |= {"align": "jiwer", "meeting": args.align}
-    if args.align == "tcpwer":
+    if args.uem or args.skip_overlap or args.metric == "der":
+        raise UserError(f"{args.reference}: not RTTM, which --metric der, --uem and --skip-overlap need")
+    metric = args.metric or "wer"
+    if metric == "cer" and args.unit == "mixed":
+        raise UserError("--metric cer counts characters; leave out --unit mixed")
+    unit = "characters" if metric == "cer" else args.unit
+    settings = {"metric": metric, "unit": unit, "normalize": args.normalize, "align": args.align}
+    if metric == "tcpwer":
         settings["collar"] = read_seconds("--collar", 5 if args.collar is None else args.collar)
     elif args.collar is not None:
-        raise UserError("--collar: expected RTTM files, or --align tcpwer")
+        raise UserError("--collar: expected RTTM files, or --metric tcpwer")
     if args.glm is not None:
         settings["glm"] = args.glm
     parts = args.reference.split(",")
@@ -112,6 +117,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _refuse_renamed(text: str) -> str:
+    if text == "characters" or text in RENAMED:
+        raise argparse.ArgumentTypeError(f"{text} is now --{RENAMED.get(text, 'metric cer')}")
+    return text
+
+
 def _is_rttm(path: str) -> bool:
     """Look at the first line of a file, but not of a pipe, which cannot be read twice."""
     if not os.path.isfile(path):
@@ -124,10 +135,10 @@ def _is_rttm(path: str) -> bool:
 def _score_turns(args: argparse.Namespace) -> int:
     from asr.speakers.turn_scores import report_turns
 
-    if args.by or args.bleu or args.html or args.glm or args.align != "jiwer":
-        raise UserError(
-            f"{args.reference}: RTTM has no words. Expected --uem, --collar, --skip-overlap or --json."
-        )
+    is_of_words = args.by or args.bleu or args.html or args.glm or args.align != "levenshtein"
+    if is_of_words or args.metric not in (None, "der"):
+        allowed = "--metric der, --uem, --collar, --skip-overlap or --json"
+        raise UserError(f"{args.reference}: RTTM has no words. Expected {allowed}.")
     collar = read_seconds("--collar", 0 if args.collar is None else args.collar)
     text, record = report_turns(args.reference, args.hypotheses, args.uem, collar, args.skip_overlap)
     for note in record["notes"]:

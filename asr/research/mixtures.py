@@ -81,7 +81,7 @@ class SpeakersAtOnce:
     def write(self, folder: str | Path, split: ReadSplit) -> None:
         """Write reference.stm and hypothesis.stm, each text in a channel of its own.
 
-        `asr score --align cpwer reference.stm hypothesis.stm` finds the same rate.
+        `asr score --metric cpwer reference.stm hypothesis.stm` finds the same rate.
         """
         for side, name in enumerate(("reference", "hypothesis")):
             with replace_file(Path(folder) / f"{name}.stm") as file:

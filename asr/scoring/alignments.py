@@ -1,4 +1,4 @@
-"""Align the units of a reference with those of a hypothesis: as jiwer does, or as NIST sclite does."""
+"""Align reference units with hypothesis units: by the fewest edits, or as NIST sclite does."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from asr.scoring.options import Unit
 
 # Shapes: E edits of all pairs together, P pairs.
 
-Method = Literal["jiwer", "sclite"]
-"""jiwer: fewest edits. sclite: least cost, where a substitution costs 4, a deletion or an insertion 3."""
+Method = Literal["levenshtein", "sclite"]
+"""levenshtein: fewest edits. sclite: least cost; a substitution costs 4, a deletion or an insertion 3."""
 Kind = Literal["correct", "substitution", "deletion", "insertion"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of edits, in the order of the columns of counts."""
@@ -85,7 +85,9 @@ def split_units(text: str, unit: Unit) -> list[str]:
     return MIXED_UNITS.findall(text)
 
 
-def align(reference: Sequence[str], hypothesis: Sequence[str], method: Method = "jiwer") -> list[Operation]:
+def align(
+    reference: Sequence[str], hypothesis: Sequence[str], method: Method = "levenshtein"
+) -> list[Operation]:
     """All steps of the best alignment, in the order of the text."""
     edits = find_edits([(reference, hypothesis)], method)
     operations: list[Operation] = []
@@ -107,7 +109,7 @@ def align(reference: Sequence[str], hypothesis: Sequence[str], method: Method = 
     return operations
 
 
-def find_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]], method: Method = "jiwer") -> Edits:
+def find_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]], method: Method = "levenshtein") -> Edits:
     """The differences of many (reference, hypothesis) pairs, each a sequence of units."""
     if method == "sclite":
         return load_nist().find_cheapest_edits(pairs)

@@ -64,30 +64,30 @@ def score(
     recordings: Mapping[str, str] | None = None,
     alternatives: Mapping[str, Sequence[str]] | None = None,
     normalize: Normalization | Callable[[str], str] = "none",
-    align: Align = "jiwer",
+    align: Align = "levenshtein",
     unit: Unit = "words",
     resamples: int = RESAMPLES,
 ) -> Score:
     """Compare reference texts with recognized texts; `score_files` reads them from files.
 
-    Lists are matched by position, dicts by ID. A hypothesis that is None, or whose ID is absent, is
-    missing: its words count as deleted, and `Score.missing` names it. Intervals go by speakers, where they
-    are known, or by `recordings`, the recording of each ID.
+    Lists are matched by position, dicts by ID. A hypothesis that is None or whose ID is absent is missing:
+    its words count as deleted, and `Score.missing` names it. If speakers are known, intervals are computed
+    over speakers, or over `recordings`, which maps each ID to its recording.
 
-    `alternatives` are other texts of a reference that are right too, by id: each hypothesis is compared with
-    the one that gives the fewest errors, of equals the first; character errors are those against it.
+    `alternatives` maps an ID to other correct texts of its reference. Each hypothesis is compared with the
+    text that gives the fewest errors (the first of equals), which character errors are counted against too.
 
-    `normalize` is none (but for white space), basic, english, or a function from text to text. `align` says
-    how errors are told apart: by the fewest edits, as jiwer does, or as NIST sclite does without options: by
-    its costs, without regard to case, with the best of alternatives such as `{ a / b }`. With sclite-D, words
-    in brackets such as `(uh)` may be missing; with sclite-F, `ab-` counts as any word that begins so and
-    `-bc` as any that ends so; sclite-FD does both.
+    `normalize` is none (only white space is unified), basic, english, or a function from text to text.
+    `align` levenshtein takes the fewest edits. sclite aligns as NIST sclite does without options: with its
+    costs, ignoring case, with the best of alternatives such as `{ a / b }`. In addition, sclite-D makes words
+    in brackets such as `(uh)` optional, with sclite-F `ab-` matches any word that begins with ab and `-bc`
+    any word that ends with bc, and sclite-FD does both.
     """
     check_options(align=align, unit=unit, normalize=normalize, resamples=resamples)
     refs, hyps, others = _match_texts(references, hypotheses, alternatives or {})
     speaker_of = _find_keys("speakers", speakers, refs)
     recording_of = _find_keys("recordings", recordings, refs)
-    if align != "jiwer" and (normalize != "none" or unit != "words"):
+    if align != "levenshtein" and (normalize != "none" or unit != "words"):
         _refuse_braces(refs, hyps, others)
     change = choose_normalization(normalize)
     all_references = [tuple(map(change, (text, *others.get(id, ())))) for id, text in refs.items()]
@@ -95,8 +95,8 @@ def score(
     # Candidates: each reference of each utterance, with its hypothesis; C of them.
     pairs_C = [(text, hyp) for texts, hyp in zip(all_references, recognized, strict=True) for text in texts]
     sizes = [len(texts) for texts in all_references]
-    method: Method = "jiwer"
-    if align != "jiwer":
+    method: Method = "levenshtein"
+    if align != "levenshtein":
         method = "sclite"
         ids_C = [id for id, size in zip(refs, sizes, strict=True) for _ in range(size)]
         pairs_C = _read_as_sclite(ids_C, pairs_C, align)

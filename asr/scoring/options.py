@@ -7,14 +7,17 @@ from typing import Any, Literal, get_args
 
 from asr.errors import UserError, require_choice, shorten
 
-Align = Literal["jiwer", "sclite", "sclite-D", "sclite-F", "sclite-FD"]
-"""jiwer: the fewest edits. sclite: as NIST sclite counts without options, or with -D (words in brackets may
-be missing), -F (`ab-` is any word that begins so), or both."""
-Meeting = Literal["cpwer", "tcpwer", "orcwer"]
-"""Error rates of several speakers in a recording."""
+Align = Literal["levenshtein", "sclite", "sclite-D", "sclite-F", "sclite-FD"]
+"""levenshtein: the fewest edits. sclite: as NIST sclite counts without options, or with -D (words in brackets
+may be missing), -F (`ab-` is any word that begins so), or both."""
+Metric = Literal["wer", "cer", "cpwer", "tcpwer", "orcwer"]
+"""Word and character error rate; the last three are for recordings with several speakers."""
+MEETING_METRICS = ("cpwer", "tcpwer", "orcwer")
 Unit = Literal["words", "characters", "mixed"]
 Normalization = Literal["none", "basic", "english"]
-CHOICES: dict[str, Any] = {"align": Align, "meeting": Meeting, "unit": Unit, "normalize": Normalization}
+CHOICES: dict[str, Any] = {"align": Align, "metric": Metric, "unit": Unit, "normalize": Normalization}
+# Values that `align` had in version 0.2, and what replaces them.
+RENAMED = {"jiwer": "align levenshtein", **{name: f"metric {name}" for name in MEETING_METRICS}}
 
 
 def check_options(
@@ -23,13 +26,15 @@ def check_options(
     unit: str,
     normalize: str | Callable[[str], str],
     resamples: int,
-    meeting: str | None = None,
+    metric: str = "wer",
     collar: float = 0.0,
 ) -> None:
     """Refuse values that no option has, and combinations that would count something else."""
-    given = {"align": align, "unit": unit, "normalize": normalize, "meeting": meeting}
+    if isinstance(align, str) and align in RENAMED:
+        raise UserError(f"align {align}: this value has been renamed; expected {RENAMED[align]}")
+    given = {"align": align, "unit": unit, "normalize": normalize, "metric": metric}
     for name, value in given.items():
-        if not ((name == "meeting" and value is None) or (name == "normalize" and callable(value))):
+        if not (name == "normalize" and callable(value)):
             require_choice(name, value, get_args(CHOICES[name]))
     if isinstance(resamples, bool) or not isinstance(resamples, int) or not 0 <= resamples <= 1_000_000:
         raise UserError(f"resamples = {shorten(resamples)}: expected a whole number from 0 to 1,000,000")
@@ -37,5 +42,5 @@ def check_options(
         raise UserError(f"collar = {shorten(collar)}: expected seconds, 0 or more")
     if align.startswith("sclite-") and (normalize != "none" or unit != "words"):
         raise UserError(f"align {align}: expected unit words and no normalization")
-    if meeting is not None and (align != "jiwer" or unit == "characters"):
-        raise UserError(f"{meeting}: expected words or mixed units, and align jiwer")
+    if metric in MEETING_METRICS and (align != "levenshtein" or unit == "characters"):
+        raise UserError(f"metric {metric}: expected words or mixed units, and align levenshtein")

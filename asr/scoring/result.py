@@ -169,8 +169,8 @@ class Score:
     @cached_property
     def characters(self) -> Score:
         """The score of the same texts in characters, by fewest edits; the space between words is one."""
-        counts_P4 = count_pairs(self._pairs("characters"), "jiwer")
-        return dataclasses.replace(self, counts_P4=counts_P4, unit="characters", align="jiwer")
+        counts_P4 = count_pairs(self._pairs("characters"), "levenshtein")
+        return dataclasses.replace(self, counts_P4=counts_P4, unit="characters", align="levenshtein")
 
     @property
     def error_rate(self) -> float:
@@ -299,7 +299,7 @@ class Score:
     def bleu(self) -> float:
         """Corpus BLEU with sacrebleu's defaults, 0 to 100, against all references of each utterance."""
         if self.num_references > 1 and self.align == "sclite":
-            raise UserError("BLEU of several references takes their texts as they are; expected align jiwer")
+            raise UserError("BLEU with several references takes unchanged texts; expected align levenshtein")
         sacrebleu = import_extra("sacrebleu", "BLEU", "bleu")
         references = self.all_references if self.num_references > 1 else [(text,) for text in self.references]
         texts = [hypothesis or "" for hypothesis in self.hypotheses]

@@ -21,7 +21,7 @@ from asr.errors import UserError, shorten
 from asr.scoring.alignments import load_nist, split_units
 from asr.scoring.counting import choose_normalization, score
 from asr.scoring.intervals import RESAMPLES
-from asr.scoring.options import Align, Meeting, Normalization, Unit, check_options
+from asr.scoring.options import MEETING_METRICS, Align, Metric, Normalization, Unit, check_options
 from asr.scoring.result import Score
 from asr.scoring.significance import Comparison, compare_scores
 from asr.transcripts.readers import Entry, TranscriptFile, read_transcripts, split_format
@@ -53,21 +53,21 @@ def score_files(
     hypothesis: str | Path,
     *,
     normalize: Normalization | Callable[[str], str] = "none",
-    align: Align = "jiwer",
+    align: Align = "levenshtein",
     unit: Unit = "words",
     glm: str | None = None,
-    meeting: Meeting | None = None,
+    metric: Metric = "wer",
     collar: float = 5.0,
     resamples: int = RESAMPLES,
 ) -> Score:
     """Score a file of hypotheses, such as hyp.trn or kaldi:data/text, against one of references.
 
     Files are read and matched as `asr score` does it; the notes that it prints are logged as warnings.
-    `score` explains the options, and `score_systems` these: `glm`, `meeting`, `collar`.
+    `score` explains the options, and `score_systems` these: `glm`, `metric`, `collar`.
     """
     _, (system,), notes = score_systems(
         str(reference), [str(hypothesis)], normalize=normalize, align=align, unit=unit,
-        glm=glm, meeting=meeting, collar=collar, resamples=resamples,
+        glm=glm, metric=metric, collar=collar, resamples=resamples,
     )  # fmt: skip
     for note in notes:
         logger.warning("%s", note)
@@ -105,7 +105,7 @@ def score_systems(
     more_references: Sequence[str] = (),
     normalize: Normalization | Callable[[str], str] = "none",
     glm: str | None = None,
-    meeting: Meeting | None = None,
+    metric: Metric = "wer",
     collar: float = 5.0,
     **options: Any,
 ) -> tuple[TranscriptFile, list[ScoredFile], list[str]]:
@@ -114,24 +114,25 @@ def score_systems(
     A hypothesis path that is no file may name a field of the references: the column of a system in a table.
     `more_references` are files of other references, which are right too, as are the fields reference_2,
     reference_3 and so on of the first; of each utterance the one with the fewest errors counts.
-    `glm` is a global mapping file, whose rules rewrite both sides first. With `meeting`, several speakers
-    talk in a recording, and `asr.speakers.pair_speakers` finds the words of each utterance.
+    `glm` is a global mapping file, whose rules rewrite both sides first. `metric` cer counts characters; for
+    cpwer, tcpwer and orcwer, `asr.speakers.meeting_scores` finds the words of each utterance.
     Options are those of `score`.
     """
-    defaults: dict[str, Any] = {"align": "jiwer", "unit": "words", "resamples": RESAMPLES}
-    options = defaults | options
-    check_options(normalize=normalize, meeting=meeting, collar=collar, **options)
-    files = _read_files(reference_path, hypothesis_paths, more_references, meeting)
+    defaults: dict[str, Any] = {"align": "levenshtein", "unit": "words", "resamples": RESAMPLES}
+    options = defaults | options | ({"unit": "characters"} if metric == "cer" else {})
+    check_options(normalize=normalize, metric=metric, collar=collar, **options)
+    is_meeting = metric in MEETING_METRICS
+    files = _read_files(reference_path, hypothesis_paths, more_references, metric if is_meeting else "")
     if glm is not None:
         files = _apply_mapping(glm, files, options["align"])
     reference, change = files.reference, choose_normalization(normalize)
     notes = [f"{reference.path}: {note}" for note in (*reference.notes, *describe_reference(reference))]
     recordings: dict[str, Any] | None = None
-    if meeting is not None:
+    if is_meeting:
         from asr.speakers.meeting_scores import pair_speakers
 
         reference, paired = pair_speakers(
-            meeting, reference, files.systems, lambda text: split_units(change(text), options["unit"]), collar
+            metric, reference, files.systems, lambda text: split_units(change(text), options["unit"]), collar
         )
         files = files._replace(systems=paired)
         recordings = {id: reference.entries[id].recording for id in scored_ids(reference)}
@@ -139,13 +140,13 @@ def score_systems(
     speakers = _find_speakers(reference, list(texts), notes)
     if emptied := sum(bool(text.split()) and not change(text).split() for text in texts.values()):
         notes.append(f"{reference.path}: {emptied:,} references are empty after --normalize {normalize}")
-    offered = sum(map(_offers_alternatives, texts.values())) if options["align"] == "jiwer" else 0
+    offered = sum(map(_offers_alternatives, texts.values())) if options["align"] == "levenshtein" else 0
     if offered:
         as_words = f"{offered:,} references offer alternatives, {{ a / b }}, all of which count as words"
         notes.append(f"{reference.path}: {as_words}; --align sclite chooses among them")
     alternatives = _find_alternatives(reference, files.others, notes)
     # Braces would count as punctuation, and so would the @ of tcpWER.
-    is_raw = normalize == "none" and options["align"] == "jiwer" and meeting != "tcpwer" and not offered
+    is_raw = normalize == "none" and options["align"] == "levenshtein" and metric != "tcpwer" and not offered
     systems = []
     for name, file in zip(files.names, files.systems, strict=True):
         matched, more = match_transcripts(reference, file)
@@ -173,16 +174,16 @@ class _Files(NamedTuple):
 
 
 def _read_files(
-    reference_path: str, hypothesis_paths: Sequence[str], more_references: Sequence[str], meeting: str | None
+    reference_path: str, hypothesis_paths: Sequence[str], more_references: Sequence[str], meeting_metric: str
 ) -> _Files:
     """Read all files; ids at the beginning of lines are found by those of the other files."""
     read: Callable[..., TranscriptFile] = read_transcripts
-    if meeting is not None:
+    if meeting_metric:
         from asr.speakers.meeting_scores import read_meeting
 
         read = read_meeting
         if more_references:
-            raise UserError(f"{meeting}: expected a single reference")
+            raise UserError(f"metric {meeting_metric}: expected a single reference")
     reference = read(reference_path)
     columns = {field for entry in reference.entries.values() for field in entry.fields}
     given, rest = zip(*(split_name(path, columns) for path in hypothesis_paths), strict=True)
@@ -369,7 +370,7 @@ def match_transcripts(
         raise UserError(
             f"{hypothesis.path}: its segments have other times than those of {reference.path}, such as "
             f"{other}, and its words have no times of their own, by which to match them; expected the same "
-            "segments, or a CTM, which has times of words. Or try --align cpwer, for whole recordings"
+            "segments, or a CTM, which has times of words. Or try --metric cpwer, for whole recordings"
         )
     elif not hypotheses.keys() & reference.entries.keys():
         hypotheses = _match_by_time(reference, hypothesis, notes)

@@ -72,18 +72,18 @@ def _give_words(file: TranscriptFile, turns: Iterable[Turn]) -> Iterator[Turn]:
 
 
 def pair_speakers(
-    meeting: str, reference: TranscriptFile, files: Sequence[TranscriptFile], split: Split, collar: float
+    metric: str, reference: TranscriptFile, files: Sequence[TranscriptFile], split: Split, collar: float
 ) -> tuple[TranscriptFile, list[TranscriptFile]]:
     """The utterances of the reference, and for each the words of each hypothesis, by the same ids.
 
-    Their errors are as few as `meeting` allows. cpwer: each hypothesis speaker is one reference speaker.
+    Their errors are as few as `metric` allows. cpwer: each hypothesis speaker is one reference speaker.
     tcpwer: so, and words are aligned only if their times overlap, `collar` seconds added. orcwer: each
     utterance belongs to any hypothesis speaker. Other words are insertions in an empty utterance of nobody.
     """
     for file in (reference, *files):
-        if meeting == "tcpwer" and any(entry.duration is None for entry in file.entries.values()):
-            raise UserError(f"{file.path}: utterances without times. Expected them, or --align cpwer.")
-    limit, vocabulary = collar if meeting == "tcpwer" else None, dict[str, int]()
+        if metric == "tcpwer" and any(entry.duration is None for entry in file.entries.values()):
+            raise UserError(f"{file.path}: utterances without times. Expected them, or --metric cpwer.")
+    limit, vocabulary = collar if metric == "tcpwer" else None, dict[str, int]()
     refs, paired = _group(reference, split, vocabulary), []
     for file in files:
         found, words = _group(file, split, vocabulary), list(vocabulary)
@@ -94,7 +94,7 @@ def pair_speakers(
             spoken = _join(found.pop(recording, []))
             streams = {name: hyp_M3 for name, hyp_M3 in spoken.items() if len(hyp_M3)}
             places = _assign(utterances, streams, limit)
-            if meeting == "orcwer" and streams and not _search(utterances, list(streams.values()), places):
+            if metric == "orcwer" and streams and not _search(utterances, list(streams.values()), places):
                 notes.append(f"{recording} is long: its ORC-WER is from a local search, and may be too high")
             rest = []
             for place, (name, hyp_M3) in enumerate(streams.items()):

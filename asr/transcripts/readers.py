@@ -345,7 +345,7 @@ def _build_entry(folder: str, record: dict[str, Any], role: Role, chosen: set[st
     named = name_fields(record, _COLUMNS[role])
     values, rest = named.values, named.rest
     if "text" not in values and "segments" not in record:
-        hint = ". Try --align cpwer, which reads SegLST" if "session_id" in record else ""
+        hint = ". Try --metric cpwer, which reads SegLST" if "session_id" in record else ""
         raise UserError(f"no text among {', '.join(map(str, record))[:200]}; expected `text`{hint}")
     parts = (str(part.get("text", "")).strip() for part in _list_objects(record.get("segments")))
     text = values["text"] if "text" in values else " ".join(parts)

@@ -36,7 +36,7 @@ def test_evaluate(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     record = json.loads(capsys.readouterr().out)
     assert list(record["failed"]) == ["b"] and record["score"]["utterances"] == 2 * len(good) + 2
     sides = [str(tmp_path / f"{name}.stm") for name in ("reference", "hypothesis")]
-    assert cli.main(["score", "--align", "cpwer", *sides, "--json"]) == 0
+    assert cli.main(["score", "--metric", "cpwer", *sides, "--json"]) == 0
     (scored,) = json.loads(capsys.readouterr().out)["systems"]
     for name in ("errors", "reference_length", "error_rate"):
         assert record["score"][name] == scored[name] > 0

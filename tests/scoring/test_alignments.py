@@ -12,7 +12,7 @@ from asr.scoring.alignments import KINDS, align, count_operations, find_edits, s
 from asr.scoring.nist import sclite
 
 few_words = st.lists(st.sampled_from(["a", "b", "cc", "ü"]), max_size=9)
-COSTS = {"jiwer": (1, 1), "sclite": (4, 3)}
+COSTS = {"levenshtein": (1, 1), "sclite": (4, 3)}
 
 
 def fill_table(reference: list[str], hypothesis: list[str], substitution: int, gap: int) -> np.ndarray:
@@ -45,7 +45,7 @@ def trace_as_sclite(reference: list[str], hypothesis: list[str]) -> list[str]:
     return kinds[::-1]
 
 
-@pytest.mark.parametrize("method", ["jiwer", "sclite"])
+@pytest.mark.parametrize("method", ["levenshtein", "sclite"])
 @given(reference=few_words, hypothesis=few_words)
 def test_alignment_spells_both_texts_at_least_cost(method, reference, hypothesis) -> None:
     operations = align(reference, hypothesis, method)
@@ -67,7 +67,7 @@ def test_sclite_breaks_ties_in_its_order(reference, hypothesis) -> None:
     )
 
 
-@pytest.mark.parametrize("method", ["jiwer", "sclite"])
+@pytest.mark.parametrize("method", ["levenshtein", "sclite"])
 @given(pairs=st.lists(st.tuples(few_words, few_words), max_size=12), cells=st.sampled_from([1, 60, 10**6]))
 def test_many_pairs_are_aligned_as_each_alone(method, pairs, cells) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -98,7 +98,7 @@ def test_default_takes_the_same_steps_as_jiwer(reference, hypothesis) -> None:
 
 def test_long_pair_is_refused_by_sclite_with_the_way_out(monkeypatch) -> None:
     monkeypatch.setattr(sclite, "MAX_TABLE", 99)
-    with pytest.raises(UserError, match=r"utterance number 2: 10 units against 10 .* align as jiwer does"):
+    with pytest.raises(UserError, match=r"utterance 2: 10 units against 10 .* use align levenshtein"):
         find_edits([(["a"], ["b"]), (list("abcdefghij"), list("klmnopqrst"))], "sclite")
 
 

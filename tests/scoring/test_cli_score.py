@@ -56,7 +56,7 @@ def test_the_table_agrees_with_json(folder: Path, capsys: pytest.CaptureFixture[
     assert run("ref.jsonl", "one.trn", "two.txt", "--by", "speaker") == 0
     lines = capsys.readouterr().out.splitlines()
     assert "ref.jsonl (jsonl) against one.trn (trn), two.txt (kaldi)" in lines[0]
-    assert lines[1] == "unit: words, normalize: none, align: jiwer"
+    assert lines[1] == "metric: wer, unit: words, normalize: none, align: levenshtein"
     assert "no interval: 2 speakers, and it takes 3" in record["notes"]
     rows = {line.split()[0]: line.split()[1:] for line in reversed(lines) if line.strip()}
     for system in record["systems"]:
@@ -175,3 +175,22 @@ def test_a_million_utterances_in_another_order(folder: Path, capsys: pytest.Capt
     logging.disable(logging.NOTSET)
     assert (record["utterances"], record["substitutions"], record["correct"]) == (count, count, 2 * count)
     assert time.process_time() - started < 120
+
+
+def test_old_values_name_the_new_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        ("--align jiwer", "argument --align: jiwer is now --align levenshtein"),
+        ("--align tcpwer", "argument --align: tcpwer is now --metric tcpwer"),
+        ("--unit characters", "argument --unit: characters is now --metric cer"),
+    ):
+        with pytest.raises(SystemExit):
+            run("ref.jsonl", "one.trn", *words.split())
+        assert message in capsys.readouterr().err
+
+
+def test_metric_cer_counts_characters(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words, letters = (run_json(capsys, "ref.jsonl", "one.trn", "--metric", name) for name in ("wer", "cer"))
+    assert (letters["metric"], letters["unit"]) == ("cer", "characters")
+    assert letters["systems"][0]["error_rate"] == words["systems"][0]["character_error_rate"]
+    with pytest.raises(UserError, match="--metric cer counts characters; leave out --unit mixed"):
+        run("ref.jsonl", "one.trn", "--metric", "cer", "--unit", "mixed")

@@ -32,7 +32,7 @@ def build_report(
             resamples=100,
         )
         systems.append(ScoredFile(name, f"{name}.trn", "trn", result, entries))
-    settings = {"unit": "words", "normalize": "none", "align": "jiwer"}
+    settings = {"unit": "words", "normalize": "none", "align": "levenshtein"}
     by_room = [{"hall": system.score} for system in systems]
     file = TranscriptFile("ref.trn", "trn", references)
     return Report(file, tuple(systems), comparisons, ("a note",), settings, {"room": by_room})

@@ -133,7 +133,7 @@ def test_references_that_cannot_be_used(folder: Path, capsys: pytest.CaptureFixt
     for arguments, message in (
         (("ref.trn,other.trn", "hyp.trn"), "other.trn has no utterance of ref.trn"),
         (("ref.trn,none.trn", "hyp.trn"), "none.trn: cannot read the file"),
-        (("all.stm,all.stm", "all.stm", "--align", "cpwer"), "cpwer: expected a single reference"),
+        (("all.stm,all.stm", "all.stm", "--metric", "cpwer"), "metric cpwer: expected a single reference"),
     ):
         assert main(["score", *arguments]) == 2
         assert message in capsys.readouterr().err
@@ -163,8 +163,10 @@ TEXTS = ["a b c"], ["a b x"]
     [
         ({"unit": "word"}, "unit = 'word': expected words, characters, mixed; did you mean words?"),
         ({"unit": ["words"]}, 'unit = ["words"]: expected words, characters, mixed'),
-        ({"align": "nist"}, "align = 'nist': expected jiwer, sclite, sclite-D, sclite-F, sclite-FD"),
-        ({"align": None}, "align = null: expected jiwer"),
+        ({"align": "nist"}, "align = 'nist': expected levenshtein, sclite, sclite-D, sclite-F, sclite-FD"),
+        ({"align": None}, "align = null: expected levenshtein"),
+        ({"align": "jiwer"}, "align jiwer: this value has been renamed; expected align levenshtein"),
+        ({"align": "cpwer"}, "align cpwer: this value has been renamed; expected metric cpwer"),
         (
             {"normalize": "englsh"},
             "normalize = 'englsh': expected none, basic, english; did you mean english?",
@@ -220,11 +222,14 @@ def test_what_is_no_text_is_not_scored(references: Any, hypotheses: Any, message
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"meeting": "cp"}, "meeting = 'cp': expected cpwer, tcpwer, orcwer"),
-        ({"align": "sclte"}, "align = 'sclte': expected jiwer, sclite"),
+        ({"metric": "cp"}, "metric = 'cp': expected wer, cer, cpwer, tcpwer, orcwer"),
+        ({"align": "sclte"}, "align = 'sclte': expected levenshtein, sclite"),
         ({"collar": math.nan}, "collar = NaN: expected seconds, 0 or more"),
-        ({"meeting": "cpwer", "align": "sclite"}, "cpwer: expected words or mixed units, and align jiwer"),
-        ({"meeting": "cpwer", "unit": "characters"}, "cpwer: expected words or mixed units"),
+        (
+            {"metric": "cpwer", "align": "sclite"},
+            "metric cpwer: expected words or mixed units, and align levenshtein",
+        ),
+        ({"metric": "cpwer", "unit": "characters"}, "metric cpwer: expected words or mixed units"),
     ],
 )
 def test_options_of_files_that_would_count_something_else(folder: Path, options: Any, message: str) -> None:
@@ -304,8 +309,8 @@ def test_segments_with_other_times_are_not_matched_by_their_ids(
     assert (
         "other.stm: its segments have other times than those of ref.stm, such as a-1-0002100-0004000" in said
     )
-    assert "--align cpwer" in said
-    assert main(["score", "ref.stm", "other.stm", "--align", "cpwer"]) == 0
+    assert "--metric cpwer" in said
+    assert main(["score", "ref.stm", "other.stm", "--metric", "cpwer"]) == 0
 
 
 spans = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6)), max_size=4)
@@ -359,7 +364,7 @@ def test_a_word_at_another_time_is_no_punctuation(folder: Path) -> None:
     turns = [(100 * n, 100 * n + 10) for n in range(10)]
     Path("ref.stm").write_text("".join(f"m 1 ann {a} {a + 30} one two three\n" for a, _ in turns))
     Path("hyp.stm").write_text("".join(f"m 1 x {b} {b + 30} one two three\n" for _, b in turns))
-    _, (system,), notes = score_systems("ref.stm", ["hyp.stm"], meeting="tcpwer", collar=0.0)
+    _, (system,), notes = score_systems("ref.stm", ["hyp.stm"], metric="tcpwer", collar=0.0)
     assert any(text and "@" in text for text in system.score.hypotheses)
     assert not any("punctuation" in note for note in notes)
 

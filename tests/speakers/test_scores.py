@@ -88,41 +88,43 @@ def test_asr_score_of_rttm(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     Path("a.json").write_text(format_seglst(MEETING))
     for words, message in [
         ("ref.rttm a.rttm --collar -1", "--collar = '-1': expected seconds"),
-        ("ref.rttm a.rttm --by speaker", "ref.rttm: RTTM has no words. Expected --uem"),
-        ("a.trn a.trn --skip-overlap", "a.trn: not RTTM. Expected speaker turns for --uem"),
-        ("a.trn a.trn --align tcpwer", "a.trn: utterances without times"),
-        ("a.trn a.trn --align orcwer", "a.trn: utterance m1 has no recording or no speaker"),
-        ("a.stm a.stm --align cpwer --unit characters", "cpwer: expected words or mixed units"),
-        ("a.stm a.stm --align cpwer --collar 1", "--collar: expected RTTM files, or --align"),
-        ("a.json a.json", "expected `text`. Try --align cpwer, which reads SegLST"),
+        ("ref.rttm a.rttm --by speaker", "ref.rttm: RTTM has no words. Expected --metric der, --uem"),
+        ("a.trn a.trn --skip-overlap", "a.trn: not RTTM, which --metric der, --uem"),
+        ("a.trn a.trn --metric tcpwer", "a.trn: utterances without times"),
+        ("a.trn a.trn --metric orcwer", "a.trn: utterance m1 has no recording or no speaker"),
+        ("a.stm a.stm --metric cpwer --align sclite", "metric cpwer: expected words or mixed units"),
+        ("a.stm a.stm --metric der", "a.stm: not RTTM, which --metric der"),
+        ("ref.rttm a.rttm --metric cpwer", "ref.rttm: RTTM has no words. Expected --metric der"),
+        ("a.stm a.stm --metric cpwer --collar 1", "--collar: expected RTTM files, or --metric tcpwer"),
+        ("a.json a.json", "expected `text`. Try --metric cpwer, which reads SegLST"),
     ]:
         assert main(["score", *words.split()]) == 2
         assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("meeting", "errors"), [("cpwer", 6), ("tcpwer", 9), ("orcwer", 3)])
-def test_as_meeteval(meeting: str, errors: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("metric", "errors"), [("cpwer", 6), ("tcpwer", 9), ("orcwer", 3)])
+def test_as_meeteval(metric: str, errors: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, turns in (("ref", MEETING), ("hyp", RECOGNIZED), ("b", MEETING[:4])):
         Path(f"{name}.json").write_text(format_seglst(turns))
-    assert main(["score", "ref.json", "hyp.json", "b.json", "--align", meeting, "--by", "speaker"]) == 0
-    _, (system,), notes = score_systems("ref.json", ["hyp.json"], meeting=meeting)
+    assert main(["score", "ref.json", "hyp.json", "b.json", "--metric", metric, "--by", "speaker"]) == 0
+    _, (system,), notes = score_systems("ref.json", ["hyp.json"], metric=metric)
     assert (system.score.counts.errors, system.score.counts.reference_length) == (errors, 15)
     assert system.score.resampled_by == "utterance"  # of a single recording
     assert any("1 ids are not in ref.json and are left out: n:x" in note for note in notes)
     Path("empty.json").write_text(format_seglst(make("|".join(f"m 0 1 {speaker}" for speaker in range(70)))))
-    _, (system,), _ = score_systems("ref.json", ["empty.json"], meeting=meeting)
+    _, (system,), _ = score_systems("ref.json", ["empty.json"], metric=metric)
     assert system.score.counts.deletions == 15 and not system.score.missing
     monkeypatch.setattr(meeting_scores, "MAX_TRACED", 1)
     states = (10 + 1) * (5 + 1) * (1 + 1) * (15 + 6)  # words of x, y and z, then those of 6 utterances
     monkeypatch.setattr(meeting_scores, "MAX_ORC_STATES", states - 1)
-    _, (system,), notes = score_systems("ref.json", ["hyp.json"], meeting=meeting)
+    _, (system,), notes = score_systems("ref.json", ["hyp.json"], metric=metric)
     assert system.score.counts.errors == errors
-    assert any("ORC-WER is from a local search" in note for note in notes) == (meeting == "orcwer")
+    assert any("ORC-WER is from a local search" in note for note in notes) == (metric == "orcwer")
 
 
 def test_words_of_a_ctm_go_to_turns(folder: Path) -> None:
     Path("ref.stm").write_text("m1 1 ann 0.0 2.0 a b\nm1 2 bob 1.0 3.0 c\nm1 1 ann 3.0 4.0 f\n")
     Path("hyp.ctm").write_text("m1 1 0.5 0.5 A\nm1 1 1.0 0.4 b\nm1 1 1.5 0.4 c\nm1 1 9.0 0.5 f\nm2 1 0 1 g\n")
     Path("hyp.rttm").write_text(format_rttm(make("m1 0 1.6 x|m1 1.2 3 y|m1 8 8.5 x")))
-    _, (system,), _ = score_systems("ref.stm", ["hyp.ctm,hyp.rttm"], meeting="cpwer", normalize="basic")
+    _, (system,), _ = score_systems("ref.stm", ["hyp.ctm,hyp.rttm"], metric="cpwer", normalize="basic")
     assert system.score.hypotheses == ("a b", "c", "f")

@@ -118,7 +118,7 @@ def _strip_marks(word: str) -> str:
 def _bad_braces(text: str) -> UserError:
     return UserError(
         f"{shorten(text)}: expected alternatives as in sclite's `{{ a / b c / @ }}`, each brace with its "
-        "partner and a space before it, and @ for no word; mend the text, or align as jiwer does"
+        "partner and a space before it, and @ for no word; mend the text, or use align levenshtein"
     )
 
 
@@ -132,7 +132,7 @@ def _choose_words(
     if sum(map(len, reference.previous)) * sum(map(len, hypothesis.previous)) > MAX_CELLS:
         raise UserError(
             f"{len(reference.words):,} words against {len(hypothesis.words):,}, with alternatives, are too "
-            "long to align; cut the utterance, or align as jiwer does"
+            "long to align; cut the utterance, or use align levenshtein"
         )
     costs: list[list[int]] = []
     steps: list[list[tuple[int, int]]] = []  # the cell that each one is reached from
@@ -240,7 +240,7 @@ def _make_batches(numbers_P: np.ndarray, lengths_P2: np.ndarray) -> Iterator[np.
     if len(too_long):
         number = numbers_P[too_long[0]] + 1
         lengths = "{:,} units against {:,}".format(*lengths_P2[too_long[0]])
-        raise UserError(f"utterance number {number}: {lengths} are too long; cut it, or align as jiwer does")
+        raise UserError(f"utterance {number}: {lengths} are too long; cut it, or use align levenshtein")
     while len(order_P):
         most = max(1, MAX_BATCH // int(sizes_P2[0].prod()))  # more would not fit if all were as small
         largest_P2 = np.maximum.accumulate(sizes_P2[:most])
