@@ -342,11 +342,16 @@ def dotted_key(detail: Any, tree: Any) -> str:
     return ".".join(names)
 
 
+RENAMED = {"lexicon": "words", "pronunciations": "lexicon"}  # settings and options since version 0.2
+
+
 def _suggest(key: str, known: Collection[str], advice: str) -> str:
     """Suggest the nearest name in the section of an unknown key; where none is near, advice or all names."""
     if key in known:
         return "; it belongs to another type of this section"
     section, dot, name = key.rpartition(".")
+    if (renamed := f"{section}{dot}{RENAMED.get(name)}") in known:
+        return f"; it is now {renamed}"
     siblings = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == section]
     near = difflib.get_close_matches(name, siblings, n=1)
     if near:

@@ -120,7 +120,7 @@ def load_ours(case: Case) -> Transcribe:
     batch_size = 1 if case.engine == "ours, 1 at a time" else 8
 
     def transcribe(paths: Sequence[Path]) -> list[str]:
-        results = recognizer.transcribe_files(paths, batch_size=batch_size, words=False, **options)
+        results = recognizer.transcribe_files(paths, batch_size=batch_size, word_times=False, **options)
         return [result.text for _, result in results]  # type: ignore[union-attr]
 
     return transcribe

@@ -76,7 +76,11 @@ class _Parser(argparse.ArgumentParser):
         if hasattr(namespace, "overrides") and all("=" in word and word[0] != "-" for word in unknown):
             namespace.overrides = [*namespace.overrides, *unknown]  # settings that stand behind an option
         elif unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}; `{self.prog} --help` lists the options")
+            from asr.config import RENAMED
+
+            new = RENAMED.get(unknown[0].partition("=")[0].removeprefix("--"))
+            remedy = f"it is now --{new}" if new else f"`{self.prog} --help` lists the options"
+            self.error(f"unrecognized arguments: {' '.join(unknown)}; {remedy}")
         return namespace, []
 
 
@@ -255,8 +259,8 @@ def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None
     text = """folder of a language model's run, or an ARPA file, for shallow fusion (its weight: 0.3, or --set
     decoding.language_model_weight=...)"""
     add("--language-model", metavar="PATH", help=text)
-    text = "allow the words of this file only: plain text named .txt, or the texts of a manifest"
-    add("--lexicon", metavar="FILE", help=text)
+    text = "allow only the words in this file: plain text named .txt, or the texts of a manifest"
+    add("--words", metavar="FILE", help=text)
     add_batch_size(parser, items)
     text = "threads of the CPU (default: one for each core that other processes leave free)"
     add("--threads", type=whole_number(0), metavar="N", help=text)

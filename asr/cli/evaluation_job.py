@@ -157,10 +157,10 @@ def _prepare(args: argparse.Namespace, family: Family | None) -> Any:
 def prepare_speech(args: argparse.Namespace, system: System | None, family: Family | None) -> Speech:
     """`system`: a model that was trained here; else `family` loads it."""
     folder = None if system is None else find_model(args.model)
-    resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set, family)
+    resources = find_resources(folder, args.language_model, args.words, args.decoding, args.set, family)
     settings = load_settings(EvaluationSettings, read_call_options(args, family), args.set, resources)
     options, utterances = find_options(settings, family), read_references(args.manifest)
-    about: dict[str, Any] = {"language_model": resources.language_model, "lexicon": resources.lexicon}
+    about: dict[str, Any] = {"language_model": resources.language_model, "words": resources.words}
     given = settings.precision, settings.segmentation, settings.checks
     if family is not None:
         model = family.load(args.model, args.device, *given)

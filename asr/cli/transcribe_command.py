@@ -224,7 +224,7 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
         load_settings(TranscriptionSettings, own, args.set)
     from asr.system.decoding_resources import find_resources
 
-    resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set, family)
+    resources = find_resources(folder, args.language_model, args.words, args.decoding, args.set, family)
     settings = load_settings(TranscriptionSettings, own, args.set, resources)
     find_options(settings, family)  # refuses those of other families
     speakers = argparse.Namespace(**{name: getattr(args, name) for name in (*SPEAKER_OPTIONS, "device")})

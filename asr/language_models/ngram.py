@@ -437,17 +437,17 @@ class WordNgramModel(RowModel):
         return next_RV
 
 
-# --- lexicon ------------------------------------------------------------------------------------
+# --- word lists ---------------------------------------------------------------------------------
 
 
-class Lexicon(RowModel):
+class WordList(RowModel):
     """A model of zeros and -inf, which limits a beam to known words. On the CPU.
 
     A word that has no spelling in tokens is left out.
     """
 
     def __init__(self, tokenizer: Tokenizer, words: Iterable[str]) -> None:
-        self.space_id = _require_space(tokenizer, "a lexicon")
+        self.space_id = _require_space(tokenizer, "a word list")
         self.vocab_size = len(tokenizer)
         edges: dict[int, int] = {}  # node and token, as one number, to the node after
         ends = []
@@ -502,7 +502,7 @@ def read_word_list(path: str, texts: Iterator[str]) -> list[str]:
     if _are_pronunciations(first):
         raise UserError(
             f"{path}: a pronunciation lexicon, a word and its phones on each line ({first[-1][:60]!r}); "
-            "expected a list of words, such as its first column alone"
+            "expected a list of words, such as its first column; pronunciations belong in tokenizer.lexicon"
         )
     return collect_words(itertools.chain(first, texts))
 

@@ -86,7 +86,7 @@ class Recipe(Config):
     chosen_by: Literal["wer", "cer"] = "wer"
     """The error rate of dev by which setups of decoding are chosen: cer for texts without blanks."""
     text_fusion: bool = False
-    """True: systems are also decoded with a lexicon and language models of their training texts."""
+    """True: systems are also decoded with a word list and language models of their training texts."""
 
     path: Path = Path()
     """File that defines the recipe, set by `load_recipe`."""

@@ -22,7 +22,7 @@ from asr.families import find_model
 from asr.language_models.fusion import ShallowFusion
 from asr.language_models.ngram import (
     Arpa,
-    Lexicon,
+    WordList,
     build_ngram_model,
     collect_words,
     estimate_ngrams,
@@ -213,12 +213,12 @@ def describe_references(manifest: str | Path, rules: TextConfig) -> References:
 def build_resources(
     system: System, texts: Sequence[str], language_models: Sequence[Path]
 ) -> dict[str, FusionModel]:
-    """Build, by name, n-grams of the texts and each language model, with a lexicon if words have a space."""
+    """Build n-grams of the texts and each language model, with a word list if there is a space token."""
     has_words = system.tokenizer.space_id is not None
-    lexicon = [Lexicon(system.tokenizer, collect_words(texts))] if has_words else []
+    word_list = [WordList(system.tokenizer, collect_words(texts))] if has_words else []
     models = {NGRAMS: build_ngram_model(estimate_arpa(system, texts), system.tokenizer)}
     loaded = {folder.name: load_language_model(folder, system.tokenizer) for folder in language_models}
-    return {name: ShallowFusion([model, *lexicon]) for name, model in {**models, **loaded}.items()}
+    return {name: ShallowFusion([model, *word_list]) for name, model in {**models, **loaded}.items()}
 
 
 def estimate_arpa(system: System, texts: Sequence[str]) -> Arpa:

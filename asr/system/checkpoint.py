@@ -5,7 +5,7 @@
     config.yaml           the effective settings
     tokenizer.json
     state.json            step, scores, versions
-    decoding.yaml         optional: how the model is decoded, with its language model and lexicon
+    decoding.yaml         optional: how the model is decoded, with its language model and list of words
 
 Folders are written aside and renamed, so that one which exists is whole. Nothing in them is unpickled.
 """

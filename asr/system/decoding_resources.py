@@ -1,4 +1,4 @@
-"""Decoding resources: how a model is decoded, and the language models and lexica that are fused with it."""
+"""Decoding resources: how a model is decoded, with its language model and its list of words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DecodingResources(Config):
     """Search for the text; null: the default, with a weight of the language model."""
     language_model: str | None = None
     """Added by shallow fusion: an ARPA file, or the folder of a language model."""
-    lexicon: str | None = None
+    words: str | None = None
     """File of words; these, and no others, can be decoded."""
     min_log_probability: float | None = pydantic.Field(default=None, lt=0)
     """Mean over the tokens of a recording at all speeds, under the decoder where it goes token by token, else
@@ -49,8 +49,8 @@ class DecodingResources(Config):
         if self.language_model is not None:
             path = Path(self.language_model)
             found["language_model"] = path if path.is_file() else find_model(path) / "model.safetensors"
-        if self.lexicon is not None:
-            found["lexicon"] = Path(self.lexicon)
+        if self.words is not None:
+            found["words"] = Path(self.words)
         return found
 
     def describe(self) -> str:
@@ -67,7 +67,7 @@ class DecodingResources(Config):
         """Load the files, of which there is one at least, on the device of the speech model."""
         from asr.data.sentences import read_sentences
         from asr.language_models.fusion import ShallowFusion
-        from asr.language_models.ngram import Lexicon, read_word_list
+        from asr.language_models.ngram import WordList, read_word_list
 
         parts: list[FusionModel] = []
         if self.language_model is not None:
@@ -75,9 +75,9 @@ class DecodingResources(Config):
             if isinstance(language_model, torch.nn.Module):
                 language_model.to(device)
             parts.append(language_model)
-        if self.lexicon is not None:
-            words = read_word_list(self.lexicon, read_sentences(self.lexicon, text))
-            parts.append(Lexicon(tokenizer, words))
+        if self.words is not None:
+            words = read_word_list(self.words, read_sentences(self.words, text))
+            parts.append(WordList(tokenizer, words))
         return parts[0] if len(parts) == 1 else ShallowFusion(parts)
 
 
@@ -87,7 +87,7 @@ def load_bundled_decoding(folder: Path) -> DecodingResources | None:
     if not path.is_file():
         return None
     bundled, found = load_config(DecodingResources, path), {}
-    for key in ("language_model", "lexicon"):
+    for key in ("language_model", "words"):
         if (name := getattr(bundled, key)) is not None:
             if name in (".", "..") or Path(name).name != name or not (folder / name).exists():
                 raise UserError(
@@ -101,7 +101,7 @@ def load_bundled_decoding(folder: Path) -> DecodingResources | None:
 def find_resources(
     folder: Path | None,
     language_model: str | None = None,
-    lexicon: str | None = None,
+    words: str | None = None,
     method: object = None,
     pairs: Sequence[str] = (),
     family: Family | None = None,
@@ -111,16 +111,16 @@ def find_resources(
     `folder`: of the model; None: it was not trained here. `pairs`: key=value, which may name the method too.
     `family`: the one that the model is of.
     """
-    for path in (language_model, lexicon):
+    for path in (language_model, words):
         if path is not None and not os.path.exists(find_shipped(path)):
             raise UserError(f"{path}: no such file or folder")
     bundled = None if folder is None else load_bundled_decoding(folder)
     usual = None if family is None else family.decoding
-    named = DecodingResources(decoding=usual, language_model=language_model, lexicon=lexicon)
+    named = DecodingResources(decoding=usual, language_model=language_model, words=words)
     method = method or any(pair.partition("=")[0].strip() == "decoding.method" for pair in pairs)
     if bundled is None:
         return named
-    if language_model or lexicon or method:
+    if language_model or words or method:
         logger.info("decoding: %s/decoding.yaml is ignored, since other decoding is asked for", folder)
         return named
     logger.debug("decoding: %s (%s/decoding.yaml)", bundled.describe(), folder)

@@ -35,7 +35,7 @@ def write_model_folder(source: Path, folder: Path, dtype: torch.dtype) -> None:
     if bundled is None:
         return
     try:
-        for name in (bundled.language_model, bundled.lexicon, model / BUNDLED_DECODING):
+        for name in (bundled.language_model, bundled.words, model / BUNDLED_DECODING):
             if name is not None:
                 copy = shutil.copytree if Path(name).is_dir() else shutil.copyfile
                 copy(name, folder / Path(name).name)

@@ -15,7 +15,7 @@ import pydantic
 
 from asr.audio.reading import AUDIO_SUFFIXES, read_info
 from asr.audio.segmentation import STANDARD_INPUT, Channels, Recording, SegmentationConfig
-from asr.config import Config, Precision, build_config, describe_config
+from asr.config import RENAMED, Config, Precision, build_config, describe_config
 from asr.data.manifest import Utterance
 from asr.data.manifest_readers import open_shards, read_any
 from asr.data.storage import ByteRange, MissingFileError, find_file, list_files
@@ -244,7 +244,7 @@ def load_settings(
 
 # Options of a call that set one of the settings that all models have; more are those of a family's section.
 OPTIONS = {"beam": "decoding.beam", "decoding": "decoding.method", "hotwords": "decoding.hotwords"}
-FILES = ("language_model", "lexicon")
+FILES = ("language_model", "words")
 
 
 def read_options(
@@ -264,6 +264,8 @@ def read_options(
     for name, value in given.items():
         if name in FILES:
             continue
+        if name in RENAMED:
+            raise UserError(f"{show(name)}: this option is now {show(RENAMED[name])}")
         if name not in keys:
             raise UserError(
                 f"{show(name)}: {'native' if family is None else family.name} models do not support "

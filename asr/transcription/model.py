@@ -30,10 +30,10 @@ class Options(TypedDict, total=False):
     beam: int | None
     decoding: str | DecodingConfig | None  # a method, or several settings
     language_model: str | Path | None
-    lexicon: str | Path | None
+    words: str | Path | None  # file of the only words that may be recognized
     channels: Channels | None
     batch_size: int | None
-    words: bool | None
+    word_times: bool | None
 
 
 class Model:
@@ -85,9 +85,11 @@ class Model:
             raise UserError(
                 f"batch_size = {shorten(batch_size)}: expected a whole number of segments, 1 or more"
             )
-        has_words = bool(given.pop("words", True))
+        has_words = bool(given.pop("word_times", True))
+        if isinstance(given.get("words"), bool):
+            raise UserError("words: expected a file of words; for word times, the option is word_times")
         settings, resources = read_options(given, own.family), own.resources
-        files = {name: str(given[name]) for name in ("language_model", "lexicon") if name in given}
+        files = {name: str(given[name]) for name in ("language_model", "words") if name in given}
         if files or "decoding" in given:
             resources = find_resources(None, **files, family=own.family)
         settings["channels"] = json.dumps(channels, default=str)

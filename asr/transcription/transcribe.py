@@ -456,7 +456,7 @@ class Recognizer:
         return self.resources.decoding or DecodingConfig(), self.load_resources(self.resources)
 
     def load_resources(self, resources: DecodingResources) -> FusionModel | None:
-        """Load language model and lexicon, unless they are those of the call before."""
+        """Load language model and word list, unless they are those of the call before."""
         if not resources.files:
             return None
         if resources != self._loaded[0]:

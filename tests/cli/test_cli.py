@@ -96,6 +96,7 @@ def test_a_misspelled_setting_names_the_nearest(
         ("transcrib a.wav", "'transcrib'"),
         ("transcribe a.wav --format jsn", "'jsn'"),
         ("transcribe a.wav --lang en", "unrecognized arguments: --lang en; `asr transcribe --help`"),
+        ("evaluate a b --lexicon=w.txt", "unrecognized arguments: --lexicon=w.txt; it is now --words"),
         ("train", "the following arguments are required: CONFIG\n"),
     ],
 )
@@ -243,7 +244,7 @@ def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_
         ),
         (["manifest", "validate", "in.jsonl", "--tokenizer", "t", "--text-rules", "lowercse"], "'lowercse'"),
         (["recipe", "run", "digits", "--only", "lstm", "--output-dir", "x"], "did you mean ctc_lstm?"),
-        (["transcribe", "in.jsonl", "--model", "turbo", "--lexicon", "no.txt"], "no.txt: no such file"),
+        (["transcribe", "in.jsonl", "--model", "turbo", "--words", "no.txt"], "no.txt: no such file"),
     ],
 )
 def test_wrong_input_is_told_before_the_work(

@@ -207,7 +207,7 @@ def test_decoding_beam_and_set(run: Run) -> None:
         *((f"a.wav {option}=x", f"{option}: native models do not") for option in ("--language", "--prompt")),
         (
             "a.wav --task=translate",
-            "They support --beam, --decoding, --hotwords, --language-model, --lexicon",
+            "They support --beam, --decoding, --hotwords, --language-model, --words",
         ),
         ("a.wav --set=whisper.prompt=a", "need a Whisper model"),
         ("a.wav --format srt --format txt", "give --output-dir"),

@@ -27,9 +27,9 @@ from asr.language_models.fusion import ShallowFusion
 from asr.language_models.ngram import (
     NO_PROBABILITY,
     Arpa,
-    Lexicon,
     Ngram,
     NgramModel,
+    WordList,
     WordNgramModel,
     estimate_ngrams,
     read_arpa,
@@ -293,7 +293,7 @@ class Talker(torch.nn.Module):
         return lengths_B
 
 
-def accepts(lexicon: Lexicon, tokens: list[int]) -> bool:
+def accepts(lexicon: WordList, tokens: list[int]) -> bool:
     score = score_texts(lexicon, torch.tensor([tokens]).long(), torch.tensor([len(tokens)]), SOS_ID, EOS_ID)
     assert score.item() in (0.0, -math.inf)
     return score.item() == 0.0
@@ -303,7 +303,7 @@ def accepts(lexicon: Lexicon, tokens: list[int]) -> bool:
 def test_texts_of_known_words_with_single_spaces_and_no_others(text: str) -> None:
     words = {"A", "AB", "BBA"}
     is_known = text == "" or all(word in words for word in text.split(" "))
-    assert accepts(Lexicon(CHARACTERS, words), CHARACTERS.encode(text)) == is_known
+    assert accepts(WordList(CHARACTERS, words), CHARACTERS.encode(text)) == is_known
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -316,7 +316,7 @@ def test_a_wide_beam_finds_the_likeliest_text_of_known_words(seed: int, weight: 
     short = [text for text in texts if len(text) <= 6]
     losses = ctc_losses(scores_TV, [tuple(CHARACTERS.encode(text)) for text in short])
     expected = {text: -loss for text, loss in zip(short, losses, strict=True)}
-    lexicon = Lexicon(CHARACTERS, words)
+    lexicon = WordList(CHARACTERS, words)
     fusion = lexicon
     if weight:
         arpa = estimate_ngrams([["A", "AB"], ["AB"], ["BBA", "AB"], ["A", "A"]], 2, [])
@@ -338,15 +338,15 @@ def test_a_wide_beam_finds_the_likeliest_text_of_known_words(seed: int, weight: 
 
 def test_words_without_a_spelling_are_left_out_and_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        lexicon = Lexicon(CHARACTERS, ["A", "ÄB", "C"])
+        lexicon = WordList(CHARACTERS, ["A", "ÄB", "C"])
     assert accepts(lexicon, CHARACTERS.encode("A"))
     assert (
         "2 of its 3 words (67 %) cannot be spelled with the model's tokens, such as 'C', 'ÄB'" in caplog.text
     )
     with pytest.raises(UserError, match=r"none of its 1 words \('C'\) can be spelled"):
-        Lexicon(CHARACTERS, ["C"])
-    with pytest.raises(UserError, match=r"a lexicon needs .* a space, not words"):
-        Lexicon(Tokenizer.train(TokenizerConfig(type="words"), ["A"]), ["A"])
+        WordList(CHARACTERS, ["C"])
+    with pytest.raises(UserError, match=r"a word list needs .* a space, not words"):
+        WordList(Tokenizer.train(TokenizerConfig(type="words"), ["A"]), ["A"])
 
 
 # --- words in another case, of other letters, and pronunciations ------------------------------------
@@ -371,7 +371,7 @@ def test_words_in_the_other_case_count_as_the_model_spells_them(
         assert found == pytest.approx(expected, abs=1e-5)
     words = f"words converted to {case} case to match the model's tokens"
     assert caplog.messages == [f"language model: {words}"]
-    assert accepts(Lexicon(tokenizer, [fold("ab").swapcase()]), tokenizer.encode(fold("ab")))
+    assert accepts(WordList(tokenizer, [fold("ab").swapcase()]), tokenizer.encode(fold("ab")))
     assert caplog.messages[1:] == [f"word list: {words}"]
 
 
@@ -439,8 +439,8 @@ def test_pronunciations_are_no_list_of_words(content: str, tmp_path: Path) -> No
     path = tmp_path / "lexicon.txt"
     path.write_text(content)
     system: Any = SimpleNamespace(tokenizer=CHARACTERS, config=SimpleNamespace(text=TextConfig()))
-    with pytest.raises(UserError, match=r"lexicon\.txt: a pronunciation lexicon, .* a list of words"):
-        DecodingResources(lexicon=str(path)).load(system.tokenizer, system.config.text, torch.device("cpu"))
+    with pytest.raises(UserError, match=r"lexicon\.txt: a pronunciation lexicon, .* a list of words, .* tokenizer.lexicon"):
+        DecodingResources(words=str(path)).load(system.tokenizer, system.config.text, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("content", LISTS)

@@ -55,7 +55,7 @@ def test_what_ships_is_whole_small_and_safe(folder: Path) -> None:
         ("large.json", bytes(MAX_BYTES), "bytes"),
         ("training.safetensors", b"", "the state of a training"),
         ("model.safetensors", b"", "not a whole safetensors file"),
-        ("decoding.yaml", b"lexicon: words.txt", "decoding.yaml: lexicon = words.txt"),
+        ("decoding.yaml", b"words: words.txt", "decoding.yaml: words = words.txt"),
     ],
 )
 def test_an_error_would_be_found(tmp_path: Path, name: str, content: bytes, problem: str) -> None:

@@ -33,7 +33,7 @@ from asr.data import read_manifest
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.language_models.ngram import Lexicon
+from asr.language_models.ngram import WordList
 from asr.models.decoders import Decoder
 from asr.models.precision import is_int8_exact
 from asr.models.speech_model import SpeechModel, build_model
@@ -406,11 +406,11 @@ def test_options_of_a_call_are_those_of_the_command_line(
     assert ask(decoding=config, beam=3).decoding == DecodingConfig(nbest=2, beam=3)
     assert (ask(batch_size=1).batch_size, ask(channels=2).channels) == (1, 2)
     (tmp_path / "words.txt").write_text("TEN\n")
-    limited = ask(lexicon=tmp_path / "words.txt")
-    assert isinstance(limited.language_model, Lexicon) and limited.decoding.language_model_weight == 0.3
-    assert ask(lexicon=str(tmp_path / "words.txt")).language_model is limited.language_model, "loaded once"
+    limited = ask(words=tmp_path / "words.txt")
+    assert isinstance(limited.language_model, WordList) and limited.decoding.language_model_weight == 0.3
+    assert ask(words=str(tmp_path / "words.txt")).language_model is limited.language_model, "loaded once"
     assert ask().language_model is None
-    supported = "native models do not support this option. They support beam, decoding, hotwords, language_model, lexicon"
+    supported = "native models do not support this option. They support beam, decoding, hotwords, language_model, words"
     for wrong, message in (
         ({"language": "de"}, f"language: {supported}"),
         ({"beem": 3}, f"beem: {supported}"),
@@ -418,7 +418,9 @@ def test_options_of_a_call_are_those_of_the_command_line(
         ({"decoding": "best"}, "best"),
         ({"batch_size": 0}, "batch_size = 0: expected a whole number"),
         ({"channels": "left"}, "channels"),
-        ({"lexicon": "no.txt"}, "no.txt: no such file"),
+        ({"words": "no.txt"}, "no.txt: no such file"),
+        ({"lexicon": "no.txt"}, "lexicon: this option is now words"),
+        ({"words": False}, "words: expected a file of words; for word times, the option is word_times"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):
             recognizer.check(ask(**wrong))

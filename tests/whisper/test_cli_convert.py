@@ -187,11 +187,11 @@ def hear_plainly(folder: Path, audio: np.ndarray, method: str) -> str:
 def test_the_decoding_is_passed_on(talker: Path, tmp_path: Path) -> None:
     first = convert(talker, tmp_path / "one")
     add_decoding(first, method="joint", language_model_weight=0.3)
-    (first / "lexicon.txt").write_text("one\n")
+    (first / "words.txt").write_text("one\n")
     with (first / "decoding.yaml").open("a") as file:
-        file.write("lexicon: lexicon.txt\n")
+        file.write("words: words.txt\n")
     second = convert(first, tmp_path / "two", "--dtype", "float16")
-    for name in ("decoding.yaml", "lexicon.txt", "ngrams.arpa"):
+    for name in ("decoding.yaml", "words.txt", "ngrams.arpa"):
         assert (second / name).read_bytes() == (first / name).read_bytes()
 
 
@@ -212,7 +212,8 @@ def test_a_language_model_comes_along(talker: Path, tmp_path: Path, audio: np.nd
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("lexicon: ../x.txt", "expected the name of what is in the same folder"),
+        ("words: ../x.txt", "expected the name of what is in the same folder"),
+        ("lexicon: words.txt", "unknown key lexicon .*; it is now words"),
         ("language_model: ..", "expected the name of what is in the same folder"),
         ("decoding: {methods: joint}", "unknown key decoding.methods"),
     ],

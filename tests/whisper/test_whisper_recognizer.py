@@ -183,7 +183,7 @@ def test_python_interface(recognizer: Recognizer, files: list[Path], tmp_path: P
     for path, wrong, message in (
         (files[0], {"decoding": "joint"}, "decoding method joint needs a CTC head; use attention"),
         (files[0], {"decoding": DecodingConfig(speeds=(0.9,))}, "Whisper models decode at speed 1 alone"),
-        (files[0], {"lexicon": str(words)}, "a lexicon needs a tokenizer of characters or phones"),
+        (files[0], {"words": str(words)}, "a word list needs a tokenizer of characters or phones"),
         (files[0], {"voice": "loud"}, "Whisper models do not support this option. They support beam"),
         (files[0], {"language": "yue"}, "language yue has no token"),
         (files[0], {"language": "klingon"}, "not a language of Whisper"),
