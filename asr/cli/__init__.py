@@ -44,7 +44,7 @@ GROUPS = {
         "info": "explain every setting of a config, or show what a trained model contains",
         "convert": "export the model of a run, or convert a pretrained one",
         "ngram": "estimate an n-gram language model from the training texts",
-        "pronounce": "write a pronunciation dictionary by espeak-ng",
+        "pronounce": "write a pronunciation lexicon with espeak-ng",
     },
 }
 EXAMPLES = """Examples:

@@ -1,4 +1,4 @@
-"""`asr pronounce CONFIG`: a pronunciation dictionary of the words of a run's texts, by espeak-ng."""
+"""`asr pronounce CONFIG`: a pronunciation lexicon of a run's texts, made with espeak-ng."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--voice", default="en-us", help="of espeak-ng: en-us, en, de, fr, cmn and so on (default: en-us)")
     text = "words of this manifest or .txt file, too; may be repeated"
     add("--texts", metavar="FILE", action="append", default=[], help=text)
-    add("--output", metavar="FILE", help="where to write it (default: tokenizer.pronunciations)")
+    add("--output", metavar="FILE", help="where to write it (default: tokenizer.lexicon)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,9 +28,9 @@ def run(args: argparse.Namespace) -> int:
     from asr.train.training_data import read_training_texts
 
     config = RunConfig.load(args.config, read_overrides(args))
-    output = args.output or config.tokenizer.pronunciations
+    output = args.output or config.tokenizer.lexicon
     if output is None:
-        raise UserError("no file to write: set tokenizer={type: phones, pronunciations: FILE}, or --output")
+        raise UserError("no file to write: set tokenizer={type: phones, lexicon: FILE}, or --output")
     if Path(output).exists():
         raise UserError(f"{output} exists already; remove it, or give another --output")
     others = (read_sentences(path, config.text) for path in (config.data.dev, *args.texts))

@@ -37,20 +37,20 @@ class TokenizerConfig(Config):
     type: TokenizerType = "characters"
     """characters: one token per Unicode code point, for small data and for scripts without spaces.
     bpe, unigram: pieces of words, learned by sentencepiece. words: whole words, others are unknown.
-    labels: what a model of labels says; each is one token. phones: those of the words, by a dictionary.
+    labels: the output of a classifier; each label is one token. phones: those of the words, from a lexicon.
     The name of a family of models: the pieces of the one that start_from names."""
 
     vocab_size: int | None = pydantic.Field(default=None, gt=len(SPECIAL_TOKENS))
     """Number of tokens with the five reserved ones, for bpe and unigram alone."""
 
-    pronunciations: str | None = None
-    """Dictionary for phones: lines of a word and its phones, as CMUdict and Kaldi have them. The first
-    pronunciation of a word counts, without stress. Words that it lacks can be neither learned nor found. With
-    `start_from` it adds words to those of the texts there, which keep their spelling, in the same phones."""
+    lexicon: str | None = None
+    """Pronunciation lexicon for phones: a word and its phones on each line, as in CMUdict and Kaldi. The
+    first pronunciation of a word is used, without stress. Words that are missing from it can be neither
+    learned nor recognized. With `start_from` it adds words to those of that run, with the same phones."""
 
     @pydantic.model_validator(mode="after")
     def _settings_fit_type(self) -> TokenizerConfig:
-        for name, takers in (("vocab_size", ("bpe", "unigram")), ("pronunciations", ("phones",))):
+        for name, takers in (("vocab_size", ("bpe", "unigram")), ("lexicon", ("phones",))):
             is_given = getattr(self, name) is not None
             if is_given != (self.type in takers):
                 needs, remedy = ("takes no", "remove") if is_given else ("needs", "set")
@@ -255,8 +255,8 @@ class Phones(Units):
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> tuple[tuple[str, ...], bytes]:
         """Take the phones of the texts' words, and all of the dictionary, the most frequent words first."""
-        assert config.pronunciations is not None
-        path = config.pronunciations
+        assert config.lexicon is not None
+        path = config.lexicon
         dictionary = read_dictionary(path)
         counts: collections.Counter[str] = collections.Counter()
         for text in check_texts(texts, Words.refused):
@@ -303,7 +303,7 @@ def read_dictionary(path: str) -> dict[str, Spelling]:
     Each line has a word and its phones; further pronunciations of a word, `READ(2)` or simply on further
     lines, are not used.
     """
-    content = read_limited(path, MAX_DICTIONARY_BYTES, "which a pronunciation dictionary never has")
+    content = read_limited(path, MAX_DICTIONARY_BYTES, "more than a pronunciation lexicon ever has")
     return _parse_dictionary(content, path)
 
 
@@ -328,7 +328,7 @@ def _parse_dictionary(content: bytes, source: str) -> dict[str, Spelling]:
         if not phones or not all(map(_PHONE.fullmatch, phones)) or _NUMBER.fullmatch(phones[0]):
             raise UserError(
                 f"{source}, line {number}: {line[:60]!r}; expected a word and its phones, WORD PHONE PHONE, "
-                "without probabilities and without <, >, # and / in phones"
+                "without probabilities and without <, >, # and / in phones; lists of words are for --words"
             )
         dictionary.setdefault(_VARIANT.sub("", word), tuple(_STRESSED.sub(r"\1", phone) for phone in phones))
     if not dictionary:
@@ -472,8 +472,8 @@ def compute_fingerprint(config: TokenizerConfig, texts: Iterable[str]) -> str:
 def _start_digest(config: TokenizerConfig) -> hashlib._Hash:
     # Without defaults: a setting that is new in the code changes no earlier fingerprint.
     digest = hashlib.sha256(config.model_dump_json(exclude_defaults=True).encode())
-    if config.pronunciations is not None:
-        digest.update(repr(read_dictionary(config.pronunciations)).encode(errors="surrogatepass"))
+    if config.lexicon is not None:
+        digest.update(repr(read_dictionary(config.lexicon)).encode(errors="surrogatepass"))
     return digest
 
 

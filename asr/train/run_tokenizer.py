@@ -65,7 +65,7 @@ def inherit_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer | No
     tokenizer = source.tokenizer.with_words_of(train_tokenizer(config, texts))
     if word := next((word for text in texts for word in tokenizer.find_unknown(text)), ""):
         raise UserError(
-            f"{config.tokenizer.pronunciations}: {word!r} needs a phone, or a mark of homophones, that "
+            f"{config.tokenizer.lexicon}: {word!r} needs a phone, or a mark of homophones, that "
             f"start_from = {config.start_from} has not; write it in those, or set keep_tokenizer=false"
         )
     return tokenizer

@@ -53,7 +53,7 @@ def inherit_run(config: RunConfig, tokenizer: Tokenizer, source: System[Net]) ->
     differing = find_differences(source.config.features, config.features, "features.")
     if has_tokens:
         differing |= find_differences(source.config.tokenizer, config.tokenizer, "tokenizer.")
-        differing.pop("tokenizer.pronunciations", None)  # a run of phones has words of its own
+        differing.pop("tokenizer.lexicon", None)  # a run of phones has words of its own
     if differing:
         of_tokenizer = all(key.startswith("tokenizer.") for key in differing)
         other = ", or learn another tokenizer by keep_tokenizer=false" if of_tokenizer else ""

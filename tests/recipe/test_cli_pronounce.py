@@ -1,4 +1,4 @@
-"""`asr pronounce`: a dictionary that `tokenizer.pronunciations` takes."""
+"""`asr pronounce`: a dictionary that `tokenizer.lexicon` takes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_a_tokenizer_takes_what_was_written(tmp_path: Path, capsys: pytest.Captu
     """Of train, dev and further texts, as training normalizes them."""
     path, more = tmp_path / "words.dict", tmp_path / "more.txt"
     more.write_text("the Garden\n", encoding="utf-8")
-    config = TokenizerConfig(type="phones", pronunciations=str(path))
-    setting = f"tokenizer={{type: phones, pronunciations: {path}}}"
+    config = TokenizerConfig(type="phones", lexicon=str(path))
+    setting = f"tokenizer={{type: phones, lexicon: {path}}}"
     assert pronounce(tmp_path, "Open the DOOR", "close it", setting, "--texts", str(more)) == 0
     dictionary = read_dictionary(str(path))
     assert list(dictionary) == ["close", "door", "garden", "it", "open", "the"]

@@ -40,7 +40,7 @@ TEXTS = ["ONE TWO TO TWO", "FOUR TO TWO ONE", "TWO TO TOO WON"]
 def write(folder: Path, content: str = DIGITS) -> TokenizerConfig:
     path = folder / "words.dict"
     path.write_text(content, encoding="utf-8")
-    return TokenizerConfig(type="phones", pronunciations=str(path))
+    return TokenizerConfig(type="phones", lexicon=str(path))
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +101,13 @@ def test_what_is_no_word(digits: Tokenizer) -> None:
 
 def test_dictionaries_of_cmu_and_kaldi(tmp_path: Path) -> None:
     cmu = ";;; CMUdict\nA  AH0\nA(2)  EY1\nTWO  T UW1  # digit\n\nDON'T  D OW1 N T\n"
-    assert read_dictionary(str(write(tmp_path, cmu).pronunciations)) == {
+    assert read_dictionary(str(write(tmp_path, cmu).lexicon)) == {
         "A": ("AH",),
         "TWO": ("T", "UW"),
         "DON'T": ("D", "OW", "N", "T"),
     }
     kaldi = "\ufeff你好\tn i2 h ao3\r\nab AH0_B\n<unk> spn\nTWO T UW\nTWO T AH\n"
-    assert read_dictionary(str(write(tmp_path, kaldi).pronunciations)) == {
+    assert read_dictionary(str(write(tmp_path, kaldi).lexicon)) == {
         "你好": ("n", "i2", "h", "ao3"),
         "ab": ("AH0_B",),
         "<unk>": ("spn",),
@@ -119,7 +119,7 @@ def test_dictionaries_of_cmu_and_kaldi(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (";;; nothing\n", "words.dict: no pronunciations"),
-        ("ONE W AH N\nTWO\n", "words.dict, line 2: 'TWO'"),
+        ("ONE W AH N\nTWO\n", "words.dict, line 2: 'TWO'.* lists of words are for --words"),
         ("ONE 0.5 W AH N\n", "line 1: 'ONE 0.5 W AH N'"),
         ("ONE W <eos>\n", "without <, >, # and / in phones"),
         ("ONE #1\n", "line 1"),

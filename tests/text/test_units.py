@@ -172,8 +172,9 @@ def test_unknown_characters(type: TokenizerType) -> None:
         ("type: characters\nvocab_size: 30", "type = characters takes no vocab_size"),
         ("type: bpe\nvocab_size: 5", "run.yaml:2: vocab_size = 5: expected greater than 5"),
         ("type: syllables", "type = 'syllables': expected 'characters', 'bpe', 'unigram'"),
-        ("type: phones", "type = phones needs pronunciations"),
-        ("pronunciations: words.dict", "type = characters takes no pronunciations"),
+        ("type: phones", "type = phones needs lexicon"),
+        ("lexicon: words.dict", "type = characters takes no lexicon"),
+        ("pronunciations: words.dict", "unknown key pronunciations .*; it is now lexicon"),
     ],
 )
 def test_wrong_settings(yaml: str, message: str, tmp_path: Path) -> None:

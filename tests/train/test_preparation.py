@@ -84,7 +84,7 @@ def test_a_run_of_phones_has_the_words_of_its_own_dictionary(
     words = {word for item in read_manifest(tones / "train.jsonl") for word in (item.text or "").split()}
     first, second = tmp_path / "first.dict", tmp_path / "second.dict"
     first.write_text("".join(f"{word} {' '.join(word)}\n" for word in sorted(words)) + "BAR B AA\n")
-    phones = "tokenizer={{type: phones, pronunciations: {}}}"
+    phones = "tokenizer={{type: phones, lexicon: {}}}"
     source = prepare_system(tiny_run(f"output_dir={tmp_path}/first", phones.format(first)), PROCESS)
     save_checkpoint(tmp_path / "first" / "model", source, {})
     second.write_text("ENO E N O\nNEO N E O\nWON O N E\nONE N O N E\n")
