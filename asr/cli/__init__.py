@@ -226,9 +226,11 @@ def add_settings(parser: argparse._ActionsContainer, help_text: str) -> None:
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help=help_text)
 
 
-def add_config(parser: argparse.ArgumentParser, help_text: str = "YAML file of a run") -> None:
+def add_config(
+    parser: argparse.ArgumentParser, help_text: str = "YAML file of a run", metavar: str = "CONFIG"
+) -> None:
     """Add CONFIG and the settings that replace those of the file; `read_overrides` joins both spellings."""
-    parser.add_argument("config", metavar="CONFIG", help=help_text)
+    parser.add_argument("config", metavar=metavar, help=help_text)
     text = "settings that replace those of the file"
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", default=[], help=text)
     add_settings(parser, "the same, as in other commands; may be repeated")

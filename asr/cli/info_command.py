@@ -12,7 +12,8 @@ from asr.cli import add_config, read_overrides
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser, "YAML file of a run, folder of a trained model, or pretrained model (folder or name)")
+    text = "YAML file of a run, folder of a trained model, or pretrained model (folder or name)"
+    add_config(parser, text, "CONFIG|MODEL")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 

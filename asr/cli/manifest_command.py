@@ -120,9 +120,9 @@ def _add_split(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifest", metavar="MANIFEST", help=JSON_LINES)
     text = "a fraction of the hours (dev=0.1), a number of speakers (dev=20), or train=rest"
     parser.add_argument("--parts", metavar="NAME=SHARE", nargs="+", required=True, help=text)
-    parser.add_argument("--output-dir", metavar="FOLDER", required=True, help="for NAME.jsonl of each part")
-    text = "what stays together, and what a number counts (default: speaker if known)"
-    parser.add_argument("--by", choices=("speaker", "utterance"), help=text)
+    parser.add_argument("--output-dir", metavar="DIR", required=True, help="folder for one NAME.jsonl per part")
+    text = "speaker or utterance: what stays together and what a number counts (default: speaker if known)"
+    parser.add_argument("--by", metavar="FIELD", choices=("speaker", "utterance"), help=text)
     parser.add_argument("--seed", type=int, default=0, help="another number gives another split (default: 0)")
 
 
@@ -148,7 +148,7 @@ def _split(args: argparse.Namespace) -> int:
 def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"Columns of tables have these names, others are kept as extras. {describe_columns()}."
     parser.add_argument("source", metavar="SOURCE", help="file or folder to read")
-    parser.add_argument("target", metavar="OUT.jsonl", help="the manifest to write")
+    parser.add_argument("target", metavar="OUTPUT", help="manifest to write, named .jsonl")
     text = "default: by the suffix and a record"
     parser.add_argument("--from", dest="kind", choices=SOURCES, help=text)
     parser.add_argument("--text-column", metavar="NAME", help="the column, or JSON field, that has the texts")
@@ -179,7 +179,7 @@ def _convert(args: argparse.Namespace) -> int:
 
 def _add_pack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifest", metavar="MANIFEST", help=JSON_LINES)
-    parser.add_argument("folder", metavar="FOLDER", help="the shards go here; a second run continues")
+    parser.add_argument("folder", metavar="OUTPUT", help="folder for the shards; a second run continues")
     text = "flac: 16 bits; copy: whole files as they are, parts as flac (default: flac)"
     parser.add_argument("--encoding", choices=("flac", "copy"), default="flac", help=text)
     text = "hours of audio in a shard (default: 8)"
