@@ -220,8 +220,8 @@ class SegmentationConfig(Config):
     """silero: cuts between pauses in speech, which the model of the package silero-vad tells from music and
     noise. none: no cut, the whole recording is one segment."""
     max_seconds: float = pydantic.Field(default=20.0, ge=1)
-    """Longest segment, never longer than the longest utterance that the model was trained on. A model that
-    reads 30 s at once however short a segment is has 28 here unless told otherwise."""
+    """Longest segment, never longer than the longest utterance that the model was trained on. For Whisper
+    models that always compute 30 s (all but tiny and base.en) the default is 28."""
 
     @property
     def overlap_seconds(self) -> float:

@@ -120,7 +120,9 @@ def _add_split(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifest", metavar="MANIFEST", help=JSON_LINES)
     text = "a fraction of the hours (dev=0.1), a number of speakers (dev=20), or train=rest"
     parser.add_argument("--parts", metavar="NAME=SHARE", nargs="+", required=True, help=text)
-    parser.add_argument("--output-dir", metavar="DIR", required=True, help="folder for one NAME.jsonl per part")
+    parser.add_argument(
+        "--output-dir", metavar="DIR", required=True, help="folder for one NAME.jsonl per part"
+    )
     text = "speaker or utterance: what stays together and what a number counts (default: speaker if known)"
     parser.add_argument("--by", metavar="FIELD", choices=("speaker", "utterance"), help=text)
     parser.add_argument("--seed", type=int, default=0, help="another number gives another split (default: 0)")

@@ -30,10 +30,10 @@ class DecodingConfig(Config):
     """Settings of the search for the best token sequence."""
 
     method: str = "auto"
-    """ctc_greedy: the likeliest token of each step. ctc_beam: the likeliest text under the CTC head.
+    """ctc_greedy: the most likely token of each frame. ctc_beam: the most likely text under the CTC head.
     attention: under the decoder, token by token. joint: under both at once. rescoring: the texts of ctc_beam,
-    ranked by both. parallel: by a non-autoregressive decoder, all tokens at once.
-    auto: parallel, joint, attention or ctc_beam, by the heads that the model has."""
+    ranked by both. parallel: all tokens at once, with a non-autoregressive decoder.
+    auto: the first that the model has the heads for: joint, attention, parallel, ctc_beam."""
     beam: int = pydantic.Field(default=10, gt=0, le=1_000)
     """Hypotheses kept at each step; 1 is greedy. With parallel, lengths of the text that are tried, if the
     decoder predicts it."""
@@ -42,7 +42,8 @@ class DecodingConfig(Config):
     ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
     """Weight of CTC in the score with joint and rescoring; the rest is the decoder's."""
     language_model_weight: float = pydantic.Field(default=0.0, ge=0)
-    """Weight of a language model's log-probability, which is added to the score."""
+    """Weight of the language model's log-probability in the score; 0.3 if a language model is given without a
+    weight."""
     window_width: float | None = pydantic.Field(default=None, gt=0)
     """Soft window of cross-attention (joint and attention decoding) around the encoder frame where CTC has
     its next token (a Gaussian of this standard deviation in steps; 2, say), for recordings longer than those
