@@ -11,9 +11,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from asr.errors import UserError
+from asr.errors import UserError, suggest
 from asr.files import find_shipped, require_local
 from asr.threads import use_threads, watch_load
 
@@ -69,7 +69,8 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **values)  # --language would be --language-model
         add, hidden = self.add_argument, argparse.SUPPRESS  # no default would hide what stands before COMMAND
         add("-q", "--quiet", action="store_true", default=hidden, help="print warnings and errors only")
-        add("-v", "--verbose", action="store_true", default=hidden, help="also print model, device, decoding")
+        text = "also print model, device and decoding (transcribe, evaluate and align)"
+        add("-v", "--verbose", action="store_true", default=hidden, help=text)
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         namespace, unknown = super().parse_known_args(args, namespace)
@@ -82,6 +83,13 @@ class _Parser(argparse.ArgumentParser):
             remedy = f"it is now --{new}" if new else f"`{self.prog} --help` lists the options"
             self.error(f"unrecognized arguments: {' '.join(unknown)}; {remedy}")
         return namespace, []
+
+    def error(self, message: str) -> NoReturn:
+        """Suggest the nearest choice instead of listing all of them."""
+        if found := re.search(r"invalid choice: ('.*') \(choose from (.*)\)$", message):
+            near = suggest(found[1].strip("'"), re.findall(r"[\w.-]+", found[2]), "")
+            message = message[: found.end(1)] + f"; {near}" if near else message
+        super().error(message)
 
 
 VERBOSE = (["--verbose", "True"], ["--verbose", "False"])

@@ -30,7 +30,7 @@ class Experiment:
     seeds: tuple[int, ...] = ()  # each system is trained once for each; empty: with the seed of its conf
     overrides: tuple[str, ...] = ()  # settings as key=value that replace those of the systems' confs
     smoke: bool = False
-    """Few utterances and updates, small models: half a minute shows that all runs. Results mean nothing."""
+    """Run all stages with few utterances, few updates and small models. The results mean nothing."""
     study: Study | None = None  # the study whose variants are the systems; None: no study
 
     @property

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             add("--corpus-dir", type=Path, metavar="DIR", help=text)
             text = "where all goes, the runs below DIR/runs (default: data/NAME and runs/NAME)"
             add("--output-dir", type=Path, metavar="DIR", help=text)
-            text = "little of everything: shows in about half a minute whether all works"
+            text = "a few utterances and updates: tests the whole recipe in a few seconds of CPU time"
             add("--smoke", action="store_true", help=text)
             text = "do not ask before a download of more than 1 GB; without a terminal nobody is asked"
             add("--yes", action="store_true", help=text)

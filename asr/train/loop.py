@@ -474,4 +474,5 @@ def rank(scores: dict[str, float], select_by: str, step: int) -> Ranked:
 def describe(system: System[Net], process: Process) -> str:
     count = sum(parameter.numel() for parameter in system.model.parameters())
     name = torch.cuda.get_device_name(process.device) if process.device.type == "cuda" else "CPU"
-    return f"{count / 1e6:.1f}M parameters, {len(system.tokenizer)} tokens, on {process.world_size} x {name}"
+    size = f"{count / 1e6:.1f}M" if count >= 100_000 else f"{count:,}"
+    return f"{size} parameters, {len(system.tokenizer)} tokens, on {process.world_size} x {name}"

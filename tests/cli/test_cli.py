@@ -93,8 +93,9 @@ def test_a_misspelled_setting_names_the_nearest(
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        ("transcrib a.wav", "'transcrib'"),
-        ("transcribe a.wav --format jsn", "'jsn'"),
+        ("transcrib a.wav", "'transcrib'; did you mean transcribe?\n"),
+        ("transcribe a.wav --format jsn", "'jsn'; did you mean json?\n"),
+        ("xyz a.wav", "'xyz' (choose from "),
         ("transcribe a.wav --lang en", "unrecognized arguments: --lang en; `asr transcribe --help`"),
         ("evaluate a b --lexicon=w.txt", "unrecognized arguments: --lexicon=w.txt; it is now --words"),
         ("train", "the following arguments are required: CONFIG\n"),

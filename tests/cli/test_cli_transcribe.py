@@ -205,10 +205,7 @@ def test_decoding_beam_and_set(run: Run) -> None:
         ("a.wav --language-model none.arpa", "none.arpa"),
         ("a.wav --channels left", "channels"),
         *((f"a.wav {option}=x", f"{option}: native models do not") for option in ("--language", "--prompt")),
-        (
-            "a.wav --task=translate",
-            "They support --beam, --decoding, --hotwords, --language-model, --words",
-        ),
+        ("a.wav --task=translate", "They support --beam, --decoding, --hotwords, --language-model, --words"),
         ("a.wav --set=whisper.prompt=a", "need a Whisper model"),
         ("a.wav --format srt --format txt", "give --output-dir"),
         ("a.wav --format all", "give --output-dir"),

@@ -218,7 +218,7 @@ def test_two_processes_equal_one(tiny_run: TinyRun, tmp_path: Path) -> None:
     done = run_two_processes([conf, f"output_dir={tmp_path}/two", *settings])
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"{tmp_path}/two/model"], "one process prints"
-    assert done.stderr.count("M parameters") == 1, "one process speaks"
+    assert done.stderr.count(" parameters, ") == 1, "one process speaks"
     done = run_two_processes([conf, f"output_dir={tmp_path}/both", *settings, "train.steps=3"])
     assert done.returncode == 0, done.stderr
     both = train(tiny_run(f"output_dir={tmp_path}/both", *settings))
