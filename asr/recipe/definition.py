@@ -87,6 +87,8 @@ class Recipe(Config):
     """The error rate of dev by which setups of decoding are chosen: cer for texts without blanks."""
     text_fusion: bool = False
     """True: systems are also decoded with a word list and language models of their training texts."""
+    has_results: bool = False
+    """True if test hypotheses, or the speaker turns found, are published next to the recipe."""
 
     path: Path = Path()
     """File that defines the recipe, set by `load_recipe`."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from asr.recipe.experiment import Experiment
 
 HELP = {
-    "list": "list every recipe with its hours, its download, and whether a report is published",
+    "list": "list every recipe with its hours, the size of its download, and whether results are published",
     "show": "explain one recipe: what it is, its license, its size, its stages, its systems",
     "run": "download, prepare, train and compare; what is done already is skipped",
     "study": "train variants of one system with the same budget, and compare them",
@@ -108,15 +108,15 @@ def _list(recipes_dir: Path | None) -> int:
 
     names = list(find_recipes(recipes_dir))
     width = max(map(len, names))
-    print(f"{'recipe':<{width}}  {'hours':>6}  {'download':>8}  report  corpus")
+    print(f"{'recipe':<{width}}  {'hours':>6}  {'download':>8}  results  corpus")
     for name in names:
         try:
             recipe = load_recipe(name, recipes_dir)
         except UserError as error:
             print(f"{name:<{width}}  broken: {error}")
             continue
-        has_report = "yes" if recipe.path.with_name("results").joinpath("results.json").exists() else "no"
-        columns = f"{recipe.hours:6.1f}  {recipe.download_size:>8}  {has_report:6}  {recipe.summary}"
+        results = "yes" if recipe.has_results else "no"
+        columns = f"{recipe.hours:6.1f}  {recipe.download_size:>8}  {results:7}  {recipe.summary}"
         print(f"{name:<{width}}  {columns}")
     return 0
 

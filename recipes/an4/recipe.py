@@ -145,6 +145,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
 RECIPE = Recipe(
     license="free for any purpose; keep the copyright notice of Carnegie Mellon University (see README.md)",
     hours=0.81,
+    has_results=True,
     prepare=prepare,
     urls=URLS,
     download=download,

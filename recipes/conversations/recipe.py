@@ -1,7 +1,6 @@
-"""Meetings of two to five speakers, put together from utterances of AN4, FSDD and speechocean762.
+"""Synthetic meetings of two to five speakers, made from AN4, FSDD and speechocean762 utterances.
 
-One third has speakers of AN4, one third of speechocean762, one third of all three corpora. No speaker is in
-two of train, dev and test.
+Each third has speakers of AN4, of speechocean762, or of all three. No speaker is in two of the splits.
 """
 
 from __future__ import annotations
@@ -24,20 +23,19 @@ SAMPLE_RATE = 16_000
 CORPORA = ("an4", "fsdd", "speechocean762")
 SOURCES = (("an4",), ("speechocean762",), CORPORA)  # corpora that the speakers of a meeting come from
 OVERLAPS, NUM_SPEAKERS = (0.0, 0.1, 0.2), (2, 3, 4, 5)
-STEPS = {"dev": 2, "test": 1}  # every so many-th of the 36 combinations of the three above
+STEPS = {"dev": 2, "test": 1}  # use every Nth of the 36 combinations
 FSDD_SPEAKERS = {"train": ("george", "jackson"), "dev": ("lucas", "nicolas"), "test": ("theo", "yweweler")}
-FSDD_STRINGS = {"train": 40, "dev": 10, "test": 10}  # of three to seven digits, by each speaker
-HELD_OUT = 10  # every so many-th utterance of the training speakers, for dev scores of a training
-# Seconds, each drawn evenly
-MEETING_SECONDS = (60.0, 90.0)
+FSDD_STRINGS = {"train": 40, "dev": 10, "test": 10}  # strings of three to seven digits per speaker
+HELD_OUT = 10  # hold out every Nth utterance of the training speakers
+MEETING_SECONDS = (60.0, 90.0)  # like the ranges below, of a uniform distribution
 PAUSE_SECONDS = (0.2, 1.5)  # between turns
 INNER_SECONDS = (0.1, 0.5)  # between utterances of a turn
-OVERLAP_SECONDS = (0.5, 3.0)  # by which a turn begins before the one before ends
-MAX_UTTERANCES = 3  # of a turn
-LEVEL, SPREAD = -26.0, 3.0  # dB of speech, and of a speaker around it
-FLOOR = -65.0  # dB of white noise in the whole recording, since no microphone gives digital silence
-ACTIVE_SHARE = 0.4  # speech is louder: of the way from the level of pauses to that of speech, in dB
-BRIDGE_FRAMES, LEAST_FRAMES, MARGIN_FRAMES = 30, 5, 5  # of 10 ms: pauses within, clicks, both ends
+OVERLAP_SECONDS = (0.5, 3.0)  # from the start of a turn to the end of the previous one
+MAX_UTTERANCES = 3  # per turn
+LEVEL, SPREAD = -26.0, 3.0  # dB: speech level, and the largest deviation of a speaker from it
+FLOOR = -65.0  # dB: white noise everywhere, because no microphone records digital silence
+ACTIVE_SHARE = 0.4  # speech threshold: share of the way, in dB, from pause level to speech level
+BRIDGE_FRAMES, LEAST_FRAMES, MARGIN_FRAMES = 30, 5, 5  # bridged pause, shortest sound, margin: each of 10 ms
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path, *, steps: Mapping[str, int] = STEPS) -> None:
@@ -64,7 +62,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path, *, steps: Mapping[str, in
 
 
 def read_corpora(root: Path, output_dir: Path) -> dict[str, list[Utterance]]:
-    """Utterances of train, dev and test, prepared by the recipes of the three corpora."""
+    """Prepare the three corpora with their own recipes and return the utterances of train, dev and test."""
     found: dict[str, list[Utterance]] = {"train": [], "dev": [], "test": []}
     for corpus in CORPORA:
         folder = output_dir / "corpora" / corpus
@@ -80,7 +78,7 @@ def read_corpora(root: Path, output_dir: Path) -> dict[str, list[Utterance]]:
 
 @dataclass(frozen=True)
 class Part:
-    """An utterance without the silence at its ends, and where it has speech, in seconds."""
+    """An utterance without leading and trailing silence; `spans` is where it has speech, in seconds."""
 
     text: str
     audio_S: np.ndarray
@@ -90,7 +88,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Meeting:
-    """The parts of each speaker with their starts in seconds, and the turns that they make."""
+    """The parts of each speaker with their start times in seconds, and the turns that they form."""
 
     id: str
     placed: dict[str, list[tuple[float, Part]]]
@@ -98,7 +96,7 @@ class Meeting:
     extras: dict[str, Any]
 
     def find_spans(self) -> Iterator[Turn]:
-        """The speech of each speaker, for the reference of diarization; short pauses are part of it."""
+        """Find the speech of each speaker, as diarization reference; short pauses count as speech."""
         for speaker, own in self.placed.items():
             spans = [(at + start, at + end) for at, part in own for start, end in part.spans]
             pauses = [i for i in range(1, len(spans)) if spans[i][0] - spans[i - 1][1] >= BRIDGE_FRAMES / 100]
@@ -107,7 +105,7 @@ class Meeting:
 
 
 def read_parts(utterances: Sequence[Utterance]) -> dict[str, list[Part]]:
-    """The parts of each speaker, all at the same level."""
+    """Read the parts of each speaker, all scaled to the same level."""
     parts: dict[str, list[Part]] = {}
     for item in utterances:
         audio_S = read(item.audio, SAMPLE_RATE)
@@ -123,8 +121,8 @@ def read_parts(utterances: Sequence[Utterance]) -> dict[str, list[Part]]:
 
 
 def find_activity(audio_S: np.ndarray) -> np.ndarray:
-    """True for each frame of 10 ms with speech: its level over 50 ms is above a threshold between the levels
-    that 5 % and 95 % of the frames stay below."""
+    """Return whether each 10 ms frame has speech: whether its level over 50 ms is above a threshold that lies
+    between the 5th and 95th percentiles of the levels."""
     levels_T = measure_energies(audio_S, SAMPLE_RATE)
     levels_T = np.convolve(np.pad(levels_T, 2, mode="edge"), np.full(5, 0.2), mode="valid")
     low, high = np.quantile(levels_T, [0.05, 0.95])
@@ -139,10 +137,10 @@ def find_activity(audio_S: np.ndarray) -> np.ndarray:
 def plan_meeting(
     split: str, parts: Mapping[str, Sequence[Part]], overlap: float, num_speakers: int, corpora: Sequence[str]
 ) -> Meeting:
-    """Draw speakers and their turns. A turn begins before the last one ends while too little time overlaps.
+    """Draw speakers and their turns. Turns overlap the previous one while too little time has overlapped.
 
-    At most two speak at once, and nobody twice. The first turns are of different speakers. No utterance comes
-    twice in a meeting.
+    At most two people speak at once, and nobody overlaps themselves. The first turns introduce the speakers.
+    No utterance occurs twice in a meeting.
     """
     source = corpora[0] if len(corpora) == 1 else "all"
     name = f"{split}-{100 * overlap:02.0f}-{num_speakers}-{source}"
@@ -153,7 +151,7 @@ def plan_meeting(
     decks = {s: [parts[s][i] for i in generator.permutation(len(parts[s]))] for s in speakers}
     total, turns = generator.uniform(*MEETING_SECONDS), list[Turn]()
     placed: dict[str, list[tuple[float, Part]]] = {}
-    shared = spoken = before = 0.0  # seconds; `before`: where the turn ahead of the last one ends
+    shared = spoken = before = 0.0  # seconds; `before`: end of the second-to-last turn
     while sum(map(bool, decks.values())) > 1 and (not turns or turns[-1].end < total):
         last = turns[-1] if turns else Turn(name, 0.0, 0.0, "")
         waiting = [s for s in speakers[len(turns) :] if decks[s]]
@@ -173,14 +171,14 @@ def plan_meeting(
         both = max(0.0, min(end, last.end) - start)
         shared, spoken = shared + both, spoken + end - start - both
         before = min(last.end, end) if both else last.end
-        if end < last.end:  # the longer of both is the last
+        if end < last.end:  # keep the turn that ends later as the last one
             turns[-2:] = turns[:-3:-1]
     turns.sort(key=lambda turn: turn.start)
     return Meeting(name, placed, turns, {"overlap": overlap, "speakers": num_speakers, "corpus": source})
 
 
 def write_meeting(meeting: Meeting, folder: Path) -> Utterance:
-    """Write the audio; in a folder of rooms each speaker has echoes, and the whole has noise."""
+    """Write the audio; in a folder of rooms add echoes for each speaker, and noise to the mixture."""
     generator = np.random.default_rng(list(meeting.id.encode()))
     gains = 10 ** (generator.uniform(-SPREAD, SPREAD, len(meeting.placed)) / 20)
     size = round((max(turn.end for turn in meeting.turns) + PAUSE_SECONDS[1]) * SAMPLE_RATE)
@@ -207,8 +205,9 @@ def write_meeting(meeting: Meeting, folder: Path) -> Utterance:
 
 
 RECIPE = Recipe(
-    license="those of the three corpora; with FSDD's speech Creative Commons Attribution-ShareAlike 4.0",
+    license="the licenses of the three corpora; with FSDD speech, CC BY-SA 4.0",
     hours=3.88,
+    has_results=True,
     prepare=prepare,
     prepare_smoke=partial(prepare, steps={"dev": 18, "test": 12}),
     source="a folder with an4/, fsdd/ and speechocean762/, which the recipes of these names download",

@@ -38,6 +38,7 @@ def _say(generator: np.random.Generator) -> tuple[list[str], str]:
 RECIPE = Recipe(
     license="none needed: nobody's recording is in it (espeak-ng itself is under GPL 3)",
     hours=0.98,
+    has_results=True,
     prepare=prepare,
     prepare_smoke=partial(prepare, num_utterances={"train": 32, "dev": 8, "test": 8}),
     synthetic=True,

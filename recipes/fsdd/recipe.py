@@ -158,6 +158,7 @@ RECIPE = Recipe(
     license="Creative Commons Attribution-ShareAlike 4.0; "
     "joined strings are adaptations under the same terms",
     hours=2.49,
+    has_results=True,
     prepare=prepare,
     prepare_smoke=partial(
         prepare,

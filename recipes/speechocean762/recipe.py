@@ -124,6 +124,7 @@ def _read_table(path: Path) -> dict[str, str]:
 RECIPE = Recipe(
     license="free for commercial and non-commercial use (openslr.org/101)",
     hours=5.57,
+    has_results=True,
     prepare=prepare,
     urls=URLS,
     download=download,

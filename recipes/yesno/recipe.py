@@ -69,6 +69,7 @@ def _build_utterance(path: Path) -> Utterance:
 RECIPE = Recipe(
     license="not stated in the archive; see https://www.openslr.org/1/",
     hours=0.10,
+    has_results=True,
     prepare=prepare,
     urls=URLS,
     download=download,

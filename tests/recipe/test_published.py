@@ -1,4 +1,4 @@
-"""Published results: their figures follow from the hypotheses beside them, and reports and RESULTS.md have these."""
+"""Published results: figures follow from the hypotheses next to them, and all pages and commands agree on them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from asr.cli import main
 from asr.recipe import round_figures
 from asr.recipe.report import TABLE
 from asr.recipe.scores import Texts, describe_score, pool, read_table, score_runs, setup_name, write_table
@@ -119,10 +120,48 @@ def test_published_results_are_whole_meant_and_small(path: Path) -> None:
     assert sum(file.stat().st_size for file in path.parent.iterdir()) < 2_500_000
 
 
-def test_the_table_of_all_results_is_that_of_the_files() -> None:
-    page = runpy.run_path(str(RECIPES.parent / "tools" / "make_results.py"))["make_page"]()
+RESULTS = runpy.run_path(str(RECIPES.parent / "tools" / "make_results.py"))
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return str(RESULTS["make_page"]())
+
+
+def test_the_page_of_all_results_follows_from_the_files(page: str) -> None:
     message = "make it again: python tools/make_results.py"
     assert (RECIPES / "RESULTS.md").read_text(encoding="utf-8") == page, message
+
+
+def test_recipes_with_published_hypotheses_say_so(capsys: pytest.CaptureFixture[str], page: str) -> None:
+    """`asr recipe list`, recipes/README.md and RESULTS.md name the same recipes."""
+    tables = [*RECIPES.glob("*/**/test*.jsonl.gz"), *RECIPES.glob("*/results/*.rttm.json.gz")]
+    published = {path.relative_to(RECIPES).parts[0] for path in tables}
+    assert main(["recipe", "list", "--recipes-dir", str(RECIPES)]) == 0
+    listed = re.findall(r"^(\w+) .*?  (yes|no) ", capsys.readouterr().out, re.MULTILINE)
+    assert {name for name, has_results in listed if has_results == "yes"} == published
+    readme = (RECIPES / "README.md").read_text(encoding="utf-8")
+    assert readme == RESULTS["renew_list"](readme), "make it again: python tools/make_results.py"
+    assert {name for name, _ in listed if f"| {name} |" in page or f"({name}/README.md)" in page} == published
+
+
+def test_the_readme_has_published_rates(page: str) -> None:
+    """Each WER with its interval, of any number of digits, is a row of the same corpus in RESULTS.md."""
+    published = re.findall(r"^\| (\w+) \| .*? \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|", page, re.MULTILINE)
+    readme = (RECIPES.parent / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*?) ?\| .* \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|", readme, re.MULTILINE)
+    corpus, count = "", 0
+    for title, *figures in rows:
+        if link := re.search(r"recipes/(\w+)/", title):
+            corpus = link[1]
+        own = [rates for name, *rates in published if name == corpus]
+        count += any(all(map(is_rounded, figures, rates)) for rates in own)
+    assert count == len(rows) >= 7, rows
+
+
+def is_rounded(shown: str, exact: str) -> bool:
+    digits = len(shown.partition(".")[2])
+    return abs(float(shown) - float(exact)) <= 0.5 * 10**-digits + 1e-9
 
 
 # --- figures by hand ----------------------------------------------------------------------------
