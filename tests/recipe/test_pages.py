@@ -129,7 +129,7 @@ AN4_ROWS = {
 
 
 def claim_an4() -> Iterator[Claim]:
-    page, studies = "an4/README.md", "an4/studies"
+    page, studies = "an4/experiments.md", "an4/studies"
     guide, lstm = (("attention_guide", "guide_windows"), ("lstm_guide", "guide"))
     phones = ("phones", "phones")
 
@@ -144,10 +144,14 @@ def claim_an4() -> Iterator[Claim]:
         sources = [*dev_and_test(lstm, method), *dev_and_test(phones, method)]
         yield page, f"| {row} | {' | '.join(['{}'] * 4)} |", sources
     moonshine = f"{studies}/moonshine_base/test#moonshine_base.attention"
-    yield page, "(#moonshine) | {0} | {0.low:.2f} to {0.high:.2f} | {0.cer:.2f} |", [moonshine]
-    yield page, "| {} | | | five speeds |", [f"{moonshine}+speeds"]
+    yield (
+        "an4/README.md",
+        "(experiments.md#moonshine) | {0} | {0.low:.2f} to {0.high:.2f} | {0.cer:.2f} |",
+        [moonshine],
+    )
+    yield "an4/README.md", "| {} | | | five speeds |", [f"{moonshine}+speeds"]
     row = "and Conformer | {} | {.low:.2f} to {.high:.2f} | {.cer:.2f} |"
-    yield page, row, ["an4/results/test#combination"] * 4
+    yield "an4/README.md", row, ["an4/results/test#combination"] * 4
     yield page, "A combination of five … has {} %", [f"{studies}/lstm_guide/test#combination_of_five"]
     yield page, "{} % (4.14 to 9.43)", [f"{studies}/lstm_guide/test#all.ctc_beam+ngrams+speeds"]
     yield page, "{} % (4.91 to 10.52)", [f"{studies}/attention_clock/test#clock.joint+speeds"]
