@@ -1,1 +1,1 @@
-"""Many recordings: folders of outputs that are resumed, and units of work on several processes of Ray."""
+"""Many recordings: output folders that can be resumed, and units of work for the processes of Ray."""

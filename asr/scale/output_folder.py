@@ -1,9 +1,9 @@
-"""A folder of transcripts: outputs are whole, never replace files of others, and calls are resumed.
+"""A folder of transcripts: outputs are atomic, never overwrite other files, and a second call resumes.
 
-The journal in the folder has all that outputs depend on, once, and two lines for each recording: before its
-outputs are written, and after. By it a later call finds which outputs are whole, and of which audio, model
-and settings. While a recording is decoded, its finished segments are in a journal of their own, with which a
-later call begins.
+The journal in the folder records once what outputs depend on, and then writes two lines for each recording,
+before and after its outputs are written. From it a later call knows which outputs are complete, and which
+audio, model and settings they belong to. While a recording is being decoded, its finished segments are kept
+in a journal of their own, from which a later call resumes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from asr.files import replace_file, require_local
 
 logger = logging.getLogger(__name__)
 
-MAX_NAME_BYTES = 235  # 255, less what the temporary name adds
-STATE = ".asr-transcribe"  # a folder in that of the outputs
+MAX_NAME_BYTES = 235  # the limit of file systems, 255, minus what the temporary name adds
+STATE = ".asr-transcribe"  # subfolder for the journals
 JOURNAL = f"{STATE}/journal.jsonl"
 
 Line = dict[str, Any]
@@ -39,20 +39,20 @@ Place = tuple[float | None, ...]  # channel, start and end of a segment
 
 
 class OutputFolder:
-    """Folder for the outputs of recordings, and what is there already."""
+    """A folder for transcripts, with a record of what it already contains."""
 
     def __init__(self, folder: str | Path, formats: Sequence[str], made_by: Mapping[str, Any]) -> None:
-        """`made_by` is all that the text depends on, as JSON: with another value nothing counts as done."""
+        """`made_by` is all that the text depends on, as JSON. If it changes, nothing counts as done."""
         self.folder = Path(folder)
         self.state = self.folder / STATE
         self._formats = list(formats)
         self._made_by = json.loads(json.dumps(made_by))
         self._key = hash_json(self._made_by)
         self._journal = self.folder / JOURNAL
-        self._announced: dict[str, Line] = {}  # output -> the newest line that names it
-        self._newest: dict[str, Line] = {}  # name of a recording -> its newest line
+        self._announced: dict[str, Line] = {}  # newest line that names each output
+        self._newest: dict[str, Line] = {}  # newest line of each recording, by its name
         self._lock = threading.Lock()
-        self._segments: dict[str, dict[Place, Any]] = {}  # name of a recording -> its finished segments
+        self._segments: dict[str, dict[Place, Any]] = {}  # finished segments of each recording, by its name
         self._is_introduced = False
         for line in read_journal(self._journal):
             if "made_by" in line:
@@ -61,22 +61,22 @@ class OutputFolder:
                 self._note(line)
 
     def paths(self, recording: Recording) -> dict[str, Path]:
-        """Format to file."""
+        """Return the output path of each format."""
         return {name: self.folder / f"{recording.name}.{name}" for name in self._formats}
 
     def check(self) -> None:
-        """Refuse, before any work, a folder in which nothing can be written."""
+        """Refuse a folder that is not writable, before any work is done."""
         require_local(self.folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.folder).close()
         except OSError as error:
             raise UserError(
-                f"{self.folder}: cannot write there ({error.strerror}); give another --output-dir"
+                f"{self.folder}: cannot write to it ({error.strerror}); choose another --output-dir"
             ) from None
 
     def is_done(self, recording: Recording) -> bool:
-        """Check that all outputs are there, whole, and of this audio, model and settings."""
+        """Return True if all outputs are complete and belong to this audio, model and settings."""
         made = self._outputs_made(recording)
         outputs = map(self._relative, self.paths(recording).values())
         return all(output in made and made[output] == stamp_file(self.folder / output) for output in outputs)
@@ -84,7 +84,7 @@ class OutputFolder:
     def find_work(
         self, recordings: Sequence[Recording]
     ) -> tuple[list[Recording], dict[str, tuple[str, str]]]:
-        """Find those that are to do, and by name the kind of failure of the others, with a message.
+        """Return the recordings left to do, and by name the kind of failure and a message for failed ones.
 
         Audio that an earlier call with the same settings could not read is not read again until it changes.
         """
@@ -98,14 +98,14 @@ class OutputFolder:
                 problems[recording.name] = "failed", str(error)
                 continue
             if problem := self.find_problem(recording):
-                again = "not read again, as it has not changed since; `touch` it to try again"
+                again = "skipped because the file has not changed since; `touch` it to try again"
                 problems[recording.name] = "failed before", f"{problem} ({again})"
             else:
                 todo.append(recording)
         return todo, problems
 
     def find_problem(self, recording: Recording) -> str | None:
-        """Why an earlier call with the same settings could not transcribe it, or only in part."""
+        """Return why an earlier call with the same settings failed, wholly or in part; None if it did not."""
         line = self._newest.get(recording.name, {})
         made = line.get("outputs") or {}
         outputs = map(self._relative, self.paths(recording).values()) if made else ()
@@ -113,7 +113,7 @@ class OutputFolder:
         return line.get("error") if is_there and self._is_same(line, recording) else None
 
     def note_error(self, recording: Recording, message: str) -> None:
-        """Remember what is wrong with audio; a pipe, or a file that cannot be opened, is tried again."""
+        """Record an error in audio. A pipe, or a file that cannot be opened, is not recorded but retried."""
         path = recording.path
         is_readable = os.path.isfile(path) and os.access(path, os.R_OK)
         if is_readable or isinstance(recording.content, ByteRange):
@@ -122,14 +122,14 @@ class OutputFolder:
     def write(
         self, recording: Recording, contents: Mapping[str, str], seconds: float, problem: str = ""
     ) -> None:
-        """Put the outputs in their places. `contents`: format to text; `seconds` of audio.
+        """Write the outputs: `contents` maps formats to text, for `seconds` of audio.
 
-        With a `problem` they are of a part of the audio: ours, but never done.
+        With a `problem`, they cover only part of the audio, so a later call may replace them.
         """
         self.require_free(recording)
         paths, line, others = self.paths(recording), self._describe(recording), self._outputs_made(recording)
         for path in paths.values():
-            # A call that was killed while it wrote has left these.
+            # Left by a call that was killed while writing.
             for remains in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
                 with contextlib.suppress(OSError):
                     remains.unlink()
@@ -145,11 +145,11 @@ class OutputFolder:
             self._segment_journal(recording).unlink()
 
     def require_free(self, recording: Recording) -> None:
-        """Refuse to write over a file that is not ours, or of something else, and names that are too long."""
+        """Refuse names that are too long, and paths at which a file of other origin would be overwritten."""
         for path in self.paths(recording).values():
             if len(os.fsencode(path.name)) > MAX_NAME_BYTES:
                 raise UserError(
-                    f"{path.name}: a name of more than {MAX_NAME_BYTES} bytes, too long for an output; "
+                    f"{path.name}: the name of the output is longer than {MAX_NAME_BYTES} bytes; "
                     "rename the recording"
                 )
             there, output = stamp_file(path), self._relative(path)
@@ -157,31 +157,31 @@ class OutputFolder:
                 continue
             line = self._announced.get(output)
             if line is None:
-                problem = "is there already, and was not written here by `asr transcribe`"
+                problem = "already exists, and was not written here by `asr transcribe`"
             elif line["outputs"][output] not in (None, there):
-                problem = "was changed after `asr transcribe` had written it"
+                problem = "was changed after `asr transcribe` wrote it"
             elif line["audio"] != os.path.abspath(recording.path) and os.path.lexists(line["audio"]):
-                problem = f"is of another recording, {line['audio']}"
+                problem = f"belongs to another recording, {line['audio']}"
             else:
                 continue
-            raise UserError(f"{path}: {problem}; move it away, or give another --output-dir")
+            raise UserError(f"{path}: {problem}; move it away or choose another --output-dir")
 
     def _outputs_made(self, recording: Recording) -> Line:
-        """Outputs that earlier calls made of the same audio with the same settings, in whatever format."""
+        """Return the outputs of earlier calls for the same audio and settings, in any format."""
         line = self._newest.get(recording.name, {})
         return dict(line["outputs"]) if "seconds" in line and self._is_same(line, recording) else {}
 
-    # --- finished segments of a recording that is on its way --------------------------------------
+    # --- finished segments of a recording in progress ---------------------------------------------
 
     def find_segment(self, segment: AudioSegment) -> Any:
-        """Find what an earlier call has decoded of the same segment; None: nothing."""
+        """Return what an earlier call decoded for the same segment, or None."""
         with self._lock:
             return self._open_segments(segment.recording).get(_place(segment))
 
     def add_segment(self, segment: AudioSegment, value: Line) -> None:
-        """Keep what was decoded of a segment until the outputs of its recording are written."""
+        """Keep the result of a segment until the outputs of its recording are written."""
         recording = segment.recording
-        if recording.path == STANDARD_INPUT:  # a pipe is not there again
+        if recording.path == STANDARD_INPUT:  # a pipe cannot be read again, so nothing can be resumed
             return
         with self._lock:
             known, journal = self._open_segments(recording), self._segment_journal(recording)
@@ -190,7 +190,7 @@ class OutputFolder:
             if not known:
                 append_line(journal, {"of": self._describe(recording)})
             append_line(journal, {"place": _place(segment), "value": value})
-            known[_place(segment)] = None  # not asked for again
+            known[_place(segment)] = None  # the value is in the file, and this call needs it no more
 
     def _open_segments(self, recording: Recording) -> dict[Place, Any]:
         if recording.name not in self._segments:
@@ -223,7 +223,7 @@ class OutputFolder:
         }
 
     def _is_same(self, line: Line, recording: Recording) -> bool:
-        """Check that a line has the same audio and settings; missing audio is never the same."""
+        """Return True if a line has the same audio and settings; missing audio is never the same."""
         return line.items() >= self._describe(recording).items() and line["stamp"] is not None
 
     def _relative(self, path: Path) -> str:
@@ -243,7 +243,7 @@ class OutputFolder:
 
 
 def read_journal(path: Path) -> Iterator[Line]:
-    """Read JSON Lines; a line that a killed process left cut is passed over."""
+    """Read JSON Lines, skipping lines that a killed process left incomplete."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             for text in file:
@@ -253,7 +253,7 @@ def read_journal(path: Path) -> Iterator[Line]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); give another --output-dir") from None
+        raise UserError(f"{path}: cannot read it ({error.strerror}); choose another --output-dir") from None
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
@@ -261,7 +261,7 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab+") as file:
-            # After a cut line, a line end first.
+            # If the last line is incomplete, end it first.
             if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
                 text = "\n" + text
             file.write(text.encode())
@@ -274,7 +274,7 @@ def _place(segment: AudioSegment) -> Place:
 
 
 def stamp_recording(recording: Recording) -> list[int | str] | None:
-    """Stamp that differs when the audio does; None where there is no audio."""
+    """Return a stamp that changes when the audio does; None if there is no audio."""
     content = recording.content
     if isinstance(content, ByteRange):
         return [content.offset, content.size, content.version]
@@ -282,7 +282,7 @@ def stamp_recording(recording: Recording) -> list[int | str] | None:
 
 
 def stamp_file(path: str | Path) -> list[int | str] | None:
-    """Size and time of change; None where there is no such file."""
+    """Return size and modification time of a file; None if it does not exist."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -291,15 +291,15 @@ def stamp_file(path: str | Path) -> list[int | str] | None:
 
 
 def hash_json(value: Any) -> str:
-    """Sixteen hexadecimal digits that are others when the value is."""
+    """Hash a JSON value to 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def open_folder(to: str, formats: Sequence[str], job: Any, is_elsewhere: bool) -> tuple[OutputFolder, Any]:
-    """Open the folder for the outputs of a TranscriptionJob; also returns the job, with device and precision.
+    """Open the output folder of a TranscriptionJob, and return it and the job with device and precision set.
 
-    Outputs are redone where an earlier call had others. `is_elsewhere`: a cluster works, which has devices
-    that this machine may lack.
+    Outputs that an earlier call made on another device or with another precision are redone. `is_elsewhere`
+    means that a cluster does the work, whose devices this machine may lack.
     """
     from asr.models.precision import choose_device, resolve_precision
 

@@ -1,8 +1,8 @@
-"""A pool of workers on Ray that each hold a model; what kills its worker twice is found and left out.
+"""A pool of Ray workers that each hold a model. An item that kills its worker twice is isolated and skipped.
 
-Ray keeps the processes, on this machine or on a cluster. All else is here: which unit is whose turn, and what
-follows from a death. A unit whose worker died twice is done item by item, to find the item that is to blame,
-and then once more without it: so the results of the others are what they are elsewhere.
+Ray only runs the processes, on this machine or a cluster. This module assigns units to workers and handles
+their deaths. A unit whose worker died twice is processed item by item to find the item that causes it, and
+then once more without that item, so that batches and results of the others are as in any other run.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 Work = Callable[[Sequence[Any]], list[Row]]
-"""Turns items into a row for each. An exception but UserError counts as the death of the worker."""
+"""Returns one row for each item. Any exception except UserError counts as a death of the worker."""
 
 MAX_DEATHS = 2
 MAX_DEATHS_WHILE_LOADING = 3
-MAX_SECONDS = 4 * 3600.0  # for a unit of half an hour of audio: beyond, it hangs
+MAX_SECONDS = 4 * 3600.0  # a unit has half an hour of audio, so a worker that takes longer hangs
 TOO_SLOW = f"took longer than {MAX_SECONDS / 3600:g} hours"
-OBJECT_STORE_BYTES = 200_000_000  # what goes through Ray is paths and texts
+OBJECT_STORE_BYTES = 200_000_000  # small, because only paths and texts pass through Ray
 
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """Number and place of the workers."""
+    """How many workers to start, and where."""
 
     address: str | None = None
-    """Address of a Ray cluster; None: a pool on this machine, which ends with the call."""
-    workers: int | None = None  # none: one for each GPU; without GPUs one for each core
+    """Address of a Ray cluster; None starts a pool on this machine, which ends with the call."""
+    workers: int | None = None  # None: one for each GPU, or without GPUs one for each core
     threads: int | None = None  # threads of each worker; None: the cores divided by the workers
 
 
 Task = tuple[int, list[int]]
-"""A unit, and the indexes of its items that are done now."""
+"""The number of a unit, and the indexes of the items to process now."""
 _Busy = tuple[Any, Task | None, float]
-"""A worker, what it does (None: it loads), and when it must be done."""
+"""A worker, its task (None while it loads the model), and its deadline."""
 
 
 class RayPool:
-    """Workers for the units of one job. Use it as a context: Ray ends with it."""
+    """Workers for the units of one job, as a context manager that shuts Ray down at its end."""
 
     def __init__(self, options: PoolOptions, uses_gpus: bool) -> None:
         self._ray = ray = _import_ray(is_cluster=options.address is not None)
@@ -68,18 +68,18 @@ class RayPool:
                 log_to_driver=False,
                 **({} if options.address else local),
             )
-        except Exception as error:  # Ray has bare ones
-            place = "start here" if options.address is None else f"work on --ray {options.address}"
-            raise UserError(f"Ray does not {place} ({error}); is it overloaded, or gone?") from None
+        except Exception as error:  # Ray raises plain exceptions too
+            place = "start here" if options.address is None else f"connect to --ray {options.address}"
+            raise UserError(f"Ray does not {place} ({error}); is the machine overloaded or down?") from None
         resources = ray.cluster_resources()
         num_cpus, num_gpus = resources.get("CPU", 1.0), resources.get("GPU", 0.0)
         if uses_gpus and not num_gpus:
             ray.shutdown()
-            raise UserError("Ray has no GPU here; leave --device out, or give --device cpu")
+            raise UserError("Ray found no GPU; leave --device out, or use --device cpu")
         self.num_workers = options.workers or max(1, int(num_gpus if uses_gpus else num_cpus))
         self.threads = options.threads or max(1, int(num_cpus // self.num_workers))
-        # With whole CPUs, as is the default, two workers and what else Ray starts would not fit on two cores,
-        # and wait for ever.
+        # With Ray's default of one whole CPU each, two workers and Ray's own processes would not fit on two
+        # cores and would wait forever.
         share = min(1.0, math.floor(90 * num_cpus / self.num_workers) / 100)
         gpu_share = min(1.0, math.floor(100 * num_gpus / self.num_workers) / 100) if uses_gpus else 0
         self._actor_options = {
@@ -98,15 +98,15 @@ class RayPool:
     def run(
         self, units: Sequence[Sequence[Any]], make_work: Callable[[int], Work]
     ) -> Iterator[tuple[int, list[Row]]]:
-        """The rows of each unit with its number, as they are done. `make_work` gets the number of threads.
+        """Yield the number of each finished unit and its rows. `make_work` is called with the thread count.
 
-        An item that killed its worker twice, alone, or takes longer than a unit may, has a row with `error`.
+        An item gets a row with `error` if, on its own, it killed its worker twice or exceeded MAX_SECONDS.
         """
         ray = self._ray
         plans = {number: _plan(len(items)) for number, items in enumerate(units)}
         queue: deque[Task] = deque((number, next(plan)) for number, plan in plans.items())
         idle = list[Any]()
-        busy: dict[Any, _Busy] = {}  # by future
+        busy: dict[Any, _Busy] = {}  # keyed by future
         deaths_while_loading = 0
         for _ in range(min(self.num_workers, len(units))):
             self._start_worker(busy, make_work)
@@ -140,8 +140,8 @@ class RayPool:
                 deaths_while_loading += task is None
                 if deaths_while_loading == MAX_DEATHS_WHILE_LOADING:
                     raise UserError(
-                        f"workers die while they load the model, {MAX_DEATHS_WHILE_LOADING} times in a row; "
-                        f"probably memory is short: give fewer --workers ({str(error).splitlines()[0]})"
+                        f"workers died {MAX_DEATHS_WHILE_LOADING} times in a row while loading the model, "
+                        f"probably for lack of memory; use fewer --workers ({str(error).splitlines()[0]})"
                     ) from None
                 self._start_worker(busy, make_work)
             if task is None:
@@ -159,9 +159,9 @@ class RayPool:
 
 
 def _plan(size: int) -> Generator[list[int], list[Row] | str, list[Row]]:
-    """Do a unit as a whole; if that fails, each item alone, and then once more all that live as a whole.
+    """Process a unit as a whole; if that fails, each item alone, and then all that succeeded as a whole.
 
-    Yields the indexes of items to do now, and is sent their rows, or why there are none.
+    Yields the indexes of the items to process now, and receives their rows or the reason why there are none.
     """
     rows, reason = yield from _try(list(range(size)))
     bad: dict[int, Row] = {}
@@ -175,19 +175,19 @@ def _plan(size: int) -> Generator[list[int], list[Row] | str, list[Row]]:
             bad |= {} if found else {index: {"error": f"{reason}; it is left out"}}
         if alone:
             rows, _ = yield from _try(list(alone))
-        rows = rows or alone  # together they are too much, though each alone is not
+        rows = rows or alone  # together they fail although each succeeds alone
     rows |= bad
     return [rows[index] for index in range(size)]
 
 
 def _try(indexes: list[int]) -> Generator[list[int], list[Row] | str, tuple[dict[int, Row], str]]:
-    """Rows by index; where each attempt fails none, and why. What took too long is not tried again."""
+    """Return rows by index, or none and the reason if all attempts fail. A timeout is not tried again."""
     for _ in range(MAX_DEATHS):
         outcome = yield indexes
         if not isinstance(outcome, str):
             return dict(zip(indexes, outcome, strict=True)), ""
         if len(indexes) > 1:
-            logger.warning("a unit of %d files %s; it is done again", len(indexes), outcome)
+            logger.warning("a unit of %d files %s; trying it again", len(indexes), outcome)
         if outcome == TOO_SLOW:
             return {}, outcome
     return {}, f"{outcome}, {MAX_DEATHS} times"
@@ -198,11 +198,11 @@ class _Worker:
 
     def load(self, make_work: Callable[[int], Work], threads: int, folder: str) -> None:
         try:
-            os.chdir(folder)  # paths are as the user has written them
+            os.chdir(folder)  # paths may be relative to the user's working directory
         except OSError as error:
             raise UserError(
-                f"{folder}: cannot be entered on {socket.gethostname()} ({error.strerror}); all machines of "
-                "a cluster need the files under the same paths"
+                f"{folder}: cannot open it on {socket.gethostname()} ({error.strerror}); every machine of "
+                "a cluster needs the files at the same paths"
             ) from None
         self._work = make_work(threads)
 
@@ -214,15 +214,15 @@ _now = time.monotonic
 
 
 def _reach(address: str) -> None:
-    """Fail at once where nothing listens: Ray would wait for minutes, and then end this process."""
+    """Fail at once if nothing listens, where Ray would wait for minutes and then end this process."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def _import_ray(is_cluster: bool) -> Any:
-    # Read when Ray is imported. It reports its use to its makers otherwise, and opens the ports of a pool on
-    # one machine to the network.
+    # Ray reads these when it is imported. Without them it sends usage statistics, and a pool on one machine
+    # listens on the network.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not is_cluster:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
@@ -236,7 +236,7 @@ def transcribe_on_ray(
     todo: Sequence[Recording],
     pool: PoolOptions,
 ) -> Generator[tuple[Recording, Any], None, None]:
-    """Transcribe `todo`, in the units that all `recordings` make: their texts depend on no earlier call."""
+    """Transcribe `todo`, but plan units from all `recordings`, so that resuming does not change texts."""
     from asr.transcription.arguments import measure_recording, plan_units
 
     def make_work(threads: int) -> Work:

@@ -1,1 +1,1 @@
-"""The server: OpenAI's audio API over HTTP, live transcription over WebSocket, and a page for people"""
+"""The server: OpenAI's audio API over HTTP, live transcription over WebSocket, and a web page"""

@@ -1,4 +1,4 @@
-"""The formats of OpenAI's audio API, as pure functions: form fields in; bodies, events and errors out."""
+"""The formats of OpenAI's audio API, as pure functions from form fields to bodies, events and errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
-        # The official client sends a request again after 408, 409, 429 and 5xx, unless it is told not to.
+        # Without this header the official client retries after 408, 409, 429 and every 5xx.
         self.headers = {"x-should-retry": "true" if status in (408, 429, 503) else "false", **(headers or {})}
 
     def describe(self) -> dict[str, object]:
@@ -48,28 +48,28 @@ def refuse(param: str, message: str, code: str | None = None) -> ApiError:
 
 
 def too_long(max_seconds: float) -> ApiError:
-    return ApiError(413, f"file: longer than {max_seconds:g} s of audio; send it in parts", "file")
+    return ApiError(413, f"file: longer than {max_seconds:g} s of audio; split it", "file")
 
 
-# What a client tells a model is turned into tokens before anything else is served.
+# Prompts and keywords are limited because tokenizing them blocks the requests of other clients.
 Prompt = Annotated[str, pydantic.Field(max_length=10_000)]
 ShortText = Annotated[str, pydantic.Field(max_length=100)]
 Name = Annotated[str, pydantic.Field(min_length=1, max_length=100)]
 MAX_KNOWN_SPEAKERS = 4
 
-# --- what is asked for ----------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 class ServerVad(Config):
-    """Server VAD: chunking of files, turns of live sessions."""
+    """Settings of voice activity detection, which splits files and finds the turns of live sessions."""
 
     type: Literal["server_vad"]
     threshold: float | None = pydantic.Field(default=None, gt=0.15, lt=1)
     """Probability at which speech begins."""
     prefix_padding_ms: int | None = pydantic.Field(default=None, ge=0, le=10_000)
-    """Kept before and after speech."""
+    """Audio kept before and after speech."""
     silence_duration_ms: int | None = pydantic.Field(default=None, ge=100, le=10_000)
-    """A pause that ends a segment."""
+    """Length of a pause that ends a segment."""
 
     def apply(self, config: SegmentationConfig) -> SegmentationConfig:
         changed = {
@@ -84,33 +84,33 @@ TranscriptionFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "dia
 
 
 class TranslationForm(Config):
-    """Fields of a request for a translation into English."""
+    """Form fields of a request for a translation into English."""
 
     model: str
     prompt: Prompt = ""
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
     temperature: float = pydantic.Field(default=0.0, ge=0, le=0)
-    """Decoding begins at 0, and where that goes astray it is tried at higher ones by itself."""
+    """Only 0 is accepted; where decoding fails at 0, higher temperatures are tried automatically."""
 
 
 class TranscriptionForm(TranslationForm):
-    """Fields of a request for a transcription."""
+    """Form fields of a request for a transcription."""
 
     language: ShortText | None = None
     keywords: tuple[ShortText, ...] = ()
     timestamp_granularities: tuple[Literal["word", "segment"], ...] = ()
     stream: bool = False
     include: tuple[Literal["asr.segments"], ...] = ()
-    """A stream that holds segments with words and confidences as well, for the page."""
+    """Adds events with words and confidences to a stream; the web page uses them."""
     chunking_strategy: ServerVad | None = None
-    """None: auto."""
+    """None means auto."""
     response_format: TranscriptionFormat = "json"  # type: ignore[assignment]
     known_speaker_names: tuple[Name, ...] = ()
     known_speaker_references: tuple[str, ...] = ()
-    """Data URLs of recordings in which each of them speaks alone."""
+    """Data URLs of recordings, one for each known speaker, who speaks alone in it."""
 
     def find_known_speakers(self) -> dict[str, bytes]:
-        """The file of each known speaker. Raises ApiError."""
+        """Return the recording of each known speaker as bytes. Raises ApiError."""
         names, urls = self.known_speaker_names, self.known_speaker_references
         if names and self.response_format != "diarized_json":
             raise refuse("known_speaker_names", "expected response_format diarized_json")
@@ -130,7 +130,7 @@ class TranscriptionForm(TranslationForm):
     @pydantic.field_validator("chunking_strategy", mode="before")
     @classmethod
     def _read_chunking(cls, value: Any) -> Any:
-        """Users of curl send an object as JSON; the official client sends its fields."""
+        """Accept an object as JSON, as users of curl send it, and as fields, as the official client does."""
         if value == "auto":
             return None
         try:
@@ -144,7 +144,7 @@ Form = TypeVar("Form", bound=TranslationForm)
 
 
 def parse_form(fields: Iterable[tuple[str, str]], form_class: type[Form]) -> Form:
-    """Check the text fields of a form. Raises ApiError."""
+    """Parse and check the text fields of a form. Raises ApiError."""
     values: dict[str, Any] = {}
     for name, value in fields:
         key, _, inner = name.removesuffix("[]").partition("[")
@@ -155,17 +155,17 @@ def parse_form(fields: Iterable[tuple[str, str]], form_class: type[Form]) -> For
         elif inner and isinstance(values.setdefault(key, {}), dict):
             values[key][inner.removesuffix("]")] = value
         elif key in values:
-            raise refuse(key, "is given twice")
+            raise refuse(key, "is given twice; send it once")
         else:
             values[key] = value
     try:
-        return form_class.model_validate(values, strict=False)  # fields are texts
+        return form_class.model_validate(values, strict=False)  # because every field arrives as text
     except pydantic.ValidationError as error:
         raise describe_error(error) from None
 
 
 def describe_error(error: pydantic.ValidationError) -> ApiError:
-    """The first problem, by the name of its field."""
+    """Describe the first problem, with the name of its field."""
     problem = error.errors(include_url=False, include_context=False)[0]
     param = ".".join(map(str, problem["loc"])) or "the request"
     if problem["type"] == "missing":
@@ -177,7 +177,7 @@ def describe_error(error: pydantic.ValidationError) -> ApiError:
 
 
 class EditedTranscript(Config):
-    """A transcript of the page, to be written as a file by the code that writes those of `asr transcribe`."""
+    """A transcript edited on the web page, and the format in which the page wants it as a file."""
 
     format: Literal["txt", "srt", "vtt", "json"]
     transcript: Transcript
@@ -188,12 +188,12 @@ class EditedTranscript(Config):
         spans = [(0.0, given.duration), *((one.start, one.end) for one in given.segments)]
         spans += [(one.start, one.end) for one in given.words]
         if not all(0 <= start <= end <= 1e6 for start, end in spans):
-            raise ValueError("expected times from 0 to 1,000,000 s, no end before its start")
+            raise ValueError("expected times from 0 to 1,000,000 s and no end before its start")
         return given
 
 
 def write_edited(body: bytes) -> str:
-    """The content of the file that the page asks for. Raises ApiError."""
+    """Return the content of the file that the page requests. Raises ApiError."""
     try:
         edited = EditedTranscript.model_validate_json(body.decode("utf-8", "replace"))
     except pydantic.ValidationError as error:
@@ -207,7 +207,7 @@ def write_edited(body: bytes) -> str:
 def format_body(
     transcript: Transcript, form: TranslationForm, task: str, language: str
 ) -> dict[str, Any] | str:
-    """The body in the form that was asked for: an object, or a text. `language`: its English name."""
+    """Return the body in the requested format: a JSON object or text. `language` is its English name."""
     if form.response_format == "text":
         return transcript.text + "\n"
     if form.response_format in ("srt", "vtt"):
@@ -237,7 +237,7 @@ def describe_usage(seconds: float) -> dict[str, object]:
 
 
 def name_as_openai(word: Word) -> dict[str, object]:
-    """Describe a word with a confidence, which OpenAI's words lack."""
+    """Describe a word as OpenAI does, plus its confidence."""
     described = word.to_dict()
     return {"word": described.pop("text"), **described}
 
@@ -258,14 +258,14 @@ def describe_segment(number: int, segment: Segment) -> dict[str, object]:
 
 
 def describe_turn(number: int, segment: Segment) -> dict[str, object]:
-    """A segment with its speaker, also an event."""
+    """Describe a segment with its speaker, in the form that serves in a body and as an event."""
     own = describe_segment(number, segment)
     named = {"type": "transcript.text.segment", "id": str(number), "speaker": segment.speaker or ""}
     return named | {name: own[name] for name in ("start", "end", "text")}
 
 
 def format_event(event: Mapping[str, object]) -> str:
-    """A server-sent event."""
+    """Format a server-sent event."""
     return f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
 
 

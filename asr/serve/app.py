@@ -1,4 +1,4 @@
-"""The HTTP app: routes, and around them key, origin, size and time of each request, log and metrics."""
+"""The HTTP app: its routes, and around them the checks, limits, log lines and metrics of each request."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ logger = logging.getLogger(__name__)
 
 PAGE = Path(__file__).parent / "page"
 MAX_FIELDS = 100
-MAX_TEXT_BYTES = 8 << 20  # of all text fields: four recordings of known speakers
-MAX_EDITED_MB = 4.0  # of an edited transcript: four hours of speech have about 3
-MAX_UPLOAD_SECONDS = 600.0  # that a request may take to arrive
-QUIET_ROUTES = ("/health", "/ready", "/metrics")  # whose log lines would drown the others
+MAX_TEXT_BYTES = 8 << 20  # all text fields together; enough for four recordings of known speakers
+MAX_EDITED_MB = 4.0  # size of an edited transcript; four hours of speech take about 3 MB
+MAX_UPLOAD_SECONDS = 600.0  # time in which a request has to arrive
+QUIET_ROUTES = ("/health", "/ready", "/metrics")  # polled so often that they would flood the log
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'self'; media-src 'self' blob:; object-src 'none'; "
     "base-uri 'none'; frame-ancestors 'none'; form-action 'none'",
@@ -76,7 +76,7 @@ SECURITY_HEADERS = {
 
 
 async def _serve_file(request: Request, form_class: type[TranslationForm], task: str) -> Response:
-    """The whole path of an upload: admission, form, file, job, answer."""
+    """Handle an upload from admission to the response."""
     service: Service = request.app.state.service
     client = Client(request.state.key)
     async with contextlib.AsyncExitStack() as stack:
@@ -114,7 +114,7 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
 
 
 class FormReader(MultiPartParser):
-    """Text fields, which are in memory, hold up to MAX_TEXT_BYTES together."""
+    """A form parser that limits the text fields, which it keeps in memory, to MAX_TEXT_BYTES in total."""
 
     text_bytes = 0
 
@@ -122,12 +122,12 @@ class FormReader(MultiPartParser):
         if self._current_part.file is None:
             self.text_bytes += end - start
             if self.text_bytes > MAX_TEXT_BYTES:
-                raise MultiPartException(f"the text fields hold more than {MAX_TEXT_BYTES >> 20} MB")
+                raise MultiPartException(f"the text fields are larger than {MAX_TEXT_BYTES >> 20} MB")
         super().on_part_data(data, start, end)
 
 
 def _limit_body(request: Request, most_mb: float, param: str | None = None) -> Request:
-    """The same request, whose bytes and time are limited, whatever the header says."""
+    """Limit the bytes and the arrival time of a request, whatever its header promises."""
     num_bytes, deadline = 0, time.monotonic() + MAX_UPLOAD_SECONDS
 
     async def receive() -> Message:
@@ -169,7 +169,7 @@ Events = AsyncGenerator[tuple[Segment | Transcript, str]]
 
 
 async def _unless_disconnected(request: Request, events: Events) -> Transcript:
-    """The transcript; cancels its making where the client leaves before."""
+    """Return the transcript, or cancel the transcription if the client disconnects first."""
 
     async def finish() -> Transcript:
         async with contextlib.aclosing(events):
@@ -192,7 +192,7 @@ async def _unless_disconnected(request: Request, events: Events) -> Transcript:
 
 
 class EventResponse(StreamingResponse):
-    """Server-sent events; what they need is let go at their end, or where the client leaves."""
+    """Server-sent events; closes `stack` when they end or the client disconnects."""
 
     def __init__(self, events: AsyncGenerator[str], stack: contextlib.AsyncExitStack) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
@@ -204,14 +204,14 @@ class EventResponse(StreamingResponse):
 
 
 async def _stream(request: Request, events: Events, form: TranscriptionForm) -> AsyncGenerator[str]:
-    """The events of one transcription: deltas join to the text."""
+    """Yield the events of one transcription, whose deltas add up to its text."""
     number, has_text = 0, False
     async with contextlib.aclosing(events):
         try:
             async for event, separator in events:
                 if isinstance(event, Transcript):
                     request.state.log["audio_seconds"] = round(event.duration, 3)
-                    # With speakers all segments come at the end.
+                    # Speakers are only known at the end, so all segments are sent there.
                     turns = event.segments if form.response_format == "diarized_json" else ()
                     for number, segment in enumerate(turns):
                         yield format_event(describe_turn(number, segment))
@@ -245,12 +245,12 @@ def _describe(number: int, segment: Segment) -> dict[str, object]:
 
 
 async def serve_realtime(websocket: WebSocket) -> None:
-    """The key, the model and a place are checked before the socket is accepted."""
+    """Serve a live session; key, model and capacity are checked before the socket is accepted."""
     service: Service = websocket.app.state.service
     query = websocket.query_params
     client = Client(websocket.state.key, is_live=True)
     if query.get("intent", "transcription") != "transcription":
-        raise refuse("intent", f"{query['intent']!r:.80}: there are transcription sessions alone")
+        raise refuse("intent", f"{query['intent']!r:.80}: only transcription sessions are supported")
     model = service.find_model(query.get("model") or next(iter(service.models)))
     with service.admit_client(client):
         offered = websocket.scope.get("subprotocols", [])
@@ -279,7 +279,7 @@ async def show_ready(request: Request) -> Response:
 
 
 async def write_transcript(request: Request) -> Response:
-    """A transcript that was edited on the page, as the file that `asr transcribe` would write."""
+    """Return a transcript edited on the web page as the file that `asr transcribe` would write."""
     with request.app.state.service.admit_request(request.state.key):
         body = await _limit_body(request, MAX_EDITED_MB).body()
         return PlainTextResponse(await run_in_threadpool(write_edited, body))
@@ -290,7 +290,7 @@ async def show_metrics(request: Request) -> Response:
 
 
 async def _pass_on(request: Request, error: Exception) -> Response:
-    raise error  # the gate answers
+    raise error  # Gate turns it into a response
 
 
 transcribe = functools.partial(_serve_file, form_class=TranscriptionForm, task="transcribe")
@@ -310,7 +310,7 @@ ROUTES: list[Route | WebSocketRoute | Mount] = [
 
 
 def build_app(models: dict[str, Recognizer], config: ServeConfig, keys: Keys | None = None) -> Starlette:
-    """The app for loaded models, each under its name; the first is the default one of live sessions."""
+    """Build the app for loaded models, by name; live sessions use the first by default."""
     service = Service(models, config, keys or Keys())
     gate = [Middleware(Gate, service=service)]
     app = Starlette(routes=ROUTES, middleware=gate, exception_handlers={HTTPException: _pass_on})
@@ -319,7 +319,7 @@ def build_app(models: dict[str, Recognizer], config: ServeConfig, keys: Keys | N
 
 
 class DrainingServer(uvicorn.Server):
-    """Server that, on a signal, answers new requests by 503 until the files in progress are finished."""
+    """A server that, after a signal, refuses new requests with 503 until those in progress are finished."""
 
     def __init__(self, config: uvicorn.Config, service: Service, drain_seconds: float) -> None:
         super().__init__(config)
@@ -340,7 +340,7 @@ class DrainingServer(uvicorn.Server):
 
 
 class Gate:
-    """Key and origin of each request; its id, its line in the log, its place in the metrics."""
+    """Middleware that checks key and origin of each request, gives it an id, and logs and counts it."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
@@ -349,7 +349,7 @@ class Gate:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        started, status = time.monotonic(), 499  # the client left before an answer
+        started, status = time.monotonic(), 499  # stays 499 if the client leaves before a response
         log: dict[str, object] = {"request_id": uuid.uuid4().hex, "route": scope["path"][:200]}
         state = scope.setdefault("state", {})
         state |= {"log": log, "key": ""}
@@ -374,7 +374,7 @@ class Gate:
             await answer(ApiError(503, "the server has been shut down"))(scope, receive, send_on)
         except Exception as error:
             problem = as_api_error(error)
-            if isinstance(error, UserError):  # of settings: one about a file is an ApiError already
+            if isinstance(error, UserError):  # about settings, because errors about files are ApiErrors
                 problem = ApiError(400, str(error))
             note_error(problem, log)
             if status == 499:
@@ -392,18 +392,18 @@ class Gate:
         headers = Headers(scope=scope)
         origin, host = headers.get("origin"), headers.get("host", "")
         if not self._service.keys and not _is_own_host(host, self._service.config.hosts):
-            message = f"host {host!r:.80} is unknown to this server; its setting hosts adds names"
+            message = f"host {host!r:.80} is not allowed; add it to the server's setting hosts"
             raise ApiError(403, message, code="host_not_allowed")
         allowed = (None, f"http://{host}", f"https://{host}", *self._service.config.origins)
         if origin not in allowed:
-            message = f"pages of {origin!r:.80} may not use this server; its setting origins names others"
+            message = f"pages from {origin!r:.80} are not allowed; add it to the server's setting origins"
             raise ApiError(403, message, code="origin_not_allowed")
         if scope["path"].startswith("/v1/"):
             state["key"] = self._service.keys.identify(_find_key(headers, scope.get("subprotocols", [])))
 
 
 def _is_own_host(host: str, hosts: Collection[str]) -> bool:
-    """Accept IP addresses, localhost and listed names: a web page can rebind any other to this machine."""
+    """Accept only IP addresses, localhost and listed names, to prevent DNS rebinding by web pages."""
     name = re.sub(r":\d*$", "", host.lower())
     try:
         return name == "localhost" or name in hosts or bool(ipaddress.ip_address(name.strip("[]")))
@@ -412,7 +412,7 @@ def _is_own_host(host: str, hosts: Collection[str]) -> bool:
 
 
 def _find_key(headers: Headers, subprotocols: Sequence[str]) -> str | None:
-    """Find the key in the header or, as browsers cannot send one with a socket, in a subprotocol."""
+    """Find the key in the header or, because browsers cannot set it for a WebSocket, in a subprotocol."""
     kind, _, key = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return key.strip()
@@ -421,7 +421,7 @@ def _find_key(headers: Headers, subprotocols: Sequence[str]) -> str | None:
 
 
 def note_error(problem: ApiError, log: dict[str, object]) -> None:
-    """Log what went wrong, where it was caught."""
+    """Add an error to the log line of its request, with a traceback if it is internal."""
     log["error"] = problem.message
     if problem.code == "internal_error":
         logger.exception("request %s failed", log["request_id"])
@@ -432,7 +432,7 @@ def answer(problem: ApiError) -> JSONResponse:
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """Turn an exception into an answer: the client's problem where the message says so, else ours."""
+    """Turn an exception into an API error: 4xx if the client caused it, otherwise 5xx."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):
@@ -440,10 +440,10 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, UserError):
         return ApiError(400, str(error), "file", "unsupported_file")
     if isinstance(error, GoneError):
-        return ApiError(503, "the server no longer recognizes with this model", code="unavailable")
+        return ApiError(503, "this model no longer works; restart the server", code="unavailable")
     if isinstance(error, (WithdrawnError, ClientDisconnect)):
         return ApiError(499, "cancelled", code="cancelled")
     if isinstance(error, OSError):
-        message = f"the server cannot write the file to its disk ({error.strerror})"
+        message = f"the server cannot store the file on its disk ({error.strerror})"
         return ApiError(503, message, code="no_room", headers={"retry-after": "60"})
-    return ApiError(500, "the server failed at this request; its log says more", code="internal_error")
+    return ApiError(500, "internal error; see the server's log for the traceback", code="internal_error")

@@ -1,14 +1,14 @@
-"""Live transcription: chunks of samples in, text out while someone speaks.
+"""Live transcription: from chunks of samples to text while someone is speaking.
 
-The segment that is being spoken is decoded again, from its start, each time that STEP_SECONDS more of it
-have come. Words on which two decodings in a row agree are stable (local agreement); the last of them
-is still held back, as it may continue. A pause, or the longest segment, ends a segment: it is decoded as a
-whole, and that text is final, as good as that of a file. In a pause this is done as soon as the segment is
-the one that a longer pause would end, so that its text is there by then. When decoding falls behind the
-audio, only whole segments are decoded.
+Every STEP_SECONDS of new audio the current segment is decoded again from its start. Words on which two
+consecutive decodings agree are stable (local agreement), except for the last one, which may still grow.
+A segment ends at a pause or at the maximum length. It is then decoded as a whole, and that text is final
+and as good as the text of a file. The final decoding starts early in a pause, as soon as the pause can only
+end the segment that has been heard so far, so that its text is ready when the pause is long enough. When
+decoding falls behind the audio, only whole segments are decoded.
 
-Why decoding again, and not an encoder that works by chunks: any model can do it, also one trained on whole
-utterances with full attention and statistics over the utterance. It costs more: a segment of S seconds is
+Decoding again works with any model, including models trained on whole utterances with full attention and
+statistics over the utterance, which a chunked encoder would not. It costs more: a segment of S seconds is
 decoded S / STEP_SECONDS times, so the real-time factor is about S / (2 * STEP_SECONDS) times that of a file.
 """
 
@@ -37,23 +37,23 @@ from asr.transcripts.transcript import Segment, Word, keep_words
 
 logger = logging.getLogger(__name__)
 
-STEP_SECONDS = 0.5  # of new audio between two decodings of a segment: less is sooner, and costs more
-MAX_PAUSE_SECONDS = 1.0  # a longer one ends a segment, also where that of a file may have longer ones
-OPENING_SECONDS = 30.0  # of speech, by which the language is detected
-BEHIND_SECONDS = 3.0  # a delay that is worth a warning, and another one after a third of it
+STEP_SECONDS = 0.5  # new audio between two decodings of a segment; less shows words sooner but costs more
+MAX_PAUSE_SECONDS = 1.0  # a longer pause ends a segment, even if the settings for files allow more
+OPENING_SECONDS = 30.0  # after this much speech the language is fixed
+BEHIND_SECONDS = 3.0  # a longer delay causes a warning; the next one only after it fell below a third
 CLEAR_LINE = "\r\x1b[K"
 
 
 @dataclass(frozen=True)
 class LiveText:
-    """Text known after some audio."""
+    """The text that is known at some point of the audio."""
 
     stable: tuple[Word, ...]
-    """Words of the segment that is being spoken, on which two decodings agree: these stay until it ends."""
-    partial: tuple[Word, ...]  # partial words after the stable ones; the next decoding may change them
-    seconds: float  # seconds of audio that had come
+    """Words of the current segment on which two decodings agree; they stay until it ends."""
+    partial: tuple[Word, ...]  # words after the stable ones, which the next decoding may change
+    seconds: float  # seconds of audio received so far
     segment: Segment | None = None
-    """The segment that ended here: its text is final. Times count from the first sample."""
+    """The segment that ended here, with final text and times from the first sample."""
     separator: str = " "  # between two words, in the detected language
 
     def join(self, words: Iterable[Word]) -> str:
@@ -61,9 +61,9 @@ class LiveText:
 
 
 class LiveTranscriber:
-    """Recognizer of live audio: mono samples in chunks of any length; keeps no more audio than a segment.
+    """Recognizes mono samples that arrive in chunks of any length, and keeps at most one segment of audio.
 
-    `push` returns what became known by this chunk, `finish` what is left. Not for several threads at once.
+    `push` returns the texts that a chunk makes known, `finish` those that are left. Not thread-safe.
     """
 
     def __init__(
@@ -81,16 +81,16 @@ class LiveTranscriber:
             max_pause_seconds=pause, padding_seconds=min(rules.padding_seconds, pause / 2)
         )
         self._segmenter = Segmenter(self.sample_rate, rules, is_live=True)
-        self._last: list[Word] = []  # the newest decoding of the segment that is being spoken
+        self._last: list[Word] = []  # newest decoding of the current segment
         self._stable: list[Word] = []
-        self._final_until = 0.0  # end of the last word of the segment before
+        self._final_until = 0.0  # end of the last word of the previous segment
         self._decoded_until = 0.0
         self._paused_at = 0.0  # end of the newest segment that was decoded in a pause
         self._prepared: tuple[AudioSegment, Segment] | None = None
-        self._seconds_in: dict[str, float] = {}  # by language, of finished segments
+        self._seconds_in: dict[str, float] = {}  # seconds of finished segments by language
 
     def push(self, samples_S: np.ndarray, is_late: bool = False) -> list[LiveText]:
-        """`is_late`: more audio waits already, so that only segments that end here are decoded."""
+        """Add samples. With `is_late`, more audio is waiting, so only complete segments are decoded."""
         texts = [self._end(segment) for segment in self._segmenter.push(samples_S)]
         seconds = self._segmenter.seconds
         if is_late:
@@ -106,31 +106,31 @@ class LiveTranscriber:
         return texts
 
     def finish(self) -> list[LiveText]:
-        """Return what was not final yet, after the last chunk."""
+        """Return the texts that were not final after the last chunk."""
         return [self._end(segment) for segment in self._segmenter.finish()]
 
     def _prepare(self, ending: AudioSegment) -> LiveText:
-        """Decode a segment that will end unless someone continues to speak."""
+        """Decode a segment that ends here unless speech continues."""
         decoded = self._recognize(ending, self._segment_language, is_partial=True)
-        # Without warnings there would have been no second attempts either.
+        # A complete segment with warnings would have been decoded a second time, so this one cannot serve.
         self._prepared = None if decoded.warnings else (ending, decoded)
         return self._update(decoded)
 
     def _update(self, decoded: Segment) -> LiveText:
-        """Text to show after a segment has been decoded before its end."""
+        """Return the text to show after decoding a segment that has not ended."""
         words = self._new_words(decoded.words)
         num_stable = _count_common(self._last, words)
         self._last = words
         if _count_common(self._stable, words) == len(self._stable):
             num_stable = max(len(self._stable), min(num_stable, len(words) - 1))
             self._stable, partial = words[:num_stable], words[num_stable:]
-        else:  # what was stable stays, until the complete segment is decoded
+        else:  # the stable words stay until the complete segment is decoded
             partial = [word for word in words if word.middle > self._stable[-1].end]
         separator = self.recognizer.decoder.separator_in(decoded.language)
         return LiveText(tuple(self._stable), tuple(partial), self._segmenter.seconds, separator=separator)
 
     def _end(self, segment: AudioSegment) -> LiveText:
-        """Decode a complete segment, if that is not done yet."""
+        """Return the final text of a complete segment, decoding it unless that is already done."""
         decoded = self._take_prepared(segment)
         if decoded is None:
             decoded = self._recognize(segment, self._segment_language)
@@ -138,7 +138,7 @@ class LiveTranscriber:
             seconds = segment.end - segment.start
             self._seconds_in[decoded.language] = self._seconds_in.get(decoded.language, 0.0) + seconds
         cut = segment.cut_after
-        # What begins at a cut is whole in the next segment, which overlaps this one.
+        # A word at the cut is complete in the next segment, which overlaps this one.
         words = [w for w in self._new_words(decoded.words) if cut is None or w.middle < cut]
         if words:
             self._final_until = words[-1].end
@@ -156,7 +156,7 @@ class LiveTranscriber:
         return decoded if is_same else None
 
     def _recognize(self, segment: AudioSegment, language: str | None, is_partial: bool = False) -> Segment:
-        """Recognize a segment; without a language, it is detected in the segment."""
+        """Recognize a segment. If `language` is None, the model detects it in the segment."""
         request = self.recognizer.change_request(self.request, language, is_partial)
         (recognized,) = self.recognizer.recognize([segment], request)
         return recognized
@@ -168,16 +168,16 @@ class LiveTranscriber:
 
     @property
     def _main_language(self) -> str | None:
-        """Language of most of the speech so far, as a short segment may sound like any."""
+        """The language of most of the speech so far, because detection in a short segment is unreliable."""
         return max(self._seconds_in, key=self._seconds_in.__getitem__, default=None)
 
     def _new_words(self, words: Iterable[Word]) -> list[Word]:
-        """Words after the previous segment. Between decodings times move a little, less than half a word."""
+        """Drop the words of the previous segment. Times move by less than half a word between decodings."""
         return [word for word in words if word.middle > self._final_until]
 
 
 def _count_common(before: list[Word], after: list[Word]) -> int:
-    """Count the words that both begin with."""
+    """Count the words at the start that both have in common."""
     pairs = zip(before, after, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a.text != b.text), min(len(before), len(after)))
 
@@ -188,9 +188,9 @@ def transcribe_live(
     sample_rate: int,
     is_late: Callable[[], bool] = lambda: False,
 ) -> Iterator[LiveText]:
-    """Transcribe chunks that come at `sample_rate`, resampled on the way where the model has another.
+    """Transcribe chunks at `sample_rate`, resampling them if the model needs another rate.
 
-    `is_late` returns True if more audio waits. What came before an error is decoded to its end.
+    `is_late` returns True if more audio is waiting. Audio received before an error is still decoded.
     """
     try:
         for piece in resample_pieces(chunks, sample_rate, transcriber.sample_rate):
@@ -207,10 +207,10 @@ def transcribe_live(
 def write_live(
     texts: Iterable[LiveText], out: TextIO, as_json: bool, delay: Callable[[], float] = lambda: 0.0
 ) -> None:
-    """Write each text: a line for each segment that is final.
+    """Write one line for each final segment.
 
-    A terminal shows below it what may still change. As JSON there is a line for each text in which anything
-    is new or has changed. `delay` returns how long the newest audio had to wait.
+    A terminal also shows, below them, the text that may still change. As JSON, every text that differs from
+    the one before is a line. `delay` returns how many seconds the newest audio had to wait.
     """
     is_terminal = out.isatty()
     shown = ["", ""]
@@ -238,22 +238,22 @@ def write_live(
         out.flush()
 
 
-# --- from a pipe: a thread takes out what comes, so that whoever records never waits --------------
+# --- from a pipe: a thread empties it, so that the recording program never has to wait ------------
 
 NAME = Path("standard input")
-# Hours of PCM, 256 MB: only then whoever records has to wait.
+# 256 MB, hours of PCM; the recording program has to wait only when this buffer is full.
 MAX_CHUNKS, CHUNK_BYTES = 1 << 16, 1 << 12
-# FFmpeg looks at so much before it decodes, for what the header does not tell.
+# Bytes and microseconds that FFmpeg reads ahead to find what the header does not say.
 PROBE = {"probesize": "32768", "analyzeduration": "100000"}
-# FFmpeg makes noise of the first, and would have to go back in the others.
+# FFmpeg decodes RIFX to noise, and has to seek in the other two.
 _NOT_STREAMED = (b"RIFX", b"wvpk", b"caff")
 
 
 class PipeReader:
-    """Reader of a pipe; keeps what comes until it is read, with the time when it came."""
+    """Reads a pipe in a thread, and keeps each chunk with its arrival time until it is needed."""
 
     def __init__(self, source: BinaryIO) -> None:
-        # Not the buffer of standard input, which would be locked when the program ends.
+        # The raw file, because the buffer of standard input would be locked when the program ends.
         self._source = getattr(source, "raw", source)
         self._waiting: queue.Queue[tuple[bytes, float]] = queue.Queue(MAX_CHUNKS)
         self._content = b""
@@ -265,23 +265,23 @@ class PipeReader:
 
     @property
     def is_late(self) -> bool:
-        """State in which more waits to be read."""
+        """True if more audio is waiting to be read."""
         return not self._waiting.empty()
 
     def delay(self) -> float:
-        """Seconds that the newest audio had to wait; warns once when they are many."""
+        """Return how many seconds the newest audio had to wait, and warn once when these become many."""
         seconds = time.monotonic() - self.arrived
         if seconds > BEHIND_SECONDS and not self._is_behind:
             logger.warning(
-                "decoding is %.1f s behind the audio: whole segments only until it has caught up; "
-                "nothing is lost, and a smaller model is faster",
+                "decoding is %.1f s behind the audio; until it catches up, only whole segments are shown. "
+                "Nothing is lost; use a smaller model if this persists",
                 seconds,
             )
         self._is_behind = seconds > (BEHIND_SECONDS / 3 if self._is_behind else BEHIND_SECONDS)
         return seconds
 
     def read(self, size: int) -> bytes:
-        """Read what came next, at most so much, as soon as there is any; nothing at the end."""
+        """Return the next bytes, at most `size`, as soon as there are any; b"" at the end."""
         if not self._content and not self._is_over:
             self._content, self.arrived = self._waiting.get()
             self._is_over = not self._content
@@ -297,14 +297,14 @@ class PipeReader:
                 content = self._source.read(CHUNK_BYTES)
             except OSError as error:
                 content, self._error = b"", error
-            if content is None:  # a pipe that does not block
+            if content is None:  # a non-blocking pipe without data
                 time.sleep(0.01)
             else:
                 self._waiting.put((content, time.monotonic()))
 
 
 def read_live(pipe: PipeReader, channel: int | None = None) -> tuple[Iterator[np.ndarray], int]:
-    """Mono pieces (samples,) in float32, as soon as they can be decoded, and their rate."""
+    """Return an iterator over mono float32 pieces as soon as they are decoded, and their sampling rate."""
     import av
     from av.error import FFmpegError
 
@@ -314,14 +314,15 @@ def read_live(pipe: PipeReader, channel: int | None = None) -> tuple[Iterator[np
                 for one in to_float.resample(frame):
                     frames_TC = one.to_ndarray().T
                     if channel is not None and channel >= frames_TC.shape[1]:
-                        raise AudioError(f"{NAME}: has {frames_TC.shape[1]} channels, and not {channel + 1}")
+                        problem = f"has {frames_TC.shape[1]} channels, so there is no channel {channel + 1}"
+                        raise AudioError(f"{NAME}: {problem}")
                     if not np.isfinite(frames_TC).all():
-                        raise AudioError(f"{NAME}: has samples that are no numbers")
+                        raise AudioError(f"{NAME}: has samples that are NaN or infinite")
                     pipe.delay()
                     yield mix(frames_TC, channel, NAME)
         except (FFmpegError, ValueError, OSError) as error:
             raise AudioError(
-                f"{NAME}: cannot be decoded any further ({error}); give a file by its path"
+                f"{NAME}: decoding failed ({error}); if this is a file, pass its path instead"
             ) from None
 
     head = b""
@@ -337,8 +338,8 @@ def read_live(pipe: PipeReader, channel: int | None = None) -> tuple[Iterator[np
         to_float: Any = av.AudioResampler(format="fltp")  # keeps rate and channels
     except (FFmpegError, ValueError, OSError, IndexError) as error:
         raise AudioError(
-            f"{NAME}: cannot be decoded as it comes ({error}); raw samples need the header of a WAV, and "
-            "a file that does not stream, such as an MP4 with its index at the end, is given by its path"
+            f"{NAME}: cannot be decoded as a stream ({error}); raw samples need a WAV header, and a file that "
+            "cannot be streamed, such as an MP4 with its index at the end, has to be passed by its path"
         ) from None
     return decode(), rate
 
@@ -346,8 +347,8 @@ def read_live(pipe: PipeReader, channel: int | None = None) -> tuple[Iterator[np
 def transcribe_pipe(
     source: BinaryIO, target: TextIO, load: Callable[[], tuple[Recognizer, Request]], as_json: bool
 ) -> None:
-    """Transcribe a stream while it comes, by the model that `load` loads."""
-    pipe = PipeReader(source)  # before the model is loaded, for which no recorder should wait
+    """Transcribe a stream while it arrives, with the model that `load` returns."""
+    pipe = PipeReader(source)  # before loading the model, so that the recording program does not wait
     recognizer, request = load()
     recognizer.check(request)
     channel = request.channels - 1 if isinstance(request.channels, int) else None

@@ -1,7 +1,7 @@
-"""A live transcription session: events of OpenAI's realtime API in and out, text as someone speaks
+"""A live transcription session: OpenAI's realtime API, with text while someone is still speaking.
 
-A thread takes the audio through `transcribe_live`, as `asr transcribe --stream` does. What ends a segment
-ends an item: a pause, or the commit of a client that finds the turns itself.
+A thread passes the audio to `transcribe_live`, as `asr transcribe --stream` does. Each item of the API is
+one segment, which ends at a pause, or at a commit if the client finds the turns itself.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from asr.transcripts.transcript import Segment, Word
 
 logger = logging.getLogger(__name__)
 
-PIECE_SECONDS = 0.1  # of audio that is handed on at once
-MAX_BACKLOG = 300  # pieces that wait; then the client has to
-SEND_SECONDS = 20.0  # that a client may take to read an event
+PIECE_SECONDS = 0.1  # audio is passed on in pieces of this length
+MAX_BACKLOG = 300  # pieces in the inbox (30 s); with more, no further event is read from the client
+SEND_SECONDS = 20.0  # a client that takes longer to read one event is disconnected
 
 
-# --- what a client may ask for --------------------------------------------------------------------
+# --- settings of a session ------------------------------------------------------------------------
 
 
 class AudioFormat(Config):
@@ -56,7 +56,7 @@ class AudioFormat(Config):
 
     type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] = "audio/pcm"
     rate: int = pydantic.Field(default=24_000, ge=8_000, le=48_000)
-    """Samples in a second, of 16 bits each."""
+    """Sampling rate in Hz, for audio/pcm only."""
 
     @property
     def hertz(self) -> int:
@@ -88,7 +88,7 @@ class AudioOptions(Config):
 
 
 class SessionOptions(Config):
-    """Fields of `session.update`."""
+    """The `session` of a `session.update` event."""
 
     type: Literal["transcription"] = "transcription"
     audio: AudioOptions = AudioOptions()
@@ -97,27 +97,27 @@ class SessionOptions(Config):
 
 # --- the session ----------------------------------------------------------------------------------
 
-# Beside audio and settings in the inbox: the audio so far is a turn, is to be forgotten, is the last.
+# What the inbox holds apart from audio and settings: end this turn, discard this turn, end the session.
 _COMMIT, _CLEAR, _FINISH = "commit", "clear", "finish"
 Settings = tuple[ServedModel, SessionOptions]
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 
 
 class _ClearedError(Exception):
-    """Ends a turn whose audio is to be forgotten."""
+    """Ends a turn whose audio is discarded."""
 
 
 @dataclass
 class _Turn:
-    """The audio between two commits, or of a whole session that has none."""
+    """The audio between two commits, or the whole session if there are none."""
 
     settings: Settings
-    offset: float  # seconds of the session before it
+    offset: float  # start of the turn, in seconds of the session
     seconds: float = 0.0
     ended_by: object = None
-    item: str = ""  # id of the one that is being spoken; "" in a pause
+    item: str = ""  # id of the item being spoken; "" during a pause
     segments: list[Segment] = field(default_factory=list)
-    """Final segments of the current item, of a client that commits."""
+    """Final segments of the current item, if the client commits."""
     separator: str = " "
 
     @property
@@ -125,12 +125,12 @@ class _Turn:
         return self.settings[1].audio.input
 
     def shift(self, word: Word) -> Word:
-        """The same with times from the start of the session."""
+        """Count the times of a word from the start of the session."""
         return replace(word, start=self.offset + word.start, end=self.offset + word.end)
 
 
 class Session:
-    """Understands the events of one client, and answers by `send`, in any thread but that of the loop."""
+    """Handles the events of one client and answers with `send`, which must not run in the event loop."""
 
     def __init__(
         self,
@@ -149,20 +149,20 @@ class Session:
 
     @property
     def is_behind(self) -> bool:
-        """State of a session in which so much audio waits that the client should."""
+        """True while so much audio is waiting that no more should be read from the client."""
         return self._inbox.qsize() > MAX_BACKLOG
 
     # --- events of the client -----------------------------------------------------------------------
 
     def handle(self, text: str) -> None:
-        """Take one event. Whatever is wrong with it becomes an error event."""
+        """Handle one event, and answer an invalid one with an error event."""
         event: Any = None
         try:
             with contextlib.suppress(ValueError, RecursionError):
                 event = json.loads(text)
             if not isinstance(event, dict):
                 event = {}
-                raise refuse("event", "is no JSON object", "invalid_json")
+                raise refuse("event", "is not a JSON object", "invalid_json")
             kind = event.get("type")
             if kind == "session.update":
                 self._update(event.get("session"))
@@ -175,16 +175,16 @@ class Session:
                 self._has_audio = False
                 self._inbox.put(_COMMIT if is_commit else _CLEAR)
             else:
-                raise refuse("type", f"{shorten(kind)} is no event of a transcription session")
+                raise refuse("type", f"{shorten(kind)} is not an event of a transcription session")
         except (pydantic.ValidationError, ApiError, UserError) as error:
             problem = describe_error(error) if isinstance(error, pydantic.ValidationError) else error
             problem = problem if isinstance(problem, ApiError) else ApiError(400, str(problem))
             self._send("error", error=problem.describe() | {"event_id": event.get("event_id")})
 
     def _update(self, session: object) -> None:
-        """Settings that are not given stay as they are."""
+        """Change the settings that the event contains, and keep the others."""
         if not isinstance(session, dict):
-            raise refuse("session", "is missing; give an object")
+            raise refuse("session", "is missing or not an object; add it")
         model, options = self._settings
         merged = _merge(options.model_dump(mode="json"), session)
         options = SessionOptions.model_validate_json(json.dumps(merged))
@@ -192,7 +192,7 @@ class Session:
             if name not in self._models:
                 raise refuse("session.audio.input.transcription.model", describe_unknown(name, self._models))
             model = self._models[name]
-        self._listen(model, options)  # refuses what does not fit
+        self._listen(model, options)  # raises an error if the settings do not suit the model
         self._settings = model, options
         self._inbox.put(self._settings)
         self.describe("session.updated")
@@ -201,10 +201,10 @@ class Session:
         try:
             content = base64.b64decode(audio if isinstance(audio, str) else "?", validate=True)
         except ValueError:
-            raise refuse("audio", "is missing, or not base64") from None
+            raise refuse("audio", "is missing or not base64; send encoded samples") from None
         audio_format = self._settings[1].audio.input.format
         if audio_format.type == "audio/pcm" and len(content) % 2:
-            raise refuse("audio", f"{len(content)} bytes are not whole samples of 16 bits")
+            raise refuse("audio", f"{len(content)} bytes are not a whole number of 16-bit samples")
         samples = audio_format.decode(content)
         size = round(PIECE_SECONDS * audio_format.hertz)
         for first in range(0, len(samples), size):
@@ -212,7 +212,7 @@ class Session:
         self._has_audio = self._has_audio or bool(len(samples))
 
     def close(self) -> None:
-        """End it at once; nobody listens."""
+        """End the session at once, because the client has left."""
         for model in self._models.values():
             model.scheduler.cancel(self._client)
         self._inbox.put(_FINISH)
@@ -220,7 +220,7 @@ class Session:
     # --- recognizing --------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Take the audio, turn by turn, until the last one."""
+        """Transcribe turn after turn until the session ends."""
         seconds, settings, ended_by = 0.0, self._inbox.get(), None
         while ended_by != _FINISH:
             turn = _Turn(settings, seconds)
@@ -229,7 +229,7 @@ class Session:
             settings = ended_by if isinstance(ended_by, tuple) else settings
 
     def _take_turn(self, turn: _Turn) -> None:
-        """The audio up to the next event that ends a turn, or up to a failure."""
+        """Transcribe the audio up to the next event that ends a turn, or up to an error."""
         try:
             live, chunks = self._listen(*turn.settings), self._chunks(turn)
             for text in transcribe_live(
@@ -243,7 +243,7 @@ class Session:
         except WithdrawnError:
             raise
         except Exception as error:
-            problem = ApiError(500, "the server failed at this turn", code="transcription_failed")
+            problem = ApiError(500, "the server failed to transcribe this turn", code="transcription_failed")
             if isinstance(error, UserError):
                 problem = ApiError(400, str(error), code="transcription_failed")
             else:
@@ -291,7 +291,7 @@ class Session:
             self._complete(turn, [segment], segment.end - segment.start)
 
     def _complete(self, turn: _Turn, segments: list[Segment], seconds: float) -> None:
-        """Everything about an item whose text is final."""
+        """Send all events about an item whose text is final."""
         item = turn.item or _make_id("item")
         self._send("input_audio_buffer.committed", item_id=item, previous_item_id=self._last_item)
         content = [{"type": "input_audio", "transcript": None}]
@@ -330,7 +330,7 @@ def _make_id(kind: str) -> str:
 
 
 def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Replace values, in sections one by one."""
+    """Replace values; inside sections, only those that `new` contains."""
     merged = dict(old)
     for key, value in new.items():
         is_section = isinstance(old.get(key), dict) and isinstance(value, dict)
@@ -342,13 +342,13 @@ def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 async def run_session(websocket: WebSocket, service: Service, model: ServedModel, client: Client) -> None:
-    """Run until the client leaves, or no longer reads."""
+    """Run a session until the client leaves or no longer reads."""
     loop = asyncio.get_running_loop()
     in_thread = functools.partial(to_thread.run_sync, abandon_on_cancel=True, limiter=THREADS)
 
     def send(event: dict[str, object]) -> None:
-        """Send an event, and wait until it is taken: who reads slowly is served slowly."""
-        if loop.is_closed():  # which a thread that recognizes may outlive
+        """Send an event and wait until it is sent, so that a slow reader slows down only its own session."""
+        if loop.is_closed():  # the transcribing thread may outlive the event loop
             raise WithdrawnError
         text = json.dumps(event, ensure_ascii=False)
         try:

@@ -1,7 +1,7 @@
-"""One thread that owns a model, and decides whose segments it recognizes next. Knows nothing of HTTP.
+"""One thread that owns a model and decides whose segments it recognizes next. It knows nothing about HTTP.
 
-Segments of all clients go through together: those of equal padded length make a batch, as they do in
-`asr transcribe`, where the text of a segment does not depend on its company.
+Segments of different clients share batches if their padded lengths are equal, as in `asr transcribe`, so
+the text of a segment does not depend on what else is in its batch.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from asr.transcripts.transcript import Segment
 
 logger = logging.getLogger(__name__)
 
-# A client gives way to those who were served less; each second of waiting makes up for so many seconds of
-# audio, so that a stream of short clips never holds up a long file for ever.
+# The client that has been served least goes first, and each second of waiting counts like this many seconds
+# of audio less, so that a stream of short clips cannot hold up a long file forever.
 PATIENCE = 10.0
-LIVE_SECONDS = 5.0  # that a live session is reckoned with after it has asked
-# No more of one client, and of all while there are live sessions, goes into a batch than is likely to be done
-# in that time. Less: short clips and live words wait less; more: long files are done sooner.
+LIVE_SECONDS = 5.0  # how long after its last segment a live session still limits the batches of files
+# Time that the segments of one client in a batch should take, and while there are live sessions, the whole
+# batch. With less, short clips and live words wait less; with more, long files are finished sooner.
 MAX_BATCH_SECONDS = 1.0
-TRIM_SECONDS = 60.0  # between two returns of freed memory to the system
-NEWEST_SHARE = 0.3  # of the newest batch in the running mean of what a segment takes
-STUCK_SECONDS = 600.0  # after which a batch will probably never end
+TRIM_SECONDS = 60.0  # interval at which freed memory is returned to the system
+NEWEST_SHARE = 0.3  # weight of the newest batch in the running mean of the time that a segment takes
+STUCK_SECONDS = 600.0  # a batch that runs longer will probably never end
 
 
 class WithdrawnError(Exception):
-    """The request was withdrawn: nobody waits for the result."""
+    """The client has left or cancelled, so nobody waits for the result."""
 
 
 class GoneError(Exception):
-    """The thread that recognizes has ended: nothing will be recognized any more."""
+    """The inference thread has ended, so nothing will be recognized any more."""
 
 
-# Gives freed memory back: glibc keeps what is in pieces, 0.6 GB after half an hour of load.
+# Without it glibc keeps freed but fragmented memory: 0.6 GB after half an hour of load.
 trim_memory = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
 
 
 @dataclass(eq=False)
 class Client:
-    """Client of the scheduler: a file, or a live session."""
+    """A client of the scheduler: one file or one live session."""
 
-    key: str = ""  # name of the API key
+    key: str = ""  # name of its API key
     is_live: bool = False  # live sessions are served before files
-    expected_seconds: float = 0.0  # total seconds of audio, as far as known
-    position: float = 0.0  # up to where its audio is recognized, in seconds
+    expected_seconds: float = 0.0  # total seconds of audio, as far as they are known
+    position: float = 0.0  # end of its last recognized segment, in seconds
     served_seconds: float = 0.0
     is_cancelled: bool = False
 
@@ -66,13 +66,13 @@ class Client:
 
 @dataclass(eq=False)
 class _Waiting:
-    """A segment that waits for its turn."""
+    """A segment in the queue."""
 
     client: Client
     segment: AudioSegment
     request: Request
-    group: Hashable  # segments of one group may be in one batch
-    since: float
+    group: Hashable  # segments of one group may share a batch
+    since: float  # time at which it was queued
     result: concurrent.futures.Future[Segment]
 
 
@@ -88,33 +88,36 @@ class Scheduler:
     ) -> None:
         self.transcriber = copy.copy(transcriber)
         self.audio_seconds = self.busy_seconds = 0.0
-        """Audio recognized, and time spent on it, since the start."""
+        """Seconds of audio recognized since the start, and seconds spent on them."""
         self.batch_size = batch_size
         self._max_batch_seconds = max_batch_seconds
         self._clock = clock
-        self._segment_seconds = 0.0  # that a segment took, lately
+        self._segment_seconds = 0.0  # running mean of the time that a segment takes; 0.0 before the first
         self._waiting: list[_Waiting] = []
-        self._batch: list[_Waiting] = []  # that is being recognized
+        self._batch: list[_Waiting] = []  # the segments being recognized
         self._changed = threading.Condition()
         self._last_live = -math.inf
         self._last_trim = clock()
-        self._busy_since = math.inf  # when the current batch began
+        self._busy_since = math.inf  # time at which the current batch began
         self._is_gone = False
         threading.Thread(target=self._run, name="inference", daemon=True).start()
 
     @property
     def is_working(self) -> bool:
-        """False if its thread has ended, or hangs."""
+        """False if the inference thread has ended or hangs."""
         return not self._is_gone and self._clock() - self._busy_since < STUCK_SECONDS
 
     def transcriber_for(self, client: Client) -> Recognizer:
-        """The same transcriber, but its segments are recognized in turn with those of others."""
+        """Return a copy of the transcriber that queues its segments here, among those of other clients."""
         front = copy.copy(self.transcriber)
         front.recognize = functools.partial(self.recognize, client)  # type: ignore[method-assign]
         return front
 
     def recognize(self, client: Client, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
-        """Wait until all are recognized. Raises WithdrawnError, or what the model raises for one of them."""
+        """Queue segments and wait for their texts.
+
+        Raises WithdrawnError, GoneError, or whatever the model raises for one of them.
+        """
         now, waiting = self._clock(), []
         for segment in segments:
             group = (request, self.transcriber.decoder.padded_length(len(segment.audio_S)))
@@ -132,7 +135,7 @@ class Scheduler:
         return [one.result.result() for one in waiting]
 
     def cancel(self, client: Client) -> None:
-        """Forget its segments. Those in the current batch are finished, for nobody."""
+        """Drop its queued segments. Any in the current batch are still finished, but nobody gets them."""
         with self._changed:
             client.is_cancelled = True
             for one in self._waiting:
@@ -143,7 +146,7 @@ class Scheduler:
     # --- in the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Work until the process ends; if an error ends it before, those who wait hear of it at once."""
+        """Work until the process ends. If an error ends the loop first, everyone who waits gets GoneError."""
         try:
             self._work()
         except BaseException:
@@ -176,7 +179,7 @@ class Scheduler:
         self.busy_seconds += took
 
     def _take_batch(self) -> list[_Waiting]:
-        """The first in line, and others that may go with it, as they stand in line."""
+        """Take the first segment of the queue and, in their order, others that may share its batch."""
         now = self._clock()
 
         def rank(one: _Waiting) -> tuple[bool, float]:
@@ -200,7 +203,7 @@ class Scheduler:
         return batch
 
     def _recognize(self, batch: list[_Waiting]) -> None:
-        """Recognize a batch, and where that fails its segments one by one: only the one at problem fails."""
+        """Recognize a batch. If it fails, try its segments one by one, so that only the bad one fails."""
         problem: Exception | None = None
         try:
             results = self.transcriber.recognize([one.segment for one in batch], batch[0].request)
@@ -216,8 +219,8 @@ class Scheduler:
             batch[0].result.set_exception(problem)
             return
         logger.warning(
-            "a batch of %d segments failed (%s); now one by one", len(batch), type(problem).__name__
+            "a batch of %d segments failed (%s); trying one by one", len(batch), type(problem).__name__
         )
-        del problem  # with its traceback, which keeps memory of the device
+        del problem  # its traceback would keep device memory allocated
         for one in batch:
             self._recognize([one])

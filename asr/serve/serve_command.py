@@ -1,4 +1,4 @@
-"""`asr serve --model MODEL`: a server for programs that speak OpenAI's audio API, and a page for people."""
+"""`asr serve --model MODEL`: a server for clients of OpenAI's audio API, with a web page for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 60  # after SIGTERM, for requests in progress
+DRAIN_SECONDS = 60  # after SIGTERM, how long requests in progress may take to finish
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,17 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[NAME=]MODEL",
         action="append",
         default=[],
-        help="as in `asr transcribe`, and the name that clients ask for (default: the last part of MODEL); "
-        "may be given several times",
+        help="model, as in `asr transcribe`, and the name by which clients request it "
+        "(default: the last part of MODEL); may be given several times",
     )
-    add("--host", default="127.0.0.1", help="to listen at (default: 127.0.0.1, this machine)")
-    add("--port", type=whole_number(0, 65535), default=8000, help="0 takes a free one (default: 8000)")
-    add("--keys", metavar="FILE", help="API keys, a line NAME:SHA256 for each (default: anyone may ask)")
+    add("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)")
+    add("--port", type=whole_number(0, 65535), default=8000, help="0 picks a free port (default: 8000)")
+    add("--keys", metavar="FILE", help="file of API keys, one NAME:SHA256 a line (default: no key needed)")
     add("--config", metavar="FILE", help="settings as YAML")
     add_settings(parser, "any setting, such as max_upload_mb=500; `--set list` explains them all")
-    add(
-        "--threads", type=whole_number(1), metavar="N", help="threads of the CPU (default: all cores but one)"
-    )
+    add("--threads", type=whole_number(1), metavar="N", help="CPU threads (default: all cores but one)")
     add_device(parser)
 
 
@@ -60,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     keys = Keys.load(args.keys) if args.keys else None
     app = build_app(load_models(args, config), config, keys)
     if not args.keys and args.host not in ("127.0.0.1", "localhost", "::1"):
-        logger.warning("anyone who can reach %s may use this server; --keys names who may", args.host)
+        logger.warning("anyone who can reach %s may use this server; --keys restricts it", args.host)
     options = uvicorn.Config(
         app,
         host=args.host,
@@ -79,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def load_models(args: argparse.Namespace, config: Any) -> dict[str, Recognizer]:
-    """Each model under its name."""
+    """Load the models, and return each under the name by which clients request it."""
     from asr.families import find_default_model
     from asr.transcription.transcribe import load_recognizer
 
@@ -88,7 +86,7 @@ def load_models(args: argparse.Namespace, config: Any) -> dict[str, Recognizer]:
         name, equals, source = given.partition("=")
         name, source = (name, source) if equals else (Path(given).name, given)
         if name in found:
-            raise UserError(f"--model {given}: {name} is given already; give NAME=MODEL with another name")
+            raise UserError(f"--model {given}: the name {name} is used twice; choose another: NAME=MODEL")
         found[name] = load_recognizer(
             source, args.device, config.precision, config.segmentation, config.checks
         )

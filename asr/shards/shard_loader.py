@@ -1,4 +1,4 @@
-"""The batches of folders of shards, planned window by window: memory does not grow with the corpus."""
+"""Batches from folders of shards, planned window by window so that memory does not grow with the corpus."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ logger = logging.getLogger(__name__)
 
 
 WINDOW_SHARDS = 8
-"""Shards whose utterances are shuffled together: more of them mix better and take more memory."""
+"""Minimum number of shards that are shuffled together; more mix better but take more memory."""
 WINDOW_UTTERANCES = 10_000
-"""Least utterances of a window; those of a few hundred cost accuracy (docs/shards.md)."""
+"""Minimum number of utterances in a window; a few hundred would cost accuracy (docs/shards.md)."""
 
 
 class Row(NamedTuple):
-    """All that a worker needs to read an utterance: its shard, and its line in the index of that."""
+    """All that a worker needs to read an utterance: its shard, and its line in the shard's index."""
 
     shard: TarShard
     line: bytes
 
 
 class RowParser:
-    """The utterances of rows, which are their own keys."""
+    """A mapping from rows to utterances that parses each row when it is needed."""
 
     def __getitem__(self, row: Row) -> PackedUtterance:
         return row.shard.parse(row.line)
@@ -45,7 +45,7 @@ class ShardWindow(Sequence[PackedUtterance]):
     """The utterances of a few shards, kept as the lines of their indexes."""
 
     def __init__(self, shards: Sequence[TarShard]) -> None:
-        """Read the indexes, those at addresses at the same time."""
+        """Read the indexes; remote ones are fetched in parallel."""
         self._rows: list[Row] = []
         contents = read_ranges([shard.index for shard in shards])
         for shard, content in zip(shards, contents, strict=True):
@@ -68,21 +68,21 @@ class ShardWindow(Sequence[PackedUtterance]):
 
 
 class WindowStart(NamedTuple):
-    """A window of an epoch, and how many batches of all processes come before it."""
+    """A window of an epoch, and how many batches of all processes precede it."""
 
     window: int = 0
     batches: int = 0
 
 
 class ShardLoader(UtteranceLoader):
-    """Loader of the batches of one or more folders of shards."""
+    """Loads batches from one or more folders of shards."""
 
     def __init__(
         self, folders: Sequence[ShardFolder], inputs: Inputs, config: BatchConfig, **options: Any
     ) -> None:
         for folder in folders:
             if not len(folder):
-                raise UserError(f"{folder.address}: no utterance in its shards")
+                raise UserError(f"{folder.address}: its shards contain no utterances; pack another manifest")
         self._folders = folders
         count = sum(map(len, folders))
         name = " + ".join(folder.address for folder in folders)
@@ -93,31 +93,31 @@ class ShardLoader(UtteranceLoader):
 
     @property
     def longest_seconds(self) -> float:
-        """Length of the longest training utterance, or the limit of these, at its original speed."""
+        """Duration of the longest training utterance at its original speed, at most the configured limit."""
         longest = max(folder.longest_seconds for folder in self._folders)
         return min(longest, self._config.max_utterance_seconds)
 
     def find_window(self, batches_done: int) -> WindowStart:
-        """The window that the next batch of the epoch in progress is in: where a resume may begin to read."""
+        """Find the window of the next batch in this epoch, where a resumed training starts reading."""
         return next(
             (start for start in reversed(self._starts) if start.batches <= batches_done), WindowStart()
         )
 
     def epoch_batches(self, epoch: int, start: int = 0, window: Sequence[int] = (0, 0)) -> Iterator[Batch]:
-        """The batches of an epoch, but for the first `start` of all processes: as if these had come too.
+        """Yield the batches of an epoch, skipping the first `start` of all processes.
 
-        `window`: what `find_window` gave for `start`; without it the windows before are planned again.
+        `window` is what `find_window` returned for `start`; without it, earlier windows are planned again.
         """
         first = WindowStart(*window)
         planned = self._plan_epoch(epoch, first)
         yield from self._load(self._share.take(planned, start - first.batches), epoch)
 
     def evaluation_batches(self) -> Iterator[Batch]:
-        """Every utterance once in all processes together, as it is; in each window the longest first."""
+        """Yield every utterance once across all processes, without augmentation, longest first by window."""
         yield from self._load(self._share.take(self._plan_evaluation()), None)
 
     def largest_batch(self) -> Batch:
-        """The largest one of the first window, padding included, to try out whether memory is enough."""
+        """Return the largest batch of the first window, padding included, to check that memory suffices."""
         for number, shards in enumerate(self._order(0)):
             if planned := self._plan_window(0, number, shards):
                 largest = max(planned, key=lambda rows: len(rows) * max(map(_read_seconds, rows)))
@@ -125,17 +125,17 @@ class ShardLoader(UtteranceLoader):
         raise self._nothing_to_learn()
 
     def _nothing_to_learn(self) -> UserError:
-        return UserError(f"{self.name}: none of the {self._num_utterances} utterances can be trained on")
+        return UserError(f"{self.name}: none of the {self._num_utterances} utterances can be used to train")
 
     # --- plans --------------------------------------------------------------------------------
 
     def _order(self, epoch: int) -> list[np.ndarray]:
-        """The windows of an epoch: (folder, shard) of each of their shards."""
+        """Return the windows of an epoch, each as an array with a (folder, shard) pair for every shard."""
         counts = [len(folder.shards) for folder in self._folders]
         return order_shards(counts, self._window_shards, self._seed, epoch)
 
     def _plan_epoch(self, epoch: int, first: WindowStart) -> Iterator[list[Row]]:
-        """The batches of all processes from a window on, as many as make whole steps of all processes."""
+        """Plan the batches of all processes from a window on, up to the last complete step."""
         self._starts = []
         order, multiple = self._order(epoch), self._share.multiple
         count = first.batches

@@ -184,7 +184,7 @@ def test_files_of_others_are_kept(out: Path, recording: Recording, tmp_path: Pat
     write(open_folder(out), recording)
     (tmp_path / "a.flac").write_bytes(b"another")
     other = Recording(str(tmp_path / "a.flac"), recording.name)
-    with pytest.raises(UserError, match="is of another recording"):
+    with pytest.raises(UserError, match="belongs to another recording"):
         open_folder(out).require_free(other)
     os.rename(recording.path, tmp_path / "moved.wav")  # where the first is gone, it has been moved
     open_folder(out).require_free(other)

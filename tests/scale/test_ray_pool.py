@@ -102,7 +102,7 @@ def test_what_the_user_can_mend_ends_the_job() -> None:
     def die(threads: int) -> Any:
         raise Killed
 
-    with pytest.raises(UserError, match="give fewer --workers"):
+    with pytest.raises(UserError, match="use fewer --workers"):
         run_pool([["a"]], die)
 
 
@@ -186,5 +186,5 @@ def test_processes_that_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 def test_a_cluster_that_is_not_there() -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")
-    with pytest.raises(UserError, match="does not work on --ray"):
+    with pytest.raises(UserError, match="does not connect to --ray"):
         RayPool(PoolOptions(address="127.0.0.1:1"), uses_gpus=False)

@@ -42,7 +42,7 @@ def test_models_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--model", "runs/an4/conformer", "--model", "whisper-1=turbo"]
     models = load_models(parse(words), ServeConfig())
     assert list(models) == ["conformer", "whisper-1"] and loaded == ["runs/an4/conformer", "turbo"]
-    with pytest.raises(ValueError, match="conformer is given already"):
+    with pytest.raises(ValueError, match="the name conformer is used twice"):
         load_models(parse([*words, "--model", "other/conformer"]), ServeConfig())
 
 

@@ -179,7 +179,7 @@ def test_a_prepared_text_with_warnings_is_decoded_again_at_the_end() -> None:
 def test_what_came_before_an_error_is_decoded() -> None:
     def break_off() -> Iterator[np.ndarray]:
         yield speak([-6, -9], [0.2, 0.1])
-        raise UserError("cannot be decoded any further")
+        raise UserError("decoding failed")
 
     texts = []
     with pytest.raises(UserError, match="any further"):

@@ -120,7 +120,7 @@ def test_shards_of_another_packing_are_not_mixed_with_new_ones(manifest: Manifes
         if settings.hours < 8 and settings.encoding == "flac":  # shards of anybody
             (folder / "index.jsonl").unlink()
             before.pop("index.jsonl")
-        with pytest.raises(UserError, match=r"one: holds other shards, such as shard-000000.tar; delete"):
+        with pytest.raises(UserError, match=r"one: contains other shards, such as shard-000000.tar; delete"):
             pack(manifest, folder, settings)
         assert hash_all(folder) == before
 
@@ -145,7 +145,7 @@ def test_bad_files_are_reported_and_stop_nothing(
 
 def test_the_same_id_twice_is_refused(manifest: Manifest, tmp_path: Path) -> None:
     write_manifest(tmp_path / "twice.jsonl", [*manifest, manifest[4]])
-    with pytest.raises(UserError, match="the id u004 stands there twice"):
+    with pytest.raises(UserError, match="duplicate id u004"):
         pack(Manifest.open(tmp_path / "twice.jsonl"), tmp_path / "shards", PackSettings())
 
 

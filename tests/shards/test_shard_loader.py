@@ -122,7 +122,7 @@ def test_what_cannot_be_trained_on_is_left_out(folder: ShardFolder, caplog: pyte
     ids = {name for batch in short.epoch_batches(0) for name in batch.ids}
     assert ids == {item.id for item in read_data(folder.address) if item.duration >= 0.2}
     assert "utterances are left out of training (shorter than batches.min_seconds = 0.2)" in caplog.text
-    with pytest.raises(UserError, match="none of the 36 utterances can be trained on"):
+    with pytest.raises(UserError, match="none of the 36 utterances can be used to train"):
         list(load_shards(folder, min_seconds=1.0).epoch_batches(0))
 
 

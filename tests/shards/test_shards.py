@@ -85,7 +85,7 @@ def test_a_sample_is_the_beginning(folder: Path) -> None:
         (lambda folder: change_shard(folder, index_size=1 << 40), "index_size"),
         (lambda folder: change_shard(folder, size=-1), "size"),
         (lambda folder: change_shard(folder, utterances=1 << 60), "utterances"),
-        (lambda folder: change_shard(folder, utterances=3000), "not as many utterances"),
+        (lambda folder: change_shard(folder, utterances=3000), "another number of lines"),
         (lambda folder: change_shard(folder, name="shard-000001.tar"), "named twice"),
         (lambda folder: change_shard(folder, seconds="many"), "seconds"),
         (lambda folder: change_row(folder, offset=1 << 40), "ends beyond the"),

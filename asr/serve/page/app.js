@@ -1,18 +1,18 @@
-// The page: files and the microphone to text with times, which can be read along, edited and downloaded.
+// The web page: transcribes files and the microphone; the text follows playback, can be edited and downloaded.
 
 const $ = (id) => document.getElementById(id);
 const UNSURE = 0.5, DOUBTFUL = 0.8; // confidences below which a word is marked
-const MAX_UNSENT_BYTES = 1 << 22; // of speech that the connection does not take
+const MAX_UNSENT_BYTES = 1 << 22; // of live audio; with more, the connection is too slow
 
-// Recordings, of which one is shown and one is worked on; the others wait or are done.
+// All recordings: one is shown and one is in progress; the others wait or are done.
 // {name, sound, model, languages, asked, hasSpeakers, segments, names, language, duration, status, share, error, isDone}
 // Their segments: {start, end, text, speaker, words: [{word, start, end, confidence}]}
 const jobs = [];
 let shown = null, running = null;
-let problem = ""; // of the page itself, such as that the server does not answer
-let spans = []; // of all words that are shown, in the order of time
-let models; // resolves when their list has been tried
-let stopWork = null; // ends the upload or the recording that is going on
+let problem = ""; // message about the page itself, such as a server that does not respond
+let spans = []; // spans of all words shown, ordered by time
+let models; // promise that resolves when the list of models has been requested
+let stopWork = null; // ends the upload or recording in progress
 
 // --- server -------------------------------------------------------------------------------------
 
@@ -20,9 +20,9 @@ const headers = () => ($("key").value ? { authorization: `Bearer ${$("key").valu
 
 async function loadModels() {
   const answer = await fetch("/v1/models", { headers: headers() }).catch(() => null);
-  if (!answer) return fail("The server does not answer.");
+  if (!answer) return fail("The server does not respond.");
   if (answer.status === 401) return askForKey();
-  if (!answer.ok) return fail(`The server answers ${answer.status}.`);
+  if (!answer.ok) return fail(`The server responded with status ${answer.status}.`);
   const { data } = await answer.json();
   $("model").replaceChildren(...data.map(({ id, languages, language_names }) => {
     const option = new Option(id, id);
@@ -38,13 +38,13 @@ async function loadModels() {
 function askForKey() {
   $("key-label").hidden = false;
   $("key").focus();
-  fail($("key").value ? "The server does not know this API key." : "Give the API key that the server asks for.");
+  fail($("key").value ? "The server does not accept this API key." : "This server requires an API key. Enter it above.");
 }
 
 function showLanguages() {
   const languages = findLanguages();
   const options = [...languages].map(([code, name]) => new Option(name, code)).sort((a, b) => a.text.localeCompare(b.text));
-  if (languages.size !== 1) options.unshift(new Option(languages.size ? "Detect" : "Of the model", ""));
+  if (languages.size !== 1) options.unshift(new Option(languages.size ? "Detect" : "Model's language", ""));
   $("language").replaceChildren(...options);
   $("language").disabled = languages.size < 2;
 }
@@ -99,7 +99,7 @@ function cancelAll() {
   stopWork?.();
 }
 
-// The server names the language where there is a choice; else the model has but one.
+// The server names the language if there is a choice; otherwise the model has only one.
 function nameLanguage({ language, languages, isDone }) {
   if (language) return languages.get(language) ?? language;
   return isDone && languages.size === 1 ? [...languages.values()][0] : "";
@@ -138,7 +138,7 @@ function setSound(blob) {
 // --- a file -------------------------------------------------------------------------------------
 
 async function addFiles(files) {
-  await models; // somebody may be quicker than the list
+  await models; // the user may be faster than the list of models
   problem = "";
   const added = [...files].map((file) => addJob(file.name, file));
   if (!added.length || running) return;
@@ -161,7 +161,7 @@ function workOn(job) {
   request.upload.onprogress = (event) => {
     const share = event.loaded / event.total;
     const status = share < 1 ? `Uploading: ${Math.round(100 * share)} %`
-      : job.hasSpeakers ? "Waiting for the text; with speakers it comes as a whole" : "Waiting for the first words";
+      : job.hasSpeakers ? "Waiting for the text, which appears all at once with speaker labels" : "Waiting for the first words";
     update(job, { status, share: 0.3 * share });
   };
   const take = (event) => {
@@ -190,7 +190,7 @@ function workOn(job) {
     if (request.status === 401) askForKey();
     finish(job, isComplete ? describeEnd(job) : "Failed");
   };
-  request.onerror = () => finish(job, "Failed", "The connection to the server broke.");
+  request.onerror = () => finish(job, "Failed", "The connection to the server was lost.");
   request.onabort = () => finish(job, "Cancelled");
   stopWork = () => request.abort();
   request.open("POST", "/v1/audio/transcriptions");
@@ -199,17 +199,17 @@ function workOn(job) {
 }
 
 function readError(text, status) {
-  try { return JSON.parse(text).error.message; } catch { return `The server answers ${status}.`; }
+  try { return JSON.parse(text).error.message; } catch { return `The server responded with status ${status}.`; }
 }
 
-const describeEnd = ({ segments }) => (segments.length ? "Done" : "Done: there is no speech in it");
+const describeEnd = ({ segments }) => (segments.length ? "Done" : "Done: no speech found");
 
 // --- the microphone -----------------------------------------------------------------------------
 
 async function talk() {
   await models;
   if (!navigator.mediaDevices) {
-    return fail("Browsers give the microphone to pages at https:// or on this machine only.");
+    return fail("The microphone needs a page at https:// or on this machine.");
   }
   problem = "";
   const job = (running = addJob("microphone", null));
@@ -240,7 +240,7 @@ async function talk() {
     job.error = `The microphone cannot be used: ${error.message}`;
     return end("Failed");
   }
-  if (isOver) { // cancelled while the browser asked
+  if (isOver) { // cancelled while the browser asked for permission
     stream.getTracks().forEach((track) => track.stop());
     return context.close();
   }
@@ -284,12 +284,12 @@ async function talk() {
       if (words.length) add(job, { start: words[0].start, end: words.at(-1).end, text: event.transcript, words });
       words = [];
     }
-    if (event.type === "input_audio_buffer.cleared") end(describeEnd(job)); // all before it is done
+    if (event.type === "input_audio_buffer.cleared") end(describeEnd(job)); // everything before it is done
   };
   socket.onclose = ({ code }) => {
     if (isOver) return;
     if (code !== 1000) {
-      job.error = code === 1006 ? "The server did not take the session, or the connection broke." : `The session ended (${code}).`;
+      job.error = code === 1006 ? "The server refused the session, or the connection was lost." : `The session ended (${code}).`;
     }
     end(job.error ? "Failed" : describeEnd(job));
   };
@@ -413,7 +413,7 @@ function jump(seconds) {
 let now = null;
 function follow() {
   const time = $("player").currentTime;
-  let low = 0, high = spans.length; // the last word that has begun
+  let low = 0, high = spans.length; // binary search for the last word that has started
   while (low < high) {
     const middle = (low + high) >> 1;
     if (spans[middle].times.start <= time) low = middle + 1;
@@ -449,7 +449,7 @@ function stopEditing() {
   showText();
 }
 
-// Words keep their times where their number is the same; else the words share the time of the segment.
+// If the number of words is unchanged they keep their times; otherwise they divide the segment evenly.
 function takeEdits() {
   for (const segment of shown.segments) {
     const text = segment.element.textContent.trim();
@@ -459,13 +459,13 @@ function takeEdits() {
     segment.words = parts.map((word, i) => ({
       ...(parts.length === old.length ? old[i] : { start: segment.start + i * step, end: segment.start + (i + 1) * step }),
       word,
-      confidence: 1, // somebody has looked at it
+      confidence: 1, // because someone has checked it
     }));
     segment.text = text;
   }
 }
 
-// The server writes the file, as it writes those of `asr transcribe`.
+// The server writes the file with the same code as `asr transcribe`.
 async function download(format) {
   if (isEditing()) takeEdits();
   const { name, names, language, duration, segments } = shown;
@@ -482,7 +482,7 @@ async function download(format) {
   const answer = await fetch("/v1/asr/transcript", {
     method: "POST", headers: headers(), body: JSON.stringify({ format, transcript }),
   }).catch(() => null);
-  if (!answer) return fail("The server does not answer.");
+  if (!answer) return fail("The server does not respond.");
   if (!answer.ok) return fail(readError(await answer.text(), answer.status));
   const link = document.createElement("a");
   link.href = URL.createObjectURL(await answer.blob());
@@ -495,7 +495,7 @@ async function download(format) {
 
 $("choose").onclick = () => $("file").click();
 $("file").onchange = () => {
-  addFiles([...$("file").files]); // a copy, since the list is emptied
+  addFiles([...$("file").files]); // a copy, because the next line empties the list
   $("file").value = "";
 };
 $("cancel").onclick = cancelAll;

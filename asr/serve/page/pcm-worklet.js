@@ -1,4 +1,4 @@
-// Samples of the microphone to 16-bit pieces of a tenth of a second, each with its peak.
+// Converts the samples of the microphone to 16-bit pieces of 0.1 s, and reports the peak of each.
 class PcmWriter extends AudioWorkletProcessor {
   constructor() {
     super();
