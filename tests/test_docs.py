@@ -43,7 +43,13 @@ TUTORIALS = [
     "archive.md",
 ]
 
-RUN = [*TUTORIALS, "manifests.md", "run-directories.md", "extend.md", "moonshine.md"]  # their commands are run
+RUN = [
+    *TUTORIALS,
+    "manifests.md",
+    "run-directories.md",
+    "extend.md",
+    "moonshine.md",
+]  # their commands are run
 
 # All that differs between what the pages show and what is run.
 NOT_RUN = {  # they install, or need a model of AN4

@@ -338,8 +338,8 @@ def read_live(pipe: PipeReader, channel: int | None = None) -> tuple[Iterator[np
         to_float: Any = av.AudioResampler(format="fltp")  # keeps rate and channels
     except (FFmpegError, ValueError, OSError, IndexError) as error:
         raise AudioError(
-            f"{NAME}: cannot be decoded as a stream ({error}); raw samples need a WAV header, and a file that "
-            "cannot be streamed, such as an MP4 with its index at the end, has to be passed by its path"
+            f"{NAME}: cannot be decoded as a stream ({error}); raw samples need a WAV header, and a file "
+            "that cannot be streamed, such as an MP4 with its index at the end, has to be passed by its path"
         ) from None
     return decode(), rate
 

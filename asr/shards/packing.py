@@ -208,7 +208,7 @@ def make_key(name: str) -> str:
 
 
 def add_member(tar: tarfile.TarFile, name: str, content: bytes) -> int:
-    """Add a file without times or owners, so that shards are reproducible. Return the offset of its content."""
+    """Add a file without time and owner, so that shards are reproducible; return its content's offset."""
     member = tarfile.TarInfo(name)
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))

@@ -110,9 +110,7 @@ class TarShard:
         except pydantic.ValidationError as error:
             raise UserError(f"{self.index.address}: {describe_error(error)}; pack it again") from None
         if item.offset + item.size > self.info.size:
-            raise UserError(
-                f"{self.index.address}: {item.id} ends after the end of its shard; pack it again"
-            )
+            raise UserError(f"{self.index.address}: {item.id} ends after the end of its shard; pack it again")
         place = f"{self.address.partition('://')[2] or self.address}/{item.audio}"
         return item.model_copy(update={"audio": place, "shard": self.address, "version": self.info.sha256})
 

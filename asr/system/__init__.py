@@ -1,1 +1,1 @@
-"""A run: its config, and a checkpoint with tokenizer, front end and weights."""
+"""A run's config, and checkpoints with tokenizer, front end and weights."""

@@ -1,13 +1,13 @@
-"""A checkpoint is a folder that describes itself: weights, config, tokenizer, and how far training had come.
+"""A checkpoint is a self-contained folder: weights, config, tokenizer and the progress of training.
 
     model.safetensors     weights to use
-    training.safetensors  what only training needs: moments of the optimizer, raw weights beside an average
+    training.safetensors  what only training needs: optimizer moments, and the raw weights next to an average
     config.yaml           the effective settings
     tokenizer.json
     state.json            step, scores, versions
-    decoding.yaml         optional: how the model is decoded, with its language model and list of words
+    decoding.yaml         optional: how to decode the model, with its language model and word list
 
-Folders are written aside and renamed, so that one which exists is whole. Nothing in them is unpickled.
+Folders are written under another name and then renamed, so any that exists is complete. None has pickles.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from asr.files import CHECKOUT, require_local, usual_mode
 from asr.models.layers import Net
 from asr.system.system import MODEL_PREFIX, System, read_tensors
 
-PUBLISHED = ("recipes/*/results/*", "recipes/*/studies/*")  # results of runs: not the code that made them
+PUBLISHED = ("recipes/*/results/*", "recipes/*/studies/*")  # results, whose changes do not affect new runs
 
 
 def save_checkpoint(
     folder: Path, system: System[Net], state: Mapping[str, Any], weights: Mapping[str, Tensor] | None = None
 ) -> None:
-    """Write the folder, whole or not at all. `weights` (an average, say) stand for those of the model.
+    """Write a checkpoint atomically. `weights`, such as an average, replace the model's own.
 
-    Versions in `state` stay: a copy of a model was made by what made the model.
+    Versions in `state` are kept, because they describe the software that trained the model.
     """
     write_checkpoint(folder, system, state, copy_tensors(system, weights))
 
@@ -53,13 +53,13 @@ def copy_tensors(
     weights: Mapping[str, Tensor] | None = None,
     training: Mapping[str, Tensor] | None = None,
 ) -> dict[str, dict[str, Tensor]]:
-    """Copy the tensors of a checkpoint to memory, by file, so that training may go on meanwhile."""
+    """Copy the tensors of a checkpoint to memory, by file, so that training can continue meanwhile."""
     weights = system.model.state_dict() if weights is None else weights
     tensors = {f"{MODEL_PREFIX}{name}": tensor for name, tensor in weights.items()}
     files = {"model.safetensors": tensors}
     if training is not None:
         files["training.safetensors"] = dict(training)
-    # Copies too since safetensors refuses two names for one memory, as tied embeddings have.
+    # Copies are needed also because safetensors refuses tensors that share memory, such as tied embeddings.
     return {
         file: {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in own.items()}
         for file, own in files.items()
@@ -69,7 +69,7 @@ def copy_tensors(
 def write_checkpoint(
     folder: Path, system: System[Net], state: Mapping[str, Any], files: Mapping[str, dict[str, Tensor]]
 ) -> None:
-    """Write the folder, whole or not at all. `files`: from `copy_tensors`."""
+    """Write a checkpoint atomically, with the `files` that `copy_tensors` returned."""
     require_local(folder)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
@@ -94,18 +94,18 @@ def write_checkpoint(
         shutil.rmtree(temporary, ignore_errors=True)
         reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"{folder}: cannot write this checkpoint ({reason}); those before it are as they were. "
-            "Make room and run the same command again: it continues from the last one"
+            f"{folder}: cannot write this checkpoint ({reason}); earlier checkpoints are unchanged. "
+            "Free some space and run the same command again: it resumes from the last one"
         ) from None
 
 
 def dump_state(state: Mapping[str, Any]) -> str:
-    """The text of state.json."""
+    """Return the content of state.json."""
     return json.dumps({**versions(), **state}, indent=2)
 
 
 class BackgroundWriter(ThreadPoolExecutor):
-    """Writes checkpoints beside the training, one after the other. The end of its block waits for them."""
+    """Writes checkpoints one by one while training continues. Leaving the context waits for the last."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -115,20 +115,20 @@ class BackgroundWriter(ThreadPoolExecutor):
         self._last = self.submit(write)
 
     def wait(self) -> None:
-        """Wait until what was begun is on the disk; raises what went wrong there."""
+        """Wait until the last checkpoint is on disk. Raises any error that occurred while writing it."""
         if self._last is not None:
             self._last.result()
 
 
 def remove_unfinished(output_dir: Path) -> None:
-    """Remove what a training that was killed while it wrote has left; nobody else may be writing there."""
+    """Remove incomplete folders of a killed training. No other process may be writing to the folder."""
     for pattern in (".model.*.tmp", "checkpoints/.step-*.tmp"):
         for folder in output_dir.glob(pattern):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def average_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the models' weights, for `save_checkpoint`."""
+    """Return the mean of the weights of several checkpoints, for `save_checkpoint`."""
     sums: dict[str, Tensor] = {}
     for folder in folders:
         for name, tensor in read_tensors(folder / "model.safetensors"):
@@ -139,12 +139,12 @@ def average_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
 
 @functools.cache
 def find_commit() -> str:
-    """Find the commit of this package at the first call: the checkout may change while a process runs."""
+    """Return the commit of this package at the first call, as the checkout may change during a run."""
     return describe_commit(CHECKOUT)
 
 
 def describe_commit(root: Path) -> str:
-    """Name the commit; -dirty where more than published results changed or is new, "unknown" without one."""
+    """Return the commit, with -dirty if more than published results has changed; "unknown" without Git."""
     if not (root / ".git").exists():
         return "unknown"
 
@@ -161,7 +161,7 @@ def describe_commit(root: Path) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions that made a checkpoint."""
+    """Return the versions of the software that writes a checkpoint."""
     return {
         "asr": __version__,
         "commit": find_commit(),

@@ -1,4 +1,4 @@
-"""Decoding resources: how a model is decoded, with its language model and its list of words."""
+"""Decoding resources: how to decode a model, and the language model and word list to combine it with."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ BUNDLED_DECODING = "decoding.yaml"
 
 
 class DecodingResources(Config):
-    """Files that tell which texts are likely or possible, and how a model is decoded unless told otherwise.
+    """Default decoding settings of a model, and files that say which texts are likely or possible.
 
-    It is also what decoding.yaml in the folder of a model holds, where files are named as in the same folder.
+    A model folder may contain them as decoding.yaml, which names files in the same folder.
     """
 
     decoding: DecodingConfig | None = None
-    """Search for the text; null: the default, with a weight of the language model."""
+    """Settings of the search; null: the default, with a weight for the language model."""
     language_model: str | None = None
-    """Added by shallow fusion: an ARPA file, or the folder of a language model."""
+    """Language model for shallow fusion: an ARPA file, or the folder of a language model."""
     words: str | None = None
-    """File of words; these, and no others, can be decoded."""
+    """File of words; only these words can be decoded."""
     min_log_probability: float | None = pydantic.Field(default=None, lt=0)
-    """Mean over the tokens of a recording at all speeds, under the decoder where it goes token by token, else
-    under CTC. Below, a warning says that this is probably not what the model was trained for; null: never."""
+    """Limit for the mean log-probability of the tokens of a recording at all speeds, under an autoregressive
+    decoder or else CTC. Below it, a warning says that the model was not trained for such audio."""
     trained_for: str = ""
     """Description of the training data in a few words, for the warning."""
 
     @property
     def files(self) -> dict[str, Path]:
-        """List the files by their kind."""
+        """The files by kind: language_model, lexicon."""
         found = {}
         if self.language_model is not None:
             path = Path(self.language_model)
@@ -54,7 +54,7 @@ class DecodingResources(Config):
         return found
 
     def describe(self) -> str:
-        """The settings that are not the default."""
+        """Describe the settings that differ from the defaults."""
         decoding = self.decoding or DecodingConfig()
         changed = find_differences(DecodingConfig(), decoding).items()
         settings = [
@@ -64,7 +64,7 @@ class DecodingResources(Config):
         return ", ".join(settings) or "as by default"
 
     def load(self, tokenizer: Tokenizer, text: TextConfig, device: torch.device) -> FusionModel:
-        """Load the files, of which there is one at least, on the device of the speech model."""
+        """Load the files, at least one of which must be set, onto the device of the speech model."""
         from asr.data.sentences import read_sentences
         from asr.language_models.fusion import ShallowFusion
         from asr.language_models.ngram import WordList, read_word_list
@@ -82,7 +82,7 @@ class DecodingResources(Config):
 
 
 def load_bundled_decoding(folder: Path) -> DecodingResources | None:
-    """Load the decoding that is bundled with a model folder, if it has any."""
+    """Load decoding.yaml from a model folder; None if there is none."""
     path = folder / BUNDLED_DECODING
     if not path.is_file():
         return None
@@ -91,7 +91,7 @@ def load_bundled_decoding(folder: Path) -> DecodingResources | None:
         if (name := getattr(bundled, key)) is not None:
             if name in (".", "..") or Path(name).name != name or not (folder / name).exists():
                 raise UserError(
-                    f"{path}: {key} = {name}: expected the name of what is in the same folder; copy it "
+                    f"{path}: {key} = {name}: expected the name of a file or folder next to it; copy it "
                     "there, or remove the line"
                 )
             found[key] = str(folder / name)
@@ -106,10 +106,10 @@ def find_resources(
     pairs: Sequence[str] = (),
     family: Family | None = None,
 ) -> DecodingResources:
-    """Find the files that were named; without these and a decoding method, those bundled with the model.
+    """Return the named files or, if neither files nor a decoding method are named, the model's own.
 
-    `folder`: of the model; None: it was not trained here. `pairs`: key=value, which may name the method too.
-    `family`: the one that the model is of.
+    `folder` is the model's, or None for a published model of a `family`. `pairs` are key=value settings,
+    which may name the decoding method too.
     """
     for path in (language_model, words):
         if path is not None and not os.path.exists(find_shipped(path)):
@@ -121,17 +121,17 @@ def find_resources(
     if bundled is None:
         return named
     if language_model or words or method:
-        logger.info("decoding: %s/decoding.yaml is ignored, since other decoding is asked for", folder)
+        logger.info("decoding: ignoring %s/decoding.yaml, because other decoding is requested", folder)
         return named
     logger.debug("decoding: %s (%s/decoding.yaml)", bundled.describe(), folder)
     return bundled
 
 
 def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
-    """Load a language model for shallow fusion over the tokens of `tokenizer`, which is the speech model's.
+    """Load a language model for shallow fusion over the tokens of the speech model's `tokenizer`.
 
-    `path` is an ARPA file, of tokens or of words, or the folder of a language model with that tokenizer. The
-    same characters or words may have other numbers there, which follow how frequent they were in the texts.
+    `path` is an ARPA file of tokens or words, or the folder of a language model with the same tokens. Tokens
+    that are characters or words may be numbered differently there, because ids follow frequency in the texts.
     """
     from asr.language_models.language_model import LanguageModel
     from asr.language_models.ngram import build_ngram_model, read_arpa
@@ -155,7 +155,7 @@ def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
     is_numbering = own.type == tokenizer.type in ("characters", "words")
     if not is_numbering or set(own.tokens) != set(tokenizer.tokens):
         raise UserError(
-            f"{path}: its tokenizer ({own.type}, {len(own)} tokens) is not that of the speech model "
+            f"{path}: its tokenizer ({own.type}, {len(own)} tokens) differs from the speech model's "
             f"({tokenizer.type}, {len(tokenizer)}); train it with the same data.train, text and tokenizer"
         )
     ids = {token: id for id, token in enumerate(own.tokens)}

@@ -1,4 +1,4 @@
-"""Weights that torch.save wrote, read out of pickles without running them."""
+"""Read weights that torch.save wrote, without executing the pickle."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from asr.errors import UserError
 
-MAX_INDEX_BYTES = 10_000_000  # of a pickle: that of a model of 6 GB has 0.2 MB
-# All that a dict of tensors needs. PyTorch's own list is longer, and has things that fill the memory.
+MAX_INDEX_BYTES = 10_000_000  # size of the pickle; a model of 6 GB has one of 0.2 MB
+# All that a dict of tensors needs. PyTorch's own list is longer, and includes calls that can fill the memory.
 HARMLESS = {
     "collections OrderedDict",
     "torch._utils _rebuild_tensor_v2",
@@ -23,7 +23,7 @@ HARMLESS = {
 
 
 class _StandIn:
-    """Takes the place of an object of a class that is not imported, and keeps nothing of it."""
+    """An empty substitute for objects whose class is not imported."""
 
     def __init__(self, *_: Any) -> None: ...
 
@@ -31,9 +31,9 @@ class _StandIn:
 
 
 def read_pickled(path: Path, stand_ins: Collection[str] = ()) -> dict[str, Any]:
-    """Read the dict in a file of torch.save; tensors are mapped from the file, and nothing is executed.
+    """Read the dict in a file of torch.save. Tensors are memory-mapped, and nothing is executed.
 
-    `stand_ins`: names such as `module class` that the file may have too, and that become empty objects.
+    `stand_ins` are names such as `module class` that the file may also contain; they become empty objects.
     """
     try:
         _check_archive(path, {*HARMLESS, *stand_ins})
@@ -42,7 +42,7 @@ def read_pickled(path: Path, stand_ins: Collection[str] = ()) -> dict[str, Any]:
             tree = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except UserError:
         raise
-    except Exception as error:  # PyTorch says in many ways, and at length, what is wrong
+    except Exception as error:  # PyTorch raises many types, with long messages
         raise _damaged(path, type(error).__name__) from None
     if not isinstance(tree, dict):
         raise _damaged(path, "no dict of weights")
@@ -50,15 +50,15 @@ def read_pickled(path: Path, stand_ins: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _damaged(path: Path, reason: str) -> UserError:
-    return UserError(f"{path}: no file of weights by torch.save, or damaged ({reason}); download it again")
+    return UserError(f"{path}: damaged, or not weights from torch.save ({reason}); download it again")
 
 
 def _check_archive(path: Path, allowed: set[str]) -> None:
-    """Check that the archive holds plain bytes, and its pickle only what makes tensors."""
+    """Check that the archive is uncompressed, and that its pickle only calls functions that make tensors."""
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise _damaged(path, "a compressed archive, as torch.save never writes it")
+            raise _damaged(path, "a compressed archive, which torch.save never writes")
         (pickle,) = (entry for entry in entries if entry.filename.endswith("data.pkl"))
         num_bytes = sum(entry.file_size for entry in entries)
         if pickle.file_size > MAX_INDEX_BYTES or num_bytes > path.stat().st_size:
@@ -72,22 +72,22 @@ def _check_archive(path: Path, allowed: set[str]) -> None:
     }
     if unknown := names - allowed:
         raise UserError(
-            f"{path}: would run code ({min(unknown)[:60]}); nothing was run. Weights need none: do not "
-            "use this file, take safetensors, or a file of a source that you trust"
+            f"{path}: would run code ({min(unknown)[:60]}), so it was not loaded. Weights need no code: use "
+            "safetensors, or a file from a source that you trust"
         )
 
 
 def check_tensors(tensors: Any, path: Path, tied: str = "") -> dict[str, Tensor]:
-    """Names to tensors that are no larger than the file: else a few bytes could ask for any memory.
+    """Return a dict of names to tensors, after checking that these are not larger than the file.
 
-    `tied`: the name of a tensor that shares its memory with another one.
+    Otherwise a small file could claim any amount of memory. `tied` names a tensor that shares memory.
     """
     is_plain = isinstance(tensors, Mapping) and all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
     )
     if not is_plain:
-        raise _damaged(path, "no names and tensors")
+        raise _damaged(path, "not a dict of names to tensors")
     num_bytes = sum(tensor.nbytes for name, tensor in tensors.items() if name != tied)
     if num_bytes > path.stat().st_size:
-        raise _damaged(path, f"{num_bytes:,} bytes of weights in a smaller file")
+        raise _damaged(path, f"{num_bytes:,} bytes of weights, more than the file")
     return dict(tensors)

@@ -1,4 +1,4 @@
-"""RunConfig: the whole YAML of a run as one typed tree, the map of the project."""
+"""RunConfig: the YAML file of a run as one typed tree, and a map of the project."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class DataConfig(Config):
     """Files of utterances."""
 
     train: str | tuple[str, ...]
-    """Manifest (JSON Lines) to learn from, or a list of them; or a folder of shards, here or at an address
-    such as s3://bucket/corpus, or a list of such; for a language model also plain text (.txt), a sentence a
-    line. The tokenizer learns from it too: the one of the speech model, if both have the same."""
+    """Training set: a manifest (JSON Lines) or a folder of shards, local or at an address such as
+    s3://bucket/corpus, or a list of either; for a language model also plain text (.txt), one sentence a line.
+    The tokenizer learns from it too, so a language model for a speech model needs the same."""
     dev: str
-    """Manifest or folder of shards to choose by: checkpoints, settings, when to stop. Never the test set. For
-    a language model also plain text (.txt)."""
+    """Development set: a manifest or folder of shards that selects checkpoints and settings and says when to
+    stop. Never the test set. For a language model also plain text (.txt)."""
     text: tuple[str, ...] = ()
-    """More files of plain text, a sentence a line, for a language model to learn from."""
+    """Additional plain text for a language model, one sentence a line."""
     max_unknown: float = pydantic.Field(default=0.2, ge=0, le=1)
-    """Stop before the first update if the tokenizer does not know a greater share of the tokens of train or
-    dev: other letters, another case, another script."""
+    """Maximum share of tokens in train or dev that the tokenizer may not know. With more, such as letters of
+    another case or script, training stops before the first update."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> DataConfig:
@@ -46,12 +46,12 @@ class DataConfig(Config):
 
     @property
     def named_paths(self) -> list[tuple[str, str]]:
-        """Each path of train and dev, behind the name of its setting."""
+        """Pairs of setting and path: those of train, then dev."""
         return [*(("train", path) for path in self.train_paths), ("dev", self.dev)]
 
     @property
     def train_name(self) -> str:
-        """The training set, in messages."""
+        """The training set as messages name it."""
         return " + ".join(self.train_paths)
 
 
@@ -59,11 +59,11 @@ class NoiseConfig(Config):
     """Noise added to the waveform."""
 
     probability: float = pydantic.Field(default=0.0, ge=0, le=1)
-    """Share of the utterances that get noise; 0 switches it off."""
+    """Probability that an utterance gets noise; 0 switches it off."""
     snr_db: tuple[float, float] = (10.0, 20.0)
-    """Lowest and highest ratio of the power of speech and noise over the utterance, in dB; drawn evenly."""
+    """Lowest and highest signal-to-noise ratio over the utterance, in dB; drawn uniformly."""
     kinds: tuple[Literal["white", "pink", "brown", "recorded"], ...] = ("white",)
-    """Kinds of noise to choose from, evenly: synthetic of a color, or an excerpt of `recordings`."""
+    """Kinds of noise, drawn uniformly: synthetic noise of a color, or an excerpt from `recordings`."""
     recordings: str | None = None
     """Manifest of noise recordings, for the kind `recorded`."""
 
@@ -79,29 +79,29 @@ class NoiseConfig(Config):
 
 
 class SpecAugmentConfig(Config):
-    """Masks and time warp on the features (Park et al. 2019, arXiv 1904.08779).
+    """SpecAugment: masks and time warp on the features (Park et al. 2019, arXiv 1904.08779).
 
-    Masked cells have the mean of the utterance over frames and features.
+    Masked values become the mean of the utterance over frames and features.
     """
 
     time_warp: int = pydantic.Field(default=0, ge=0)
-    """Greatest shift of a point of the utterance, in frames; 0: no warp. Utterances shorter than twice this
-    plus 3 frames stay as they are."""
+    """Maximum shift of a point of the utterance, in frames; 0: no warp. Utterances shorter than twice this
+    plus 3 frames are not warped."""
     num_frequency_masks: int = pydantic.Field(default=0, ge=0, le=100)
-    """Bands of features that are masked in each utterance; they may overlap."""
+    """Number of feature bands to mask in each utterance; they may overlap."""
     frequency_mask_width: int = pydantic.Field(default=27, ge=1)
-    """Greatest width of a band, in features; the width is drawn evenly from 0 to this."""
+    """Maximum width of a band, in features; the width is drawn uniformly from 0 to this."""
     num_time_masks: int = pydantic.Field(default=0, ge=0, le=1000)
-    """Stretches of frames that are masked in each utterance; they may overlap."""
+    """Number of spans of frames to mask in each utterance; they may overlap."""
     time_mask_width: int | None = pydantic.Field(default=None, ge=1)
-    """Greatest width of a stretch in frames, at most a fifth of the utterance; null: a fifth."""
+    """Maximum width of a span in frames, at most a fifth of the utterance; null: a fifth."""
 
 
 class AugmentConfig(Config):
     """Augmentation of the training audio; the defaults change nothing."""
 
     speed: tuple[float, ...] = ()
-    """Factors of tempo and pitch such as [0.9, 1.0, 1.1]: one is drawn for each utterance and epoch."""
+    """Speed factors such as [0.9, 1.0, 1.1], which change tempo and pitch; one is drawn per utterance."""
     noise: NoiseConfig = NoiseConfig()
     """Noise added to the waveform."""
     spec_augment: SpecAugmentConfig = SpecAugmentConfig()
@@ -118,17 +118,17 @@ class BatchConfig(Config):
     """Grouping of utterances into batches."""
 
     max_seconds: float = pydantic.Field(default=160.0, gt=0)
-    """Greatest length of a batch with its padding: the number of utterances times the longest."""
+    """Maximum seconds of a batch with its padding: number of utterances times the longest one."""
     max_tokens: int = pydantic.Field(default=4000, ge=2)
-    """Greatest number of tokens in a batch of sentences, padding included, for a language model."""
+    """Maximum number of tokens in a batch of sentences, padding included, for a language model."""
     max_utterances: int = pydantic.Field(default=64, ge=1)
-    """Greatest number of utterances in a batch."""
+    """Maximum number of utterances in a batch."""
     min_seconds: float = pydantic.Field(default=0.1, ge=0)
     """Shorter utterances are left out of training."""
     max_utterance_seconds: float = pydantic.Field(default=30.0, gt=0)
     """Longer utterances are left out of training."""
     num_workers: int = pydantic.Field(default=2, ge=0, le=256)
-    """Processes that read audio and compute features; 0: the training process does it itself."""
+    """Number of processes that read audio and compute features; 0: the training process does it itself."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> BatchConfig:
@@ -144,80 +144,81 @@ class OptimConfig(Config):
     """AdamW and its learning rate."""
 
     learning_rate: float = pydantic.Field(default=1e-3, gt=0)
-    """Learning rate at the peak, after the warm-up."""
+    """Peak learning rate, which the warm-up ends with."""
     schedule: Literal["inverse_sqrt", "cosine", "constant"] = "inverse_sqrt"
-    """After the warm-up: falls as 1 / sqrt(update); as half a cosine to a hundredth; or stays."""
+    """Decay after the warm-up: as 1 / sqrt(update), as half a cosine to 1 % of the peak, or none."""
     warmup_steps: int = pydantic.Field(default=1000, ge=0)
-    """Updates over which the learning rate rises from near zero."""
+    """Number of updates over which the learning rate rises linearly from near zero."""
     weight_decay: float = pydantic.Field(default=0.01, ge=0)
     """Weight decay of matrices; norms, biases and embeddings have none."""
 
 
-HIGHER_IS_BETTER = {"token_accuracy", "accuracy", "updates"}  # of what training may select by
+HIGHER_IS_BETTER = {"token_accuracy", "accuracy", "updates"}  # among the choices of train.select_by
 
 
 class TrainConfig(Config):
     """Length of training, precision, and the checkpoints that are kept."""
 
     steps: int = pydantic.Field(default=10_000, gt=0)
-    """Updates in all."""
+    """Number of updates in total."""
     batches_per_update: int | None = pydantic.Field(default=None, gt=0)
-    """Batches of an update, of all processes together; null: one for each process of the first start. More
-    of them than processes are done one after the other (gradient accumulation)."""
+    """Batches in an update, across all processes; null: one for each process of the first start. If there are
+    more than processes, each process computes several in turn (gradient accumulation)."""
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
-    """Precision of matrix products. auto: bf16 where the processor has instructions for it, else float32.
-    fp16 is for GPUs that have no bf16: it scales the loss, and skips an update if gradients overflow."""
+    """Precision of matrix products. auto: bf16 if the processor has instructions for it, else float32. fp16
+    is for GPUs without bf16: it scales the loss, and skips an update if gradients overflow."""
     average_decay: float | None = pydantic.Field(default=None, gt=0, lt=1)
-    """Use a moving average of the weights (0.999, say) to validate and as the result; null: the weights."""
+    """Decay, such as 0.999, of an exponential moving average (EMA) of the weights, which is then validated
+    and saved as the result; null: no average."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: a GPU if there is one."""
+    """Device to train on. auto: a GPU if there is one."""
     threads: int | None = pydantic.Field(default=None, gt=0)
-    """Threads of PyTorch on a CPU; null: one for each core that other processes leave free at the start."""
+    """CPU threads of PyTorch; null: one for each core that other processes leave free at the start."""
     log_every: int = pydantic.Field(default=50, gt=0)
     """Updates between two lines in log.jsonl."""
     tensorboard: bool = False
-    """Write the numbers of log.jsonl to the run folder `tensorboard` too; needs the extra `tracking`."""
+    """Also write the numbers of log.jsonl to the folder `tensorboard` of the run; needs extra `tracking`."""
     validate_every: int = pydantic.Field(default=500, gt=0)
-    """Updates between two validations; each leaves a checkpoint."""
+    """Updates between two validations, each of which writes a checkpoint."""
     save_every: int = pydantic.Field(default=500, gt=0)
-    """Updates between two checkpoints: at most twice as many are lost when training is killed."""
+    """Updates between two checkpoints. If training is killed, at most twice as many are lost."""
     select_by: Literal["wer", "cer", "token_accuracy", "accuracy", "loss", "updates"] = "wer"
-    """Score on the dev set that chooses the best checkpoints; of equal ones, the lower dev loss is better.
-    wer and cer are of greedy output, the decoder's if there is one; token_accuracy is the share of tokens
-    that the decoder predicts rightly after the true ones; accuracy is the share of right labels. updates: the
-    latest checkpoints are the best, for a dev set that is part of the training."""
+    """Score on the dev set that selects the best checkpoints; ties go to the lower dev loss. wer and cer are
+    computed from greedy output, of the decoder if there is one; token_accuracy is the share of tokens that
+    the decoder predicts correctly after the true ones; accuracy is the share of correct labels. updates
+    selects the latest checkpoints, for a dev set that is part of the training set."""
     keep_best: int = pydantic.Field(default=5, gt=0)
-    """Number of the best checkpoints that are kept, and averaged at the end."""
+    """Number of best checkpoints to keep, and to average at the end."""
 
 
 class RunConfig(Config):
-    """One YAML file is one run; each section below is a class of its own."""
+    """The settings of a run, which one YAML file contains; each section is a class of its own."""
 
     output_dir: str
-    """Folder of the run: tokenizer, checkpoints and logs go there."""
+    """Folder of the run, for its tokenizer, checkpoints and logs."""
     seed: int = 0
-    """Start of every random choice: weights, order of the batches, augmentation, dropout."""
+    """Seed of all random choices: weights, batch order, augmentation, dropout."""
     start_from: str | None = None
-    """Model whose weights, tokenizer and front end this run begins with: the folder of a run or checkpoint
-    (sizes of the model and `features` must be the same), or a published model (a folder, or its name on the
-    hub) for an encoder or decoder of its type. Null: random weights, a tokenizer of the training texts."""
+    """Model that provides initial weights, tokenizer and front end: the folder of a run or checkpoint (with
+    the same model sizes and `features`), or a published model (a folder, or its name on the hub) for an
+    encoder or decoder of its type. Null: random weights, and a tokenizer learned from the training texts."""
     keep_tokenizer: bool = True
-    """Take the tokenizer of `start_from` too; false: learn one from the training texts, for another language
-    or script. Embeddings and output layers, which have a row for each token, are then new."""
+    """Use the tokenizer of `start_from` too; false: learn one from the training texts, for another language
+    or script. Embeddings and output layers, which have one row for each token, then start from scratch."""
     data: DataConfig
     """Files of utterances."""
     text: TextConfig = TextConfig()
     """Normalization of transcripts, for training and for scoring."""
     tokenizer: TokenizerConfig = TokenizerConfig()
-    """Tokenizer: text to tokens."""
+    """Tokenizer: converts text to tokens."""
     features: FeaturesConfig = FeaturesConfig()
-    """Front end: audio to feature vectors."""
+    """Front end: converts audio to feature vectors."""
     augment: AugmentConfig = AugmentConfig()
     """Augmentation of the training audio."""
     batches: BatchConfig = BatchConfig()
     """Grouping of utterances into batches."""
     model: AnyModelConfig
-    """The model to train: of speech, or of language alone."""
+    """The model to train: a speech model or a language model."""
     optim: OptimConfig = OptimConfig()
     """Optimizer and learning rate."""
     train: TrainConfig = TrainConfig()
@@ -234,7 +235,7 @@ class RunConfig(Config):
         if makes_labels != (self.tokenizer.type == "labels"):
             required = "labels" if makes_labels else "characters"
             raise ValueError(
-                f"tokenizer.type = {self.tokenizer.type} does not go with a model of type {self.model.type}; "
+                f"tokenizer.type = {self.tokenizer.type} does not suit a model of type {self.model.type}; "
                 f"set tokenizer.type: {required}"
             )
         for name, rules in self.text:
@@ -269,7 +270,7 @@ class RunConfig(Config):
 
 
 def find_run_of(path: Path, kind: str, *sections: str) -> Path | None:
-    """The model folder of a run, if encoder, decoder and these sections are of this type; else None."""
+    """Return the model folder of a run if its encoder, decoder and `sections` have type `kind`; else None."""
     try:
         folder = find_model(path)
         run = RunConfig.load(folder / "config.yaml")

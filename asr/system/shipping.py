@@ -1,4 +1,4 @@
-"""Models to pass on: the folder that `asr convert` writes."""
+"""Export of models: the folder that `asr convert` writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from asr.system.decoding_resources import BUNDLED_DECODING, load_bundled_decodin
 from asr.system.run_config import RunConfig
 from asr.system.system import System, load_any_system, load_state
 
-# Of the state of a training: how long it was, what it led to, what made it; and what transcribing asks for.
+# Parts of the training state to keep: its length, scores and versions, and what transcription needs.
 _KEPT = (
     *("step", "seconds", "audio_seconds", "longest_seconds", "dev_scores"),
     *("asr", "commit", "torch", "python"),
@@ -26,9 +26,9 @@ _KEPT = (
 
 
 def write_model_folder(source: Path, folder: Path, dtype: torch.dtype) -> None:
-    """Write the model of a run or of a checkpoint, then its decoding.yaml and the files that it names."""
+    """Write the model of a run or checkpoint, then its decoding.yaml and the files named there."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder}: is not empty; give a new folder")
+        raise UserError(f"{folder}: is not empty; choose a new folder")
     model = find_model(source)
     bundled = load_bundled_decoding(model)
     _write_model(model, folder.absolute(), dtype)
@@ -40,12 +40,12 @@ def write_model_folder(source: Path, folder: Path, dtype: torch.dtype) -> None:
                 copy = shutil.copytree if Path(name).is_dir() else shutil.copyfile
                 copy(name, folder / Path(name).name)
     except OSError as error:
-        raise UserError(f"{folder}: cannot write its decoding there ({error.strerror})") from None
+        raise UserError(f"{folder}: cannot write its decoding files ({error.strerror})") from None
 
 
 def _write_model(model: Path, folder: Path, dtype: torch.dtype) -> None:
-    """Write the model without what only training needs, and without folder names of the machine."""
-    system = load_any_system(model, to_train=True)  # as it is: changes of low rank stay apart
+    """Write the model without what only training needs, and without paths of this machine."""
+    system = load_any_system(model, to_train=True)  # so that low-rank changes are not merged
     state = {name: value for name, value in load_state(model).items() if name in _KEPT}
     settings = _hide_folders(json.loads(system.config.model_dump_json()))
     config = RunConfig.model_validate_json(json.dumps(settings))
@@ -54,13 +54,13 @@ def _write_model(model: Path, folder: Path, dtype: torch.dtype) -> None:
 
 
 def round_weights(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Round weights to the precision of a file; in memory all are float32 again."""
+    """Round weights to the precision of the file. When loaded, they become float32 again."""
     rounded = {
         name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in weights.items()
     }
     for name, weight in rounded.items():
         if not weight.isfinite().all():
-            raise UserError(f"{name}: has weights that {str(dtype)[6:]} cannot hold; keep it in float32")
+            raise UserError(f"{name}: has weights out of range for {str(dtype)[6:]}; keep float32")
     return rounded
 
 

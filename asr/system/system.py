@@ -1,4 +1,4 @@
-"""A system is a model with its tokenizer and front end: loading it from a checkpoint."""
+"""A system is a model with its tokenizer and front end. This module loads it from a checkpoint."""
 
 from __future__ import annotations
 
@@ -32,44 +32,44 @@ ModelType = TypeVar("ModelType", bound=Net, default=SpeechModel, covariant=True)
 
 @dataclass(frozen=True)
 class System(Generic[ModelType]):
-    """A model and all that turns audio or text into its input: what a checkpoint restores."""
+    """A model with all that turns audio or text into its input, as a checkpoint restores it."""
 
     config: RunConfig
     tokenizer: Tokenizer
-    front_end: FrontEnd  # a default one, which is not used, where the model reads no audio
+    front_end: FrontEnd  # an unused default if the model reads no audio
     model: ModelType
-    is_published: bool = False  # by others, so that no run here trained it
+    is_published: bool = False  # a pretrained model of others, not trained by this toolkit
 
     @property
     def longest_seconds(self) -> float:
-        """The most audio at once: training used no utterance that is longer."""
+        """Maximum seconds of audio at once, because training used no longer utterances."""
         return self.config.batches.max_utterance_seconds
 
     @property
     def text(self) -> TextConfig | None:
-        """The rules for its texts, if a run here trained it."""
+        """The normalization rules of its texts; None for a published model."""
         return None if self.is_published else self.config.text
 
 
 def load_system(folder: str | Path) -> System:
-    """The speech model of a checkpoint, ready to use: in evaluation mode, on the CPU."""
+    """Load the speech model of a checkpoint, in evaluation mode on the CPU."""
     return require_speech(load_any_system(folder), folder)
 
 
 def require_speech(system: System[Net], folder: str | Path) -> System:
-    """Return the same system, if its model makes text of audio."""
+    """Return the same system. Raises UserError if its model does not turn audio into text."""
     if not isinstance(system.model, SpeechModel):
         raise UserError(
-            f"{folder}: a model of type {system.config.model.type}; expected one of type speech, which makes "
-            "one text of a recording"
+            f"{folder}: a model of type {system.config.model.type}; expected type speech, which turns a "
+            "recording into one text"
         )
     return cast(System, system)
 
 
 def load_any_system(folder: str | Path, *, to_train: bool = False) -> System[Net]:
-    """The model of a checkpoint, of whatever kind.
+    """Load a checkpoint of any model type.
 
-    To train it further, as it was trained so far; else changes of low rank are merged into its weights.
+    Low-rank changes are merged into the weights, except with `to_train`, which keeps them trainable.
     """
     folder = Path(folder)
     config = RunConfig.load(folder / "config.yaml")
@@ -90,11 +90,11 @@ def load_state(folder: Path) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
         if isinstance(state := json.loads(text), dict):
             return state
-    raise UserError(f"{path}: not a JSON object; the checkpoint is damaged, take another one")
+    raise UserError(f"{path}: not a JSON object; the checkpoint is damaged, use another one")
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Read the tensors of a file one after the other."""
+    """Yield the tensors of a file one by one."""
     try:
         with safe_open(path, framework="pt") as file:
             for name in sorted(file.keys()):
@@ -102,13 +102,13 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; give the folder of a run or of a checkpoint") from None
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: not a whole safetensors file ({error}); take another checkpoint") from None
+        raise UserError(f"{path}: damaged safetensors file ({error}); use another checkpoint") from None
 
 
 def _check_weights(
     config: RunConfig, num_features: int, num_tokens: int, tensors: Mapping[str, Tensor], folder: Path
 ) -> dict[str, Tensor]:
-    """The weights of the model; the config has to agree with their shapes before memory is allocated."""
+    """Return the model's weights after comparing their shapes with the config, before allocating memory."""
     for key, value, _ in describe_config(config.model):
         if key.endswith("layers") and isinstance(value, int) and value > len(tensors):
             raise UserError(f"{folder}: model.{key} = {value:,}, but there are {len(tensors):,} weights")

@@ -1,1 +1,1 @@
-"""Training: prepare data and model, update, validate, write checkpoints, resume exactly."""
+"""Training: prepare data and model, update, validate, write checkpoints and resume exactly."""

@@ -25,10 +25,10 @@ MEASURES = {"wer": count_word_errors, "cer": count_character_errors}
 
 @torch.inference_mode()
 def compute_dev_scores(system: System[Net], batches: Iterable[Batch], process: Process) -> dict[str, float]:
-    """Compute the scores that the model derives from its losses, and wer and cer of each of its heads.
+    """Compute the scores that the model derives from its losses, and WER and CER of each of its heads.
 
-    Heads decode greedily and without checks: quick, and the same for every checkpoint. All processes together
-    see each utterance once.
+    Decoding is greedy and without hallucination checks, so it is fast and the same for every checkpoint. The
+    utterances are divided among all processes.
     """
     model = system.model.eval()
     own = _add(_measure(system, batch.to(process.device)) for batch in batches if len(batch))
@@ -46,7 +46,7 @@ def _measure(system: System[Net], batch: Batch) -> dict[Any, float]:
     """Measure the losses of a batch, and the errors of each head, as sums over its utterances."""
     losses = system.model(batch.features_BTF, batch.feature_lengths_B, batch.tokens_BU, batch.token_lengths_B)
     references = [normalize(text, system.config.text.scoring) for text in batch.texts]
-    num_words = sum(len(text.split()) + 1 for text in references)  # the end is one
+    num_words = sum(len(text.split()) + 1 for text in references)  # the end of an utterance counts too
     counted = {"tokens": losses.num_tokens, "words": num_words, "total": losses.total}
     sums: dict[Any, float] = {name: float(value) for name, value in (counted | losses.parts).items()}
     for head, hypotheses in decode_batch(system, batch).items():
@@ -58,7 +58,7 @@ def _measure(system: System[Net], batch: Batch) -> dict[Any, float]:
 
 
 def _add(parts: Iterable[dict[Any, float]]) -> dict[Any, float]:
-    """Add them up by name; a process that had no batch has none, and a name that none has counts as 0."""
+    """Add sums by name. Missing names count as 0, because a process without batches has none."""
     sums: dict[Any, float] = collections.defaultdict(float)
     for part in parts:
         for name, value in part.items():
@@ -67,7 +67,7 @@ def _add(parts: Iterable[dict[Any, float]]) -> dict[Any, float]:
 
 
 def decode_batch(system: System[Net], batch: Batch) -> dict[str, list[str]]:
-    """Decode each utterance greedily by each head; normalized texts."""
+    """Decode each utterance greedily with each head, and return normalized texts by head."""
     if not system.model.text_heads:
         return {}
     model = cast(SpeechModel, system.model)
@@ -80,7 +80,7 @@ def decode_batch(system: System[Net], batch: Batch) -> dict[str, list[str]]:
 
 
 def with_error_rates_of_the_system(scores: dict[str, float]) -> dict[str, float]:
-    """Add wer and cer of the system: the decoder's where there is one, else those of CTC."""
+    """Add wer and cer of the whole system, which are the decoder's if there is one, else CTC's."""
     for head in ("decoder", "ctc"):
         if f"wer_{head}" in scores:
             first = {name: scores[name] for name in ("loss", "token_accuracy") if name in scores}

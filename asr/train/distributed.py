@@ -1,4 +1,4 @@
-"""Several processes, one training: start, stop and reduce under torchrun; nothing to do with one process."""
+"""Distributed training under torchrun: start, stop, sum and gather. With one process all are no-ops."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from asr.errors import UserError
 
 Result = TypeVar("Result")
 
-BUCKET_BYTES = 25_000_000  # of gradients that are sent together
-SILENCE_SECONDS = 10  # by so much one process may be behind another, on a busy machine
-PREPARATION_LIMIT = timedelta(days=1)  # for what one process does while the others wait
+BUCKET_BYTES = 25_000_000  # gradients that are sent together
+SILENCE_SECONDS = 10  # how far one process may lag behind another on a busy machine
+PREPARATION_LIMIT = timedelta(days=1)  # timeout for work that one process does while the others wait
 
 
 @dataclass(frozen=True)
 class Process:
-    """Number of this process among all, and the device that it computes on."""
+    """The rank of this process, the number of processes, and the device to compute on."""
 
     rank: int
     world_size: int
     device: torch.device
-    group: dist.ProcessGroup | None = None  # all processes, for Python objects; None: each works for itself
+    group: dist.ProcessGroup | None = None  # group for exchanging Python objects; None if there is no other
 
     @property
     def is_main(self) -> bool:
@@ -41,14 +41,14 @@ class Process:
 
 
 def start_process(device: str) -> Process:
-    """Join the group that `torchrun` describes in the environment, if any. `device`: auto, cpu, cuda."""
+    """Join the process group that `torchrun` describes, if any. `device` is auto, cpu or cuda."""
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     use_gpu = torch.cuda.is_available() if device == "auto" else device == "cuda"
     if use_gpu and not torch.cuda.is_available():
         raise UserError(
-            "train.device = cuda: PyTorch finds no GPU here; set train.device=auto or cpu, or install a "
-            "driver and a PyTorch that go together"
+            "train.device = cuda: PyTorch finds no GPU; set train.device=auto or cpu, or install a driver "
+            "and a PyTorch build that match"
         )
     chosen = torch.device("cuda", local_rank) if use_gpu else torch.device("cpu")
     if use_gpu:
@@ -60,17 +60,17 @@ def start_process(device: str) -> Process:
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
         if dist.get_rank():
             logging.getLogger("asr").setLevel(logging.ERROR)
-        # A group of its own may be used by another thread than the gradients'.
+        # A separate group, because another thread may use it while gradients are sent.
         group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PREPARATION_LIMIT))
         return Process(dist.get_rank(), world_size, chosen, group)
     return Process(0, 1, chosen)
 
 
 def rendezvous_key(store: dist.Store, rank: int, world_size: int) -> str:
-    """A key that only the processes which are starting now have in common.
+    """Return a key that only the processes that are starting now share.
 
-    After a restart, torchrun's store (of PyTorch 2.11) still has the addresses of those before, by which some
-    would wait for the dead.
+    After a restart, torchrun's store (PyTorch 2.11) still has the addresses of the previous processes, and
+    some of the new ones would wait for them.
     """
     key = secrets.token_hex(8)
     if rank > 0:
@@ -83,22 +83,22 @@ def rendezvous_key(store: dist.Store, rank: int, world_size: int) -> str:
         for other in list(waiting):
             if store.check([f"asr/joined/{key}/{other}"]):
                 waiting.remove(other)
-            elif store.check([f"asr/start/{other}"]):  # perhaps of a dead one, which sets no answer
+            elif store.check([f"asr/start/{other}"]):  # may come from a dead process, which never joins
                 store.set(f"asr/answer/{store.get(f'asr/start/{other}').decode()}", key)
         time.sleep(0.02)
     return key
 
 
 def is_main_process() -> bool:
-    """Return True if this process writes and logs; works before `start_process` too."""
+    """Return True if this process writes and logs. Works before `start_process` too."""
     return os.environ.get("RANK", "0") == "0"
 
 
 @contextlib.contextmanager
 def report_error_once(process: Process) -> Iterator[None]:
-    """Let one process report a UserError: the main one, if it raises it.
+    """Let a single process report a UserError: the main one, if it raises it.
 
-    torchrun ends all as soon as one ends. So the others, which raise it too or lose their connection, wait.
+    torchrun stops all processes when one ends, so the others wait after the same error or a lost connection.
     """
     try:
         yield
@@ -114,7 +114,7 @@ def stop_process() -> None:
 
 
 def sum_over_processes(values: Iterable[float], process: Process) -> list[float]:
-    """The sum of each value over all processes, in float64."""
+    """Sum each value over all processes, in float64."""
     values = list(values)
     if process.world_size == 1 or not values:
         return values
@@ -126,7 +126,7 @@ def sum_over_processes(values: Iterable[float], process: Process) -> list[float]
 def gather_over_processes(
     value: Result, process: Process, group: dist.ProcessGroup | None = None
 ) -> list[Result]:
-    """Gather the values of all processes, in the order of their ranks."""
+    """Gather the values of all processes, ordered by rank."""
     if process.world_size == 1:
         return [value]
     gathered = [value] * process.world_size
@@ -135,22 +135,22 @@ def gather_over_processes(
 
 
 class GradientSum:
-    """Adds up the gradients of all processes, in buckets that travel while the next are computed.
+    """Sums gradients over all processes, sending each bucket while the next ones are computed.
 
-    Not DistributedDataParallel: that counts backward passes, and these may differ from process to process
-    when one of them runs out of memory and halves a batch.
+    DistributedDataParallel cannot do this, because it counts backward passes, whose number differs between
+    processes when one of them runs out of memory and halves a batch.
     """
 
     def __init__(self, parameters: Iterable[Tensor], process: Process) -> None:
         self._buckets: list[list[Tensor]] = []
         self._sent: list[tuple[Tensor, dist.Work]] = []
-        """The gradients of the first buckets, which become sums. All processes send them in this order."""
+        """Gradients of the buckets sent so far. All processes send buckets in the same order."""
         self._missing: list[set[Tensor]] | None = None
-        """Parameters of each bucket that the last backward pass has not reached; None: in any other pass."""
+        """Parameters of each bucket that the last backward pass has not reached yet; None in other passes."""
         if process.world_size == 1:
             return
         size = BUCKET_BYTES
-        for parameter in reversed(list(parameters)):  # about the order in which their gradients are ready
+        for parameter in reversed(list(parameters)):  # roughly the order in which gradients become ready
             if size + parameter.nbytes > BUCKET_BYTES:
                 self._buckets.append([])
                 size = 0
@@ -161,14 +161,14 @@ class GradientSum:
             parameter.register_post_accumulate_grad_hook(self._note)
 
     def begin_pass(self, *, is_last: bool) -> None:
-        """Announce a backward pass. In the last one, a bucket is sent as soon as its gradients are ready.
+        """Announce a backward pass. In the last one, each bucket is sent as soon as its gradients are ready.
 
-        Passes may be broken off and begun again: what is sent by then is complete, and is not sent twice.
+        A pass may be aborted and repeated. Buckets sent before that are complete and are not sent again.
         """
         self._missing = [set(bucket) for bucket in self._buckets] if is_last else None
 
     def finish(self) -> None:
-        """Send what is left, and give each parameter the sum."""
+        """Send the remaining buckets, wait for all, and set the gradient of each parameter to the sum."""
         self._missing = None
         while len(self._sent) < len(self._buckets):
             self._send_next()
@@ -202,14 +202,14 @@ def wait_for_all(process: Process) -> None:
 
 
 def broadcast_from_main(function: Callable[[], Result], process: Process) -> Result:
-    """Call a function in the main process; all processes get what it returns, or its error."""
+    """Call a function in the main process, and return its result, or raise its error, in all processes."""
     if process.group is None:
         return function()
     outcome: list[Any] = [None, None]
     if process.is_main:
         try:
             outcome[0] = function()
-        except BaseException as error:  # passed on to the others, which wait
+        except BaseException as error:  # the others wait for a result, so pass the error on
             dist.broadcast_object_list([None, str(error)], src=0, group=process.group)
             raise
     dist.broadcast_object_list(outcome, src=0, group=process.group)

@@ -58,17 +58,17 @@ from asr.train.training_data import TrainingData, hash_data, require_data
 logger = logging.getLogger(__name__)
 
 HOPELESS_WER = 0.9
-FEW_UPDATES = 50  # a smoke test has fewer, and nobody expects it to learn
-MAX_BAD_UPDATES = 20  # in a row whose loss or gradient was not finite; each is skipped
+FEW_UPDATES = 50  # a smoke test has fewer and is not expected to learn
+MAX_BAD_UPDATES = 20  # updates skipped in a row, because loss or gradient was not finite, before giving up
 
 
 class Ranked(NamedTuple):
-    """A checkpoint by its score on dev, the lower the better; among equals the one of lower dev loss."""
+    """A checkpoint and its score on dev, where lower is better; ties go to the lower dev loss."""
 
     score: float
     step: int
     loss: float
-    scores: dict[str, float] | None = None  # all of them; None in checkpoints of older versions
+    scores: dict[str, float] | None = None  # all scores; None in checkpoints of older versions
 
     @property
     def rank(self) -> tuple[float, float, int]:
@@ -77,38 +77,38 @@ class Ranked(NamedTuple):
 
 @dataclass
 class TrainingState:
-    """Progress of training: all that a resume needs, beside the tensors."""
+    """Progress of training: everything that a resume needs, except tensors."""
 
     precision: Precision
     step: int = 0  # updates so far
     epoch: int = 0
-    batches_done: int = 0  # batches of this epoch that all processes together have learned from
+    batches_done: int = 0  # batches of this epoch that all processes together have used
     window: tuple[int, int] = (0, 0)
-    """Window of shards that comes next in the epoch, and the batches of the epoch before it."""
+    """The window of shards with the next batch of the epoch, and the number of batches before it."""
     first_world_size: int = 1
-    """Processes at the start of the training: without train.batches_per_update, the batches of an update."""
+    """Processes at the first start, which is the default for train.batches_per_update."""
     data_hashes: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of the files that each setting names for utterances and texts."""
-    needs_validation: bool = False  # the one of this update failed, and the next start makes it
+    """SHA-256 of the files with utterances and texts that each setting names."""
+    needs_validation: bool = False  # validation failed at this update, so the next start repeats it
     bad_updates: int = 0  # updates in a row that were skipped because loss or gradient was not finite
-    best: list[Ranked] = field(default_factory=list)  # the best checkpoints, the best first
+    best: list[Ranked] = field(default_factory=list)  # the best checkpoints, best first
     seconds: float = 0.0  # time spent on updates so far
-    audio_seconds: float = 0.0  # audio trained on so far, by all processes
+    audio_seconds: float = 0.0  # audio trained on so far, in all processes
     longest_seconds: float | None = None
-    """Length of the longest training utterance: recordings are cut to such lengths to be transcribed."""
+    """Duration of the longest training utterance. Transcription splits recordings into no longer segments."""
     threads: int | None = None
-    """Threads of the first start, so that a resumed training sums in the same order; None in older ones."""
+    """Threads at the first start, so that a resume adds in the same order; None in older checkpoints."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished training."""
+    """A completed training."""
 
     model_dir: Path  # the final model, for `load_model`; its parent is the run directory
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Scores of the final model on the dev set, such as wer, a fraction."""
+        """Scores of the final model on the dev set, such as wer, which is a fraction."""
         return dict(load_state(self.model_dir)["dev_scores"])
 
     @property
@@ -122,9 +122,9 @@ def train_model(
 ) -> Run:
     """Train the model that a YAML file describes, or resume its training.
 
-    `overrides` are settings such as `train.steps=100`. `callback` is called with the update and values of
-    each line of log.jsonl, in the main process. After Ctrl-C or SIGTERM, raises `KeyboardInterrupt` or
-    `SystemExit(143)` once a checkpoint is written.
+    `overrides` are settings such as `train.steps=100`. `callback` is called in the main process with the
+    update and values of each line of log.jsonl. After Ctrl-C or SIGTERM, a checkpoint is written and then
+    `KeyboardInterrupt` or `SystemExit(143)` is raised.
     """
     config = config if isinstance(config, RunConfig) else RunConfig.load(config, overrides)
     folder = train(config, callback, draws=True)
@@ -135,8 +135,8 @@ def train_model(
 
 
 def train(config: RunConfig, callback: Callback | None = None, *, draws: bool = False) -> Path:
-    """Train as `train_model` does; `draws`: a learning curve at each validation, as it does."""
-    find_commit()  # before anything changes in the checkout
+    """Train and return the model folder. With `draws`, each validation also draws a learning curve."""
+    find_commit()  # now, because the checkout may change during training
     process = start_process(config.train.device)
     try:
         if config.train.threads is not None:
@@ -160,7 +160,7 @@ def train(config: RunConfig, callback: Callback | None = None, *, draws: bool = 
 
 def _train(config: RunConfig, process: Process, callback: Callback | None, draws: bool) -> Path:
     output_dir, settings = Path(config.output_dir), config.train
-    torch.manual_seed(config.seed)  # the same first weights in all processes
+    torch.manual_seed(config.seed)  # so that all processes start with the same weights
     system = prepare_system(config, process)
     learner, state = start_or_resume(system, process)
     data = TrainingData(system, process, state.first_world_size)
@@ -177,7 +177,7 @@ def _train(config: RunConfig, process: Process, callback: Callback | None, draws
         try:
             with learner.using_weights():
                 scores = compute_dev_scores(system, data.dev.evaluation_batches(), process)
-        except UserError:  # the updates so far are not lost
+        except UserError:  # keep the updates so far
             save(output_dir, system, learner, state, writer)
             raise
         state.needs_validation = False
@@ -228,13 +228,13 @@ def _train(config: RunConfig, process: Process, callback: Callback | None, draws
             else:
                 state.epoch, state.batches_done, state.window = state.epoch + 1, 0, (0, 0)
         wait_for_checkpoint(writer, process)
-        stop.restore_interrupt()  # from here on nothing is lost
+        stop.restore_interrupt()  # everything is saved, so Ctrl-C may stop at once
         return finish(output_dir, system, learner, data, state, monitor)
 
 
 @contextlib.contextmanager
 def remove_failed_start(folder: Path) -> Iterator[None]:
-    """Remove the new folder of a run that ends with an error before anything is logged or saved."""
+    """Remove the folder of a new run if it fails before anything is logged or saved."""
     try:
         yield
     except BaseException:
@@ -247,7 +247,7 @@ def remove_failed_start(folder: Path) -> Iterator[None]:
 
 
 def start_or_resume(system: System[Net], process: Process) -> tuple[Learner, TrainingState]:
-    """Start afresh, or load the last checkpoint of the same config."""
+    """Start a new training, or load the last checkpoint after checking that its config is the same."""
     settings = system.config.train
     last = find_last_checkpoint(system.config, process)
     if last is None:
@@ -275,11 +275,11 @@ def start_or_resume(system: System[Net], process: Process) -> tuple[Learner, Tra
     if settings.steps > saved.train.steps:
         logger.info("train.steps: %d then, %d now", saved.train.steps, settings.steps)
         if saved.optim.schedule == "cosine":
-            logger.warning("optim.schedule = cosine is stretched: the learning rate is higher again")
+            logger.warning("optim.schedule = cosine is stretched, so the learning rate rises again")
     return learner, state
 
 
-# Settings that a resumed training may change, since no update depends on them.
+# Settings that may change when training resumes, because no update depends on them.
 FREE_SETTINGS = {
     "output_dir", "data.max_unknown", "batches.num_workers", "train.device", "train.threads",
     "train.log_every", "train.validate_every", "train.save_every",
@@ -290,16 +290,15 @@ FREE_SETTINGS = {
 def require_same_training(
     config: RunConfig, saved: RunConfig, data_hashes: dict[str, str], checkpoint: Path
 ) -> None:
-    """Reject other data and other settings than a training was started with, if its updates depend on them.
+    """Reject data and settings that differ from those of the first start, if updates depend on them.
 
-    Files may have moved. Other utterances, or another order, would come twice in an epoch or never.
+    Files may have moved. With other utterances or another order, an epoch could repeat or miss some.
     """
     hashes = hash_data(config)
     if changed := [key for key in hashes | data_hashes if hashes.get(key) != data_hashes.get(key)]:
         raise UserError(
-            f"{', '.join(changed)}: the utterances changed since the training of {checkpoint} was started. "
-            "Put back what it was started with, or start afresh in another output_dir (start_from keeps the "
-            "weights)"
+            f"{', '.join(changed)}: the utterances have changed since the training of {checkpoint} started. "
+            "Restore them, or start a new training in another output_dir (start_from keeps the weights)"
         )
     free = FREE_SETTINGS | hashes.keys()
     free |= {"train.steps"} if config.train.steps > saved.train.steps else set()
@@ -311,25 +310,25 @@ def require_same_training(
     if changed:
         raise UserError(
             f"{checkpoint}: this training was started with other settings ({'; '.join(changed[:5])}). "
-            "Resume with those, or start afresh in another output_dir"
+            "Resume with the same settings, or start a new training in another output_dir"
         )
 
 
 def save(
     output_dir: Path, system: System[Net], learner: Learner, state: TrainingState, writer: BackgroundWriter
 ) -> None:
-    """Write the checkpoint of this update beside the training, then drop those that are neither the last nor
-    among the best."""
+    """Write a checkpoint in the background, then remove those that are neither the latest nor among the
+    best."""
     weights, tensors = learner.state()
     if not learner.process.is_main:
         return
     folder = output_dir / "checkpoints" / step_name(state.step)
     kept = {folder.name} | {step_name(ranked.step) for ranked in state.best}
-    writer.wait()  # whose copy in memory goes before the next is made
+    writer.wait()  # so that memory holds one copy of the weights at a time
     files, stored = copy_tensors(system, weights, tensors), dataclasses.asdict(state)
 
     def write() -> None:
-        if folder.exists():  # its validation failed, and was made up for
+        if folder.exists():  # its validation had failed and has now been repeated
             with replace_file(folder / "state.json") as file:
                 file.write(dump_state(stored).encode())
         else:
@@ -342,19 +341,19 @@ def save(
 
 
 def wait_for_checkpoint(writer: BackgroundWriter, process: Process) -> None:
-    """Wait, in all processes, until the last checkpoint is complete: one that ends ends the others."""
+    """Wait in all processes until the last checkpoint is complete, because one that ends stops the others."""
     writer.wait()
     wait_for_all(process)
 
 
 def warn_of_nothing_learned(scores: dict[str, float], output_dir: Path) -> None:
-    """Warn of a model that gets hardly a word right, and name what to look at."""
+    """Warn if the model gets hardly any word right, and suggest what to check."""
     if scores.get("wer", 0.0) < HOPELESS_WER:
         return
     logger.warning(
-        "the model has hardly learned anything: WER on dev is %.1f %%. Look at %s: if the loss still falls, "
-        "train longer; if it never fell, try another optim.learning_rate; if it falls on train alone, take "
-        "more data. Do texts and audio belong together (asr align)?",
+        "the model has hardly learned anything: WER on dev is %.1f %%. See %s: if the loss is still falling, "
+        "train longer; if it never fell, try another optim.learning_rate; if it falls on train only, use "
+        "more data. Also check that the texts match the audio (asr align)",
         100 * scores["wer"], output_dir / "learning_curve.png",
     )  # fmt: skip
 
@@ -371,9 +370,9 @@ def finish(
     state: TrainingState,
     monitor: Monitor,
 ) -> Path:
-    """Save the best checkpoint or the average of the best, whichever does better on the dev set.
+    """Save the best checkpoint or the average of the best ones, whichever scores better on the dev set.
 
-    If the dev set is not used, it is the average.
+    With select_by=updates, which does not use the dev set, it is always the average.
     """
     folder, process = output_dir / "model", learner.process
     select_by = system.config.train.select_by
@@ -392,8 +391,8 @@ def finish(
     latest = state.best[0]
     if select_by == "updates" and scores["loss"] > latest.loss:
         logger.warning(
-            "the average of the last updates has a loss of %.4g on dev, update %d alone %.4g. Use %s, and "
-            "next time a lower train.keep_best or train.validate_every",
+            "on dev, the average of the last checkpoints has a loss of %.4g, but update %d has %.4g. Use %s, "
+            "and next time a lower train.keep_best or train.validate_every",
             scores["loss"], latest.step, latest.loss, output_dir / "checkpoints" / step_name(latest.step),
         )  # fmt: skip
     if state.step >= FEW_UPDATES:
@@ -409,7 +408,7 @@ def finish(
 
 
 class StopSignal:
-    """Catches Ctrl-C and SIGTERM: the update in progress is finished and saved before the process ends.
+    """Catches Ctrl-C and SIGTERM, so that the current update is finished and saved before the process ends.
 
     A second Ctrl-C stops at once.
     """
@@ -420,10 +419,10 @@ class StopSignal:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignal:
-        # Python handles signals in the main thread alone: a training in another is not stopped by them.
+        # Python allows signal handlers only in the main thread, so training in another thread has none.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) != signal.SIG_IGN:  # as where another process answers Ctrl-C
+                if signal.getsignal(number) != signal.SIG_IGN:  # ignored if another process handles Ctrl-C
                     self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -445,28 +444,28 @@ class StopSignal:
 def report_bad_update(names: list[str], outcome: Outcome, state: TrainingState) -> None:
     is_overflow = state.precision == "fp16" and math.isfinite(outcome.sums.get("total", 0.0))
     logger.log(
-        logging.INFO if is_overflow else logging.WARNING,  # fp16 tries larger scales now and then
+        logging.INFO if is_overflow else logging.WARNING,  # in fp16, overflows are part of finding the scale
         "update %d skipped: loss %s, gradient norm %s; utterances: %s",
         state.step, outcome.sums.get("total"), outcome.gradient_norm, " ".join(names),
     )  # fmt: skip
     if state.bad_updates >= MAX_BAD_UPDATES:
         raise UserError(
-            f"{MAX_BAD_UPDATES} updates in a row had no finite loss or gradient; "
-            "the log names their utterances. Lower optim.learning_rate, or set train.precision=float32"
+            f"loss or gradient was not finite in {MAX_BAD_UPDATES} updates in a row; the log lists their "
+            "utterances. Lower optim.learning_rate, or set train.precision=float32"
         )
 
 
 def rank_checkpoint(state: TrainingState, scores: dict[str, float], select_by: str, keep_best: int) -> None:
-    """Rank the checkpoint of this update among the best ones."""
+    """Insert the checkpoint of this update into the list of the best ones."""
     ranked = sorted([*state.best, rank(scores, select_by, state.step)], key=lambda one: one.rank)
     state.best = ranked[:keep_best]
 
 
 def rank(scores: dict[str, float], select_by: str, step: int) -> Ranked:
-    """Negate a score where higher is better, so that the lowest is the best."""
+    """Build the rank of a checkpoint, negating a score where higher is better so that the lowest is best."""
     value = (scores | {"updates": step})[select_by]
     score = -value if select_by in HIGHER_IS_BETTER else value
-    # NaN is the worst: it compares with nothing, so that sorting would leave it where it is.
+    # NaN counts as the worst score. It has no order, so sorting would not move it.
     score, loss = (math.inf if math.isnan(number) else number for number in (score, scores["loss"]))
     return Ranked(score, step, loss, scores)
 

@@ -1,4 +1,4 @@
-"""Progress of a training: log.jsonl, lines with the time left, TensorBoard, callback, learning curve."""
+"""Reports the progress of training: log.jsonl, log lines, TensorBoard, callback and learning curve."""
 
 from __future__ import annotations
 
@@ -45,14 +45,11 @@ def show_progress() -> Iterator[None]:
 
 
 Callback = Callable[[int, Mapping[str, float]], None]
-"""Gets the update and values such as train/loss, dev/wer or model/loss."""
+"""Called with the number of the update and values such as train/loss, dev/wer or model/loss."""
 
 
 class Monitor:
-    """Writes numbers to log.jsonl, to the log, to TensorBoard and to a callback.
-
-    Silent in all processes but the main one.
-    """
+    """Writes numbers to log.jsonl, the log, TensorBoard and a callback, in the main process only."""
 
     def __init__(
         self,
@@ -74,7 +71,7 @@ class Monitor:
                 self._callbacks.append(open_tensorboard(config, start_step))
 
     def record(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
-        """Write a line of log.jsonl, log it without UNSHOWN; `kind`: train, dev, or the name of an event."""
+        """Write a line to log.jsonl and, without UNSHOWN, to the log. `kind` is train, dev or an event."""
         if not self.is_main:
             return
         line = {"step": step, "kind": kind, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")} | dict(values)
@@ -90,7 +87,7 @@ class Monitor:
         for callback in list(self._callbacks):
             try:
                 callback(step, numbers)
-            except Exception as error:  # of another's server, perhaps
+            except Exception as error:  # a callback may fail in any way, such as a tracking server
                 self._callbacks.remove(callback)
                 message = "the callback failed (%s: %s); training continues; log.jsonl has everything"
                 logger.warning(message, type(error).__name__, error)
@@ -106,7 +103,7 @@ class Monitor:
 
 
 def open_tensorboard(config: RunConfig, start_step: int) -> Callback:
-    """Write to the folder `tensorboard` of the run."""
+    """Return a callback that writes to the folder `tensorboard` of the run."""
     tensorboard = import_extra("torch.utils.tensorboard", "train.tensorboard", "tracking")
     folder = Path(config.output_dir) / "tensorboard"
     writer = tensorboard.SummaryWriter(str(folder), purge_step=start_step + 1)
@@ -120,7 +117,7 @@ def open_tensorboard(config: RunConfig, start_step: int) -> Callback:
 
 
 def compute_means(outcomes: Sequence[Outcome], seconds: float) -> dict[str, float]:
-    """Means over updates that took so many seconds."""
+    """Compute means over updates that took `seconds` in total."""
     finite = [outcome for outcome in outcomes if outcome.is_finite]
     tokens = max(sum(outcome.num_tokens for outcome in finite), 1.0)
     sums: Counter[str] = Counter()
@@ -143,7 +140,7 @@ def read_log(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def draw_log(output_dir: Path, select_by: str) -> None:
-    """Draw learning_curve.png from log.jsonl: loss, WER, and the score that chooses checkpoints."""
+    """Draw learning_curve.png from log.jsonl: loss, WER, and the score that selects checkpoints."""
     path, lines = output_dir / "learning_curve.png", read_log(output_dir)
     train, dev = ([line for line in lines if line["kind"] == kind] for kind in ("train", "dev"))
     points = {
@@ -157,11 +154,11 @@ def draw_log(output_dir: Path, select_by: str) -> None:
     try:
         draw_learning_curve(path, curves)
     except UserError as error:
-        logger.warning("%s", error)  # the training continues
+        logger.warning("%s", error)  # training continues without the curve
 
 
 def drop_repeated_rates(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """The scores without the rates of the head that those of the system, `wer` and `cer`, come from."""
+    """Drop the rates of the head that `wer` and `cer` are copied from."""
     head = next((head for head in ("decoder", "ctc") if f"wer_{head}" in scores), "")
     return {name: value for name, value in scores.items() if name not in (f"wer_{head}", f"cer_{head}")}
 
@@ -173,7 +170,7 @@ def show_value(name: str, value: Any) -> str:
 
 
 def _truncate_log(path: Path, step: int) -> None:
-    """Drop the lines that are made again: of updates after the last checkpoint, and of the end."""
+    """Drop the lines that a resume writes again: updates after the checkpoint, and the final model."""
     if not path.exists():
         return
     kept = []
@@ -181,7 +178,7 @@ def _truncate_log(path: Path, step: int) -> None:
         try:
             record = json.loads(line)
         except ValueError:
-            continue  # the last line of a killed process may be cut
+            continue  # a killed process may leave an incomplete last line
         if record["step"] <= step and record["kind"] != "model":
             kept.append(line + "\n")
     with replace_file(path) as file:

@@ -1,4 +1,4 @@
-"""Prepare the system that a run trains: of its last checkpoint, of another model, or new."""
+"""Prepare the system that a run trains: from its last checkpoint, from another model, or new."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from asr.train.start_from import inherit_run, inherit_settings, load_source
 
 
 def find_last_checkpoint(config: RunConfig, process: Process) -> Path | None:
-    """The checkpoint to resume from, which is the same in all processes, whatever each of them sees."""
+    """Find the checkpoint to resume from; the main process decides, so that all use the same one."""
     checkpoints = find_checkpoints(Path(config.output_dir))
     return broadcast_from_main(lambda: checkpoints[-1] if checkpoints else None, process)
 
 
 def prepare_system(config: RunConfig, process: Process) -> System[Net]:
-    """Build a new system with random weights, or load the one of the last checkpoint."""
+    """Load the system of the last checkpoint, or build one from `start_from` or with random weights."""
     last = find_last_checkpoint(config, process)
     if last is not None:
         system = load_any_system(last, to_train=True)

@@ -1,4 +1,4 @@
-"""The tokenizer of a run: its own, that of `start_from`, or one learned from the training texts."""
+"""The tokenizer of a run: an existing one, the tokenizer of `start_from`, or one learned from its texts."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from asr.train.training_data import MAX_SAMPLED_TEXTS
 
 logger = logging.getLogger(__name__)
 
-MAX_CAPITALS = 0.5  # of the texts
-MANY_TOKENS = 1.2  # for capitals, as a multiple of those for the same texts in lower case
+MAX_CAPITALS = 0.5  # share of texts in capitals
+MANY_TOKENS = 1.2  # tokens of texts in capitals, divided by tokens of the same texts in lower case
 
 
 def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
-    """Load the tokenizer in the run's folder; else take that of `start_from`, or learn one.
+    """Load the tokenizer in the run's folder, or else inherit it from `start_from` or learn one.
 
-    It is written only if it covers the texts of train and dev. Texts are read once, and kept in memory until
-    they are counted. A file that an earlier run left, of other texts or settings, is rejected.
+    It is saved only if it covers the texts of train and dev. Texts are read once and kept in memory until
+    they are counted. An existing file is rejected if it was learned from other texts or with other settings.
     """
     path, texts = Path(config.output_dir) / "tokenizer.json", list(read_tokenizer_texts(config))
     taken = inherit_tokenizer(config, texts)
@@ -35,9 +35,9 @@ def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
         is_own = tokenizer.type == config.tokenizer.type and tokenizer.fingerprint in fingerprints
         if not (is_own if taken is None else tokenizer == taken):
             raise UserError(
-                f"{path}: learned from other texts than those of {config.data.train_name}, or with other "
-                "settings (start_from, sections text and tokenizer); delete the file, or take another "
-                'output_dir. To use a tokenizer of the same type as it is, remove "fingerprint" from it'
+                f"{path}: learned from texts other than {config.data.train_name}, or with other settings "
+                "(start_from, sections text and tokenizer); delete the file, or choose another output_dir. "
+                'To use a tokenizer of the same type unchanged, remove "fingerprint" from the file'
             )
     else:
         tokenizer = train_tokenizer(config, texts) if taken is None else taken
@@ -51,9 +51,9 @@ def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
 
 
 def inherit_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer | None:
-    """Take the tokenizer of `start_from`; None where the run learns its own.
+    """Return the tokenizer of `start_from`, or None if the run learns its own.
 
-    To one of phones, the run's own words are added.
+    A phone tokenizer gets the words of this run in addition.
     """
     if config.start_from is None or not config.keep_tokenizer:
         return None
@@ -65,16 +65,16 @@ def inherit_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer | No
     tokenizer = source.tokenizer.with_words_of(train_tokenizer(config, texts))
     if word := next((word for text in texts for word in tokenizer.find_unknown(text)), ""):
         raise UserError(
-            f"{config.tokenizer.lexicon}: {word!r} needs a phone, or a mark of homophones, that "
-            f"start_from = {config.start_from} has not; write it in those, or set keep_tokenizer=false"
+            f"{config.tokenizer.lexicon}: {word!r} needs a phone or homophone mark that start_from = "
+            f"{config.start_from} does not have; use only its phones, or set keep_tokenizer=false"
         )
     return tokenizer
 
 
 def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer, texts: Iterable[str]) -> None:
-    """Log the ratio of unknown tokens in train (`texts`, and data.text) and in dev.
+    """Log the share of unknown tokens in train (`texts` and data.text) and in dev.
 
-    Rejects too large a ratio, and sets without text.
+    Raises UserError if the share is too large or a set has no text.
     """
     more = (read_text_file(path, config.text) for path in config.data.text)
     counted = {
@@ -84,27 +84,27 @@ def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer, texts: Iterab
     for path, texts in counted.items():
         unknown, total = tokenizer.count_unknown(texts)
         if not total:
-            raise UserError(f"{path}: no utterance, or none with a text; give one with texts")
+            raise UserError(f"{path}: contains no utterance with a text; use a manifest with texts")
         share = unknown / total
         log_unknown_share(path, share)
         if share > config.data.max_unknown:
             raise UserError(
                 f"{path}: {share:.1%} of the tokens are unknown to the tokenizer, more than "
-                f"data.max_unknown = {config.data.max_unknown:g}: another case or script than in the texts "
-                "it was learned from? Normalize both by the rules of text.training, or raise data.max_unknown"
+                f"data.max_unknown = {config.data.max_unknown:g}. Perhaps case or script differ from the "
+                "texts it was learned from; normalize both with text.training, or raise data.max_unknown"
             )
 
 
 def warn_of_capitals(config: RunConfig, tokenizer: Tokenizer, texts: Sequence[str]) -> None:
-    """Warn of texts in capitals if the tokenizer of `start_from` splits them into more tokens."""
+    """Warn about texts in capitals if the tokenizer of `start_from` needs more tokens for them."""
     capitals = [text for text in texts if text.isupper()]
     share = len(capitals) / len(texts)
     own = sum(len(tokenizer.encode(text)) for text in capitals[:1000])
     lower = sum(len(tokenizer.encode(text.lower())) for text in capitals[:1000])
     if share > MAX_CAPITALS and own > MANY_TOKENS * lower:
         logger.warning(
-            "%s: %.0f%% of the texts are all capitals. start_from = %s was trained on another case: it needs "
-            "%.1f times the tokens for them. Add lowercase to text.training and text.scoring",
+            "%s: %.0f%% of the texts are in capitals. start_from = %s was trained on lower case, so it needs "
+            "%.1f times as many tokens for them. Add lowercase to text.training and text.scoring",
             config.data.train_name, 100 * share, config.start_from, own / lower,
         )  # fmt: skip
 
@@ -115,7 +115,7 @@ def log_unknown_share(path: str, share: float) -> None:
 
 
 def train_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer:
-    """Learn from `read_tokenizer_texts`: the training texts, or the labels of the training set."""
+    """Learn a tokenizer from `texts`, which `read_tokenizer_texts` returned."""
     try:
         return Tokenizer.train(config.tokenizer, texts)
     except UserError as error:
@@ -123,7 +123,7 @@ def train_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer:
 
 
 def read_tokenizer_texts(config: RunConfig, paths: Sequence[str] = ()) -> Iterator[str]:
-    """Read texts, or labels, to learn a tokenizer from. `paths`: other manifests than those for training."""
+    """Read the texts or labels to learn a tokenizer from. `paths` replace the training manifests."""
     paths, labels = paths or config.data.train_paths, config.model.find_labels(config.text)
     if labels is None:
         return itertools.chain.from_iterable(

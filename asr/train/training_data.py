@@ -1,4 +1,4 @@
-"""The data of a run: loaders of its training and dev set, what is wrong with them, and their hashes."""
+"""The data of a run: loaders for the training and dev sets, checks of their content, and their hashes."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from asr.train.distributed import Process, broadcast_from_main
 
 logger = logging.getLogger(__name__)
 
-MAX_WRONG_BY_RULES = 0.5  # of the words of dev
-# Of each folder of shards, which may be of any size: enough for a tokenizer and the ratio of unknown tokens.
+MAX_WRONG_BY_RULES = 0.5  # share of the words of dev
+# Texts read from each folder of shards, which may be huge; enough for a tokenizer and its unknown tokens.
 MAX_SAMPLED_TEXTS = 100_000
 
 
 class TrainingData:
-    """The batches of a run, as the training loop requests them."""
+    """The batches of a run, grouped by update for the training loop."""
 
     def __init__(self, system: System[Net], process: Process, first_world_size: int | None = None) -> None:
-        """`first_world_size`: number of processes that the training was started with. With any other number,
-        each update has the same batches as with those."""
+        """`first_world_size` is the number of processes when training was first started. A resume with
+        another number still has the same batches in each update."""
         config = system.config
         per_update = config.train.batches_per_update
         self._share = ProcessShare(process.rank, process.world_size, first_world_size, per_update)
@@ -56,10 +56,10 @@ class TrainingData:
             broadcast_from_main(partial(check_dev, config, id_hashes_N), process)
 
     def epoch(self, epoch: int, batches_done: int, window: Sequence[int] = (0, 0)) -> Iterator[list[Batch]]:
-        """The batches of each update for this process, fewer in the last of the epoch.
+        """Yield this process's batches of each update; the last update of an epoch may have fewer.
 
-        `batches_done`: those of this epoch that all processes together have learned from; `window`: what the
-        loader's `find_window` gave for them.
+        `batches_done` counts the batches of this epoch that all processes have already used; `window` is what
+        the loader's `find_window` returned for them.
         """
         batches = self.train.epoch_batches(epoch, batches_done, window)
         while group := list(itertools.islice(batches, self._share.own_size)):
@@ -67,7 +67,7 @@ class TrainingData:
 
 
 def build_inputs(system: System[Net]) -> Inputs:
-    """Build what makes batches of utterances for the model."""
+    """Build what the loaders need to turn utterances into batches for the model."""
     config, model = system.config, system.model
     inputs = Inputs(
         system.front_end,
@@ -85,7 +85,7 @@ def build_inputs(system: System[Net]) -> Inputs:
 
 
 def build_audio_loaders(system: System[Net], share: ProcessShare) -> tuple[Any, Any]:
-    """Build the loaders of the training and of the dev set, each of manifests or of shards."""
+    """Build the loaders of the training and dev sets, each from manifests or from shards."""
     config, inputs = system.config, build_inputs(system)
     if inputs.labels is not None:
         from asr.research.labels import find_unseen_labels
@@ -99,8 +99,8 @@ def build_audio_loaders(system: System[Net], share: ProcessShare) -> tuple[Any, 
             return BatchLoader(Manifest.open(*paths), inputs, config.batches, **options)
         if len(are_packed) > 1:
             raise UserError(
-                f"data.train = {config.data.train_name}: manifests and folders of shards do not mix; "
-                "`asr manifest pack` packs manifests"
+                f"data.train = {config.data.train_name}: manifests and folders of shards cannot be mixed; "
+                "pack the manifests with `asr manifest pack`"
             )
         from asr.shards.shard_loader import ShardLoader
 
@@ -111,9 +111,9 @@ def build_audio_loaders(system: System[Net], share: ProcessShare) -> tuple[Any, 
 
 
 def check_dev(config: RunConfig, id_hashes_N: np.ndarray | None) -> None:
-    """Reject rules of `text` that make the dev set's own texts wrong; warn of ids that train has too.
+    """Reject `text` rules that make even the dev set's own texts wrong; warn about ids shared with train.
 
-    `id_hashes_N`: hashes of the ids of the training set, if that is to be compared.
+    `id_hashes_N` are hashes of the ids of the training set, or None to skip that check.
     """
     items = list(read_data(config.data.dev, max_packed=MAX_SAMPLED_TEXTS))
     if config.model.makes_text:
@@ -123,8 +123,8 @@ def check_dev(config: RunConfig, id_hashes_N: np.ndarray | None) -> None:
         counted = count_word_errors(list(zip(*pairs, strict=True)))
         share = counted.errors / max(counted.length, 1)
         message = (
-            f"{config.data.dev}: without any error of the model, WER would be {share:.1%}: text.training "
-            "changes words in a way that text.scoring does not. Give text.scoring the same rules"
+            f"{config.data.dev}: even a perfect model would have a WER of {share:.1%}, because text.training "
+            "changes words in ways that text.scoring does not. Give text.scoring the same rules"
         )
         if share > MAX_WRONG_BY_RULES:
             raise UserError(message)
@@ -133,12 +133,12 @@ def check_dev(config: RunConfig, id_hashes_N: np.ndarray | None) -> None:
     if id_hashes_N is None:
         return
     if doubled := len(id_hashes_N) - len(np.unique(id_hashes_N)):
-        logger.warning("%s: %d ids come more than once", config.data.train_name, doubled)
+        logger.warning("%s: %d duplicate ids", config.data.train_name, doubled)
     ids = [item.id for item in items]
     if shared := list(itertools.compress(ids, np.isin(hash_names(ids), id_hashes_N))):
         logger.warning(
-            "%s: %d of %d utterances have ids of the training set, such as %s. If they are the same, choose "
-            "others for dev, or set train.select_by=updates",
+            "%s: %d of %d utterances have ids of the training set, such as %s. If they are the same "
+            "utterances, choose others for dev, or set train.select_by=updates",
             config.data.dev, len(shared), len(ids), shared[0],
         )  # fmt: skip
 
@@ -152,7 +152,7 @@ def read_training_texts(config: RunConfig) -> Iterator[str]:
 
 
 def build_text_loaders(system: System[Net], share: ProcessShare) -> tuple[TextLoader, TextLoader]:
-    """Build the loaders of all training texts, and of the texts of the dev set."""
+    """Build the loaders of the training texts and of the dev set's texts, for a language model."""
     config = system.config
     load = partial(
         TextLoader, tokenizer=system.tokenizer, config=config.batches, seed=config.seed, share=share
@@ -162,7 +162,7 @@ def build_text_loaders(system: System[Net], share: ProcessShare) -> tuple[TextLo
 
 
 def require_data(config: RunConfig) -> None:
-    """Check that the files are there; name the setting of one that is not, and what makes it."""
+    """Check that the files exist. The error for a missing one names its setting and how to create it."""
     for name, path in [*config.data.named_paths, *(("text", path) for path in config.data.text)]:
         recipe = Path(path).absolute().parent.name
         if is_address(path):
@@ -173,15 +173,15 @@ def require_data(config: RunConfig) -> None:
             raise UserError(f"data.{name} = {path}: not found from {os.getcwd()}; {remedy}")
         if os.path.isdir(path) and not os.path.exists(os.path.join(path, INDEX_NAME)):
             raise UserError(
-                f"data.{name} = {path}: a folder without {INDEX_NAME}, so not one of shards; make a manifest "
-                f"of its recordings and texts by `asr manifest convert {path} {name}.jsonl`, and give that"
+                f"data.{name} = {path}: a folder without {INDEX_NAME}, so it contains no shards; make a "
+                f"manifest with `asr manifest convert {path} {name}.jsonl`, and use that"
             )
 
 
 def hash_data(config: RunConfig) -> dict[str, str]:
-    """Hash the files that each setting names for utterances and texts.
+    """Hash the files with utterances and texts that each setting names.
 
-    Their audio is not hashed, but the index of a folder of shards has the hashes of these.
+    Audio is not hashed; but the index of a folder of shards, which is, contains the hashes of the shards.
     """
     noise = config.augment.noise.recordings
     files = {

@@ -1,1 +1,1 @@
-"""Recordings of any length to text with times, from files or live."""
+"""Transcribe recordings of any length, with times of segments and words."""

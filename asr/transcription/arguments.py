@@ -1,4 +1,4 @@
-"""Arguments of a command line: files and folders to recordings, key=value to settings."""
+"""Arguments of a command line: turns files and folders into recordings, and key=value into settings."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from asr.families import Family, find_families
 from asr.transcripts.subtitles import SubtitlesConfig
 
 UNIT_SECONDS = 1800.0
-MAX_UNIT_ITEMS = 5_000  # thousands of tiny files, or of unknown length, are one unit no longer
-BYTES_PER_SECOND = 16_000  # a guess, that of FLAC
+MAX_UNIT_ITEMS = 5_000  # limit for units of tiny files, or files of unknown duration
+BYTES_PER_SECOND = 16_000  # an estimate, typical of FLAC
 MANIFEST_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv")
 
 
 Located = tuple[Recording, str]
-"""A recording, and the folder in which it was found; only what is of a manifest or in shards has an id."""
+"""A recording, and the folder where it was found. Only recordings from manifests and shards have an id."""
 
 
 def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[Recording]:
-    """Find all recordings of the arguments, in their order, each file once.
+    """Find all recordings that the arguments name, in their order and each file once.
 
-    A name is the path below the folder that was given, without suffix. Where two would be equal they keep
-    their suffix, or more of their path.
+    Each is named by its path below the given folder, without suffix. Where two names would be equal, they
+    keep the suffix or more of the path.
     """
     located: dict[str, Located] = {}
     for argument in arguments:
@@ -49,8 +49,8 @@ def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[R
                 key = f"{id} of a manifest"
                 if "/" in id or id.startswith(".") or key in located:
                     raise UserError(
-                        f"{argument}: utterance {id}: outputs are named by the id, so it should be one "
-                        "of its own, without / and without a dot at its beginning; rename it"
+                        f"{argument}: utterance {id}: ids name the output files, so they must be unique, "
+                        "without / and without a leading dot; rename it"
                     )
             located.setdefault(key, (recording, root))
     names = _name(list(located.values()))
@@ -58,7 +58,7 @@ def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[R
 
 
 def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[Located]:
-    """Expand folders. What cannot be read is an error later, when the others are read, too."""
+    """Expand folders. A file that cannot be read is reported later, so that the others are transcribed."""
     if "://" in argument:
         yield from _expand_address(argument, recursive)
     elif os.path.isfile(os.path.join(argument, INDEX_NAME)):
@@ -66,7 +66,7 @@ def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[Located]:
     elif os.path.isdir(argument) and recursive:
         yield from _search(argument)
     elif os.path.isdir(argument) and is_only:
-        raise UserError(f"{argument}: is a folder; add --recursive for all audio files in it")
+        raise UserError(f"{argument}: is a folder; add --recursive to transcribe all audio files in it")
     elif argument.lower().removesuffix(".gz").endswith(MANIFEST_SUFFIXES):
         for utterance in read_any(argument):
             yield _of_manifest(utterance)
@@ -80,31 +80,31 @@ def _of_manifest(utterance: Utterance, content: ByteRange | None = None) -> Loca
 
 
 def _list_packed(folder: str) -> Iterator[Located]:
-    """The utterances of a folder of shards."""
+    """Yield the utterances of a folder of shards."""
     for shard in open_shards(folder).shards:
         for packed in shard.utterances():
             yield _of_manifest(packed, packed.byte_range)
 
 
 def _expand_address(address: str, recursive: bool) -> Iterator[Located]:
-    """A file, a folder of shards, or the files of a folder, at an address such as s3://bucket/talks.
+    """Yield the file, the utterances of the shards, or the files of the folder at an address like s3://b/c.
 
-    Only an address of the command line is opened; one that a manifest names is taken for a path.
+    Only an address on the command line is opened; an address in a manifest is treated as a path.
     """
     if _has_audio_suffix(address):
         yield Recording(address, content=find_file(address)), os.path.dirname(address)
     elif address.endswith(MANIFEST_SUFFIXES) and not address.endswith(f"/{INDEX_NAME}"):
-        raise UserError(f"{address}: a manifest is read here only; copy it, with the audio that it names")
+        raise UserError(f"{address}: a manifest has to be local; copy it and the audio that it names")
     elif recursive:
         files = [file for file in list_files(address) if _has_audio_suffix(file.address)]
         if not files:
-            raise UserError(f"{address}: no audio file there, by the suffixes of their names")
+            raise UserError(f"{address}: contains no file with the suffix of an audio format; check the path")
         yield from ((Recording(file.address, content=file), address) for file in files)
     else:
         try:
             yield from _list_packed(address)
         except MissingFileError as error:
-            raise UserError(f"{error}; or add --recursive for all audio files there") from None
+            raise UserError(f"{error}; or add --recursive to transcribe all audio files there") from None
 
 
 def _has_audio_suffix(path: str) -> bool:
@@ -112,7 +112,7 @@ def _has_audio_suffix(path: str) -> bool:
 
 
 def _search(folder: str) -> Iterator[Located]:
-    """Audio files by their suffix, at any depth; without hidden files and folders, and links to folders."""
+    """Yield files with an audio suffix at any depth, except in hidden folders and symbolic links."""
     num_files = 0
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -121,11 +121,11 @@ def _search(folder: str) -> Iterator[Located]:
                 num_files += 1
                 yield Recording(os.path.join(parent, name)), folder
     if not num_files:
-        raise UserError(f"{folder}: no audio file in this folder or below it, by the suffixes of their names")
+        raise UserError(f"{folder}: contains no file with the suffix of an audio format, at any depth")
 
 
 def measure_recording(recording: Recording) -> float:
-    """Seconds to read, by the header; 0 if unknown; for a remote file, estimated from its size."""
+    """Return the seconds of audio by the header, for a remote file estimated by its size; 0 if unknown."""
     if recording.path == STANDARD_INPUT:
         return 0.0
     if isinstance(recording.content, ByteRange):
@@ -133,13 +133,13 @@ def measure_recording(recording: Recording) -> float:
     try:
         seconds = read_info(recording.path).seconds or 0.0
     except UserError:
-        return 0.0  # the error is reported when it is read
+        return 0.0  # reading the audio will report the error
     left = max(0.0, seconds - recording.start)
     return left if recording.duration is None else min(left, recording.duration)
 
 
 def plan_units(seconds: Sequence[float], unit_seconds: float = UNIT_SECONDS) -> list[range]:
-    """Divide recordings of these lengths, in their order, into units; a longer one is a unit by itself."""
+    """Group recordings of these durations, in order, into units; a longer one is a unit by itself."""
     units: list[range] = []
     start, total = 0, 0.0
     for index, length in enumerate(seconds):
@@ -154,7 +154,7 @@ def plan_units(seconds: Sequence[float], unit_seconds: float = UNIT_SECONDS) -> 
 
 
 def _name(located: Sequence[Located]) -> list[str]:
-    """The shortest names that differ for all recordings; only those that clash get longer."""
+    """Return the shortest names that are all different; only names that clash get longer."""
     folders = [os.path.dirname(os.path.abspath(one.path)) for one, _ in located if one.path != STANDARD_INPUT]
     common = os.path.commonpath(folders) if folders else ""
     levels: list[Callable[[Recording, str], str]] = [
@@ -165,7 +165,7 @@ def _name(located: Sequence[Located]) -> list[str]:
     level = [0] * len(located)
     while True:
         names = [levels[level[index]](*item) for index, item in enumerate(located)]
-        # Names that differ in case alone are one file on some disks.
+        # On some file systems, names that differ only in case are the same file.
         counts = Counter(name.casefold() for name in names)
         clashing = [index for index, name in enumerate(names) if counts[name.casefold()] > 1]
         clashing = [index for index in clashing if level[index] < len(levels) - 1]
@@ -187,7 +187,7 @@ if TYPE_CHECKING:
 
     FamilySections = Config
 else:
-    # One for each family of ready models that is there.
+    # One section for each installed family of pretrained models.
     FamilySections = pydantic.create_model(
         "FamilySections",
         __base__=Config,
@@ -199,14 +199,14 @@ class EvaluationSettings(FamilySections):
     """Settings of `asr evaluate`, with the keys and defaults of `asr transcribe`."""
 
     decoding: DecodingConfig = DecodingConfig()
-    """Search for the text. Pretrained models start from settings of their own."""
+    """Search for the text. Pretrained models have other defaults."""
     checks: ChecksConfig = ChecksConfig()
     """Conditions under which a text is rejected and decoded again. checks=off: never."""
     segmentation: SegmentationConfig = SegmentationConfig()
     """Segmentation of long recordings, and of utterances that are too long for the model."""
     precision: Precision = "auto"
-    """Precision of matrix products: bf16 and fp16 for a GPU, int8 for a CPU; int8_bf16 for models that prefer
-    8 bits. auto: bf16 or fp16 on a GPU; 8 bits for those models on a CPU with instructions; else float32."""
+    """Precision of matrix products: bf16 and fp16 for a GPU, int8 for a CPU, int8_bf16 for models that prefer
+    8 bits. auto: bf16 or fp16 on a GPU; 8 bits for such models on a CPU that supports it; else float32."""
 
 
 class TranscriptionSettings(EvaluationSettings):
@@ -215,10 +215,10 @@ class TranscriptionSettings(EvaluationSettings):
     subtitles: SubtitlesConfig = SubtitlesConfig()
     """Division of the text into subtitles, for srt and vtt."""
     channels: Channels = "mix"
-    """Channels: mix, their mean; separate, each one as a speaker; or the number of one, from 1."""
+    """Channels to transcribe: mix, their mean; separate, each as a speaker; or a number, counted from 1."""
 
 
-LANGUAGE_MODEL_WEIGHT = 0.3  # with --language-model, unless told otherwise
+LANGUAGE_MODEL_WEIGHT = 0.3  # default weight with --language-model
 
 
 Settings = TypeVar("Settings", bound=Config)
@@ -230,7 +230,7 @@ def load_settings(
     pairs: Sequence[str],
     resources: DecodingResources | None = None,
 ) -> Settings:
-    """The defaults, changed by options of their own (key to value; None: not given) and key=value pairs."""
+    """Build settings from defaults, `options` (key to value, None if not given) and key=value `pairs`."""
     given = {key: f"{key}={value}" for key, value in options.items() if value is not None}
     given |= {pair.partition("=")[0].strip(): pair for pair in pairs}
     usual = dict[str, Any]()
@@ -242,7 +242,7 @@ def load_settings(
     return build_config(kind, list(given.values()))
 
 
-# Options of a call that set one of the settings that all models have; more are those of a family's section.
+# Options of a call that set a setting of all models. The section of a model's family adds its own.
 OPTIONS = {"beam": "decoding.beam", "decoding": "decoding.method", "hotwords": "decoding.hotwords"}
 FILES = ("language_model", "words")
 
@@ -250,9 +250,9 @@ FILES = ("language_model", "words")
 def read_options(
     given: Mapping[str, Any], family: Family | None, show: Callable[[str], str] = str
 ) -> dict[str, object]:
-    """Settings, by their keys, that options of a call set; those that the model does not support are refused.
+    """Return the settings that the options of a call set, by key. Options that the model lacks are refused.
 
-    `show` writes their names. `decoding` may be a whole config, whose values the other options replace.
+    `show` formats the names of options. `decoding` may be a whole config, which other options override.
     """
     keys, settings = dict(OPTIONS), dict[str, object]()
     if family is not None:
@@ -274,19 +274,19 @@ def read_options(
         if name == "hotwords" and isinstance(value, str):
             value = [word.strip() for word in value.split(",") if word.strip()]
         settings[keys[name]] = value
-    # As JSON: YAML reads a : in a text as the end of a key.
+    # As JSON, because YAML would read a colon in a text as the end of a key.
     return {key: json.dumps(value, default=str) for key, value in settings.items()}
 
 
 def find_options(settings: FamilySections, family: Family | None) -> Config | None:
-    """The section of a model's family. Settings of other families are rejected."""
+    """Return the section of a model's family. Raises UserError if another family's settings were changed."""
     for other in find_families():
         if other is not family and getattr(settings, other.section) != other.config_class():
-            raise UserError(f"settings of {other.section} need a {other.name} model; name one, or drop them")
+            raise UserError(f"settings of {other.section} need a {other.name} model; use one, or remove them")
     return None if family is None else getattr(settings, family.section)
 
 
 def print_settings(settings: Config) -> None:
-    """Every key with its default and what it means."""
+    """Print every key with its default and its meaning."""
     for key, value, documentation in describe_config(settings):
         print(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}\n    {documentation}")

@@ -1,4 +1,4 @@
-"""`asr.load_model` and the model that it returns, whose options are named as those of `asr transcribe`."""
+"""`asr.load_model` and the model that it returns, whose options have the names of `asr transcribe`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Options(TypedDict, total=False):
-    """Options of a call; None is the default. docs/python.md explains them."""
+    """Options of a call; None means the default. docs/python.md explains them."""
 
     language: str | None
     task: Literal["transcribe", "translate"] | None
@@ -51,8 +51,8 @@ class Model:
     def transcribe(
         self, audio: AudioInput, sample_rate: int | None = None, **options: Unpack[Options]
     ) -> Transcript:
-        """Transcribe a path; an array or tensor of samples with their `sample_rate`; or a file as bytes or
-        opened. Raises AudioError if nothing can be read; a damaged file gives what is whole, and `warnings`.
+        """Transcribe a path, an array or tensor of samples with their `sample_rate`, or a file as bytes or
+        open. Raises AudioError if nothing is readable; a damaged file gives its readable part and `warnings`.
         """
         request = self._make_request(options)
         return self._transcriber.transcribe_recording(make_recording(audio, sample_rate), request)
@@ -60,18 +60,18 @@ class Model:
     def iter_segments(
         self, audio: AudioInput, sample_rate: int | None = None, **options: Unpack[Options]
     ) -> Iterator[Segment]:
-        """Transcribe one recording segment by segment; the first ones come soonest with `batch_size=1`."""
+        """Transcribe one recording segment by segment. With `batch_size=1` the first ones come soonest."""
         request = self._make_request(options)
         for result in self._transcriber.follow(make_recording(audio, sample_rate), request):
             if isinstance(result, Segment):
                 yield result
-            elif request.channels == "separate":  # no segment of a channel comes before the end of all
+            elif request.channels == "separate":  # its segments come only after all channels are complete
                 yield from result.segments
 
     def transcribe_files(
         self, files: Iterable[AudioFile], **options: Unpack[Options]
     ) -> Iterator[tuple[AudioFile, Transcript | UserError]]:
-        """Transcribe files, in their order: each with its transcript, or the error that says why not."""
+        """Transcribe files in order, and yield each with its transcript or the error."""
         files = list(files)
         given, request = iter(files), self._make_request(options)
         for _, result in self._transcriber.transcribe_events(map(make_recording, files), request):
@@ -106,8 +106,9 @@ def load_model(
     segmentation: SegmentationConfig | None = None,
     checks: ChecksConfig | None = None,
 ) -> Model:
-    """Load the model of a run or checkpoint (folders), or a pretrained one (files, or a name on the hub).
+    """Load the model of a run or checkpoint (a folder), or a pretrained one (files, or a name on the hub).
 
-    Default: as `asr transcribe` has it, which ASR_MODEL in the environment names; on a GPU if there is one.
+    Without `source`, it is the default model of `asr transcribe`, which the variable ASR_MODEL may name. It
+    runs on a GPU if there is one.
     """
     return Model(load_recognizer(source, device, precision, segmentation, checks))

@@ -1,11 +1,11 @@
-"""The way from audio to text, from top to bottom: read and cut, batch, decode, time, join.
+"""From audio to text: read and cut, batch, decode, time, join. Read this file from top to bottom.
 
     cut_recordings     recordings -> segments of speech between pauses, in a thread that reads ahead
-    decode_recordings  segments of similar length in batches -> their texts, with the times of words
+    decode_recordings  segments of similar length in batches -> their texts, with word times
     join_recordings    texts of segments -> transcripts
 
-What a model has to be asked in its own way are the methods of `SpeechDecoder`, of which families have their
-own. Memory holds little more than what is decoded next, however long a recording is.
+Steps that depend on the kind of model are methods of `SpeechDecoder`, of which each family has a subclass.
+Memory holds little more than the audio to decode next, however long a recording is.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from asr.transcripts.transcript import (
 
 # S samples
 
-WINDOW = 8  # batches whose segments are sorted by length
-LONGEST_BATCHES = 6  # of the longest segments, up to 16 minutes: fewer would leave batches half full
-SEGMENTS = pydantic.TypeAdapter(list[Segment])  # of a journal
+WINDOW = 8  # number of batches whose segments are sorted by length
+LONGEST_BATCHES = 6  # window of the longest segments (16 minutes); fewer would leave batches half full
+SEGMENTS = pydantic.TypeAdapter(list[Segment])  # parses the segments of a journal
 
 
 class Journal(Protocol):
-    """Store of finished segments, from which an interrupted call resumes. Several threads call it at once."""
+    """A store of finished segments, from which an interrupted call resumes. It has to be thread-safe."""
 
     def find_segment(self, segment: AudioSegment) -> Any: ...
     def add_segment(self, segment: AudioSegment, value: dict[str, Any]) -> None: ...
@@ -72,17 +72,17 @@ Event = tuple[Recording, Segment | Transcript | UserError]
 
 @dataclass(frozen=True)
 class End:
-    """End of a recording, or of one of its channels, complete or truncated."""
+    """Marks the end of a recording, or of one of its channels."""
 
     recording: Recording
     seconds: float
     error: UserError | None = None
-    damages: Sequence[str] = ()  # message on the missing parts of the recording: at most one entry
-    is_last: bool = True  # False: another channel of it follows
+    damages: Sequence[str] = ()  # at most one message about missing parts of the recording
+    is_last: bool = True  # False if another channel follows
 
 
 Decoded = tuple[AudioSegment | End, Segment | None]
-"""A segment of audio and its text, in the order of the recordings; the end of each has none."""
+"""A segment of audio with its text, in the order of the recordings; or the end of one, without text."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,10 @@ class Request:
     options: Config | None = None
     """Settings of the model's family, such as the language; None: the defaults."""
     channels: Channels = "mix"
-    """Channels: mix, their mean; separate, each one as a speaker; or the number of one, from 1."""
-    has_words: bool = True  # False: times of words only where segments overlap
-    label_speakers: Callable[[Recording, Transcript], Transcript] | None = None  # by diarization
-    journal: Journal | None = None  # keeps finished segments, in case that the call is interrupted
+    """Channels to transcribe: mix, their mean; separate, each as a speaker; or a number, counted from 1."""
+    has_words: bool = True  # False: compute word times only where segments overlap
+    label_speakers: Callable[[Recording, Transcript], Transcript] | None = None  # adds diarization
+    journal: Journal | None = None  # keeps finished segments in case the call is interrupted
 
     @property
     def setup(self) -> DecodingSetup:
@@ -107,7 +107,7 @@ class Request:
 
 @dataclass
 class TimedTexts:
-    """Texts of a batch, without times of words, and the seconds of computing them."""
+    """Texts of a batch, without word times, and the seconds spent on computing them."""
 
     segments: list[Segment]
     seconds: float
@@ -120,9 +120,9 @@ def load_recognizer(
     segmentation: SegmentationConfig | None = None,
     checks: ChecksConfig | None = None,
 ) -> Recognizer:
-    """Load what `asr.load_model` wraps, with the same arguments."""
+    """Load the recognizer that `asr.load_model` wraps, with the same arguments."""
     source = find_default_model() if source is None else source
-    require_choice("precision", precision, get_args(Precision))  # both before the model is fetched
+    require_choice("precision", precision, get_args(Precision))  # this and the device before downloading
     device = str(choose_device(device))
     if (family := find_family(source)) is not None:
         recognizer = family.load(source, device, precision, segmentation, checks)
@@ -154,17 +154,16 @@ class Recognizer:
         manners: type[SpeechDecoder] = SpeechDecoder,
         family: Family | None = None,
     ) -> None:
-        """`longest_seconds`: of the longest training utterance; recordings are cut into segments no longer.
+        """`longest_seconds` is the duration of the longest training utterance, which limits segments.
 
-        `resources`: decoding settings and language model used when a call names none. Without `needs_times`,
-        for evaluation, a model may be one that cannot give the times of words. `family`: the one that it is
-        of; None for a native model.
+        `resources` are the decoding settings and language model for calls that name none. Without
+        `needs_times`, for evaluation, the model need not have word times. `family` is None if it is native.
         """
         decoder = system.model.decoder
         if needs_times and system.model.ctc_head is None and (decoder is None or decoder.num_heads == 0):
             raise UserError(
-                "this model has neither a CTC head nor attention, which give the times of words; decode it "
-                "with asr evaluate, or train one with model.ctc_weight above 0"
+                "this model has neither a CTC head nor attention, which provide word times; decode it with "
+                "`asr evaluate`, or train one with model.ctc_weight above 0"
             )
         self.system, self.family = system, family
         self.device = choose_device(device)
@@ -181,7 +180,7 @@ class Recognizer:
         self.resources = resources or DecodingResources()
         self._loaded: tuple[DecodingResources, FusionModel | None] = DecodingResources(), None
 
-    # --- what one calls ---------------------------------------------------------------------------
+    # --- entry points -----------------------------------------------------------------------------
 
     def transcribe_recording(self, recording: Recording, request: Request) -> Transcript:
         *_, result = self.follow(recording, request)
@@ -195,9 +194,9 @@ class Recognizer:
             yield result
 
     def transcribe_events(self, recordings: Iterable[Recording], request: Request) -> Iterator[Event]:
-        """Each recording's segments in order, as soon as they are final, then its transcript, or the error.
+        """Yield each recording's segments in order, as soon as they are final, then its transcript or error.
 
-        Of recordings whose channels are transcribed one by one, the transcript alone.
+        If channels are transcribed separately or speakers are labeled, only the transcript is yielded.
         """
         self.check(request)
         yield from self.join_recordings(self.decode_recordings(recordings, request), request)
@@ -207,7 +206,7 @@ class Recognizer:
     def cut_recordings(
         self, recordings: Iterable[Recording], request: Request
     ) -> Iterator[AudioSegment | End]:
-        """The segments of each recording, then its end. This runs in a thread; it only records damage."""
+        """Yield the segments of each recording, then its end with any error, since this runs in a thread."""
         for recording in recordings:
             parts = split_channels(recording, request.channels)
             for part in parts:
@@ -224,7 +223,7 @@ class Recognizer:
                 yield End(part, segmenter.seconds, error, damages, part is parts[-1])
 
     def make_segmenter(self, recording: Recording) -> Segmenter:
-        """Segmenter that does not cut an utterance of a manifest, unless it is very long."""
+        """Build a segmenter that leaves an utterance of a manifest whole, unless it is very long."""
         segmentation, seconds = self.segmentation, recording.duration
         if recording.is_utterance and seconds is not None and seconds <= self.uncut_seconds:
             segmentation = segmentation.model_copy(update={"method": "none"})
@@ -233,7 +232,7 @@ class Recognizer:
     # --- batch and decode -------------------------------------------------------------------------
 
     def decode_recordings(self, recordings: Iterable[Recording], request: Request) -> Iterator[Decoded]:
-        """The segments of the recordings in their order, each with its text."""
+        """Yield the segments of the recordings in order, each with its text."""
         window: list[AudioSegment | End] = []
         pieces = self.decoder.prepare(self.cut_recordings(recordings, request), request.setup)
         ahead = read_ahead(pieces, request.batch_size)
@@ -246,7 +245,7 @@ class Recognizer:
             yield from self._decode_window(window, request, run)
 
     def _is_full(self, window: Sequence[AudioSegment | End], batch_size: int) -> bool:
-        """A few batches of the longest segments, or several of short ones; or ends alone."""
+        """Return True if the window has enough audio or segments for several batches, or only ends."""
         lengths = [piece.end - piece.start for piece in window if not isinstance(piece, End)]
         most = LONGEST_BATCHES * batch_size * self.segmentation.max_seconds
         return not lengths or len(lengths) >= WINDOW * batch_size or sum(lengths) >= most
@@ -254,10 +253,10 @@ class Recognizer:
     def _decode_window(
         self, window: Sequence[AudioSegment | End], request: Request, run: SideBySide
     ) -> Iterator[Decoded]:
-        """Decode in batches of equal padded length, that of the first segment first."""
+        """Decode in batches of equal padded length, starting with the batch of the first segment."""
         segments = [piece for piece in window if not isinstance(piece, End)]
         lengths = [self.decoder.padded_length(len(segment.audio_S)) for segment in segments]
-        texts: dict[int, Segment] = {}  # by number in `segments`, until all before are decoded
+        texts: dict[int, Segment] = {}  # by index in `segments`, kept until all earlier ones are decoded
         left, number = list(reversed(window)), 0
         batches = batch_by_length(lengths, request.batch_size)
 
@@ -274,7 +273,7 @@ class Recognizer:
                     number += 1
 
     def _decode_batch(self, batch: Sequence[AudioSegment], request: Request) -> list[Segment]:
-        """Decode a batch, unless an earlier call has decoded all of it: then the batch is the same."""
+        """Decode a batch, or return its texts from the journal if an earlier call has decoded all of it."""
         journal = request.journal
         if journal is None:
             return self.recognize(batch, request)
@@ -289,7 +288,7 @@ class Recognizer:
     # --- join -------------------------------------------------------------------------------------
 
     def join_recordings(self, decoded: Iterator[Decoded], request: Request) -> Iterator[Event]:
-        """Final segments, then the transcript of each recording."""
+        """Yield the final segments and then the transcript of each recording."""
         channels: list[Transcript | UserError] = []
         for first in decoded:
             gives_segments = request.channels != "separate" and request.label_speakers is None
@@ -305,9 +304,9 @@ class Recognizer:
     def _join_part(
         self, decoded: Iterator[Decoded], gives_segments: bool
     ) -> Generator[Event, None, tuple[End, Transcript | UserError]]:
-        """Join the segments up to the next end; where they overlap no word is lost or doubled."""
+        """Join the segments up to the next end. Where they overlap, no word is lost or duplicated."""
         segments: list[Segment] = []
-        held: tuple[AudioSegment, Segment] | None = None  # the newest, which the next one may change
+        held: tuple[AudioSegment, Segment] | None = None  # newest segment, which the next one may change
         opening, log_probability, num_tokens = Segment(0.0, 0.0, ""), 0.0, 0
         for piece, text in decoded:
             final = [] if held is None else [held[1]]
@@ -353,13 +352,13 @@ class Recognizer:
     # --- from samples to text ---------------------------------------------------------------------
 
     def check(self, request: Request) -> None:
-        """Reject, before any file is read, requests that this model does not support."""
+        """Raise UserError for a request that this model does not support, before any file is read."""
         self.decoder.check(request.setup)
 
     def read(
         self, segments: Sequence[AudioSegment], requests: Mapping[str, Request]
     ) -> dict[str, TimedTexts]:
-        """Decode one batch for each request. The texts are those of `recognize`; words have no times."""
+        """Decode one batch for each request. Texts are the same as from `recognize`, without word times."""
         setups = {name: request.setup for name, request in requests.items()}
         texts = {}
         for name, batch in self.decoder.decode_batch(segments, setups).items():
@@ -369,7 +368,7 @@ class Recognizer:
 
     @torch.inference_mode()
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
-        """Decode one batch, from samples to words with times."""
+        """Decode one batch, from samples to words with their times."""
         (batch,) = self.decoder.decode_batch(segments, {"": request.setup}).values()
         found = self._make_segments(segments, batch, self._time_words(segments, batch, request))
         if self.resources.min_log_probability is None:
@@ -402,7 +401,7 @@ class Recognizer:
     def _time_words(
         self, segments: Sequence[AudioSegment], batch: DecodedBatch, request: Request
     ) -> list[list[Word]]:
-        """The words of each segment, where they are asked for or segments overlap."""
+        """Return the words of each segment if they are requested or the segment overlaps another."""
         words: list[list[Word]] = [[] for _ in segments]
         best = batch.best
         for speed, (encoded, _) in batch.at_speeds.items():
@@ -428,8 +427,8 @@ class Recognizer:
     # --- settings of a call -----------------------------------------------------------------------
 
     def change_request(self, request: Request, language: str | None, is_partial: bool) -> Request:
-        """The same request for live speech: in a language, if the model has several; without second attempts
-        for a text that the next decoding may change."""
+        """Adapt a request to live speech: set the language, if the model has several, and make no second
+        attempt at a text that the next decoding may change."""
         if is_partial:
             request = replace(request, decoding=request.decoding.model_copy(update={"temperatures": ()}))
         options = request.options
@@ -448,15 +447,15 @@ class Recognizer:
         trained_for = self.resources.trained_for and f" ({self.resources.trained_for})"
         return (
             f"probably not what the model was trained for{trained_for}: its tokens have a mean "
-            f"log-probability of {average:.2f}, expected {limit:g} or more; take another model"
+            f"log-probability of {average:.2f}, expected {limit:g} or more; use another model"
         )
 
     def default_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
-        """Decoding settings and language model used when a call names none."""
+        """Return the decoding settings and language model for calls that name none."""
         return self.resources.decoding or DecodingConfig(), self.load_resources(self.resources)
 
     def load_resources(self, resources: DecodingResources) -> FusionModel | None:
-        """Load language model and word list, unless they are those of the call before."""
+        """Load language model and word list, or reuse them if the previous call had the same."""
         if not resources.files:
             return None
         if resources != self._loaded[0]:

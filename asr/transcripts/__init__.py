@@ -1,1 +1,1 @@
-"""Texts with times, read and written: trn, stm, ctm, JSON, srt, vtt and others."""
+"""Read and write transcripts with times: trn, stm, ctm, JSON, srt, vtt and others."""

@@ -1,7 +1,7 @@
-"""Read references and hypotheses of all usual formats, which are recognized by their content.
+"""Read references and hypotheses in all usual formats, which are recognized by their content.
 
-A file goes by line by line; what stays in memory are the texts. Nothing is guessed in silence: the format
-that was recognized is part of the result, and `kaldi:hyp.txt` sets it where content is ambiguous.
+Files are read line by line, and only the texts stay in memory. The result names the format that was
+recognized, and `kaldi:hyp.txt` sets it where the content is ambiguous.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from asr.transcripts.transcript import Word
 Format = Literal["jsonl", "stm", "ctm", "trn", "tsv", "csv", "kaldi", "plain"]
 Role = Literal["reference", "hypothesis"]
 
-MAX_TEXT_CHARACTERS = 1_000_000  # some 15 hours of speech; no alignment of more would end today
+MAX_TEXT_CHARACTERS = 1_000_000  # about 15 hours of speech; aligning more would take days
 _SAMPLE_LINES = 200
 
 ID_COLUMNS = {*COLUMNS["id"], *COLUMNS["audio"]}
 _REFERENCE = (*COLUMNS["text"], "reference", "ref")
 _HYPOTHESIS = ("pred_text", "hypothesis", "hyp", "prediction", "predicted_text")
 TEXT_COLUMNS = {*_REFERENCE, *_HYPOTHESIS}
-# Of a record that holds both sides, the role chooses.
+# If a record has both a reference and a hypothesis, the role decides.
 _COLUMNS: dict[Role, Mapping[str, tuple[str, ...]]] = {
     "reference": COLUMNS | {"text": _REFERENCE + _HYPOTHESIS},
     "hypothesis": COLUMNS | {"text": _HYPOTHESIS + _REFERENCE},
@@ -52,9 +52,9 @@ class Entry:
     start: float | None = None  # seconds from the beginning of the recording
     duration: float | None = None  # seconds
     audio: str | None = None
-    """Path of the audio file; a relative one starts at the folder of the file that was read."""
+    """Path of the audio file; a relative one is relative to the folder of the file that was read."""
     recording: str | None = None
-    """Name of the recording that the utterance is a part of, for files that count time in recordings."""
+    """Name of the recording that contains the utterance, in formats with times in recordings."""
     channel: str | None = None
     fields: Mapping[str, str] = field(default_factory=lambda: _NO_FIELDS)
     """Other fields, such as language or gender."""
@@ -67,29 +67,29 @@ Reader = Callable[[Lines, Role, list[str]], Iterator[Record]]
 
 @dataclass(frozen=True)
 class TranscriptFile:
-    """All utterances of one file, in its order."""
+    """All utterances of one file, in order."""
 
     path: str
     format: Format
     entries: dict[str, Entry]
     notes: tuple[str, ...] = ()  # notes for the user about the file, such as where its ids come from
-    is_guess: bool = False  # plain text, since no other format was recognized; its first words may be ids
+    is_guess: bool = False  # treated as plain text for lack of another match; first words may be ids
 
 
 def read_transcripts(
     path: str | Path, role: Role = "reference", known_ids: Container[str] = ()
 ) -> TranscriptFile:
-    """Read a file of any format. "-" is standard input; a folder is Kaldi's, of which `text` is read.
+    """Read a file of any format. "-" is standard input; a folder is a Kaldi data folder with a file `text`.
 
-    Of a record that holds both sides, such as `text` and `pred_text`, `role` chooses. `FILE#FIELD` reads the
-    texts in a field of the records, such as a system's column in a table of several. `known_ids` are those of
-    the other file: a line that begins with one of them has an id.
+    `role` decides which side of a record to read, such as `text` or `pred_text`. `FILE#FIELD` reads texts
+    from a field of the records, such as the column of one system in a table. `known_ids` are the ids of the
+    other file, which help to recognize lines that begin with an id.
     """
     chosen, path_text, field = split_format(str(path))
     if os.path.isdir(path_text):
         folder, path_text, chosen = path_text, os.path.join(path_text, "text"), "kaldi"
         if not os.path.isfile(path_text):
-            raise UserError(f"{folder}: a folder without `text`, as Kaldi's have it; give a file")
+            raise UserError(f"{folder}: not a Kaldi data folder, which has a file `text`; give a file")
     with open_lines(path_text) as lines:
         sample = _take_sample(lines.numbered)
         format = chosen or recognize([line for _, line in sample if line.strip()], known_ids)
@@ -106,12 +106,12 @@ def read_transcripts(
         entries = {id: replace(e, text=e.fields[field]) for id, e in entries.items() if field in e.fields}
         if not entries:
             fields = ", ".join(known) or "none"
-            raise UserError(f"{lines.name}: no field {shorten(field)}; its fields are {fields}")
+            raise UserError(f"{lines.name}: no field {shorten(field)}; it has {fields}")
     if not entries:
-        raise UserError(f"{lines.name}: no utterance in it; expected one a line, as {', '.join(READERS)}")
+        raise UserError(f"{lines.name}: contains no utterances; expected one of {', '.join(READERS)}")
     is_guess = format == "plain" and not chosen
     if is_guess:
-        notes.append("no ids were recognized: line N is compared with line N")
+        notes.append("no ids were recognized, so line N is compared with line N")
     return TranscriptFile(lines.name, format, entries, tuple(notes), is_guess)
 
 
@@ -139,25 +139,25 @@ def _take_sample(numbered: Iterator[tuple[int, str]]) -> list[tuple[int, str]]:
 
 
 def _collect(name: str, records: Iterator[Record]) -> dict[str, Entry]:
-    """The records by their id. One that comes twice is an error: which of them counts?"""
+    """Collect records by id. Raises UserError for a duplicate id."""
     entries: dict[str, Entry] = {}
     for number, id, entry in records:
         text = entry.text or ""
         if len(text) > MAX_TEXT_CHARACTERS:
             raise UserError(
-                f"{name}:{number}: a text of {len(text):,} characters, beginning {shorten(text)}; "
-                f"expected one utterance, up to {MAX_TEXT_CHARACTERS:,}: cut it, or give another file"
+                f"{name}:{number}: a text of {len(text):,} characters, starting with {shorten(text)}; "
+                f"expected one utterance of up to {MAX_TEXT_CHARACTERS:,}: split it, or give another file"
             )
         if _CONTROL.search(id) or (not text.isascii() and re.search("[\ud800-\udfff]", text)):
             raise UserError(
-                f"{name}:{number}: utterance {shorten(id)} has a control character in its id, or half a "
-                f"character (a lone surrogate); expected a name, and text that UTF-8 can write: mend it"
+                f"{name}:{number}: utterance {shorten(id)} has a control character in its id, or a lone "
+                "surrogate, which UTF-8 cannot encode; remove it"
             )
         if id in entries:
             other = "the same" if entries[id].text == entry.text else "another"
             raise UserError(
-                f"{name}:{number}: the id {shorten(id)} comes twice, with {other} text; expected each id "
-                "once: remove one of the lines"
+                f"{name}:{number}: duplicate id {shorten(id)}, with {other} text; expected each id once: "
+                "remove one of the lines"
             )
         entries[id] = entry
     return entries
@@ -165,18 +165,18 @@ def _collect(name: str, records: Iterator[Record]) -> dict[str, Entry]:
 
 # --- recognition --------------------------------------------------------------------------------
 
-# Speaker, recording and utterance names hold a digit or an underscore, and something else than a number.
+# Names of speakers, recordings and utterances contain a digit or underscore, but are not just a number.
 _ID = re.compile(r"(?=\S*[0-9_])(?=\S*[^0-9.,:])\S+")
-# Ids such as 020300065: no text begins with such a number in each line, another one every time.
+# Ids such as 020300065. In a text, lines would not all begin with a different number of this kind.
 _LONG_NUMBER = re.compile(r"0\d{3,}|\d{6,}")
 
 
 def recognize(lines: list[str], known_ids: Container[str] = ()) -> Format:
-    """The format that all lines of the beginning of a file have."""
+    """Recognize the format that the first lines of a file have in common."""
     if not lines:
         return "plain"
     if any(re.match(r"[\d:,.]+ --> [\d:,.]+", line) for line in lines[:9]):
-        raise UserError("subtitles are not read, as they have no ids; give a transcript such as jsonl or trn")
+        raise UserError("subtitles have no ids, so they cannot be compared; give a jsonl or trn transcript")
     if re.match(r"\s*(\{\s*(\"|\}|$)|\[\s*(\{|\]|$))", lines[0]):
         return "jsonl"
     if _is_header(lines[0], "\t"):
@@ -193,7 +193,7 @@ def recognize(lines: list[str], known_ids: Container[str] = ()) -> Format:
         return "trn"
     first_words = [line.split(maxsplit=1)[0] for line in lines]
     are_numbers = all(map(_LONG_NUMBER.fullmatch, first_words)) and len(set(first_words)) == len(lines) > 1
-    # Hypotheses of another corpus, or a few utterances more than the reference has.
+    # More than half, because hypotheses may have a few utterances that the reference lacks.
     are_known = sum(word in known_ids for word in first_words) > len(first_words) / 2
     return "kaldi" if all(map(_ID.fullmatch, first_words)) or are_numbers or are_known else "plain"
 
@@ -225,32 +225,32 @@ def _is_ctm(columns: list[str]) -> bool:
 
 
 def _read_plain(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
-    """Line N is utterance N; a blank one is an utterance without speech."""
+    """Read plain text, where line N is utterance N and a blank line is an utterance without speech."""
     for number, line in lines.numbered:
         yield number, str(number), Entry(line.strip())
 
 
 def _read_kaldi(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
-    """`id word word`; an id alone is an empty text."""
+    """Read lines `id word word`; an id alone is an utterance with an empty text."""
     return ((number, id, Entry(text)) for number, id, text in read_id_texts(lines))
 
 
 def _without_comments(lines: Lines) -> Iterator[tuple[int, str]]:
-    """NIST's comments begin with two semicolons, before which no space stands."""
+    """Skip blank lines and NIST's comments, which start with two semicolons without space before them."""
     return ((number, line) for number, line in lines.numbered if line.strip() and not line.startswith(";;"))
 
 
 def _read_trn(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
-    """`word word (id)`"""
+    """Read lines `word word (id)`."""
     for number, line in _without_comments(lines):
         match = re.fullmatch(r"(.*)\(([^()\s]+)\)\s*", line)
         if match is None:
-            raise lines.error(number, f"{shorten(line)}: expected a text, and last its id in brackets")
+            raise lines.error(number, f"{shorten(line)}: expected a text and then its id in parentheses")
         yield number, match[2], Entry(match[1].strip())
 
 
 def read_stm(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
-    """`recording channel speaker start end [<label>] text`. Times that are to be ignored have no text."""
+    """Read lines `recording channel speaker start end [<label>] text`. Segments to ignore have text None."""
     ignored = 0
     for number, line in _without_comments(lines):
         columns = line.split(maxsplit=5)
@@ -270,17 +270,17 @@ def read_stm(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
         fields = {"label": label} if label else {}
         yield number, id, replace(entry, recording=recording, channel=channel, fields=fields)
     if ignored:
-        notes.append(f"{ignored:,} segments say that they are to be ignored in scoring")
+        notes.append(f"{ignored:,} segments are marked to be ignored in scoring")
 
 
 def _read_ctm(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
-    """`recording channel start duration word [confidence]`: the words of each recording, in order of time."""
+    """Read lines `recording channel start duration word [confidence]`, and sort words by time."""
     words: dict[tuple[str, str], list[Word]] = defaultdict(list)
     first_line: dict[tuple[str, str], int] = {}
     for number, line in _without_comments(lines):
         columns = line.split()
         if "*" in columns[2:4]:
-            raise lines.error(number, "alternatives (<ALT_BEGIN>) are not read; keep one of them")
+            raise lines.error(number, "alternatives (<ALT_BEGIN>) are not supported; keep one of them")
         if len(columns) < 5 or not (_is_number(columns[2]) and _is_number(columns[3])):
             raise lines.error(number, f"{shorten(line)}: expected recording, channel, start, duration, word")
         start, duration = float(columns[2]), float(columns[3])
@@ -290,7 +290,7 @@ def _read_ctm(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
         words[key].append(Word(columns[4], start, start + duration, confidence))
     channels = Counter(recording for recording, _ in words)
     for (recording, channel), spoken in words.items():
-        spoken.sort(key=lambda word: word.start)  # stable: words of the same time stay in their order
+        spoken.sort(key=lambda word: word.start)  # stable, so words with equal times keep their order
         id = recording if channels[recording] == 1 else f"{recording}-{channel}"
         text = " ".join(word.text for word in spoken)
         entry = Entry(text, start=0.0, recording=recording, channel=channel, words=tuple(spoken))
@@ -301,7 +301,7 @@ def _read_ctm(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
 
 
 def _read_jsonl(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
-    """One object a line, or one object or list for the whole file."""
+    """Read JSON Lines, or a file that is one JSON object or list."""
     first = next((item for item in lines.numbered if item[1].strip()), (1, ""))
     lines = replace(lines, numbered=itertools.chain([first], lines.numbered))
     records: Iterator[tuple[int, Any]]
@@ -380,7 +380,7 @@ def _list_objects(value: Any) -> list[dict[str, Any]]:
 
 
 def _read_words(record: dict[str, Any]) -> Iterator[Word]:
-    """Words with times, of the record or of its segments, with the names that are in use for them."""
+    """Yield words with times from the record or its segments, under any of the usual field names."""
     segments = _list_objects(record.get("segments"))
     own = _list_objects(record.get("words"))
     for word in own or [word for part in segments for word in _list_objects(part.get("words"))]:

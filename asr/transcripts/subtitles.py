@@ -1,4 +1,4 @@
-"""Subtitles: a transcript cut into cues that fit the screen and can be read in their time."""
+"""Subtitles: divides a transcript into cues that fit the screen and stay long enough to be read."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import pydantic
 from asr.config import Config
 from asr.transcripts.transcript import Segment, to_milliseconds
 
-# A cue stays as long at most, and at least where the next one leaves it the time.
+# Maximum duration of a cue, and its minimum unless the next cue starts earlier.
 MAX_SECONDS, MIN_MS = 7.0, 1000
-# Where two speak at once, the first cue makes room as soon as it can have been read.
+# When two people speak at once, the second cue replaces the first after this reading time.
 READ_MS, READ_MS_PER_COLUMN = 500, 40
-# Costs of a division into cues; the division with the lowest sum is taken.
-CUE_COST = 10.0  # each further cue: few full ones rather than many short ones
-UNEVEN_COST = 4.0  # a cue that is nearly empty, since a lone last word flashes by
-BREAK_COST = 3.0  # a cue that ends neither at a pause nor at the end of a sentence
+# Costs of a division into cues; the division with the lowest sum is chosen.
+CUE_COST = 10.0  # for each cue, to prefer few full cues over many short ones
+UNEVEN_COST = 4.0  # for a cue that is nearly empty, because a single last word is gone too soon
+BREAK_COST = 3.0  # for a cue that ends neither at a pause nor at the end of a sentence
 PAUSE_SECONDS = 0.3  # a pause of this length is a good place to end a cue
-MAX_PAUSE_SECONDS = 1.5  # a cue does not span a longer one, or it would show what comes
+MAX_PAUSE_SECONDS = 1.5  # a cue spans no longer pause, or it would show words too early
 SENTENCE_ENDS = tuple(".!?…。！？؟।")
 CLOSING = "\"')]}”’»“"  # quotes and brackets after a word
 
@@ -32,9 +32,9 @@ class SubtitlesConfig(Config):
     """Division of a text into subtitles."""
 
     line_width: int = pydantic.Field(default=42, ge=8, le=200)
-    """Columns of a line at most; a Chinese or Japanese character takes two. 42 is usual for films."""
+    """Maximum columns of a line; a Chinese or Japanese character takes two. 42 is usual for films."""
     max_lines: int = pydantic.Field(default=2, ge=1, le=10)
-    """Lines that are shown at once."""
+    """Maximum number of lines shown at once."""
 
 
 @dataclass(frozen=True)
@@ -45,26 +45,26 @@ class Cue:
     end_ms: int
     lines: tuple[str, ...]
     speaker: str | None = None
-    label: str = ""  # name of the speaker as it stands before the first line, where there is room for it
+    label: str = ""  # name of the speaker as shown before the first line, shortened if necessary
 
 
 @dataclass(frozen=True)
 class _Screen:
-    """The room for a cue."""
+    """The space that a cue has on the screen."""
 
     line_width: int
     max_lines: int
-    label_width: int  # columns of the first line that the name of the speaker takes
+    label_width: int  # columns that the speaker's name takes on the first line
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A part that is not broken: a word, or a part of one that is wider than a line."""
+    """A part of the text that is not broken: a word, or a part of a word wider than a line."""
 
     text: str
     start: float
     end: float
-    glued: bool  # no space between it and the one before it
+    glued: bool  # no space before it
 
     @cached_property
     def width(self) -> int:
@@ -72,14 +72,14 @@ class _Piece:
 
 
 def build_cues(segments: Sequence[Segment], duration: float, config: SubtitlesConfig) -> list[Cue]:
-    """Cues one after the other, of segments whose texts are one line; none reaches over two segments."""
+    """Build cues that do not overlap, none of which spans two segments. Texts have to be single lines."""
     cues: list[Cue] = []
     for speaker in dict.fromkeys(segment.speaker for segment in segments):
         label = _make_label(speaker, config)
         screen = _Screen(config.line_width, config.max_lines, measure_width(label))
         spoken = sorted((one for one in segments if one.speaker == speaker), key=lambda one: one.start)
         groups = [group for segment in spoken for group in _divide(_pieces(segment, screen), screen)]
-        free_ms = 0  # the end of the cue before
+        free_ms = 0  # end of the previous cue
         for group, following in itertools.zip_longest(groups, groups[1:]):
             start_ms = max(free_ms, to_milliseconds(group[0].start))
             end_ms = max(start_ms + 1, to_milliseconds(max(piece.end for piece in group)))
@@ -91,7 +91,7 @@ def build_cues(segments: Sequence[Segment], duration: float, config: SubtitlesCo
 
 
 def _make_label(speaker: str | None, config: SubtitlesConfig) -> str:
-    """The name and a colon, shortened to two thirds of a line."""
+    """Return the speaker's name and a colon, shortened to two thirds of a line."""
     if speaker is None:
         return ""
     width = 2 * config.line_width // 3 - len(": ")
@@ -102,13 +102,13 @@ def _make_label(speaker: str | None, config: SubtitlesConfig) -> str:
 
 
 def _reading_ms(cue: Cue) -> int:
-    """Time to read it, but none that it did not have."""
+    """Return the time needed to read a cue, at most its own duration."""
     columns = sum(map(measure_width, cue.lines))
     return min(cue.end_ms - cue.start_ms, max(READ_MS, READ_MS_PER_COLUMN * columns))
 
 
 def _take_turns(cues: Sequence[Cue]) -> list[Cue]:
-    """Let no two cues overlap: players show them in any order, or one alone."""
+    """Prevent cues from overlapping, which players show in any order, or not at all."""
     shown: list[Cue] = []
     for cue in cues:
         if shown and cue.start_ms < shown[-1].end_ms:
@@ -121,7 +121,7 @@ def _take_turns(cues: Sequence[Cue]) -> list[Cue]:
 
 
 def measure_width(text: str) -> int:
-    """Columns on a screen: 2 for wide characters, 0 for accents that stand on the one before."""
+    """Count columns on a screen: 2 for wide characters, 0 for combining accents."""
     if text.isascii():
         return len(text)
     return sum(map(_character_width, text))
@@ -137,7 +137,7 @@ def _character_width(character: str) -> int:
 
 
 def _pieces(segment: Segment, screen: _Screen) -> list[_Piece]:
-    """The words of a segment with their times. Its text is what is shown; times come from its words."""
+    """Divide the text of a segment into pieces, with times from its words if these spell the text."""
     pieces = _find_words(segment)
     if pieces is None:
         words = segment.text.split()
@@ -146,17 +146,17 @@ def _pieces(segment: Segment, screen: _Screen) -> list[_Piece]:
 
 
 def _ends_sentence(text: str, following: str) -> bool:
-    """Find the end of a sentence; none is in "etc. and"."""
+    """Return True if `text` ends a sentence, which "etc." before "and" does not."""
     word = text.rstrip(CLOSING)
     return word.endswith(SENTENCE_ENDS) and not (word.endswith(".") and following[:1].islower())
 
 
 def _find_words(segment: Segment) -> list[_Piece] | None:
-    """Place each word in the text; None if the words do not spell the text."""
+    """Find each word in the text; None if the words do not spell the text."""
     pieces: list[_Piece] = []
     position = 0
     for word in segment.words:
-        parts = word.text.split()  # a word with spaces, from an odd tokenizer, is several that share its time
+        parts = word.text.split()  # a tokenizer may put spaces in a word, whose parts then share its time
         glued = []
         for part in parts:
             start = position + segment.text.startswith(" ", position)
@@ -169,14 +169,14 @@ def _find_words(segment: Segment) -> list[_Piece] | None:
 
 
 def _share_time(parts: Sequence[str], start: float, end: float, glued: Sequence[bool]) -> list[_Piece]:
-    """The parts one after the other, each with time in proportion to its characters."""
+    """Return the parts in order, each with time in proportion to its number of characters."""
     ends = [0, *itertools.accumulate(map(len, parts))]
     times = [start + (end - start) * (position / max(ends[-1], 1)) for position in ends]
     return [_Piece(*piece) for piece in zip(parts, times, times[1:], glued, strict=False)]
 
 
 def _break_long(piece: _Piece, width_limit: int) -> list[_Piece]:
-    """Break words that are wider than a line, such as unspaced scripts; accents stay with their letter."""
+    """Break a word wider than a line, as in scripts without spaces; accents stay with their letter."""
     if piece.width <= width_limit:
         return [piece]
     parts = [""]
@@ -194,8 +194,8 @@ def _break_long(piece: _Piece, width_limit: int) -> list[_Piece]:
 
 
 def _divide(pieces: Sequence[_Piece], screen: _Screen) -> list[list[_Piece]]:
-    """Groups for one cue each. Of all divisions that keep the limits, the one that costs least."""
-    best = [(0.0, 0), *[(math.inf, 0)] * len(pieces)]  # for the first n: cost, and where the last cue starts
+    """Group pieces into cues, choosing the division of lowest cost among all that keep the limits."""
+    best = [(0.0, 0), *[(math.inf, 0)] * len(pieces)]  # for the first n: cost, and start of the last cue
     for start in range(len(pieces)):
         for end, columns in _find_ends(pieces, start, screen):
             cost = best[start][0] + _cost(columns, pieces[end - 1 : end + 1], screen)
@@ -210,10 +210,10 @@ def _divide(pieces: Sequence[_Piece], screen: _Screen) -> list[list[_Piece]]:
 
 
 def _find_ends(pieces: Sequence[_Piece], start: int, screen: _Screen) -> Iterator[tuple[int, int]]:
-    """Each end that a cue may have, with the columns of its text: its lines are filled piece by piece."""
+    """Yield each end that a cue from `start` may have, with the columns of its text."""
     first = before = pieces[start]
     latest, num_lines, width, columns = first.end, 1, screen.label_width - (not first.glued), 0
-    most = screen.line_width * screen.max_lines  # pieces, as accents alone take no columns
+    most = screen.line_width * screen.max_lines  # limits pieces too, as some, such as accents, have no width
     for end, piece in enumerate(pieces[start : start + most], start + 1):
         latest, gap = max(latest, piece.end), not piece.glued
         is_late = latest - first.start > MAX_SECONDS or piece.start - before.end > MAX_PAUSE_SECONDS
@@ -227,7 +227,7 @@ def _find_ends(pieces: Sequence[_Piece], start: int, screen: _Screen) -> Iterato
 
 
 def _cost(columns: int, last: Sequence[_Piece], screen: _Screen) -> float:
-    """Cost of a cue. `last`: its last piece and the one that follows, if there is one."""
+    """Return the cost of a cue. `last` is its last piece and the next one, if there is one."""
     filled = columns / (screen.line_width * screen.max_lines)
     cost = CUE_COST + UNEVEN_COST * max(0.0, 1 - filled) ** 2
     if len(last) > 1:
@@ -238,7 +238,7 @@ def _cost(columns: int, last: Sequence[_Piece], screen: _Screen) -> float:
 
 
 def _fill(group: Sequence[_Piece], line_width: int, label_width: int) -> list[str]:
-    """Lines, each as full as it can be: no other way needs fewer. The label stands in the first."""
+    """Fill line after line, which gives the fewest lines. The first leaves room for the label."""
     lines = [group[0].text]
     width = label_width + group[0].width
     for piece in group[1:]:
@@ -253,7 +253,7 @@ def _fill(group: Sequence[_Piece], line_width: int, label_width: int) -> list[st
 
 
 def _balance(group: Sequence[_Piece], screen: _Screen) -> list[str]:
-    """Break into as few lines as can be, of nearly one length: of the narrowest width that will do."""
+    """Break a cue into the fewest lines, as equal as possible, using the narrowest width that suffices."""
     fewest = len(_fill(group, screen.line_width, screen.label_width))
     narrowest = max(screen.label_width + group[0].width, *(piece.width for piece in group))
     widths = range(narrowest, screen.line_width + 1)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SHORTEST_WORD = 0.02  # seconds; alignment may leave a word without a step of its own
-EARLY_SECONDS = 0.2  # by which alignment may be early
+SHORTEST_WORD = 0.02  # seconds, needed because alignment may leave a word without a frame of its own
+EARLY_SECONDS = 0.2  # how early alignment may place a word
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,18 @@ class Segment:
     decoding: str = ""  # decoding method that found the text, such as "joint" or "ctc_beam"
     warnings: tuple[str, ...] = ()  # reasons why a fallback was used, or why the text may be wrong
     channel: int | None = None
-    """Counted from 1, where each channel of a recording was transcribed by itself: one speaker each."""
+    """Channel, counted from 1, if channels were transcribed separately, one speaker each."""
     average_log_probability: float | None = None
-    """Mean over its tokens and the end, without a language model; None where nothing was decoded."""
+    """Mean over its tokens and the end token, without a language model; None if nothing was decoded."""
     no_speech_probability: float | None = None
-    """Probability that nobody speaks; None for models that do not tell it."""
+    """Probability that nobody speaks; None for models that do not estimate it."""
     temperature: float | None = None
     """Sampling temperature, 0 for greedy or beam search; None for models that do not sample."""
     tokens: tuple[int, ...] = ()  # ids in the vocabulary of the model, as decoded
     language: str | None = None  # language code passed in or detected; None: the model supports only one
     language_probability: float | None = None
     token_scores: tuple[float, int] = (0.0, 0)
-    """Sum of the log-probabilities of its tokens and the end, and their number, for the mean over several."""
+    """Sum of the log-probabilities of its tokens and the end token, and their number."""
     diarized: str | None = None  # speaker found by diarization
 
     @property
@@ -96,7 +96,7 @@ class Segment:
 
 
 def measure_compression(text: str) -> float:
-    """Bytes of the text over those that zlib needs for it; 0 for no text. Under 1 for short ones."""
+    """Return the compression ratio of a text by zlib: 0 for an empty text, under 1 for short ones."""
     content = text.encode("utf-8", "surrogatepass")
     return len(content) / len(zlib.compress(content))
 
@@ -114,12 +114,12 @@ class Transcript:
     warnings: tuple[str, ...] = ()  # missing parts, such as the rest of a truncated file
     language: str | None = None  # language code passed in or detected; None: the model supports only one
     language_probability: float | None = None
-    """Probability of that language, by the first speech; None if it was given, or there is no other."""
+    """Probability of that language in the first speech; None if it was not detected."""
     model: str = ""  # the argument of `load_model`
     out_of_domain: str = ""
-    """Warning that the model was probably not trained for such audio; "" if it was, or unknown."""
+    """Warning that the model was probably not trained for such audio; "" if it was, or if unknown."""
     compute_type: str = ""
-    """Precision of matrix products and device, such as "int8 on cpu": with another, texts may differ."""
+    """Precision of matrix products and device, such as "int8 on cpu", on which texts may depend."""
 
     def __str__(self) -> str:
         return self.text
@@ -137,7 +137,7 @@ class Transcript:
         return tuple(word for segment in self.segments for word in segment.words)
 
     def to_dict(self) -> dict[str, Any]:
-        """Build the record of the formats json and jsonl; what is not known is left out."""
+        """Build the record of the formats json and jsonl, without fields that are unknown."""
         record: dict[str, Any] = {
             "id": self.id,
             "audio": self.audio,
@@ -158,7 +158,7 @@ class Transcript:
 
 
 def to_milliseconds(seconds: float) -> int:
-    """The nearest; never below 0. The product of two floats would be rounded twice."""
+    """Round to milliseconds, at least 0. Uses a fraction, as a product of floats would be rounded twice."""
     return max(0, round(Fraction(seconds) * 1000))
 
 
@@ -167,7 +167,7 @@ def round_seconds(seconds: float) -> float:
 
 
 def round_score(value: float | None) -> float | None:
-    """Round a confidence or score to four digits; None where there is none."""
+    """Round a confidence or score to four decimals; None if it is missing or not finite."""
     return round(value, 4) if value is not None and math.isfinite(value) else None
 
 
@@ -182,28 +182,28 @@ def make_segment(
 
 
 def replace_words(segment: Segment, text: str, words: Sequence[Word]) -> Segment:
-    """The same segment with another text and other words, and times and confidence of these."""
+    """Return the segment with another text and other words, which set its times and confidence."""
     start, end = (words[0].start, words[-1].end) if words else (segment.start, segment.end)
     confidence = sum(word.confidence for word in words) / max(len(words), 1)
     return replace(segment, start=start, end=end, text=text, words=tuple(words), confidence=confidence)
 
 
 def keep_words(segment: Segment, words: Sequence[Word], separator: str) -> Segment:
-    """Keep only these words of it."""
+    """Return the segment with only these of its words."""
     if len(words) == len(segment.words):
         return segment
     return replace_words(segment, separator.join(word.text for word in words), words)
 
 
 def merge_channels(results: Sequence[Transcript | UserError]) -> Transcript | UserError:
-    """Merge the channels of one recording: their segments in the order of time, each channel a speaker."""
+    """Merge the channels of one recording into one transcript, ordered by time; each channel is a speaker."""
     transcripts = [result for result in results if isinstance(result, Transcript)]
     if len(transcripts) < len(results):
         return next(result for result in results if isinstance(result, UserError))
     first = transcripts[0]
     if all(one.segments == first.segments for one in transcripts):
         if len(transcripts) > 1 and first.segments:
-            logger.warning("%s: all its channels are the same, so speakers are unknown", first.audio)
+            logger.warning("%s: all channels are identical, so speakers are unknown", first.audio)
         return first
     spoken = next((one for one in transcripts if one.segments), first)
     numbered = enumerate(transcripts, 1)
@@ -221,10 +221,10 @@ def merge_channels(results: Sequence[Transcript | UserError]) -> Transcript | Us
 
 
 def join_words(before: Sequence[Word], after: Sequence[Word], cut: float) -> tuple[list[Word], list[Word]]:
-    """Divide the words of two segments that overlap around `cut`, so that none is lost or doubled.
+    """Divide the words of two segments that overlap around `cut`, so that none is lost or duplicated.
 
-    They part after the word nearest to the cut on which both agree: it is complete in both. Without one,
-    each keeps the words whose middle is on its side.
+    The division is after the word nearest to the cut that both segments contain, because it is complete in
+    both. If they share no word, each keeps the words whose middle is on its side.
     """
     agreed = [
         (abs(word.middle - cut), left, right)
@@ -239,15 +239,15 @@ def join_words(before: Sequence[Word], after: Sequence[Word], cut: float) -> tup
 
 
 def _is_same_time(word: Word, other: Word) -> bool:
-    """Check that they share more than half of the shorter one: a word spoken twice in a row is not one."""
+    """Return True if the words overlap by over half of the shorter, unlike one that is spoken twice."""
     shared = min(word.end, other.end) - max(word.start, other.start)
     return shared > min(word.end - word.start, other.end - other.start) / 2
 
 
 def clip_words(words: Sequence[Word], segment: AudioSegment) -> list[Word]:
-    """The same words, each inside the span of speech that it is in, and none without length.
+    """Clip each word to the span of speech that contains it, and give each a positive duration.
 
-    Alignment hands out all of the time, pauses too: to the first word after a pause or the last one before.
+    This is needed because alignment also assigns pauses, to the word before or after them.
     """
     clipped = [_clip(word, segment.speech) for word in words]
     shortest = min(SHORTEST_WORD, (segment.end - segment.start) / max(len(words), 1))
@@ -265,9 +265,9 @@ def clip_words(words: Sequence[Word], segment: AudioSegment) -> list[Word]:
 
 
 def _clip(word: Word, speech: Sequence[tuple[float, float]]) -> Word:
-    """Clip to the last span it touches; in a pause, to one that begins at once. What the VAD missed stays.
+    """Clip a word to the last span of speech that it touches, else to one that starts soon; or leave it.
 
-    The last one: attention moves on to the next word while the one before is still being spoken.
+    It is the last one because attention moves to the next word while the previous one is still being spoken.
     """
     touched = [(start, end) for start, end in speech if word.start < end and start < word.end]
     near = [(start, end) for start, end in speech if word.end <= start < word.end + EARLY_SECONDS]

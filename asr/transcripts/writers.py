@@ -20,14 +20,14 @@ class Writer:
     """An output format."""
 
     write: Callable[..., str]
-    """Write a transcript; or a transcript's segment; or a cue and its number, from 1."""
+    """Writes a transcript, one of its segments, or a cue with its number, counted from 1."""
     takes: Literal["transcript", "segment", "cue"] = "segment"
     header: str = ""  # text before the first recording
-    holds_several: bool = True  # of recordings in a file; subtitles belong to one
+    holds_several: bool = True  # False for subtitles, whose files hold a single recording
 
 
 def format_transcript(name: str, transcript: Transcript, config: SubtitlesConfig | None = None) -> str:
-    """The whole content of a file for one recording, in the format `name`."""
+    """Return the content of a file for one recording, in the format `name`."""
     if name == "json":
         return _write_json(transcript)
     stream = TranscriptStream(name, config, several=False)
@@ -35,31 +35,31 @@ def format_transcript(name: str, transcript: Transcript, config: SubtitlesConfig
 
 
 class TranscriptStream:
-    """One stream for all recordings, such as standard output: pieces of text, to be written one by one.
+    """Formats all recordings for one stream, such as standard output, piece by piece.
 
-    As txt, each line of `several` recordings begins with the path of its audio. json is one array, jsonl
-    has a line for each recording. Segments may come first: formats of segments write them at once.
+    With `several` recordings, each line of txt starts with the path of the audio. json is one array, and
+    jsonl has a line for each recording. Formats with one line per segment can write segments early.
     """
 
     def __init__(self, name: str, config: SubtitlesConfig | None = None, several: bool = True) -> None:
         self._writer = WRITERS[name]
         if several and not self._writer.holds_several:
-            raise UserError(f"{name} holds one recording: give --output-dir for one {name} file to each")
+            raise UserError(f"{name} holds a single recording; use --output-dir for one {name} file each")
         self._name, self._several, self._config = name, several, config or SubtitlesConfig()
         self._is_empty = True
-        self._has_segments = False  # segments of the newest recording were added
+        self._has_segments = False  # True if segments of the current recording were already written
 
     def add_segment(self, id: str, audio: str, segment: Segment) -> str:
-        """Return what to write now for the next segment of a recording that is on its way."""
+        """Return what to write now for the next segment of a recording in progress."""
         if self._writer.takes != "segment" or not clean(segment.text):
             return ""
         self._has_segments = True
         return self._start(self._write_segments(Transcript(id, audio, segment.end, (segment,))))
 
     def add(self, transcript: Transcript) -> str:
-        """Return what to write for this recording, without segments that were added before it.
+        """Return what to write for this recording, without segments that were already written.
 
-        After an error, the stream can continue with the next one.
+        After an error, the stream can continue with the next recording.
         """
         was_begun, self._has_segments = self._has_segments, False
         if self._writer.takes == "transcript":
@@ -71,7 +71,7 @@ class TranscriptStream:
 
     def _write_segments(self, transcript: Transcript) -> str:
         segments = _spoken(transcript)
-        if self._name == "stm" and not segments:  # it has a line for silence, too
+        if self._name == "stm" and not segments:  # stm needs a line even for silence
             segments = [Segment(0.0, transcript.duration, "")]
         text = "".join(self._writer.write(transcript, segment) for segment in segments)
         if self._name == "txt" and self._several:
@@ -101,8 +101,8 @@ def _write_json(transcript: Transcript) -> str:
 
 def dump_json(record: dict[str, Any], indent: int | None = None) -> str:
     dumped = json.dumps(record, ensure_ascii=False, allow_nan=False, indent=indent)
-    # Half characters, as in file names that are not UTF-8, cannot be encoded; they only stand in strings. The
-    # others are line ends to some readers of lines.
+    # Lone surrogates, from file names that are not UTF-8, cannot be encoded; they occur only in strings. Some
+    # readers treat the other three characters as line ends.
     return re.sub("[\ud800-\udfff\u2028\u2029\x85]", lambda match: f"\\u{ord(match[0]):04x}", dumped)
 
 
@@ -114,7 +114,7 @@ def _write_txt(_: Transcript, segment: Segment) -> str:
 
 
 def _write_srt_cue(number: int, cue: Cue) -> str:
-    """SubRip has no escapes: only the arrow, which would look like a line of times, is rewritten."""
+    """Replace arrows, which would look like a line of times, because SubRip has no escapes."""
     lines = "\n".join(line.replace("-->", "→") for line in cue.lines)
     return f"{number}\n{_cue_times(cue, ',')}\n{cue.label}{lines}\n\n"
 
@@ -134,23 +134,23 @@ def _cue_times(cue: Cue, mark: str) -> str:
     return " --> ".join(times)
 
 
-# --- tables: a line is a segment or a word; a tab or a space separates columns -------------------
+# --- tables with a line for each segment or word, and columns separated by tabs or spaces --------
 
 
 def _write_tsv(transcript: Transcript, segment: Segment) -> str:
-    """No quotes, no escapes: a text never holds a tab or a line end, which become spaces."""
+    """Write a segment without quotes or escapes, because tabs and line ends have become spaces."""
     confidence = _decimal(segment.confidence)
     times = f"{_seconds(segment.start)}\t{_seconds(segment.end)}"
     return f"{clean(transcript.id)}\t{times}\t{confidence}\t{segment.speaker or ''}\t{segment.text}\n"
 
 
 def _write_ctm(transcript: Transcript) -> str:
-    """NIST's table of words: recording, channel, start, duration, word, confidence."""
+    """Write NIST's table of words: recording, channel, start, duration, word, confidence."""
     rows = []
     for segment in _spoken(transcript):
         if not segment.words:
             raise UserError(
-                f"{transcript.id}: ctm needs the times of words, and this transcript has none; "
+                f"{transcript.id}: ctm needs word times, which this transcript does not have; "
                 "write stm, trn or txt"
             )
         for word in segment.words:
@@ -165,9 +165,9 @@ def _write_ctm(transcript: Transcript) -> str:
 
 
 def _write_stm(transcript: Transcript, segment: Segment) -> str:
-    """NIST's table of segments: recording, channel, speaker, start, end, label, text.
+    """Write NIST's table of segments: recording, channel, speaker, start, end, label, text.
 
-    The label is always there, since a text that begins with < would be taken for one.
+    The label is always written, because a text that starts with < would otherwise be read as a label.
     """
     speaker = escape_id(segment.speaker or transcript.speaker or "unknown")
     times = f"{_seconds(segment.start)} {_seconds(segment.end)}"
@@ -176,20 +176,20 @@ def _write_stm(transcript: Transcript, segment: Segment) -> str:
 
 
 def format_turn(recording: str, start: float, end: float, speaker: str, channel: int | None = None) -> str:
-    """A line of NIST's table of speaker turns (RTTM), in milliseconds."""
+    """Format a line of NIST's table of speaker turns (RTTM), rounded to milliseconds."""
     first, last = to_milliseconds(start), to_milliseconds(end)
     times = f"{_milli(first)} {_milli(last - first)}"
     return f"SPEAKER {escape_id(recording)} {channel or 1} {times} <NA> <NA> {escape_id(speaker)} <NA> <NA>\n"
 
 
 def _write_rttm(transcript: Transcript, segment: Segment) -> str:
-    """Segments without a speaker are no turns."""
+    """Write a segment as a speaker turn; nothing if its speaker is unknown."""
     own = (transcript.id, segment.start, segment.end)
     return "" if segment.speaker is None else format_turn(*own, segment.speaker, segment.channel)
 
 
 def _write_trn(transcript: Transcript) -> str:
-    """NIST's list of texts, each followed by its id in brackets; of channels that are speakers, one each."""
+    """Write NIST's list of texts, each followed by its id in parentheses, one for each separate channel."""
     lines = []
     channels = {segment.channel for segment in transcript.segments} or {None}
     for channel in sorted(channels, key=lambda one: one or 0):
@@ -197,7 +197,7 @@ def _write_trn(transcript: Transcript) -> str:
         text = transcript.separator.join(text for text in texts if text)
         suffix = "" if channel is None else f"-{channel}"
         line = f"{clean(text)} ({escape_id(transcript.id + suffix)})\n".lstrip()
-        lines.append(f" {line}" if line.startswith(";;") else line)  # without the space a comment
+        lines.append(f" {line}" if line.startswith(";;") else line)  # a leading ;; would be a comment
     return "".join(lines)
 
 
@@ -219,14 +219,14 @@ WRITERS: dict[str, Writer] = {
 
 
 def escape_id(name: str) -> str:
-    """A name for ctm, stm and trn, as in URLs: %20 for a space. What has meaning there: white space,
-    brackets, the semicolon of a comment; and the percent sign, so that different names stay different."""
+    """URL-escape a name for ctm, stm and trn, such as %20 for a space: white space, parentheses, semicolons
+    (comments), and the percent sign itself, so that different names stay different."""
     special = r"[\s\x00-\x1f\x7f-\x9f();%\ud800-\udfff]"
     return re.sub(special, lambda match: quote(match[0], errors="surrogatepass"), name) or "%"
 
 
 def clean(text: str) -> str:
-    """One line: any white space is a space, and characters that are none are left out."""
+    """Return the text as one line: white space becomes a space, and control characters are removed."""
     text = " ".join(text.split())
     if text.isprintable():
         return text
@@ -234,7 +234,7 @@ def clean(text: str) -> str:
 
 
 def _spoken(transcript: Transcript) -> list[Segment]:
-    """Segments with a text, as one line."""
+    """Return the segments that have text, with the text as one line."""
     cleaned = (replace(segment, text=clean(segment.text)) for segment in transcript.segments)
     return [segment for segment in cleaned if segment.text]
 
@@ -249,5 +249,5 @@ def _seconds(seconds: float) -> str:
 
 
 def _milli(milliseconds: int) -> str:
-    """Seconds with three decimals, from integers: a sum of two is exact."""
+    """Format seconds with three decimals. Integer milliseconds keep sums and differences exact."""
     return f"{milliseconds // 1000}.{milliseconds % 1000:03}"

@@ -242,7 +242,7 @@ def test_the_same_tokens_in_another_order(text_run: Callable[..., RunConfig], tm
         scores.append(scores_UV[:, [tokenizer.tokens.index(token) for token in own.tokens]])
     torch.testing.assert_close(*scores)
     strange = dataclasses.replace(own, type="words", tokens=(*turned[:-1], "new"))
-    with pytest.raises(UserError, match=r"its tokenizer .* is not that of the speech model"):
+    with pytest.raises(UserError, match=r"its tokenizer .* differs from the speech model's"):
         load_language_model(tmp_path / "lm", strange)
 
 

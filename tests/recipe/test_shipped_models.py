@@ -54,7 +54,7 @@ def test_what_ships_is_whole_small_and_safe(folder: Path) -> None:
         ("weights.pt", b"", "unexpected: weights.pt"),
         ("large.json", bytes(MAX_BYTES), "bytes"),
         ("training.safetensors", b"", "the state of a training"),
-        ("model.safetensors", b"", "not a whole safetensors file"),
+        ("model.safetensors", b"", "damaged safetensors file"),
         ("decoding.yaml", b"words: words.txt", "decoding.yaml: words = words.txt"),
     ],
 )

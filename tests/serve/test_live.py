@@ -336,7 +336,7 @@ def test_an_error_of_the_pipe_is_told_after_what_came() -> None:
 def test_a_file_through_a_pipe_is_what_it_is_on_disk(name: str, tmp_path: Any) -> None:
     (tmp_path / "sound").write_bytes(FORMATS[name].data)
     if name in ("rifx", "caf", "caf ALAC", "m4a", "m4a ALAC", "wavpack"):
-        with pytest.raises(UserError, match=r"cannot be decoded .* by its path"):
+        with pytest.raises(UserError, match=r"(cannot be decoded|decoding failed) .* path"):
             read_all(FORMATS[name].data)
         return
     expected, found = read(tmp_path / "sound", RATE), read_all(FORMATS[name].data)

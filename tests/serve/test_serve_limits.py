@@ -289,7 +289,7 @@ def test_without_its_thread_the_server_is_not_ready_and_answers_at_once() -> Non
         ready = client.get("/ready")
         assert ready.status_code == 503 and "tiny" in ready.text and client.get("/health").status_code == 200
         refused = post(client)
-        assert refused.status_code == 503 and "no longer recognizes" in refused.json()["error"]["message"]
+        assert refused.status_code == 503 and "no longer works" in refused.json()["error"]["message"]
         with pytest.raises(WebSocketDisconnect), client.websocket_connect("/v1/realtime"):
             pass
 

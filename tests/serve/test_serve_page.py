@@ -148,7 +148,9 @@ def test_speakers_are_renamed_everywhere(page: Page, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(speaker_models, "PACKAGE", "no_package")
     page.reload()
     expect(page.get_by_label("Label speakers")).to_be_disabled()
-    expect(page.get_by_label("Label speakers")).to_have_accessible_description("(speaker models not installed)")
+    expect(page.get_by_label("Label speakers")).to_have_accessible_description(
+        "(speaker models not installed)"
+    )
     monkeypatch.setattr(speaker_models, "load_speaker_models", lambda path, device: MODELS)
     monkeypatch.setattr(
         speaker_models, "find_speaker_models", lambda path: {"embedding": 1, "segmentation": 2}

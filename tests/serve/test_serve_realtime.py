@@ -178,7 +178,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"type": "session.update", "session": {"include": ["logprobs"]}}, "include"),
     ({"type": "input_audio_buffer.append"}, "audio"),
     ({"type": "input_audio_buffer.append", "audio": "%%%"}, "audio"),
-    ({"type": "input_audio_buffer.append", "audio": "AA=="}, "whole samples"),
+    ({"type": "input_audio_buffer.append", "audio": "AA=="}, "16-bit samples"),
     ({"type": "input_audio_buffer.commit"}, "empty"),
 ]
 WRONG_INPUT: list[tuple[Any, str]] = [

@@ -40,7 +40,7 @@ def on(path: object, *overrides: str) -> list[str]:
 
 
 def test_manifests_and_shards_do_not_mix(tiny_run: TinyRun, shards: Path) -> None:
-    with pytest.raises(UserError, match="manifests and folders of shards do not mix"):
+    with pytest.raises(UserError, match="manifests and folders of shards cannot be mixed"):
         train(tiny_run(f"data.train=[{shards}/train, {shards}/train.jsonl]"))
 
 

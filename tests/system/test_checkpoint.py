@@ -89,11 +89,11 @@ def change_config(before: str, after: str) -> Callable[[Path], None]:
 
 HEAD = "model.ctc_head.bias"
 FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "pickle": (put_pickle, "not a whole safetensors file"),
-    "torch file": (put_torch_file, "not a whole safetensors file"),
-    "truncated": (truncate, "not a whole safetensors file"),
-    "huge header": (claim_much, "not a whole safetensors file"),
-    "empty": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "not a whole safetensors file"),
+    "pickle": (put_pickle, "damaged safetensors file"),
+    "torch file": (put_torch_file, "damaged safetensors file"),
+    "truncated": (truncate, "damaged safetensors file"),
+    "huge header": (claim_much, "damaged safetensors file"),
+    "empty": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "damaged safetensors file"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no such file"),
     "no config": (lambda folder: (folder / "config.yaml").unlink(), "config.yaml: cannot read it"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json: cannot read it"),

@@ -70,7 +70,7 @@ def test_a_bad_update_is_skipped_and_named(
 def test_too_many_bad_updates_stop(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil_losses(monkeypatch, lambda step: step >= 5)
     monkeypatch.setattr(loop, "MAX_BAD_UPDATES", 3)
-    with pytest.raises(UserError, match="3 updates in a row had no finite loss"):
+    with pytest.raises(UserError, match="not finite in 3 updates in a row"):
         train(tiny_run())
 
 
@@ -374,6 +374,6 @@ def test_a_warm_up_beyond_the_end_is_named(tiny_run: TinyRun, caplog: pytest.Log
         caplog.clear()
         warn_of_short_training(config.optim, config.train.steps)
         assert (
-            caplog.text.count("warmup_steps = 4, but train.steps = 4: the learning rate gets to 0.008")
+            caplog.text.count("warmup_steps = 4, but train.steps = 4: the learning rate reaches 0.008")
             == expected
         )

@@ -66,7 +66,7 @@ def test_folders(folder: Path) -> None:
 
 def test_a_folder_without_audio(folder: Path) -> None:
     (folder / "sub" / "empty").mkdir()
-    with pytest.raises(UserError, match="no audio file in this folder or below it"):
+    with pytest.raises(UserError, match="contains no file with the suffix of an audio format"):
         found("sub/empty", recursive=True)
 
 
@@ -117,7 +117,7 @@ def test_a_manifest_stands_for_its_utterances(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../out", "a/b", ".hidden"])
 def test_ids_that_would_leave_the_output_folder_are_refused(name: str, tmp_path: Path) -> None:
     write_manifest(tmp_path / "m.jsonl", [Utterance(id=name, audio="/a.wav", duration=1)])
-    with pytest.raises(UserError, match="outputs are named by the id"):
+    with pytest.raises(UserError, match="ids name the output files"):
         find_recordings([str(tmp_path / "m.jsonl")])
 
 
@@ -148,7 +148,7 @@ def test_files_at_an_address(bucket: str) -> None:
     [
         ("talks", False, "add --recursive"),
         ("empty", True, "empty"),
-        ("list.jsonl", False, "a manifest is read here only"),
+        ("list.jsonl", False, "a manifest has to be local"),
         ("none.wav", False, "none.wav: cannot be read"),
     ],
 )

@@ -179,4 +179,4 @@ def test_channels_become_speakers_in_the_order_of_time(caplog: pytest.LogCapture
     error = UserError("no such file")
     assert merge_channels([build(1.0), error]) is error
     assert merge_channels([build(1.0), build(1.0)]) == build(1.0), "one voice on both"
-    assert "all its channels are the same" in caplog.text
+    assert "all channels are identical" in caplog.text

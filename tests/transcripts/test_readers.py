@@ -61,7 +61,7 @@ def test_a_field_of_a_table_is_read_by_its_name(tmp_path: Path) -> None:
     )
     assert texts(read_transcripts(f"{path}#run.joint")) == {"a": ""}
     assert texts(read_transcripts(f"jsonl:{path}#other")) == {"b": "z"}
-    with pytest.raises(UserError, match=r"no field 'nothing'; its fields are other, run\.joint"):
+    with pytest.raises(UserError, match=r"no field 'nothing'; it has other, run\.joint"):
         read_transcripts(f"{path}#nothing")
     (tmp_path / "a#b.jsonl").write_text(path.read_text())
     assert texts(read_transcripts(tmp_path / "a#b.jsonl")) == {"a": "x", "b": "y"}
@@ -218,9 +218,9 @@ FAULTS = {
     "mixed": (b"u_1 caf\xc3\xa9\nu_2 caf\xe9\n", r"file.txt:2: byte 8 is not UTF-8"),
     "half_utf16": (b"\xff\xfea\0b", r"file.txt:1: not UTF-16-LE, as its first bytes say"),
     "gzip": (b"\x1f\x8b\x08\0abc", "damaged gzip file"),
-    "empty": (b"", "no utterance in it"),
-    "only_mark": (b"\xef\xbb\xbf", "no utterance in it"),
-    "twice": (b"u_1 one\nu_2 two\nu_1 three\n", r"file.txt:3: the id 'u_1' comes twice, with another text"),
+    "empty": (b"", "contains no utterances"),
+    "only_mark": (b"\xef\xbb\xbf", "contains no utterances"),
+    "twice": (b"u_1 one\nu_2 two\nu_1 three\n", r"file.txt:3: duplicate id 'u_1', with another text"),
     "twice_same": (b"u_1 one\nu_1 one\n", r"with the same text"),
     "broken_json": (b'{"id": "a", "text": "x"}\n{"id": "b", "te\n', r"file.txt:2: not a JSON object"),
     "broken_first": (b'{"id": "a", "text": \n', "neither JSON Lines nor one JSON value"),
@@ -252,7 +252,7 @@ def test_what_cannot_be_read_is_explained(name: str, tmp_path: Path) -> None:
 
 def test_missing_files_and_folders(tmp_path: Path) -> None:
     for kind in ("jsonl", "tsv", "csv", "kaldi"):
-        with pytest.raises(UserError, match=r"no utterance in it|neither JSON Lines nor one JSON value"):
+        with pytest.raises(UserError, match=r"contains no utterances|neither JSON Lines nor one JSON value"):
             read_transcripts(f"{kind}:{write(tmp_path, '')}")
     with pytest.raises(UserError, match="cannot read the file"):
         read_transcripts(tmp_path / "nothing")

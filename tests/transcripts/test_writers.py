@@ -109,7 +109,7 @@ def test_what_is_written(name: str) -> None:
 
 def test_an_error_does_not_end_the_stream() -> None:
     out = TranscriptStream("ctm")
-    with pytest.raises(UserError, match="ctm needs the times of words"):
+    with pytest.raises(UserError, match="ctm needs word times"):
         out.add(Transcript("a", "a.wav", 1.0, (Segment(0, 1, "a"),)))
     assert out.add(MEETING) + out.end() == EXPECTED["ctm"]
 

@@ -212,9 +212,9 @@ def test_a_language_model_comes_along(talker: Path, tmp_path: Path, audio: np.nd
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("words: ../x.txt", "expected the name of what is in the same folder"),
+        ("words: ../x.txt", "expected the name of a file or folder next to it"),
         ("lexicon: words.txt", "unknown key lexicon .*; it is now words"),
-        ("language_model: ..", "expected the name of what is in the same folder"),
+        ("language_model: ..", "expected the name of a file or folder next to it"),
         ("decoding: {methods: joint}", "unknown key decoding.methods"),
     ],
 )

@@ -199,7 +199,7 @@ def test_what_is_no_model(
         ("../whisper-missing", "no such file or folder"),
         ("whisper-bas", "did you mean openai/whisper-base?"),
         ("base", r"no network\).*`hf download openai/whisper-base`"),
-        (str(tmp_path / "tiny.pt"), r"tiny\.pt: no file of weights by torch.save"),
+        (str(tmp_path / "tiny.pt"), r"tiny\.pt: damaged, or not weights from torch.save"),
         (str(tmp_path), "no Whisper model in this folder"),
         (str(tmp_path / "ggml.bin"), r"ggml\.bin: the sizes should have 40 bytes, but 0 are left"),
     ):

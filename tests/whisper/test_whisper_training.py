@@ -132,7 +132,7 @@ def test_texts_in_capitals_are_a_warning(run: BuildRun, caplog: pytest.LogCaptur
     prepare_speech(run())
     assert "all capitals" not in caplog.text
     prepare_speech(run("text.training=[uppercase]", "output_dir=" + run().output_dir + "2"))
-    assert "100% of the texts are all capitals" in caplog.text and "Add lowercase" in caplog.text
+    assert "100% of the texts are in capitals" in caplog.text and "Add lowercase" in caplog.text
 
 
 def test_an_english_model_and_an_encoder_alone(run: BuildRun, tmp_path: Path) -> None:
