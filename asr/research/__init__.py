@@ -1,1 +1,1 @@
-"""Models of studies, and what searches and scores them; the folder can be deleted."""
+"""Experimental models with their search and scoring. Nothing else depends on this folder."""

@@ -1,4 +1,4 @@
-"""Classify a split: predicted and expected labels, how good and how fast the classifier is."""
+"""Evaluate a classifier on a data set: predicted and expected labels, accuracy and speed."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from asr.system.system import System
 
 # B utterances of a batch, T frames, F features, P utterances of all, L labels
 
-MAX_TABLE_LABELS = 20  # a wider table cannot be read
+MAX_TABLE_LABELS = 20  # a wider confusion matrix is unreadable in a terminal
 
 
 @dataclass(kw_only=True)
 class ReadSplit(ComputingTime):
-    """Decode the utterances that can be read; also return the problems of the others."""
+    """Results of the utterances that could be read, and messages about the others."""
 
     results: dict[str, list[str]] = field(default_factory=dict)
-    """id to labels, one or one for each encoded step, or to the text of each speaker."""
-    problems: dict[str, str] = field(default_factory=dict)  # id to message
+    """By id: one label, a label for each encoded step, or the text of each speaker."""
+    problems: dict[str, str] = field(default_factory=dict)  # error messages by id
 
 
 def read_split(
@@ -47,7 +47,7 @@ def read_split(
     batch_size: int,
     report: Callable[[float], None],
 ) -> ReadSplit:
-    """Compute the results of utterances from features and lengths, which is timed."""
+    """Compute results from the features and lengths of each batch, and measure the time it takes."""
     split, front_end = ReadSplit(), front_end.to(device)
 
     def decode(batch: Sequence[ReadAudio]) -> None:
@@ -65,10 +65,10 @@ def read_split(
 
 
 class Classification:
-    """A classifier and what it is to be evaluated on."""
+    """A classifier and the utterances to evaluate it on."""
 
     def __init__(self, system: System[LabelModel], place: str, utterances: Sequence[Utterance]) -> None:
-        """`place`: where the utterances stand, for messages."""
+        """`place` is the manifest that contains the utterances, for messages."""
         self._system, self.utterances = system, utterances
         self._labels = system.model.config.find_labels(system.config.text)
         self._label = system.model.config.label
@@ -79,7 +79,7 @@ class Classification:
     def decode(
         self, device: torch.device, batch_size: int, report: Callable[[float], None] = lambda seconds: None
     ) -> ReadSplit:
-        """Classify each utterance as it stands in the manifest, unless it is shorter than a frame."""
+        """Classify each utterance of the manifest that is at least one frame long."""
         model, tokens = self._system.model.to(device).eval(), self._system.tokenizer.tokens
 
         def predict(features_BTF: Tensor, lengths_B: Tensor) -> list[list[str]]:
@@ -91,7 +91,7 @@ class Classification:
         return read_split(predict, self._system.front_end, self.utterances, device, batch_size, report)
 
     def find_expected(self, split: ReadSplit) -> dict[str, list[str]]:
-        """The labels that the manifest has where the model gave its own."""
+        """Return the labels of the manifest for each label that the model predicted."""
         frame_times = make_frame_times(self._system.config.features, self._system.model.encoder)
         items = {item.id: item for item in self.utterances}
         return {
@@ -100,8 +100,8 @@ class Classification:
         }
 
     def score(self, split: ReadSplit) -> LabelScore:
-        """Score those that could be read. Where the speaker is the label, utterances are drawn for the
-        interval, else speakers, if all are known."""
+        """Score the utterances that could be read. The interval is a bootstrap over speakers, or over
+        utterances if the label is the speaker or some speakers are unknown."""
         speakers = {item.id: item.speaker for item in self.utterances}
         known = [speakers[name] for name in split.results]
         are_drawn = self._label != "speaker" and None not in known
@@ -132,13 +132,13 @@ class Classification:
 
 @dataclass(frozen=True)
 class LabelScore:
-    """Expected and predicted labels, counted."""
+    """Counts of expected and predicted labels."""
 
     labels: tuple[str, ...]  # all expected or predicted labels, in alphabetical order
     confusions_LL: np.ndarray
-    """Confusion matrix: a row for each expected label, a column for each predicted one."""
+    """Confusion matrix with a row for each expected label and a column for each predicted one."""
     interval: Interval | None
-    """95 % confidence interval of the accuracy; None with a single group of utterances."""
+    """95 % confidence interval of the accuracy; None if there is only one group of utterances."""
 
     @property
     def count(self) -> int:
@@ -149,7 +149,7 @@ class LabelScore:
         return _divide(np.trace(self.confusions_LL), self.count)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON types, but for nan, where a label never occurs or is never predicted."""
+        """Convert to JSON types, except for NaN if a label never occurs or is never predicted."""
         hits_L, counts_L = self.confusions_LL.diagonal(), self.confusions_LL.sum(1)
         return {
             "accuracy": self.accuracy,
@@ -170,9 +170,9 @@ def score_labels(
     predicted: Mapping[str, Sequence[str]],
     speakers: Sequence[Hashable] | None = None,
 ) -> LabelScore:
-    """Compare the labels of utterances, by id: as many of each as are expected.
+    """Compare the labels of utterances by id. Both sides need equally many labels of each utterance.
 
-    For the interval, whole utterances are drawn, or speakers where given: labels within one are alike.
+    The interval resamples whole utterances, or speakers if given, because labels within one are correlated.
     """
     labels = sorted({label for side in (expected, predicted) for names in side.values() for label in names})
     index = {label: number for number, label in enumerate(labels)}
@@ -189,7 +189,7 @@ def score_labels(
 
 
 def format_label_table(score: LabelScore) -> str:
-    """Precision and recall of each label, then the confusion matrix."""
+    """Format precision and recall of each label, and then the confusion matrix."""
     rows = [["label", "count", "precision %", "recall %"]]
     for label, scores in score.to_dict()["labels"].items():
         rows.append(

@@ -1,4 +1,4 @@
-"""Models that label: one label for a recording, or one for each encoded step, of the same encoders."""
+"""Classifiers on the usual encoders, with one label for a recording or one for each encoded step."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ FIRST_LABEL_ID = len(SPECIAL_TOKENS)
 
 
 class LabelModelConfig(ModelConfig):
-    """A classifier: an encoder and labels of a field of the manifest."""
+    """A classifier: an encoder, and labels from a field of the manifest."""
 
     scores: ClassVar[tuple[str, ...]] = ("accuracy", "loss")
 
     encoder: AnyEncoderConfig
-    """Features to encoded steps, as in a model of speech."""
+    """Encoder, as in a speech model."""
 
 
 class RecordingLabelConfig(LabelModelConfig):
-    """An encoder, pooled over time, and a label for the whole recording: which digit, which speaker."""
+    """A classifier of whole recordings, such as by digit or speaker: an encoder pooled over time."""
 
     type: Literal["recording_label"]
     label: str = pydantic.Field(pattern=RECORDING_FIELDS)
-    """Field of the manifest that holds the label: speaker, language, text, or extras.NAME. The training
-    manifest says which labels there are; any other, in dev or test, counts as an error."""
+    """Field of the manifest with the label: speaker, language, text, or extras.NAME. The labels of the
+    training manifest are the only ones known, so any other in dev or test counts as an error."""
 
     def find_labels(self, text: TextConfig) -> RecordingLabels:
         return RecordingLabels(self.label, text)
 
 
 class FrameLabelsConfig(LabelModelConfig):
-    """An encoder, and a label for each encoded step: framewise classification."""
+    """A frame classifier: an encoder, and a label for each encoded step."""
 
     type: Literal["frame_labels"]
     label: str = pydantic.Field(default="extras.word_times", pattern=TIMED_FIELDS)
-    """Field of the manifest that says when each label holds, as "TWO:0.106-0.436 SIX:0.51-0.9", in seconds
-    from the start of the utterance. A step has the label that covers its middle, or else that of silence.
-    `asr align` writes such a field. accuracy is that of frames: the share of steps labeled rightly."""
+    """Field of the manifest with labels and their times, such as "TWO:0.106-0.436 SIX:0.51-0.9", in seconds
+    from the start of the utterance. A step has the label at its middle, or silence. `asr align` writes such
+    a field. accuracy is the share of steps that are labeled correctly."""
 
     def find_labels(self, text: TextConfig) -> FrameLabels:
         return FrameLabels(self.label)
 
 
 class LabelModel(EncoderModel, abc.ABC):
-    """Classifier of recordings or frames. Its accuracy is the share of right labels.
+    """Base of classifiers of recordings or frames. Its accuracy is the share of correct labels.
 
-    It reads as many tokens of an utterance as it gives labels. A target that is no label, as UNK_ID is for
-    one that training has not seen, has no part in the loss and is never right.
+    Targets are as many tokens as it predicts labels. A target that is not a label, such as UNK_ID for one
+    that did not occur in training, does not enter the loss and is never correct.
     """
 
     reported = ("total", "accuracy")
@@ -78,10 +78,10 @@ class LabelModel(EncoderModel, abc.ABC):
 
     @abc.abstractmethod
     def pool(self, encoded_BTD: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, N, D), and how many of the N each utterance has."""
+        """Return (B, N, D), and how many of the N each utterance has."""
 
     def label(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, N, L) scores before softmax, and how many of the N each utterance has.
+        """Return (B, N, L) scores before softmax, and how many of the N each utterance has.
 
         Label 0 is the token FIRST_LABEL_ID.
         """
@@ -93,7 +93,7 @@ class LabelModel(EncoderModel, abc.ABC):
         self, features_BTF: Tensor, feature_lengths_B: Tensor, tokens_BU: Tensor, counts_B: Tensor, *_: Any
     ) -> Losses:
         scores_BNL = self.label(features_BTF, feature_lengths_B)[0]
-        width = min(scores_BNL.size(1), tokens_BU.size(1))  # either may be padded further
+        width = min(scores_BNL.size(1), tokens_BU.size(1))  # either may have more padding
         scores_BNL, tokens_BN = scores_BNL[:, :width], tokens_BU[:, :width]
         is_known_BN = length_mask(counts_B, width) & (tokens_BN > UNK_ID)
         targets_BN = torch.where(is_known_BN, tokens_BN - FIRST_LABEL_ID, IGNORED)
@@ -103,7 +103,7 @@ class LabelModel(EncoderModel, abc.ABC):
 
 
 class RecordingLabelModel(LabelModel):
-    """One label for a recording, from a mean of its steps whose weights a learned query gives."""
+    """Predicts one label for a recording from a weighted mean of its steps, with a learned query."""
 
     def __init__(self, config: RecordingLabelConfig, num_features: int, vocab_size: int) -> None:
         super().__init__(config, num_features, vocab_size)
@@ -113,14 +113,14 @@ class RecordingLabelModel(LabelModel):
         is_step_BT = length_mask(lengths_B, encoded_BTD.size(1))
         scores_BT = self.query(encoded_BTD)[..., 0].float()
         weights_BT = scores_BT.masked_fill(~is_step_BT, torch.finfo(torch.float32).min).softmax(-1)
-        # Not a product with zeros: padding may hold anything.
+        # masked_fill rather than a product with zeros, because padding may contain NaN.
         steps_BTD = encoded_BTD.masked_fill(~is_step_BT[..., None], 0.0)
         pooled_B1D = weights_BT.to(steps_BTD.dtype)[:, None] @ steps_BTD
         return pooled_B1D, torch.ones_like(lengths_B)
 
 
 class FrameLabelsModel(LabelModel):
-    """One label for each encoded step."""
+    """Predicts one label for each encoded step."""
 
     def pool(self, encoded_BTD: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         return encoded_BTD, lengths_B

@@ -1,4 +1,4 @@
-"""Intra-attention (LSTMN, Cheng et al. 2016): an LSTM whose state is a weighted mean of all its past ones."""
+"""Intra-attention (LSTMN, Cheng et al. 2016): an LSTM whose state is a weighted mean of its past states."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from asr.models.encoders import LayeredEncoderConfig, RecurrentEncoder
 
 
 class IntraAttentionEncoderConfig(LayeredEncoderConfig):
-    """Layers of bidirectional LSTM that attend to their own past states."""
+    """Layers of bidirectional LSTMs that attend to their own past states."""
 
     type: Literal["intra_attention"] = "intra_attention"
     num_layers: Depth = 2
 
 
 class IntraAttentionState:
-    """State of an `IntraAttentionCell` for each row: the tape of its steps so far, empty at first."""
+    """State of an `IntraAttentionCell` for each row: a tape of its steps so far, which starts empty."""
 
     def __init__(self) -> None:
         self._length = 0
-        # Keys, hidden states and cell states; without gradients, with room for more steps.
+        # Keys, hidden states and cell states. Without gradients it has spare room for more steps.
         self._tape_BTN: Tensor | None = None
-        self.query_BD: Tensor | None = None  # what the last summary adds to the next query
+        self.query_BD: Tensor | None = None  # contribution of the last summary to the next query
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """Keys (B, P, D) and states (B, P, 2 D) of all steps."""
+        """Return keys (B, P, D) and states (B, P, 2 D) of all steps."""
         assert self._tape_BTN is not None, "the tape is empty"
         tape_BPN = self._tape_BTN[:, : self._length]
         dim = tape_BPN.size(-1) // 3
@@ -40,7 +40,7 @@ class IntraAttentionState:
 
     def append(self, keys_BD: Tensor, hidden_BD: Tensor, cell_BD: Tensor) -> None:
         entry_BN = torch.cat([keys_BD, hidden_BD, cell_BD], dim=-1)
-        if torch.is_grad_enabled():  # a backward pass reads the tape as it was at each step
+        if torch.is_grad_enabled():  # the backward pass needs the tape as it was at each step
             old = [] if self._tape_BTN is None else [self._tape_BTN[:, : self._length]]
             self._tape_BTN = torch.cat([*old, entry_BN[:, None]], dim=1)
         else:
@@ -53,35 +53,35 @@ class IntraAttentionState:
         self._length += 1
 
     def select(self, rows_B: Tensor) -> None:
-        """Keep these rows, in this order: the surviving beams."""
+        """Keep only these rows, the surviving beams, in this order."""
         if self._tape_BTN is not None and self.query_BD is not None:
             self._tape_BTN = self._tape_BTN[rows_B]
             self.query_BD = self.query_BD[rows_B]
 
 
 class IntraAttentionCell(nn.Module):
-    """One step of the recurrence. With past states h_i and c_i, and the summary h' of the step before:
+    """One step of the recurrence. With past states h_i and c_i, and summary h' of the previous step:
 
         a_i = v . tanh(W_h h_i + W_x x + W_s h')       s = softmax(a)
         h~ = sum_i s_i h_i                             c~ = sum_i s_i c_i
         i, f, o = sigmoid(W [h~, x])                   c^ = tanh(W_c [h~, x])
         c = f c~ + i c^                                h = o tanh(c)
 
-    The summaries h~ and c~ of the first step, which has no past, are zero. Since tanh(z) = 2 sigmoid(2 z) - 1
-    and a softmax does not see a constant, the tanh of the scores is computed as a sigmoid, which on a CPU
-    takes a tenth of the time: hence every 2 below.
+    The summaries h~ and c~ of the first step, which has no past, are zero. As tanh(z) = 2 sigmoid(2 z) - 1
+    and a softmax ignores constants, the tanh of the scores is computed as a sigmoid, which takes a tenth of
+    the time on a CPU. This is the reason for every 2 below.
     """
 
     def __init__(self, input_dim: int, dim: int) -> None:
         super().__init__()
         self.dim = dim
-        self.input = nn.Linear(input_dim, 5 * dim)  # of an input, to the query and the gates
-        self.summary = nn.Linear(dim, 5 * dim, bias=False)  # of a summary, to the next query and the gates
-        self.key = nn.Linear(dim, dim, bias=False)  # of a hidden state, to its key
+        self.input = nn.Linear(input_dim, 5 * dim)  # input to query and gates
+        self.summary = nn.Linear(dim, 5 * dim, bias=False)  # summary to next query and gates
+        self.key = nn.Linear(dim, dim, bias=False)  # hidden state to key
         self.energy = nn.Linear(dim, 1, bias=False)
 
     def forward(self, x_BD: Tensor, state: IntraAttentionState) -> Tensor:
-        """The hidden state (B, D) of the next step, which is added to the state."""
+        """Compute the hidden state (B, D) of the next step, and append it to the state."""
         query_BD, gates_BN = self.input(x_BD).split([self.dim, 4 * self.dim], dim=-1)
         if state.query_BD is None:
             next_query_BD = cell_BD = torch.zeros_like(query_BD)
@@ -102,10 +102,10 @@ class IntraAttentionCell(nn.Module):
 
 
 class Recurrence(torch.autograd.Function):
-    """All steps of an `IntraAttentionCell`, from what it makes of the inputs: (T, B, 5 D) to (B, T, D).
+    """All steps of an `IntraAttentionCell`, from projected inputs (T, B, 5 D) to hidden states (B, T, D).
 
-    Two to three times as fast in training as step by step, and but for the weights of attention in memory
-    linear in T: the tapes are written once, and what the sigmoids gave is computed again on the way back.
+    Training is two to three times as fast as step by step. Memory is linear in T, except for attention
+    weights, because tapes are written once and the backward pass computes the sigmoids again.
     """
 
     @staticmethod
@@ -142,7 +142,7 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_hidden_BTD: Tensor) -> tuple[Tensor | None, ...]:
-        """`d_x` is the gradient of x. It gathers in the tapes until the step that wrote there is reached."""
+        """`d_x` is the gradient of x. Gradients accumulate in the tapes until the step that wrote them."""
         summary_ND, key_DD, energy_D, queries_TBD, gates_TBN, *tapes = ctx.saved_tensors
         keys_BTD, states_BTN, summaries_TBN, *weights = tapes
         length, batch, dim = queries_TBD.shape
@@ -163,7 +163,7 @@ class Recurrence(torch.autograd.Function):
                 break
             d_added_TBN[t, :, dim:] = d_gates_BN
             d_summary_BN = torch.cat([d_added_TBN[t] @ summary_ND, d_cell_BD], dim=1)
-            # The order of the product matters: the other one takes eight times as long.
+            # In the other order this product would take eight times as long.
             d_weights_BP = torch.bmm(d_summary_BN[:, None], states_BTN[:, past].mT)[:, 0]
             weights_BP = weights[t - 1]
             d_states_BTN[:, past].addcmul_(weights_BP[..., None], d_summary_BN[:, None])
@@ -183,7 +183,7 @@ class Recurrence(torch.autograd.Function):
 def _gates_backward(
     d_hidden_BD: Tensor, d_cell_BD: Tensor, gates_BN: Tensor, cell_BD: Tensor, summary_BD: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of the gates before their sigmoid or tanh, and of the summary of cells."""
+    """Return the gradients of the gates, before their sigmoid or tanh, and of the cell summary."""
     into_BD, kept_BD, out_BD, new_BD = gates_BN.chunk(4, dim=1)
     tanh_BD = cell_BD.tanh()
     d_cell_BD = d_cell_BD + torch.ops.aten.tanh_backward(d_hidden_BD * out_BD, tanh_BD)
@@ -199,14 +199,14 @@ def _gates_backward(
 
 
 class IntraAttention(nn.Module):
-    """One layer in one direction: (B, T, input_dim) to the hidden states (B, T, D)."""
+    """One layer in one direction, from (B, T, input_dim) to hidden states (B, T, D)."""
 
     def __init__(self, input_dim: int, dim: int) -> None:
         super().__init__()
         self.cell = IntraAttentionCell(input_dim, dim)
 
     def forward(self, x_BTD: Tensor) -> tuple[Tensor, None]:
-        """Return no last state to go on from, where PyTorch's recurrent layers have one."""
+        """Return hidden states and None, where PyTorch's recurrent layers return their last state."""
         weights = (self.cell.summary.weight, self.cell.key.weight, self.cell.energy.weight[0])
         inputs_TBN = self.cell.input(x_BTD.transpose(0, 1)).to(weights[0].dtype)
         with torch.autocast(x_BTD.device.type, enabled=False):
@@ -214,7 +214,7 @@ class IntraAttention(nn.Module):
 
 
 class IntraAttentionEncoder(RecurrentEncoder):
-    """Layers of LSTMs that attend to their own past."""
+    """An encoder of LSTM layers that attend to their own past states."""
 
     def __init__(self, config: IntraAttentionEncoderConfig, num_features: int) -> None:
         super().__init__(config, num_features, partial(IntraAttention, dim=config.dim))

@@ -1,4 +1,4 @@
-"""Models of studies, which no shipped model needs: the folder can be deleted."""
+"""Tables of the experimental models, which no bundled model uses, so this folder can be deleted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asr.research import (
     recurrent_decoder,
 )
 
-# From the section of a config to its class, as the tables of asr/models have it.
+# Maps config classes to model classes, like the tables in asr/models.
 ENCODERS = {intra_attention.IntraAttentionEncoderConfig: intra_attention.IntraAttentionEncoder}
 DECODERS = {
     recurrent_decoder.AttentionDecoderConfig: recurrent_decoder.AttentionDecoder,

@@ -1,4 +1,4 @@
-"""Labels in a manifest, one for a recording or one for each moment of it, and their token ids."""
+"""Labels in a manifest, either one for a recording or one at each time, and their token ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 # T encoded steps, K labeled spans
 
 SILENCE = "<silence>"
-"""The label of each moment that has no other."""
+"""Label at times without any other."""
 RECORDING_FIELDS = r"^(speaker|language|text|extras\..+)$"
 TIMED_FIELDS = r"^extras\..+$"
 
@@ -34,14 +34,14 @@ class RecordingLabels:
     unit: ClassVar[str] = ""
 
     field: str  # speaker, language, text, or extras.NAME
-    text: TextConfig  # rules that normalize texts; other fields are taken as they are
+    text: TextConfig  # normalization rules if the field is text; other fields are used unchanged
 
     def names(self, utterance: Utterance) -> list[str]:
         value = _read_field(utterance, self.field)
         if self.field == "text":
             value = normalize(str(value), self.text.training)
         if value == "":
-            raise UserError(f"utterance {utterance.id}: its {self.field} is empty; a label needs a name")
+            raise UserError(f"utterance {utterance.id}: {self.field} is empty; expected the name of a label")
         return [str(value)]
 
     def at(self, utterance: Utterance, times_T: np.ndarray) -> list[str]:
@@ -50,11 +50,11 @@ class RecordingLabels:
 
 @dataclass(frozen=True)
 class FrameLabels:
-    """One label for each encoded step: what is labeled at its middle, or silence."""
+    """One label for each encoded step: the label at the middle of the step, or silence."""
 
     unit: ClassVar[str] = "frame"
 
-    field: str  # extras.NAME, in which spans stand as LABEL:BEGIN-END, in seconds from the utterance's start
+    field: str  # extras.NAME, with spans as LABEL:BEGIN-END, in seconds from the start of the utterance
 
     def names(self, utterance: Utterance) -> list[str]:
         return [SILENCE, *read_spans(utterance, self.field).labels]
@@ -67,7 +67,7 @@ Labels = RecordingLabels | FrameLabels
 
 
 def encode_labels(names: Sequence[str], tokenizer: Tokenizer) -> list[int]:
-    """A token for each; the unknown token for a label that training has not seen."""
+    """Return the token id of each label, or the unknown token if the label did not occur in training."""
     ids = {name: tokenizer.encode(name)[0] for name in set(names)}
     return [ids[name] for name in names]
 
@@ -75,11 +75,11 @@ def encode_labels(names: Sequence[str], tokenizer: Tokenizer) -> list[int]:
 def find_unseen_labels(
     place: str, utterances: Iterable[Utterance], labels: Labels, tokenizer: Tokenizer
 ) -> list[str]:
-    """Find labels that training did not have, with a warning. Refuses an utterance without its label."""
+    """Return labels that did not occur in training, and warn. Raises UserError if a label is missing."""
     unseen = sorted({name for item in utterances for name in labels.names(item)}.difference(tokenizer.tokens))
     if unseen:
         logger.warning(
-            "%s: training had none of %d labels that stand there, which count as errors: %s",
+            "%s: %d labels did not occur in training, so they count as errors: %s",
             place, len(unseen), ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else ""),
         )  # fmt: skip
     return unseen
@@ -90,14 +90,14 @@ def find_unseen_labels(
 
 @dataclass(frozen=True)
 class LabelSpans:
-    """Labeled spans of an utterance, by their begin; they do not overlap."""
+    """Labeled spans of an utterance, ordered by start and without overlap."""
 
     labels: tuple[str, ...]
     begins_K: np.ndarray
     ends_K: np.ndarray
 
     def at(self, times_T: np.ndarray) -> list[str]:
-        """The label that covers each moment: from its begin on, up to but without its end."""
+        """Return the label at each time. A span includes its start but not its end."""
         last_T = np.searchsorted(self.begins_K, times_T, side="right") - 1
         is_covered_T = (last_T >= 0) & (times_T < np.append(self.ends_K, 0.0)[last_T])
         return [
@@ -119,8 +119,8 @@ def read_spans(utterance: Utterance, field: str) -> LabelSpans:
         begin, end = float(found[2]), float(found[3])
         if begin > end or (ends and begin < ends[-1]):
             raise UserError(
-                f"{place}: {shorten(word)} ends before it begins, or begins before the last one ends; "
-                "expected spans one after the other"
+                f"{place}: {shorten(word)} ends before it begins, or begins before the previous span ends; "
+                "expected spans in order, without overlap"
             )
         labels.append(found[1])
         begins.append(begin)
@@ -133,7 +133,7 @@ def _read_field(utterance: Utterance, field: str) -> str | int | float | bool:
     value = utterance.extras.get(name) if section == "extras" else getattr(utterance, field)
     if value is None:
         raise UserError(
-            f"utterance {utterance.id} has no {field}, from which labels are to come; "
-            "give it one, or name another field in model.label"
+            f"utterance {utterance.id} has no {field}, which should contain the label; "
+            "add it, or set model.label to another field"
         )
     return value

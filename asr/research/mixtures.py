@@ -1,4 +1,4 @@
-"""Decode a split in which several speak at once: the texts of all heads, scored in the best assignment."""
+"""Evaluate a model of simultaneous speakers: decode all heads, and score their best assignment to texts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from asr.transcripts.writers import format_transcript
 
 
 class SpeakersAtOnce:
-    """A model that writes down several speakers at once, and what it is to be evaluated on."""
+    """A model that transcribes simultaneous speakers, and the utterances to evaluate it on."""
 
     def __init__(
         self, system: System[MultiSpeakerModel], place: str, utterances: Sequence[Utterance]
@@ -54,8 +54,8 @@ class SpeakersAtOnce:
         return read_split(find_texts, self._system.front_end, self.utterances, device, batch_size, report)
 
     def score(self, split: ReadSplit) -> Score:
-        """Score each text of an utterance against that of the head that is assigned to it; an utterance is
-        drawn as a whole."""
+        """Score each text of an utterance with the head assigned to it. The interval resamples whole
+        utterances."""
         references: dict[str, str] = {}
         hypotheses: dict[str, str] = {}
         recordings: dict[str, str] = {}
@@ -68,8 +68,8 @@ class SpeakersAtOnce:
         return score(references, hypotheses, recordings=recordings)
 
     def _pair_texts(self, split: ReadSplit) -> Iterator[tuple[Utterance, list[str], list[str]]]:
-        """The utterances with references and hypotheses as they are scored; the words of one that could not
-        be decoded count as deleted."""
+        """Yield utterances with normalized references and hypotheses. If an utterance could not be decoded,
+        its hypotheses are empty, so its words count as deleted."""
         count = self._system.config.model.num_texts
         for item in self.utterances:
             texts = split.results.get(item.id) or [""] * count
@@ -79,7 +79,7 @@ class SpeakersAtOnce:
             yield item, refs, hyps
 
     def write(self, folder: str | Path, split: ReadSplit) -> None:
-        """Write reference.stm and hypothesis.stm, each text in a channel of its own.
+        """Write reference.stm and hypothesis.stm, with each text in its own channel.
 
         `asr score --metric cpwer reference.stm hypothesis.stm` finds the same rate.
         """
@@ -101,14 +101,14 @@ class SpeakersAtOnce:
             f"{plural(len(split.results), 'utterance')} of several speakers, "
             f"{plural(score.counts.reference_length, 'word')}, {split.audio_seconds:.1f} s of audio, "
             f"real-time factor {split.real_time_factor:.4f}\n"
-            f"speakers are assigned with the fewest errors\n\n{score}"
+            f"texts are assigned to speakers with the fewest errors\n\n{score}"
         )
 
 
 def assign_texts(references: Sequence[str], hypotheses: Sequence[str]) -> list[int]:
-    """Assign each hypothesis to the index of a reference, with the fewest errors in total.
+    """Assign hypotheses to references with the fewest total errors, and return the indexes of these.
 
-    There are at least as many references. What is left of them counts as deleted.
+    There are at least as many references as hypotheses. References left over count as deleted.
     """
     from scipy.optimize import linear_sum_assignment
 

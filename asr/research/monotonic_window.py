@@ -1,4 +1,4 @@
-"""Learned monotonic window: a decoder tracks its position in the recording and attends there, without CTC."""
+"""Learned monotonic window: the decoder tracks its position in the audio and attends there, without CTC."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from asr.models.decoders import Decoder, DecoderState, Weights, WeightsOf
 from asr.models.guided_attention import WINDOW_FLOOR, GaussianWindow
 from asr.models.layers import length_mask
 
-# B utterances, R rows (the beams of all utterances, those of one side by side), U new tokens, T encoded
-# steps, L their dimension, K of query and key
+# B utterances, R rows (beams, those of an utterance next to each other), U new tokens, T encoded steps,
+# L their dimension, K dimension of query and key
 
 QUERY_DIM = 64
-REACH = 64  # a token moves by fewer steps than this; after a longer pause it has to find its position again
-SLOWNESS = 8.0  # tokens move so many steps at first, about
+REACH = 64  # limit for the steps that a token moves; after a longer pause the position has to be found again
+SLOWNESS = 8.0  # steps that a token moves on average at the start of training
 
 
 class PositionState(DecoderState):
-    """State of a decoder, with the position of each of its beams."""
+    """State of the inner decoder, with the distribution of the position of each beam."""
 
     def __init__(self, inner: DecoderState, keys_BTK: Tensor, mask_BT: Tensor, move_TT: Tensor) -> None:
         self.inner = inner
@@ -41,7 +41,7 @@ class PositionState(DecoderState):
 
 
 class PositionTrackingDecoder(Decoder):
-    """Any decoder that attends and goes token by token, with a window on its attention.
+    """Wraps any autoregressive attention decoder, and limits its attention to a window.
 
     With p the probability of a position, and y a token:
 
@@ -87,14 +87,14 @@ class PositionTrackingDecoder(Decoder):
         weights_of: WeightsOf | None = None,
         bias_RUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
-        """`bias_RUT` is added to the scores of positions, and so moves the window."""
+        """Decode tokens. `bias_RUT` is added to the scores of positions, so it moves the window."""
         assert isinstance(state, PositionState)
-        with torch.autocast(tokens_RU.device.type, enabled=False):  # products of many small numbers
+        with torch.autocast(tokens_RU.device.type, enabled=False):  # small products need full precision
             window_RUT = self.compute_bias(tokens_RU, state, bias_RUT)
         return self.inner.step(tokens_RU, state.inner, weights_of, window_RUT)
 
     def compute_bias(self, tokens_RU: Tensor, state: PositionState, bias_RUT: Tensor | None = None) -> Tensor:
-        """Bias of attention (R, U, T): the window before the token that follows each of these."""
+        """Return the attention bias (R, U, T): the window for the token after each of these."""
         queries_BNK = self.query(tokens_RU).to(state.keys_BTK.dtype).view(len(state.keys_BTK), -1, QUERY_DIM)
         scores_BNT = (queries_BNK @ state.keys_BTK.mT).masked_fill(~state.mask_BT[:, None], -torch.inf)
         scores_RUT = scores_BNT.view(*tokens_RU.shape, -1)

@@ -1,4 +1,4 @@
-"""Several speakers at once: an encoder and a CTC head for each of them, trained permutation-invariantly."""
+"""Simultaneous speakers: an encoder with a CTC head for each, trained with permutation invariance."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from asr.text.tokenizer import EOS_ID, PAD_ID
 
 
 class MultiSpeakerConfig(ModelConfig):
-    """An encoder of mixed speech, a CTC head for each speaker in it (Yu et al. 2017, arXiv 1704.01985)."""
+    """An encoder of mixed speech with a CTC head for each speaker (Yu et al. 2017, arXiv 1704.01985)."""
 
     type: Literal["multi_speaker"]
     num_speakers: int = pydantic.Field(default=2, ge=2, le=4)
-    """Number of speakers at once. Their texts are `text`, `extras.text_2` and so on, in any order: of all
-    assignments of texts to heads, training takes the one of least loss (permutation-invariant training)."""
+    """Number of simultaneous speakers. Their texts are `text`, `extras.text_2` and so on, in any order,
+    because training uses the assignment to heads with the lowest loss (permutation-invariant training)."""
     encoder: AnyEncoderConfig
-    """Features to encoded steps, as in a model of speech."""
+    """Encoder, as in a speech model."""
 
     @property
     def num_texts(self) -> int:
@@ -34,7 +34,7 @@ class MultiSpeakerConfig(ModelConfig):
 
 
 class MultiSpeakerModel(EncoderModel):
-    """Its tokens are the texts of all speakers, one after the other, with EOS_ID between them."""
+    """Transcribes simultaneous speakers. Its targets are the texts of all, with EOS_ID between them."""
 
     reported = ("total",)
 
@@ -45,7 +45,7 @@ class MultiSpeakerModel(EncoderModel):
         self.ctc_head = nn.Linear(self.encoder.output_dim, config.num_speakers * vocab_size)
 
     def ctc_log_probabilities(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, S, T, V) of all heads, and how many of the T steps each utterance has."""
+        """Return (B, S, T, V) of all heads, and how many of the T steps each utterance has."""
         encoded_BTD, lengths_B = self.encoder(features_BTF, feature_lengths_B)
         scores_BTX: Tensor = self.ctc_head(self.ctc_dropout(encoded_BTD))
         scores_BTSV = scores_BTX.unflatten(2, (self.config.num_speakers, -1))
@@ -68,7 +68,7 @@ class MultiSpeakerModel(EncoderModel):
 
 
 def split_texts(tokens_BU: Tensor, lengths_B: Tensor, num_texts: int) -> list[tuple[Tensor, Tensor]]:
-    """Tokens and lengths of the first text of each utterance, of the second, and so on."""
+    """Split tokens at EOS_ID: tokens and lengths of the first texts, then of the second texts, and so on."""
     rows = [row[:length] for row, length in zip(tokens_BU, lengths_B.tolist(), strict=True)]
     ends = [(row == EOS_ID).nonzero()[:, 0].tolist() for row in rows]
     parts = [
@@ -83,7 +83,7 @@ def split_texts(tokens_BU: Tensor, lengths_B: Tensor, num_texts: int) -> list[tu
 
 
 def least_loss(losses_BSS: Tensor) -> Tensor:
-    """(B,): the least sum over the heads of their losses for the texts that an assignment gives them."""
+    """Return (B,): the lowest sum of losses over all assignments of texts to heads."""
     heads = range(losses_BSS.size(1))
     sums = [losses_BSS[:, heads, texts].sum(1) for texts in itertools.permutations(heads)]
     return torch.stack(sums).amin(0)

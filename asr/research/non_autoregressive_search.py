@@ -1,4 +1,4 @@
-"""Non-autoregressive decoding: all tokens in one pass, or in a few for decoders that fill gaps (mask-CTC)."""
+"""Non-autoregressive decoding: all tokens in one pass, or in a few passes that fill gaps (Mask-CTC)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from asr.text.tokenizer import UNK_ID
 # B utterances, K lengths that are tried, R = B x K rows, T encoded steps, U tokens or queries, V vocabulary,
 # H heads, C counts of tokens
 
-MASK_THRESHOLD = 0.999  # tokens to which the CTC head gives less become gaps for mask_ctc to fill
-MAX_PASSES = 10  # in which it fills the gaps
+MASK_THRESHOLD = 0.999  # tokens with a lower CTC probability become gaps for mask_ctc to fill
+MAX_PASSES = 10  # passes in which it fills the gaps
 
 
 def decode(encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None) -> NBest:
-    """Dispatch on the kind of decoder."""
+    """Decode with the method of the decoder's type."""
     decoder, encoded_BTD, lengths_B = encoded.model.decoder, encoded.encoded_BTD, encoded.lengths_B
     if isinstance(decoder, LengthDecoder):
         limits_B = encoded.model.limit_tokens(lengths_B)
@@ -34,7 +34,7 @@ def decode(encoded: EncodedAudio, config: DecodingConfig, language_model: Fusion
 def _decode_by_length(
     decoder: LengthDecoder, encoded_BTD: Tensor, lengths_B: Tensor, limits_B: Tensor, config: DecodingConfig
 ) -> NBest:
-    """Try the likeliest lengths, as many as the beam is wide, and rank them with the text of each."""
+    """Try the most likely lengths, as many as the beam is wide, and rank each with its text."""
     counts_C = torch.arange(int(limits_B.max()) + 1, device=lengths_B.device)
     means_B = decoder.length_predictor(encoded_BTD, lengths_B)
     chances_BC = decoder.length_predictor.log_probability(counts_C, means_B[:, None])
@@ -56,7 +56,7 @@ def _decode_by_length(
 
 
 def _fill_gaps(decoder: MaskDecoder, encoded_BTD: Tensor, lengths_B: Tensor, paths: BestPaths) -> NBest:
-    """Fill in what CTC is not sure of: in each pass as many tokens, those that are surest."""
+    """Fill the gaps where CTC is unsure. Each pass fills equally many, those of highest probability."""
     tokens_BU, log_probabilities_BU, counts_B = paths.tokens_BU, paths.log_probabilities_BU, paths.counts_B
     is_token_BU = length_mask(counts_B, tokens_BU.size(1))
     is_gap_BU = is_token_BU & (log_probabilities_BU.exp() < MASK_THRESHOLD)
@@ -85,7 +85,7 @@ def _fill_gaps(decoder: MaskDecoder, encoded_BTD: Tensor, lengths_B: Tensor, pat
 
 
 def _choose(scores_RUV: Tensor) -> tuple[Tensor, Tensor]:
-    """The likeliest token at each place, none of the special ones, and its log-probability."""
+    """Return the log-probability of the most likely non-special token at each position, and the token."""
     log_probabilities_RU, tokens_RU = scores_RUV.float().log_softmax(-1)[..., UNK_ID:].max(-1)
     return log_probabilities_RU, tokens_RU + UNK_ID
 
@@ -96,9 +96,9 @@ def _sum_tokens(log_probabilities_RU: Tensor, counts_R: Tensor) -> Tensor:
 
 
 def _attended_steps(weights: Weights, queries_R: Tensor, lengths_R: Tensor) -> Tensor:
-    """(R, U + 1): the encoded step that the last layer looks at on average, for each query of a row.
+    """Return (R, U + 1): the mean encoded step that each query of a row attends to in the last layer.
 
-    Behind them stands the last step, which is where the end is if no query asked for it.
+    After the queries comes the last step, which is the position of the end if no query predicts it.
     """
     weights_RUT = weights[max(weights)].mean(1)
     attended_RU = (weights_RUT * torch.arange(weights_RUT.size(2), device=lengths_R.device)).sum(-1)
@@ -110,7 +110,7 @@ def _attended_steps(weights: Weights, queries_R: Tensor, lengths_R: Tensor) -> T
 def _list(
     tokens_RU: Tensor, counts_R: Tensor, log_probabilities_R: Tensor, attended_RN: Tensor
 ) -> list[Hypothesis]:
-    """Each row as a hypothesis. Attention that is nan was not asked for."""
+    """Convert each row to a hypothesis. Attention is NaN if it was not computed."""
     columns = (tokens_RU, counts_R, log_probabilities_R, attended_RN)
     found = []
     for tokens, count, score, attended in zip(*(column.tolist() for column in columns), strict=True):

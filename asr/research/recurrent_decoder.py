@@ -1,8 +1,8 @@
-"""Recurrent decoders: with attention to the encoded steps, with a single summary of them, or intra-attention.
+"""Recurrent decoders: with attention to the encoded steps, a single summary of them, or intra-attention.
 
-The line before the Transformer: Cho et al. 2014 squeeze the utterance into one vector; Bahdanau et al. 2015
-and Chorowski et al. 2015 attend to the encoded steps before each token; Cheng et al. 2016 let the network
-attend to its own past too.
+These came before the Transformer. Cho et al. 2014 compress the utterance into one vector; Bahdanau et al.
+2015 and Chorowski et al. 2015 attend to the encoded steps before each token; Cheng et al. 2016 also let the
+network attend to its own past.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from asr.models.layers import Dropout, Kernel, length_mask
 from asr.research.intra_attention import IntraAttentionCell, IntraAttentionState
 
 # B utterances, W beams of each, R = B x W rows, T encoded steps, E their dimension, U tokens, D dimension of
-# the decoder and its state, A of query and key, C of a context, V vocabulary
+# the decoder and its state, A dimension of query and key, C of a context, V vocabulary
 
-ATTENTION_DIM = 256  # of query and key
+ATTENTION_DIM = 256  # dimension of query and key
 LOCATION_CHANNELS = 16
 
 
 class RecurrentAttentionConfig(Config):
-    """Score of an encoded step for the state of the decoder."""
+    """How attention scores an encoded step, given the state of the decoder."""
 
     score: Literal["additive", "dot", "scaled_dot"] = "additive"
-    """additive: a small network. dot: query times key. scaled_dot: this over the root of their dimension."""
+    """additive: a small network. dot: query times key. scaled_dot: dot over the root of their dimension."""
     location: Kernel | None = None
-    """Steps, an odd number, that a convolution of the last weights sees, so that attention knows where it
-    stood; null: there is none."""
+    """Width, an odd number of steps, of a convolution over the previous attention weights, with which
+    attention knows its last position; null: none."""
 
 
 EncoderKV = tuple[Tensor, Tensor, Tensor]  # keys_BTA, computed once for each utterance, encoded_BTE, mask_BT
 
 
 class RecurrentAttention(nn.Module):
-    """alpha = softmax(score(state, key)) over the steps, context = sum of alpha times encoded step."""
+    """Computes alpha = softmax(score(state, key)) over the steps, and the alpha-weighted sum of the steps."""
 
     def __init__(self, config: RecurrentAttentionConfig, state_dim: int, memory_dim: int) -> None:
         super().__init__()
@@ -60,12 +60,12 @@ class RecurrentAttention(nn.Module):
     def forward(
         self, state_RD: Tensor, memory: EncoderKV, last_RT: Tensor, bias_RT: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Contexts (R, E) and weights (R, T). `last_RT` are the weights of the token before."""
+        """Return contexts (R, E) and weights (R, T). `last_RT` are the weights of the previous token."""
         keys_BTA, encoded_BTE, mask_BT = memory
         batch, keys = len(keys_BTA), keys_BTA[:, None]
         query_BWA = self.project_query(state_RD).unflatten(0, (batch, -1))
         if self.location is not None:
-            # Now each beam of an utterance has keys of its own.
+            # From here on, each beam of an utterance has its own keys.
             located_RTA = self.project_location(self.location(last_RT[:, None]).mT)
             keys = keys + located_RTA.unflatten(0, (batch, -1))
         scores_BWT = self._compare(query_BWA, keys).to(last_RT.dtype)
@@ -76,7 +76,7 @@ class RecurrentAttention(nn.Module):
         return context_BWE.flatten(0, 1), weights_BWT.flatten(0, 1)
 
     def _compare(self, query_BWA: Tensor, keys: Tensor) -> Tensor:
-        """(B, W, T) scores; keys are (B, W or 1, T, A)."""
+        """Return (B, W, T) scores; keys are (B, W or 1, T, A)."""
         if self.score == "additive":
             return self.energy(torch.tanh(query_BWA[:, :, None] + keys))[..., 0]
         factor = query_BWA.size(-1) ** -0.5 if self.score == "scaled_dot" else 1.0
@@ -86,18 +86,18 @@ class RecurrentAttention(nn.Module):
 
 
 class RecurrentDecoderConfig(DecoderConfig):
-    """A recurrent network over the tokens so far."""
+    """A recurrent network over the previous tokens."""
 
     dim: Size = 256
-    """Width of the states, of the embeddings, of the layer before the output, and of a single summary."""
+    """Width of states, embeddings, the layer before the output, and a single summary."""
     num_layers: Depth = 1
-    """The state of the highest is the query of attention, the lowest gets the context."""
+    """Number of layers. The lowest reads the context, and the state of the highest is the query."""
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Dropout of the embeddings, between the layers and before the output."""
+    """Dropout of embeddings, between layers and before the output."""
 
 
 class AttendingDecoderConfig(RecurrentDecoderConfig):
-    """A recurrent network that looks at the encoded steps before each token."""
+    """A recurrent network that attends to the encoded steps before each token."""
 
     attention: RecurrentAttentionConfig = RecurrentAttentionConfig()
     """Attention to the encoded steps."""
@@ -108,19 +108,19 @@ class AttendingDecoderConfig(RecurrentDecoderConfig):
 
 
 class AttentionDecoderConfig(AttendingDecoderConfig):
-    """A recurrent network that looks at the encoded steps before each token."""
+    """A recurrent network that attends to the encoded steps before each token."""
 
     type: Literal["attention"] = "attention"
 
 
 class IntraAttentionDecoderConfig(AttendingDecoderConfig):
-    """Attention decoder of LSTMs that attend to their own past states too (LSTMN)."""
+    """An attention decoder whose LSTMs also attend to their own past states (LSTMN)."""
 
     type: Literal["intra_attention"] = "intra_attention"
 
 
 class SingleSummaryDecoderConfig(RecurrentDecoderConfig):
-    """A recurrent network that sees the utterance as one vector alone."""
+    """A recurrent network that gets the utterance as a single vector."""
 
     type: Literal["single_summary"] = "single_summary"
 
@@ -129,7 +129,7 @@ class SingleSummaryDecoderConfig(RecurrentDecoderConfig):
 
 
 class CellState:
-    """State of a cell, a row for each beam."""
+    """State of a cell, with a row for each beam."""
 
     def __init__(self, hidden_RD: Tensor) -> None:
         self.hidden_RD = hidden_RD
@@ -140,23 +140,23 @@ class CellState:
 
 
 class RecurrentCell(nn.Module):
-    """PyTorch's LSTM, with the state in an object that it changes, as `IntraAttentionCell` has it."""
+    """PyTorch's LSTM with the interface of `IntraAttentionCell`, which updates a state object."""
 
     def __init__(self, input_dim: int, dim: int) -> None:
         super().__init__()
         self.cell = nn.LSTMCell(input_dim, dim)
 
     def forward(self, x_RD: Tensor, state: CellState) -> Tensor:
-        """The next hidden state (R, D)."""
+        """Compute the next hidden state (R, D)."""
         state.hidden_RD, state.cell_RD = self.cell(x_RD, (state.hidden_RD, state.cell_RD))
         return state.hidden_RD
 
 
-# --- what all share -----------------------------------------------------------------------------
+# --- base class ---------------------------------------------------------------------------------
 
 
 class RecurrentState(DecoderState):
-    """States of the layers of each beam, the last output of the highest, and what it attended to."""
+    """Layer states of each beam, the last output of the highest layer, and its last attention."""
 
     def __init__(
         self,
@@ -180,12 +180,12 @@ class RecurrentState(DecoderState):
 
 
 class RecurrentDecoder(Decoder):
-    """The loop over the tokens. With s the state, y a token and c its context (see `attend`):
+    """Loops over the tokens. With s the state, y a token and c its context (see `attend`):
 
         s_i = cells(s_{i-1}, [embedding(y_{i-1}), c_i])
         scores_i = output(tanh(combine([s_i, c_i, embedding(y_{i-1})])))
 
-    Only the recurrence goes token by token; the rest is computed for the whole sequence at once.
+    Only the recurrence runs token by token; the rest is computed for the whole sequence at once.
     """  # fmt: skip
 
     def __init__(
@@ -200,7 +200,7 @@ class RecurrentDecoder(Decoder):
 
     @abc.abstractmethod
     def attend(self, state: RecurrentState, bias_RT: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """The context (R, C) of the next token, and the weights (R, T) if there are any."""
+        """Return the context (R, C) of the next token, and the attention weights (R, T) if there are any."""
 
     def step(
         self,
@@ -231,14 +231,14 @@ class RecurrentDecoder(Decoder):
 
 
 def widths(input_dim: int, config: RecurrentDecoderConfig) -> list[int]:
-    """Input dimension of each layer."""
+    """Return the input dimension of each layer."""
     return [input_dim] + [config.dim] * (config.num_layers - 1)
 
 
 class AttentionDecoder(RecurrentDecoder):
-    """The state before a token is the query, and the context is the weighted mean of the encoded steps.
+    """Attends with the state before a token; the context is the weighted mean of the encoded steps.
 
-    States start at zero, and attention as if it had stood on the first step.
+    States start at zero, and attention starts at the first step.
     """
 
     num_layers = num_heads = 1
@@ -256,7 +256,7 @@ class AttentionDecoder(RecurrentDecoder):
         hidden_BD = encoded_BTE.new_zeros(len(encoded_BTE), self.output.in_features)
         is_lstmn = [isinstance(cell, IntraAttentionCell) for cell in self.cells]
         layers = [IntraAttentionState() if one else CellState(hidden_BD) for one in is_lstmn]
-        # In float32 at least, as all weights after these.
+        # At least float32, like all later weights.
         weights_BT = mask_BT.new_zeros(
             mask_BT.shape, dtype=torch.promote_types(encoded_BTE.dtype, torch.float32)
         )
@@ -270,10 +270,10 @@ class AttentionDecoder(RecurrentDecoder):
 
 
 class SingleSummaryDecoder(RecurrentDecoder):
-    """Everything passes through one vector, c = tanh(summarize([first encoded step, last encoded step])).
+    """Passes everything through one vector, c = tanh(summarize([first encoded step, last encoded step])).
 
-    In these two a bidirectional recurrent encoder has the last states of its directions. The states of the
-    layers start as tanh(begin(c)), and c is read at each token.
+    These two steps contain the last states of both directions of a bidirectional recurrent encoder. Layer
+    states start as tanh(begin(c)), and each token reads c.
     """
 
     num_layers = num_heads = 0

@@ -249,5 +249,5 @@ def test_a_label_that_training_has_not_counts_as_an_error(
     change_manifest(corpus / "dev.jsonl", speaker="stranger")
     with caplog.at_level(logging.WARNING):
         train(build_run(corpus, "recording", "train.steps=40", "train.validate_every=40"))
-    assert "training had none of 1 labels that stand there, which count as errors: stranger" in caplog.text
+    assert "1 labels did not occur in training, so they count as errors: stranger" in caplog.text
     assert read_log(corpus / "run", "model")[0]["accuracy"] == pytest.approx(5 / 6)

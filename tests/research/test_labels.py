@@ -48,7 +48,7 @@ def test_field(field: str, fields: dict[str, object], label: str) -> None:
     [
         ("speaker", {}, "utterance u1 has no speaker"),
         ("extras.gender", {"extras": {"sex": "f"}}, "utterance u1 has no extras.gender"),
-        ("extras.gender", {"extras": {"gender": None}}, "name another field in model.label"),
+        ("extras.gender", {"extras": {"gender": None}}, "set model.label to another field"),
         ("text", {"text": "  "}, "its text is empty"),
         ("extras.gender", {"extras": {"gender": ""}}, "its extras.gender is empty"),
     ],
@@ -98,7 +98,7 @@ def test_as_the_recipe_writes_it() -> None:
         ("TWO:1.0-0.5", "ends before it begins"),
         (
             "TWO:0.1-0.5 SIX:0.4-0.9",
-            "'SIX:0.4-0.9' ends before it begins, or begins before the last one ends",
+            "'SIX:0.4-0.9' ends before it begins, or begins before the previous span ends",
         ),
     ],
 )
