@@ -439,7 +439,9 @@ def test_pronunciations_are_no_list_of_words(content: str, tmp_path: Path) -> No
     path = tmp_path / "lexicon.txt"
     path.write_text(content)
     system: Any = SimpleNamespace(tokenizer=CHARACTERS, config=SimpleNamespace(text=TextConfig()))
-    with pytest.raises(UserError, match=r"lexicon\.txt: a pronunciation lexicon, .* a list of words, .* tokenizer.lexicon"):
+    with pytest.raises(
+        UserError, match=r"lexicon\.txt: a pronunciation lexicon, .* a list of words, .* tokenizer.lexicon"
+    ):
         DecodingResources(words=str(path)).load(system.tokenizer, system.config.text, torch.device("cpu"))
 
 
