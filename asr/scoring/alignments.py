@@ -37,20 +37,20 @@ class Operation(NamedTuple):
 
     kind: Kind
     reference: str | None
-    """The unit of the reference; None of an insertion."""
+    """The unit of the reference; None for an insertion."""
     hypothesis: str | None
-    """The unit of the hypothesis; None of a deletion."""
+    """The unit of the hypothesis; None for a deletion."""
 
     @property
     def is_case_only(self) -> bool:
-        """A substitution that ignoring case would make correct."""
+        """Whether the two units of a substitution differ in case only."""
         pair = self.reference or "", self.hypothesis or ""
         return self.kind == "substitution" and pair[0].casefold() == pair[1].casefold()
 
 
 @dataclass(frozen=True)
 class Edits:
-    """Differences of hypotheses from their references: pair after pair, each in the order of its text."""
+    """Differences between hypotheses and references, pair after pair, in text order."""
 
     pair_E: np.ndarray
     kind_E: np.ndarray  # SUBSTITUTION, DELETION or INSERTION
@@ -64,7 +64,7 @@ class Edits:
 
 
 def load_nist() -> ModuleType:
-    """Import the scoring by NIST's tools, a folder that can be deleted, here alone."""
+    """Import asr.scoring.nist, an optional folder, in this one place."""
     try:
         from asr.scoring import nist
     except ImportError:
@@ -73,10 +73,10 @@ def load_nist() -> ModuleType:
 
 
 def split_units(text: str, unit: Unit) -> list[str]:
-    """The units that errors are counted in.
+    """Split a text into the units that errors are counted in.
 
-    words: between white space. characters: code points, with one space between words, as jiwer counts them.
-    mixed: characters of scripts written without spaces (Chinese, Japanese, Thai ...), words of the others.
+    words: separated by white space. characters: code points, with one space between words, as in jiwer.
+    mixed: characters of scripts written without spaces (Chinese, Japanese, Thai ...), words of all others.
     """
     if unit == "words":
         return text.split()
@@ -88,7 +88,7 @@ def split_units(text: str, unit: Unit) -> list[str]:
 def align(
     reference: Sequence[str], hypothesis: Sequence[str], method: Method = "levenshtein"
 ) -> list[Operation]:
-    """All steps of the best alignment, in the order of the text."""
+    """Return all steps of the best alignment, in text order."""
     edits = find_edits([(reference, hypothesis)], method)
     operations: list[Operation] = []
     i = j = 0
@@ -110,7 +110,7 @@ def align(
 
 
 def find_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]], method: Method = "levenshtein") -> Edits:
-    """The differences of many (reference, hypothesis) pairs, each a sequence of units."""
+    """Find the differences in many (reference, hypothesis) pairs of unit sequences."""
     if method == "sclite":
         return load_nist().find_cheapest_edits(pairs)
     cells: list[int] = []
@@ -123,7 +123,7 @@ def find_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]], method: Met
 
 
 def count_operations(edits: Edits, reference_lengths: Sequence[int] | np.ndarray) -> np.ndarray:
-    """A row for each pair, with a column for each of KINDS."""
+    """Return a row for each pair, with a column for each of KINDS."""
     num_pairs = len(reference_lengths)
     cells = np.bincount(edits.pair_E * len(KINDS) + edits.kind_E, minlength=num_pairs * len(KINDS))
     counts = cells.reshape(num_pairs, len(KINDS)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Count the errors of hypotheses against their references, in words or in characters."""
+"""Count the word or character errors of hypotheses against their references."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from asr.scoring.options import Align, Normalization, Unit, check_options
 from asr.scoring.result import Score, count_pairs, divide
 from asr.text.normalization import Rule, normalize as normalize_text, normalize_english
 
-# In the order of asr.text.normalization.RULES. Tags such as [noise] were never spoken.
+# In the order of asr.text.normalization.RULES. Tags such as [noise] are not speech.
 BASIC_RULES: tuple[Rule, ...] = (
     *("strip_invisible", "nfkc", "strip_brackets", "lowercase", "plain_apostrophes"),
     *("strip_symbols", "strip_punctuation", "collapse_spaces"),
@@ -27,7 +27,7 @@ BASIC_RULES: tuple[Rule, ...] = (
 
 @dataclass(frozen=True)
 class ErrorCount:
-    """Least number of edits that turn hypotheses into references, and the length of the references."""
+    """Smallest number of edits between hypotheses and references, and the reference length."""
 
     errors: int
     length: int
@@ -92,7 +92,7 @@ def score(
     change = choose_normalization(normalize)
     all_references = [tuple(map(change, (text, *others.get(id, ())))) for id, text in refs.items()]
     recognized = [None if (text := hyps.get(id)) is None else change(text) for id in refs]
-    # Candidates: each reference of each utterance, with its hypothesis; C of them.
+    # The C candidates are all references of all utterances, each with its hypothesis.
     pairs_C = [(text, hyp) for texts, hyp in zip(all_references, recognized, strict=True) for text in texts]
     sizes = [len(texts) for texts in all_references]
     method: Method = "levenshtein"
@@ -122,7 +122,7 @@ def _match_texts(
     hypotheses: Sequence[str | None] | Mapping[str, str | None],
     alternatives: Mapping[str, Sequence[str]],
 ) -> tuple[Mapping[str, str], Mapping[str, str | None], Mapping[str, Sequence[str]]]:
-    """The three by ID; an error if they do not belong together."""
+    """Return all three by ID; raise an error if they do not belong together."""
     _check_texts("references", references)
     _check_texts("hypotheses", hypotheses, may_be_missing=True)
     if not isinstance(alternatives, Mapping):
@@ -152,7 +152,7 @@ def _refuse_braces(
 def _read_as_sclite(
     ids: Sequence[str], pairs: Sequence[tuple[str, str | None]], align: Align
 ) -> list[tuple[str, str | None]]:
-    """The words of each pair that sclite compares."""
+    """Prepare the words of each pair as sclite compares them."""
     read = load_nist().read_as_sclite
     marks = {"has_optional_words": "D" in align, "has_fragments": "F" in align}
     found: list[tuple[str, str | None]] = []
@@ -166,7 +166,7 @@ def _read_as_sclite(
 
 
 def _choose_candidates(errors_C: np.ndarray, sizes: Sequence[int]) -> list[int]:
-    """The candidate of each utterance with the fewest errors; of equals the first."""
+    """Choose the candidate with the fewest errors for each utterance, the first of equals."""
     ends = list(itertools.accumulate(sizes))
     return [
         end - size + int(errors_C[end - size : end].argmin()) for end, size in zip(ends, sizes, strict=True)
@@ -190,7 +190,7 @@ def choose_normalization(normalize: Normalization | Callable[[str], str]) -> Cal
 
 
 def _check_texts(name: str, texts: object, may_be_missing: bool = False) -> None:
-    """Refuse what is no text: the repr of another value would count as its words."""
+    """Refuse values that are not texts, because their repr would be scored as words."""
     if isinstance(texts, (str, bytes, Path)) or not isinstance(texts, (Sequence, Mapping)):
         raise UserError(
             f"{name}: got {shorten(texts)}. Expected a list of texts, or a dict from ID to text. "
@@ -203,13 +203,13 @@ def _check_texts(name: str, texts: object, may_be_missing: bool = False) -> None
 
 
 def _find_keys(name: str, given: object, refs: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The speaker, or the recording, of each reference."""
+    """Return the speaker or the recording of each reference."""
     if given is None:
         return None
     if isinstance(given, str) or not isinstance(given, (Sequence, Mapping)):
         raise UserError(f"{name} = {shorten(given)}: expected a list, or a dict from ID")
     keys = _by_id(given)
-    if missing := [id for id in refs if (key := keys.get(id)) is None or key != key]:  # NaN is not itself
+    if missing := [id for id in refs if (key := keys.get(id)) is None or key != key]:  # NaN != NaN
         raise UserError(
             f"{name}: {len(missing):,} of {len(refs):,} references have none, such as {missing[0]}; "
             "expected one for each reference, or leave them out"
@@ -220,5 +220,5 @@ def _find_keys(name: str, given: object, refs: Mapping[str, str]) -> tuple[str, 
 
 
 def _by_id(values: Sequence[Any] | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Values by id; those of a list are numbered from 1."""
+    """Return values by ID; the items of a list are numbered from 1."""
     return values if isinstance(values, Mapping) else {str(n): value for n, value in enumerate(values, 1)}

@@ -1,4 +1,4 @@
-"""The options of scoring: their names, which the command line and Python share, and the check of values."""
+"""Names of the scoring options, shared by the command line and Python, and checks of their values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_options(
     metric: str = "wer",
     collar: float = 0.0,
 ) -> None:
-    """Refuse values that no option has, and combinations that would count something else."""
+    """Refuse unknown values, and combinations that would silently count something else."""
     if isinstance(align, str) and align in RENAMED:
         raise UserError(f"align {align}: this value has been renamed; expected {RENAMED[align]}")
     given = {"align": align, "unit": unit, "normalize": normalize, "metric": metric}

@@ -1,4 +1,4 @@
-"""One HTML page about a score: tables, and utterances to search and play."""
+"""Write an HTML report: tables, and utterances to search and play."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from asr.scoring.scored_files import ScoredFile
 from asr.scoring.significance import Comparison
 from asr.transcripts.readers import TranscriptFile
 
-MAX_UTTERANCES = 5000  # in the page; a browser searches so many without a pause
+MAX_UTTERANCES = 5000  # a browser searches this many without a noticeable delay
 PLAYABLE = (".wav", ".mp3", ".flac", ".ogg", ".oga", ".opus", ".m4a", ".mp4", ".webm", ".aac")
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that `asr score` prints, and shows on the page."""
+    """Everything that `asr score` prints and the HTML report shows."""
 
     reference: TranscriptFile
     systems: tuple[ScoredFile, ...]
@@ -35,13 +35,13 @@ class Report:
 
 
 def write_report(path: str, report: Report) -> None:
-    """Write the page; it needs no other file, but for the audio, which stays where it is."""
+    """Write the report as one file; only the audio is linked, where it is."""
     with replace_file(path) as file:
         file.writelines(part.encode() for part in build_page(report, os.path.dirname(os.path.abspath(path))))
 
 
 def build_page(report: Report, folder: str) -> Iterator[str]:
-    """The parts of the page, which will lie in `folder`: page.html, whose script draws the records in it."""
+    """Yield the parts of the page for `folder`; the script in page.html draws the records."""
     template = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
     head, rest = template.split("@report@")
     between, end = rest.split("@records@")
@@ -56,11 +56,11 @@ def build_page(report: Report, folder: str) -> Iterator[str]:
 
 def _to_script(value: Any) -> str:
     dumped = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return dumped.replace("<", "\\u003c")  # no </script>, nor <!--, may stand inside a script
+    return dumped.replace("<", "\\u003c")  # a script must not contain </script> or <!--
 
 
 def _describe(report: Report) -> dict[str, Any]:
-    """All that stands above the utterances: texts, and tables as rows of cells."""
+    """Describe everything above the utterances: texts, and tables as rows of cells."""
     names, scores = zip(*((system.name, system.score) for system in report.systems), strict=True)
     total = len(scores[0])
     shown = "" if total <= MAX_UTTERANCES else f", the {MAX_UTTERANCES:,} with most errors"
@@ -79,14 +79,14 @@ def _describe(report: Report) -> dict[str, Any]:
 
 
 def _find_rates(score: Score) -> list[float | None]:
-    """The rate and the ends of its interval as parts of 1; null where unknown, or infinite."""
+    """Return the rate and its interval as fractions; null if unknown or infinite."""
     ends = [score.interval.low, score.interval.high] if score.interval else [None, None]
     found: list[float | None] = without_infinity([score.error_rate, *ends])
     return found
 
 
 def _compare(by_system: Sequence[Mapping[str, Score]]) -> list[list[Any]]:
-    """[value, utterances, units, rates of each system] for each value."""
+    """Return [value, utterances, units, rates of each system] for each value."""
     rows = (
         (value, own, [_find_rates(other[value]) for other in by_system])
         for value, own in by_system[0].items()
@@ -95,7 +95,7 @@ def _compare(by_system: Sequence[Mapping[str, Score]]) -> list[list[Any]]:
 
 
 def _build_record(report: Report, number: int, folder: str) -> list[Any]:
-    """[id, speaker, errors, length, audio or null, [start, end], one alignment for each system]."""
+    """Return [id, speaker, errors, length, audio or null, [start, end], alignments by system]."""
     utterances = [system.score.utterances[number] for system in report.systems]
     first = utterances[0]
     entry = report.reference.entries[first.id]

@@ -36,19 +36,19 @@ from asr.scoring.intervals import (
 from asr.transcripts.subtitles import measure_width
 
 Rows = Sequence[Sequence[str]]
-"""The headings, then the rows."""
+"""Headings, followed by the rows."""
 LETTERS: dict[Kind, str] = {"correct": "C", "substitution": "S", "deletion": "D", "insertion": "I"}
 
 
 def percent(rate: float, digits: int = 2) -> str:
-    """ "-" for nan, the rate of nothing."""
+    """Format a rate in percent; "-" for nan, the rate of an empty reference."""
     return "-" if math.isnan(rate) else f"{100 * rate:.{digits}f}"
 
 
 def show_interval(
     interval: Interval | Sequence[float] | None, form: str = "{} to {}", unknown: str = ""
 ) -> str:
-    """Format both ends in percent by `form`."""
+    """Format both ends in percent with `form`."""
     if interval is None:
         return unknown
     low, high = (interval.low, interval.high) if isinstance(interval, Interval) else interval
@@ -56,7 +56,7 @@ def show_interval(
 
 
 def text_table(rows: Rows) -> list[str]:
-    """Lines with columns below each other: the first to the left, the others to the right."""
+    """Align the columns: the first to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for name, *cells in rows:
@@ -71,9 +71,9 @@ def markdown_table(rows: Rows) -> str:
 
 
 def align_lines(operations: Iterable[Operation]) -> list[str]:
-    """Three lines: errors are in upper case, and stars stand where a word is missing.
+    """Show an alignment in three lines, with errors in upper case and stars for missing words.
 
-    Words that differ in case only stay as they are: in upper case they would be equal.
+    Words that differ only in case stay unchanged, because they would be equal in upper case.
     """
     top, bottom, marks = "REF:  ", "HYP:  ", "Eval: "
     for operation in operations:
@@ -92,7 +92,7 @@ def _pad(text: str, width: int) -> str:
     return text + " " * (width - measure_width(text) + 1)
 
 
-# Shapes: P utterances, G groups of them that are drawn together in a resample.
+# Shapes: P utterances, G groups of utterances that are resampled together.
 
 RATE_NAMES: dict[Unit, str] = {"words": "WER", "characters": "CER", "mixed": "WER of mixed units"}
 
@@ -121,12 +121,12 @@ class Counts:
 
 @dataclass(frozen=True)
 class UtteranceScore:
-    """One reference and its hypothesis."""
+    """A reference and its hypothesis."""
 
     id: str
     speaker: str | None
     reference: str
-    hypothesis: str  # empty where it is missing
+    hypothesis: str  # empty if it is missing
     is_missing: bool
     counts: Counts
     align: Method
@@ -134,25 +134,25 @@ class UtteranceScore:
 
     @property
     def operations(self) -> list[Operation]:
-        """The alignment, step by step; computed at each call."""
+        """The alignment as a list of steps, computed on each access."""
         reference, hypothesis = (split_units(text, self.unit) for text in (self.reference, self.hypothesis))
         return align(reference, hypothesis, self.align)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Score:
-    """The result of `score`. Print it for a table; what takes time is computed at its first use."""
+    """Result of `score`. Print it for a table; slow properties are computed on first use."""
 
     ids: tuple[str, ...]
     references: tuple[str, ...]
-    """References with the fewest errors against these hypotheses; the first of equals."""
+    """The reference of each utterance with the fewest errors, the first of equals."""
     all_references: tuple[tuple[str, ...], ...]
-    """All references of each utterance, before alternatives in braces were chosen."""
+    """All references of each utterance, before the choice among alternatives in braces."""
     hypotheses: tuple[str | None, ...]
-    """Hypotheses; None if missing: then the complete reference counts as deleted."""
+    """Hypotheses. None means missing, so the complete reference counts as deleted."""
     speakers: tuple[str, ...] | None
     recordings: tuple[str, ...] | None
-    """Recording of each text with overlapping speakers: texts of a recording are resampled together."""
+    """Recording of each text in a meeting; the texts of a recording are resampled together."""
     counts_P4: np.ndarray  # correct, substituted, deleted and inserted units of each utterance
     align: Method
     unit: Unit
@@ -163,28 +163,28 @@ class Score:
 
     @cached_property
     def counts(self) -> Counts:
-        """Counts of all utterances together, in units."""
+        """Total counts of all utterances, in units."""
         return Counts(*self.counts_P4.sum(axis=0).tolist())
 
     @cached_property
     def characters(self) -> Score:
-        """The score of the same texts in characters, by fewest edits; the space between words is one."""
+        """Score of the same texts in characters, with fewest edits; a space between words counts."""
         counts_P4 = count_pairs(self._pairs("characters"), "levenshtein")
         return dataclasses.replace(self, counts_P4=counts_P4, unit="characters", align="levenshtein")
 
     @property
     def error_rate(self) -> float:
-        """WER, or what RATE_NAMES calls it for other units."""
+        """WER, or the rate that RATE_NAMES names for other units."""
         return self.counts.error_rate
 
     @property
     def wer(self) -> float:
-        """Word error rate, as a fraction of the reference words; nan where the score counts other units."""
+        """Word error rate as a fraction of the reference words; nan if the score counts other units."""
         return self.error_rate if self.unit == "words" else math.nan
 
     @property
     def cer(self) -> float:
-        """Character error rate, as a fraction of the reference characters."""
+        """Character error rate as a fraction of the reference characters."""
         return self.characters.error_rate
 
     @cached_property
@@ -193,12 +193,12 @@ class Score:
 
     @cached_property
     def lengths_P(self) -> np.ndarray:
-        """Units of each reference."""
+        """Number of units in each reference."""
         return self.counts_P4[:, :3].sum(axis=1)
 
     @property
     def sentence_errors(self) -> int:
-        """Utterances with any error."""
+        """Number of utterances with at least one error."""
         return int(np.count_nonzero(self.errors_P))
 
     @property
@@ -207,30 +207,29 @@ class Score:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Ids without a hypothesis."""
+        """IDs without a hypothesis."""
         return tuple(id for id, text in zip(self.ids, self.hypotheses, strict=True) if text is None)
 
     @property
     def num_references(self) -> int:
-        """The most references that an utterance has."""
+        """Largest number of references of an utterance."""
         return max(map(len, self.all_references))
 
     @cached_property
     def groups_P(self) -> np.ndarray:
-        """A number for each utterance; those with the same one are drawn together in a resample."""
+        """Group number of each utterance; utterances of a group are resampled together."""
         return number_groups(self.recordings or self.speakers, len(self))
 
     @property
     def resampled_by(self) -> str:
-        """Speaker, if two or more are known, whose errors are not independent; else utterance. For several
-        speakers at once: recording."""
+        """What is resampled: speakers if two or more are known, recordings of meetings, else utterances."""
         if self.recordings is not None:
             return "recording" if len(set(self.recordings)) > 1 else "utterance"
         return "speaker" if len(set(self.speakers or ())) > 1 else "utterance"
 
     @cached_property
     def interval(self) -> Interval | None:
-        """Interval of the error rate; None with resamples=0, or of too few speakers or utterances."""
+        """Interval of the error rate; None with resamples=0, or for too few speakers or utterances."""
         if not self.resamples:
             return None
         sums_G2 = sum_groups(np.stack([self.errors_P, self.lengths_P], axis=1), self.groups_P)
@@ -238,11 +237,11 @@ class Score:
 
     @property
     def why_no_interval(self) -> str:
-        """A note on too few speakers or utterances; "" where there is an interval, or none was wanted."""
+        """Note on too few speakers or utterances; "" if there is an interval or none was asked for."""
         number = len(np.unique(self.groups_P))
         if not self.resamples or number >= MIN_FOR_INTERVAL:
             return ""
-        return f"no interval: {plural(number, self.resampled_by)}, and it takes {MIN_FOR_INTERVAL}"
+        return f"no interval: {plural(number, self.resampled_by)}, at least {MIN_FOR_INTERVAL} are needed"
 
     @cached_property
     def utterances(self) -> tuple[UtteranceScore, ...]:
@@ -254,12 +253,12 @@ class Score:
         )
 
     def worst(self, limit: int = 10) -> list[UtteranceScore]:
-        """Utterances with errors, most errors first, of the same number the shorter ones."""
+        """Utterances with errors, most errors first; among equals, shorter ones first."""
         order = np.lexsort([self.lengths_P, -self.errors_P])[:limit]
         return [self.utterances[number] for number in order if self.errors_P[number]]
 
     def select(self, numbers: Sequence[int]) -> Score:
-        """The score of some of the utterances, by their positions."""
+        """Return the score of the utterances at these positions."""
         picked: dict[str, Any] = {"counts_P4": self.counts_P4[list(numbers)]}
         for name in ("ids", "references", "all_references", "hypotheses", "speakers", "recordings"):
             if (column := getattr(self, name)) is not None:
@@ -267,7 +266,7 @@ class Score:
         return dataclasses.replace(self, **picked)
 
     def group(self, keys: Sequence[Hashable]) -> dict[Any, Score]:
-        """A score for each key, in order of first appearance; there is a key for each utterance."""
+        """Return a score for each key, in order of first appearance; each utterance has a key."""
         if len(keys) != len(self):
             raise UserError(f"{len(keys):,} keys for {len(self):,} utterances; expected one for each")
         members: dict[Hashable, list[int]] = {}
@@ -277,12 +276,12 @@ class Score:
 
     @cached_property
     def edits(self) -> Edits:
-        """Every error with its position; pairs are numbered in the order of ids."""
+        """Every error with its position; pairs are numbered in the order of IDs."""
         return find_edits(self._pairs(self.unit), self.align)
 
     @cached_property
     def error_counts(self) -> dict[str, Counter[Any]]:
-        """Counts of confused pairs (reference unit, hypothesis unit), and of deleted and inserted units."""
+        """Counts of confused pairs (reference unit, hypothesis unit), deletions and insertions."""
         counts = {"confusions": Counter[Any](), "deletions": Counter[Any](), "insertions": Counter[Any]()}
         for number in np.flatnonzero(self.errors_P):
             for kind, reference, hypothesis in self.utterances[number].operations:
@@ -297,7 +296,7 @@ class Score:
             yield split_units(reference, unit), split_units(hypothesis or "", unit)
 
     def bleu(self) -> float:
-        """Corpus BLEU with sacrebleu's defaults, 0 to 100, against all references of each utterance."""
+        """Corpus BLEU, 0 to 100, with sacrebleu's defaults and all references of each utterance."""
         if self.num_references > 1 and self.align == "sclite":
             raise UserError("BLEU with several references takes unchanged texts; expected align levenshtein")
         sacrebleu = import_extra("sacrebleu", "BLEU", "bleu")
@@ -306,9 +305,9 @@ class Score:
         return float(sacrebleu.corpus_bleu(texts, list(itertools.zip_longest(*references))).score)
 
     def to_dict(self, show: int | None = None) -> dict[str, Any]:
-        """The numbers, in plain types that JSON has: None for an infinite rate.
+        """Return the numbers in types that JSON has; None for an infinite rate.
 
-        With `show` also so many of the most frequent errors of each kind, and of the worst utterances.
+        `show` adds this many of the most frequent errors of each kind and of the worst utterances.
         """
         characters = self.characters.interval
         record: dict[str, Any] = {
@@ -357,7 +356,7 @@ class Score:
 
 
 def format_table(scores: Mapping[Any, Score], title: str = "") -> str:
-    """A row for each score, under its name: counts, rates in percent, and the interval of the first rate."""
+    """Format a row for each score: its name, counts, rates in percent, and the interval of the first rate."""
     return "\n".join(text_table(tabulate((title,), [((str(name),), own) for name, own in scores.items()])))
 
 

@@ -1,4 +1,4 @@
-"""Files of hypotheses scored against a file of references: matched by id, by order or by time, with notes."""
+"""Score hypothesis files against a reference file, matched by ID, by order or by time, with notes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 MAX_EXAMPLES = 3
 FORMATTING_SAMPLE = 100  # utterances with errors
-MIN_FORMATTING = 5  # errors; fewer say little of a system
+MIN_FORMATTING = 5  # errors; fewer say little about a system
 
 
 Texts = Sequence[str | None] | Mapping[str, str | None]
@@ -39,13 +39,13 @@ Texts = Sequence[str | None] | Mapping[str, str | None]
 
 @dataclass(frozen=True)
 class ScoredFile:
-    """One file of hypotheses, and their score."""
+    """A hypothesis file and its score."""
 
     name: str
     path: str
     format: str
     score: Score
-    entries: Mapping[str, Entry]  # hypotheses by the ids of the references
+    entries: Mapping[str, Entry]  # hypotheses by reference ID
 
 
 def score_files(
@@ -60,10 +60,10 @@ def score_files(
     collar: float = 5.0,
     resamples: int = RESAMPLES,
 ) -> Score:
-    """Score a file of hypotheses, such as hyp.trn or kaldi:data/text, against one of references.
+    """Score a hypothesis file, such as hyp.trn or kaldi:data/text, against a reference file.
 
-    Files are read and matched as `asr score` does it; the notes that it prints are logged as warnings.
-    `score` explains the options, and `score_systems` these: `glm`, `metric`, `collar`.
+    Files are read and matched as in `asr score`, and its notes are logged as warnings. The options are
+    explained in `score`, or in `score_systems` (`glm`, `metric`, `collar`).
     """
     _, (system,), notes = score_systems(
         str(reference), [str(hypothesis)], normalize=normalize, align=align, unit=unit,
@@ -82,9 +82,9 @@ def compare(
     names: tuple[str, str] | None = None,
     **options: Any,
 ) -> Comparison:
-    """Compare two systems on the same references, as `asr score` does: print the result for its verdict.
+    """Compare two systems on the same references, as `asr score` does; print the result for the verdict.
 
-    All three are files, as for `score_files`, or texts, as for `score`; the options are those of these two.
+    All three are files, with the options of `score_files`, or texts, with the options of `score`.
     """
     if isinstance(reference, (str, Path)):
         paths = [str(path) for path in (first, second)]
@@ -109,14 +109,13 @@ def score_systems(
     collar: float = 5.0,
     **options: Any,
 ) -> tuple[TranscriptFile, list[ScoredFile], list[str]]:
-    """The references, each file of hypotheses with its score, and notes for the user.
+    """Return the references, each hypothesis file with its score, and notes for the user.
 
-    A hypothesis path that is no file may name a field of the references: the column of a system in a table.
-    `more_references` are files of other references, which are right too, as are the fields reference_2,
-    reference_3 and so on of the first; of each utterance the one with the fewest errors counts.
-    `glm` is a global mapping file, whose rules rewrite both sides first. `metric` cer counts characters; for
-    cpwer, tcpwer and orcwer, `asr.speakers.meeting_scores` finds the words of each utterance.
-    Options are those of `score`.
+    A hypothesis path that is not a file may name a field of the references: a system's column in a table.
+    `more_references` and the fields reference_2, reference_3 and so on are further correct texts; the one
+    with the fewest errors counts. `glm` is a global mapping file, whose rules rewrite both sides first.
+    `metric` cer counts characters; for cpwer, tcpwer and orcwer, `asr.speakers.meeting_scores` finds the
+    words of each utterance. All other options are described in `score`.
     """
     defaults: dict[str, Any] = {"align": "levenshtein", "unit": "words", "resamples": RESAMPLES}
     options = defaults | options | ({"unit": "characters"} if metric == "cer" else {})
@@ -145,7 +144,7 @@ def score_systems(
         as_words = f"{offered:,} references offer alternatives, {{ a / b }}, all of which count as words"
         notes.append(f"{reference.path}: {as_words}; --align sclite chooses among them")
     alternatives = _find_alternatives(reference, files.others, notes)
-    # Braces would count as punctuation, and so would the @ of tcpWER.
+    # Braces, and the @ of tcpWER, would count as punctuation.
     is_raw = normalize == "none" and options["align"] == "levenshtein" and metric != "tcpwer" and not offered
     systems = []
     for name, file in zip(files.names, files.systems, strict=True):
@@ -176,7 +175,7 @@ class _Files(NamedTuple):
 def _read_files(
     reference_path: str, hypothesis_paths: Sequence[str], more_references: Sequence[str], meeting_metric: str
 ) -> _Files:
-    """Read all files; ids at the beginning of lines are found by those of the other files."""
+    """Read all files; the IDs at the start of lines are recognized with the help of the other files."""
     read: Callable[..., TranscriptFile] = read_transcripts
     if meeting_metric:
         from asr.speakers.meeting_scores import read_meeting
@@ -212,7 +211,7 @@ def _apply_mapping(glm: str, files: _Files, align: str) -> _Files:
 def _find_alternatives(
     reference: TranscriptFile, others: Sequence[TranscriptFile], notes: list[str]
 ) -> dict[str, list[str]]:
-    """The texts of other references, by the ids of the first one."""
+    """Return the texts of the other references, by the IDs of the first one."""
     alternatives: dict[str, list[str]] = defaultdict(list)
     for file in others:
         matched, more = match_transcripts(reference, file, "have no text; their other references count")
@@ -227,9 +226,9 @@ def _offers_alternatives(text: str) -> bool:
 
 
 def describe_formatting(scored: Score) -> str:
-    """Note that most errors are none of recognition; "" if they are not, or are few.
+    """Note that most errors are formatting and not recognition; "" if they are not, or are few.
 
-    A sample tells where it is not so, as in most tests: normalizing takes as long as scoring.
+    A sample is checked first, because normalizing all texts takes as long as scoring.
     """
     wrong = np.flatnonzero(scored.errors_P)
     if not len(wrong):
@@ -243,11 +242,11 @@ def describe_formatting(scored: Score) -> str:
         if errors < MIN_FORMATTING or errors - left < errors / 2:
             return ""
     counted = f"{errors - left:,} of {errors:,} errors"
-    return f"{counted} are case, punctuation or [tags], which --normalize basic leaves out"
+    return f"{counted} are case, punctuation or [tags], which --normalize basic removes"
 
 
 def _split_fields(reference: TranscriptFile) -> list[TranscriptFile]:
-    """The fields reference_2, reference_3 and so on as files of their own."""
+    """Return the fields reference_2, reference_3 and so on as separate files."""
     fields: dict[str, dict[str, Entry]] = {}
     for id, entry in reference.entries.items():
         for name, text in find_more_references(entry.fields).items():
@@ -259,7 +258,7 @@ def _split_fields(reference: TranscriptFile) -> list[TranscriptFile]:
 
 
 def split_name(path: str, fields: Container[str] = ()) -> tuple[str, str]:
-    """Split `NAME=FILE`, unless a file or field has that name; the name is "" where none is given."""
+    """Split `NAME=FILE`, unless a file or field has that name; without a name it is ""."""
     name, equals, rest = path.partition("=")
     if not (equals and name and rest) or os.path.exists(path) or path in fields or "/" in name:
         return "", path
@@ -267,15 +266,14 @@ def split_name(path: str, fields: Container[str] = ()) -> tuple[str, str]:
 
 
 def name_systems(paths: Sequence[str], given: Sequence[str] | None = None) -> list[str]:
-    """The names that were given, else those of the files, from the first folder on that is not common to all.
+    """Name systems as given, else by file, starting at the first folder that differs; else by whole path.
 
-    `asr evaluate` writes a file for each method into one folder: ctc_beam alone would name no system. Where
-    two names are the same, the whole paths.
+    Folders are needed because `asr evaluate` names its files after the method, such as ctc_beam.
     """
     split = [split_format(path) for path in paths]
     whole = [f"{path}#{field}" if field else path for _, path, field in split]
     if len(set(whole)) < len(whole):
-        raise UserError(f"{', '.join(whole)}: one is given twice; once is enough")
+        raise UserError(f"{', '.join(whole)}: the same file is given twice; give it once")
     files = [Path(os.path.abspath(path)) for _, path, _ in split]
     common = os.path.commonpath([file.parent for file in files])
     stems = [str(file.relative_to(common).with_suffix("")) for file in files]
@@ -284,16 +282,16 @@ def name_systems(paths: Sequence[str], given: Sequence[str] | None = None) -> li
     if len(set(names)) < len(names):
         names = [own or path for own, path in zip(given, whole, strict=True)]
     if len(set(names)) < len(names):
-        raise UserError(f"{', '.join(names)}: two systems have one name; give NAME=FILE")
+        raise UserError(f"{', '.join(names)}: two systems have the same name; give NAME=FILE")
     return names
 
 
 def _find_speakers(reference: TranscriptFile, ids: Sequence[str], notes: list[str]) -> dict[str, str] | None:
-    """Find the speakers of all utterances or of none: intervals by speaker need all of them."""
+    """Find the speakers of all utterances, or none, because intervals over speakers need all."""
     speakers = {id: speaker for id in ids if (speaker := reference.entries[id].speaker) is not None}
     if speakers and len(speakers) < len(ids):
         unknown = f"{len(ids) - len(speakers):,} of {len(ids):,} utterances have no speaker"
-        notes.append(f"{reference.path}: {unknown}, so the interval goes by utterance")
+        notes.append(f"{reference.path}: {unknown}, so the interval is over utterances")
     return speakers if len(speakers) == len(ids) else None
 
 
@@ -303,14 +301,14 @@ def _find_speakers(reference: TranscriptFile, ids: Sequence[str], notes: list[st
 def find_ids(
     reference: TranscriptFile, hypotheses: Sequence[TranscriptFile]
 ) -> tuple[TranscriptFile, list[TranscriptFile]]:
-    """The same files, with the first words of plain text as ids where the other side shows that they are.
+    """Read the first words of plain text as IDs if the other side shows that they are.
 
-    Where the first words of both sides may be ids, nothing is guessed.
+    If the first words of both sides may be IDs, nothing is guessed.
     """
     files = [reference, *hypotheses]
     known = {id for file in files if file.format != "plain" for id in file.entries}
     ours = _find_first_words(reference)
-    # A file read as plain text has no ids, so that nothing else needs any.
+    # A file that is plain text for sure has no IDs, so the others need none either.
     needs_none = any(file.format == "plain" and not file.is_guess for file in files)
     for number, file in enumerate(files):
         words = _find_first_words(file)
@@ -319,20 +317,20 @@ def find_ids(
             entries = {parts[0]: Entry("".join(parts[1:])) for parts in split if parts}
             files[number] = TranscriptFile(file.path, "kaldi", entries)
             continue
-        # Numbers where the other side has ids, or the same numbers; or its first words in another order.
+        # Numbers where the other side has IDs or the same numbers, or its first words in another order.
         are_numbers = len(words) > 1 and all(re.fullmatch(r"[\d.,:]+", word) for word in words)
         is_similar = file is not reference and len(words.keys() & ours.keys()) > len(words) / 2
         is_shuffled = len(words) > 2 and words.keys() == ours.keys() and list(words) != list(ours)
         if not needs_none and ((are_numbers and (known or is_similar)) or (is_shuffled and not known)):
             raise UserError(
-                f"{file.path}: each line begins with another word, as {list_examples(list(words))}; if these "
-                "are ids, put kaldi: before the path, and if they belong to the texts, plain:"
+                f"{file.path}: each line starts with another word ({list_examples(list(words))}); if these "
+                "are IDs, write kaldi: before the path; if they belong to the texts, write plain:"
             )
     return files[0], files[1:]
 
 
 def _find_first_words(file: TranscriptFile) -> dict[str, None]:
-    """List the first words of a guess in their order; none if a word is there twice, which no id is."""
+    """List the first words of a guessed file in order; none if a word repeats, as IDs never do."""
     texts = [entry.text for entry in file.entries.values()] if file.is_guess else []
     words = [text.split(maxsplit=1)[0] for text in texts if text]
     unique = dict.fromkeys(words)
@@ -347,10 +345,9 @@ def match_transcripts(
     hypothesis: TranscriptFile,
     if_missing: str = "have no hypothesis; all their words count as deletions",
 ) -> tuple[dict[str, Entry], list[str]]:
-    """The hypotheses of the utterances that have a reference, by their ids and in their order; and notes,
-    such as which ids are missing or unknown. An error if they are of another corpus.
+    """Return the hypotheses in the order of their references, and notes on missing or unknown IDs.
 
-    They may be other references or systems too; `if_missing` is the note on those that are missing.
+    Raise an error if they belong to another corpus. `if_missing` is the note on utterances without one.
     """
     notes: list[str] = []
     hypotheses = hypothesis.entries
@@ -368,9 +365,9 @@ def match_transcripts(
         other := _find_other_times(reference, hypothesis)
     ):
         raise UserError(
-            f"{hypothesis.path}: its segments have other times than those of {reference.path}, such as "
-            f"{other}, and its words have no times of their own, by which to match them; expected the same "
-            "segments, or a CTM, which has times of words. Or try --metric cpwer, for whole recordings"
+            f"{hypothesis.path}: segments such as {other} have other times than in {reference.path}, and "
+            "words without times cannot be matched; expected the same segments, or a CTM, which has word times. To "
+            "score whole recordings, try --metric cpwer"
         )
     elif not hypotheses.keys() & reference.entries.keys():
         hypotheses = _match_by_time(reference, hypothesis, notes)
@@ -379,26 +376,26 @@ def match_transcripts(
     if not entries:
         ours, theirs = (list_examples(list(file.entries)) for file in (reference, hypothesis))
         raise UserError(
-            f"{hypothesis.path} has no utterance of {reference.path}; its first ids are {theirs} (read as "
-            f"{hypothesis.format}), and there {ours} (read as {reference.format}); is it of another corpus, "
-            "written in another case, or read as the wrong format? (a prefix such as kaldi: says the format)"
+            f"{hypothesis.path} has no utterance of {reference.path}. Its first IDs are {theirs} (read "
+            f"as {hypothesis.format}), those in the reference {ours} (read as {reference.format}). Is it another "
+            "corpus, another case, or the wrong format? A prefix such as kaldi: sets it"
         )
     if missing := [id for id in scored if id not in entries]:
         notes.append(f"{len(missing):,} of {len(scored):,} utterances {if_missing}: {list_examples(missing)}")
     if unknown := [id for id in hypotheses if id not in reference.entries]:
-        left_out = f"{len(unknown):,} ids are not in {reference.path} and are left out"
+        left_out = f"{len(unknown):,} IDs are not in {reference.path} and are left out"
         notes.append(f"{left_out}: {list_examples(unknown)}")
     return entries, notes
 
 
 def _find_other_times(reference: TranscriptFile, hypothesis: TranscriptFile) -> str:
-    """Find a segment that is not one of the reference but overlaps one that is not among the hypotheses."""
+    """Find a hypothesis segment that overlaps an unmatched reference segment at other times."""
     spans: dict[_Key, list[tuple[float, float]]] = defaultdict(list)
     for id in reference.entries.keys() - hypothesis.entries.keys():
         key, span = _locate(id, reference.entries[id])
         spans[key].append(span)
     starts = {key: [start for start, _ in sorted(own)] for key, own in spans.items()}
-    # The latest end so far: one that starts before another's end overlaps it if it ends after its start.
+    # The latest end so far: a segment overlaps another if it starts before its end and ends after its start.
     ends = {
         key: list(itertools.accumulate((end for _, end in sorted(own)), max)) for key, own in spans.items()
     }
@@ -416,7 +413,7 @@ def _locate(id: str, entry: Entry) -> tuple[_Key, tuple[float, float]]:
 
 
 def scored_ids(reference: TranscriptFile) -> list[str]:
-    """The utterances that have a transcript."""
+    """List the utterances that have a transcript."""
     return [id for id, entry in reference.entries.items() if entry.text is not None]
 
 
@@ -433,7 +430,7 @@ def describe_reference(reference: TranscriptFile) -> list[str]:
 
 
 def list_examples(ids: Sequence[str]) -> str:
-    """The first few, for a message."""
+    """Show the first few, for a message."""
     shown = ", ".join(shorten(id)[1:-1] for id in ids[:MAX_EXAMPLES])
     return shown + (", ..." if len(ids) > MAX_EXAMPLES else "")
 
@@ -446,10 +443,10 @@ _Key = tuple[str, str | None]  # recording and channel
 def _match_by_time(
     reference: TranscriptFile, hypothesis: TranscriptFile, notes: list[str]
 ) -> dict[str, Entry]:
-    """Words of whole recordings go to the segments of the reference, as sclite does it.
+    """Assign the words of whole recordings to reference segments, as sclite does.
 
-    A word belongs to the first segment that ends after the middle of the word; what comes after the last
-    segment of a recording, to the last one. So words between two segments are insertions in the later one.
+    A word belongs to the first segment that ends after the word's middle, or to the last segment of the
+    recording. So words between two segments are insertions in the later one.
     """
     segments: dict[_Key, list[tuple[float, float, str]]] = defaultdict(list)
     for id, entry in reference.entries.items():
@@ -474,7 +471,7 @@ def _match_by_time(
             position = bisect.bisect_right(parts, word.middle, key=lambda part: part[0])
             words[parts[min(position, len(parts) - 1)][2]].append(word)
     if covered:
-        notes.append("words are given to the segments of the reference by the middle of their time")
+        notes.append("words are assigned to the segments of the reference by the middle of their time")
     matched = {id: words[id] for id in reference.entries if id in covered}
     texts = {id: Entry(" ".join(word.text for word in own), words=tuple(own)) for id, own in matched.items()}
     return texts | unmatched
@@ -485,6 +482,6 @@ def _find_recording(by_recording: Mapping[str, list[_Key]], id: str, entry: Entr
         keys = by_recording.get(recording, [])
         if (recording, entry.channel) in keys:
             return recording, entry.channel
-        if len(keys) == 1:  # a file with one channel may call it 1 or A, or not at all
+        if len(keys) == 1:  # files with one channel call it 1, A or nothing
             return keys[0]
     return None

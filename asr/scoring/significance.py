@@ -18,9 +18,9 @@ from asr.scoring.result import RATE_NAMES, Score, without_infinity
 # Shapes: E errors, M segments, P utterances, G groups of them that are drawn together in a resample.
 
 GOOD_UNITS_BETWEEN = 2
-"""Correct in both systems; they part two segments of MAPSSWE, as in NIST sc_stats."""
+"""Units correct in both systems that separate two segments of MAPSSWE, as in NIST sc_stats."""
 MIN_NORMAL = 50
-"""Segments from which on the normal distribution will do; of fewer all cases are counted."""
+"""Segments needed for the normal distribution; with fewer, all cases are counted."""
 
 
 @dataclass(frozen=True)
@@ -32,39 +32,39 @@ class PairedBootstrap:
     interval: Interval | None
     """Interval of the difference in error rate, first minus second; None for a single group."""
     probability_of_improvement: float
-    """Fraction of the resamples in which the first has fewer errors; a draw counts half."""
+    """Fraction of resamples in which the first system has fewer errors; ties count half."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The first system against the second; print it for the verdict."""
+    """Comparison of two systems; print it for the verdict."""
 
     names: tuple[str, str]
     error_rates: tuple[float, float]
     rate_name: str
     matched_pairs: dict[str, float]
-    """MAPSSWE: segments, mean_difference (errors of the first less those of the second in each), z and p."""
+    """MAPSSWE: segments, mean_difference (first minus second, in errors per segment), z and p."""
     has_speakers: bool
-    """True if two or more speakers are known, whose errors are not independent."""
+    """True if two or more speakers are known; errors of one speaker are not independent."""
     bootstrap: PairedBootstrap | None
-    """Paired bootstrap; None with resamples=0: no system with known speakers is called better then."""
+    """Paired bootstrap; None with resamples=0, and then no system with known speakers is called better."""
 
     @property
     def difference(self) -> float:
-        """Difference in error rate, first less second: negative if the first is better."""
+        """Difference in error rate, first minus second; negative if the first is better."""
         return self.error_rates[0] - self.error_rates[1]
 
     @property
     def p(self) -> float:
-        """p of the matched pairs: the test that sees every error."""
+        """p of the matched pairs, the test that uses every error."""
         return self.matched_pairs["p"]
 
     @property
     def verdict(self) -> Literal["better", "worse", "undecided"]:
-        """Verdict on the first system: better or worse only if the matched pairs and the interval agree.
+        """Verdict on the first system: better or worse only if matched pairs and interval agree.
 
-        The matched pairs take all errors of a speaker for independent. Where systems differ by speaker, they
-        alone were wrong in 4 of 10 simulated test sets.
+        Matched pairs treat the errors of one speaker as independent. When systems differed by speaker, they
+        alone gave the wrong verdict on 4 of 10 simulated test sets.
         """
         agrees = not self.has_speakers if self._excludes_zero is None else self._excludes_zero
         if self.p >= 1 - CONFIDENCE or not self.difference or not agrees:
@@ -73,7 +73,7 @@ class Comparison:
 
     @property
     def _excludes_zero(self) -> bool | None:
-        """Return if the interval excludes 0; None without an interval."""
+        """Check whether the interval excludes 0; None without an interval."""
         interval = None if self.bootstrap is None else self.bootstrap.interval
         return None if interval is None else not interval.low <= 0 <= interval.high
 
@@ -102,12 +102,9 @@ class Comparison:
 
 
 def compare_scores(first: Score, second: Score, names: tuple[str, str] = ("first", "second")) -> Comparison:
-    """Test whether two systems differ on the same references, which must be in both scores.
-
-    Settings of the bootstrap are those of the first score.
-    """
+    """Test whether two systems differ on the same references, with the first score's bootstrap settings."""
     second = _match(first, second, names)
-    # Other alternatives were chosen, so that places in one reference are none in the other.
+    # Different alternatives were chosen, so positions in the two references do not correspond.
     pairs = zip(first.references, second.references, strict=True)
     unlike = [number for number, (ours, theirs) in enumerate(pairs) if ours != theirs]
     differences_P = first.errors_P - second.errors_P
@@ -124,16 +121,16 @@ def compare_scores(first: Score, second: Score, names: tuple[str, str] = ("first
 
 
 def _match(first: Score, second: Score, names: tuple[str, str]) -> Score:
-    """The second score with its utterances in the order of the first."""
+    """Return the second score with its utterances in the order of the first."""
     if (first.unit, first.align) != (second.unit, second.align):
-        raise UserError(f"{names[0]} and {names[1]}: other units or alignments; score both alike")
+        raise UserError(f"{names[0]} and {names[1]}: different units or alignments; score both in the same way")
     ours, theirs = (dict(zip(score.ids, score.all_references, strict=True)) for score in (first, second))
     if unlike := [id for id in {**ours, **theirs} if ours.get(id) != theirs.get(id)]:
         raise UserError(
             f"utterance {unlike[0]}: {ours.get(unlike[0])} of {names[0]} and {theirs.get(unlike[0])} of "
             f"{names[1]}; paired tests need the same references in both"
         )
-    if first.ids == second.ids:  # then what was computed of the second is kept
+    if first.ids == second.ids:  # keeps what the second has computed
         return second
     positions = {id: number for number, id in enumerate(second.ids)}
     return second.select([positions[id] for id in first.ids])
@@ -142,10 +139,10 @@ def _match(first: Score, second: Score, names: tuple[str, str]) -> Score:
 def count_segment_errors(
     first: Edits, second: Edits, unsplit: Sequence[int] = ()
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Errors of either system in each segment of an utterance between GOOD_UNITS_BETWEEN correct units.
+    """Count the errors of each system in the segments between GOOD_UNITS_BETWEEN correct units.
 
-    Errors of both are sorted along each reference, an insertion before the unit that follows it. Two
-    neighbors belong together unless enough correct units lie between. Pairs `unsplit` are one segment each.
+    The errors of both are sorted along each reference, insertions before the unit that follows. Neighbors are
+    in one segment unless enough correct units lie between them. Each of the pairs `unsplit` is one segment.
     """
     system_E = np.repeat([0, 1], [len(first), len(second)])
     pair_E = np.concatenate([first.pair_E, second.pair_E])
@@ -155,7 +152,7 @@ def count_segment_errors(
     pair_E, unit_E, is_insertion_E, system_E = (
         column[order] for column in (pair_E, unit_E, is_insertion_E, system_E)
     )
-    # After an insertion, the unit that follows may be correct already.
+    # The unit after an insertion may be correct.
     good_between = unit_E[1:] - (unit_E + ~is_insertion_E)[:-1]
     starts_E = np.ones(len(order), bool)
     is_parted = (good_between >= GOOD_UNITS_BETWEEN) & ~np.isin(pair_E[1:], unsplit)
@@ -169,8 +166,8 @@ def count_segment_errors(
 def compute_matched_pairs(first_M: np.ndarray, second_M: np.ndarray) -> dict[str, float]:
     """Test the errors of both systems in each segment, two-sided.
 
-    By the normal distribution, as NIST sc_stats; below MIN_NORMAL segments, where it is too optimistic, or
-    if all differences are the same, exactly: how often would chance, giving each to either, come as far?
+    The normal distribution is used as in NIST sc_stats. It is too optimistic below MIN_NORMAL segments, where,
+    as for equal differences, the test is exact: how often would random signs give as large a sum?
     """
     difference_M = first_M - second_M
     num_segments = len(difference_M)
@@ -186,11 +183,11 @@ def compute_matched_pairs(first_M: np.ndarray, second_M: np.ndarray) -> dict[str
 
 
 def compute_sign_flip_p(values: np.ndarray) -> float:
-    """Compute how likely the sum of whole numbers is as far from zero, were each sign the toss of a coin."""
+    """Compute how likely random signs move the sum of whole numbers this far from zero."""
     weights = np.abs(values)
     total = int(weights.sum())
     below = int(weights[values < 0].sum())
-    # The probability of each sum of those that come up negative.
+    # The probability of each sum of the numbers with a negative sign.
     probabilities = np.zeros(total + 1)
     probabilities[0] = 1
     for weight in weights[weights > 0].tolist():

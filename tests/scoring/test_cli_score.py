@@ -57,7 +57,7 @@ def test_the_table_agrees_with_json(folder: Path, capsys: pytest.CaptureFixture[
     lines = capsys.readouterr().out.splitlines()
     assert "ref.jsonl (jsonl) against one.trn (trn), two.txt (kaldi)" in lines[0]
     assert lines[1] == "metric: wer, unit: words, normalize: none, align: levenshtein"
-    assert "no interval: 2 speakers, and it takes 3" in record["notes"]
+    assert "no interval: 2 speakers, at least 3 are needed" in record["notes"]
     rows = {line.split()[0]: line.split()[1:] for line in reversed(lines) if line.strip()}
     for system in record["systems"]:
         shown = rows[system["name"]]
@@ -105,7 +105,7 @@ def test_what_is_odd_is_said(
     (folder / "part.trn").write_text("the cat sat on the mat (u1)\nwhat is this (v9)\n")
     notes = run_json(capsys, "ref.jsonl", "part.trn")["notes"]
     assert any("3 of 4 utterances have no hypothesis" in note and "u2, u3, u4" in note for note in notes)
-    assert any("1 ids are not in ref.jsonl and are left out: v9" in note for note in notes)
+    assert any("1 IDs are not in ref.jsonl and are left out: v9" in note for note in notes)
     assert all(note in caplog.text for note in notes)
     record = run_json(capsys, "ref.jsonl", "part.trn")["systems"][0]
     assert (record["missing_hypotheses"], record["deletions"]) == (3, 10)

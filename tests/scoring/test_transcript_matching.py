@@ -31,7 +31,7 @@ def test_missing_and_unknown_ids_are_said(tmp_path: Path) -> None:
     assert texts(matched) == {"u1": "x"}
     missing, unknown = matched[1]
     assert "5 of 6 utterances have no hypothesis" in missing and "deletions: u0, u2, u3, ..." in missing
-    assert "2 ids are not in" in unknown and unknown.endswith("v1, v2")
+    assert "2 IDs are not in" in unknown and unknown.endswith("v1, v2")
 
 
 def test_null_is_missing_and_a_null_reference_is_not_scored(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_ids_are_recognized_by_those_of_the_other_file(contents: tuple[str, ...]
 def test_lines_are_not_paired_by_number_where_both_files_may_have_ids(
     contents: tuple[str, ...], doubtful: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=rf"{doubtful}: each line begins with another word.*kaldi:.*plain:"):
+    with pytest.raises(UserError, match=rf"{doubtful}: each line starts with another word.*kaldi:.*plain:"):
         find(tmp_path, *contents)
     kinds = ("plain:|", "plain:|" if "(" not in contents[1] else "")
     if "(" not in contents[0]:

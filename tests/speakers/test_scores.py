@@ -110,7 +110,7 @@ def test_as_meeteval(metric: str, errors: int, folder: Path, monkeypatch: pytest
     _, (system,), notes = score_systems("ref.json", ["hyp.json"], metric=metric)
     assert (system.score.counts.errors, system.score.counts.reference_length) == (errors, 15)
     assert system.score.resampled_by == "utterance"  # of a single recording
-    assert any("1 ids are not in ref.json and are left out: n:x" in note for note in notes)
+    assert any("1 IDs are not in ref.json and are left out: n:x" in note for note in notes)
     Path("empty.json").write_text(format_seglst(make("|".join(f"m 0 1 {speaker}" for speaker in range(70)))))
     _, (system,), _ = score_systems("ref.json", ["empty.json"], metric=metric)
     assert system.score.counts.deletions == 15 and not system.score.missing
