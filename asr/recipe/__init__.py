@@ -1,4 +1,4 @@
-"""A corpus to trained systems that are compared by their error rates."""
+"""Dataset recipes: from a corpus to trained systems that are compared by error rate."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Archives of corpora: download with resume and checksum, unpack without trust."""
+"""Corpus archives: download with resume and checksum; unpack untrusted archives safely."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from asr.data.storage import retry
 from asr.errors import UserError, shorten
 from asr.files import hash_file, unpack
 
-ATTEMPTS = 3  # at each address
-TIMEOUT_SECONDS = 30.0  # without a byte
-MAX_HEADER_BYTES = 100_000_000  # of a tar file, in which each member has a header and padding
+ATTEMPTS = 3  # per URL
+TIMEOUT_SECONDS = 30.0  # without receiving a byte
+MAX_HEADER_BYTES = 100_000_000  # headers and padding of all members of a tar file
 _BLOCK_BYTES = 1 << 18
 _NETWORK_ERRORS = (
     urllib.error.URLError,
@@ -38,11 +38,11 @@ _NETWORK_ERRORS = (
 
 
 def download(urls: Sequence[str], target: Path, sha256: str | None, *, max_bytes: int) -> None:
-    """Fetch `target` from the first address that has it; a file that is already there is kept.
+    """Fetch `target` from the first URL that has it; an existing file is kept.
 
-    With a checksum, an interrupted download is continued, here and in a later run, and `target` appears only
-    when its content is the expected one. Without one, nothing would say that two halves belong together:
-    each attempt starts from the beginning.
+    With a checksum, interrupted downloads are resumed, also by a later run, and `target` appears only when
+    its content is as expected. Without a checksum, each attempt starts from the beginning, because nothing
+    would show whether two halves belong together.
     """
     if target.exists():
         if sha256 is not None and hash_file(target) != sha256:
@@ -71,7 +71,7 @@ def download(urls: Sequence[str], target: Path, sha256: str | None, *, max_bytes
 
 
 def _fetch(url: str, part: Path, sha256: str | None, max_bytes: int) -> None:
-    """Append what `part` lacks, or write it again where the server cannot resume; then check it."""
+    """Append the missing bytes to `part`, or rewrite it if the server cannot resume; then verify it."""
     offset = part.stat().st_size if sha256 is not None and part.exists() else 0
     headers = {"User-Agent": "asr", "Accept-Encoding": "identity"}
     headers |= {"Range": f"bytes={offset}-"} if offset else {}
@@ -81,7 +81,7 @@ def _fetch(url: str, part: Path, sha256: str | None, max_bytes: int) -> None:
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
-        part.unlink()  # nothing follows what is there: it is complete, or another file
+        part.unlink()  # the server has no further bytes: the part is complete, or of another file
         raise ConnectionError(str(error)) from None
     with response:
         received = offset if response.status == 206 else 0
@@ -104,7 +104,7 @@ def _fetch(url: str, part: Path, sha256: str | None, max_bytes: int) -> None:
     if sha256 is not None and (found := hash_file(part)) != sha256:
         problem = f"sent another file: {received:,} bytes, SHA-256 {found}, but {sha256} was expected"
         part.unlink()
-        # The older half may be to blame.
+        # The half from an earlier run may be the wrong one, so try again from the start.
         raise ConnectionError(problem) if offset else UserError(f"{url}: {problem}")
 
 
@@ -114,8 +114,8 @@ def _fetch(url: str, part: Path, sha256: str | None, max_bytes: int) -> None:
 def extract(archive: Path, target: Path, *, max_bytes: int) -> None:
     """Unpack a .tar.gz or .zip into the folder `target`, which appears when complete.
 
-    A `target` that is already there is kept. Names and links that lead out of the folder are refused by the
-    data filter of tarfile, and made harmless by zipfile. More than `max_bytes` are refused.
+    An existing `target` is kept. The data filter of tarfile refuses names and links that lead out of the
+    folder, and zipfile makes them harmless. More than `max_bytes` are refused.
     """
     if target.is_dir():
         return
@@ -153,13 +153,13 @@ def _extract_tar(archive: Path, unpacked: IO[bytes], folder: Path, max_bytes: in
         nonlocal size
         size += member.size
         _limit_size(archive, size, max_bytes)
-        mode = 0o755 if member.isdir() else 0o644  # no program comes out
+        mode = 0o755 if member.isdir() else 0o644  # nothing is executable
         return tarfile.data_filter(member, path).replace(mode=mode, deep=False)
 
     with tarfile.open(fileobj=unpacked, mode="r|") as tar:
         tar.extractall(folder, filter=admit)
     while unpacked.read(_BLOCK_BYTES):
-        pass  # the checksum of gzip follows the end of the tar
+        pass  # read to the end, because gzip verifies its checksum there
 
 
 def _limit_size(archive: Path, size: int, max_bytes: int) -> None:

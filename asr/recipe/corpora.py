@@ -1,4 +1,4 @@
-"""A corpus as published: its folder, counts and checksums; the texts of WSJ; beamforming of arrays."""
+"""Published corpora: folders, counts and checksums; WSJ texts; beamforming of microphone arrays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ARCHIVES = (".tar.gz", ".tgz")
 
 
 def find_corpus(corpus_dir: Path | None, landmark: str) -> Path:
-    """Find the folder that holds `landmark`: the given one, the only such one inside, or its parent."""
+    """Find the folder with `landmark`: the given one, the only such folder in it, or its parent."""
     if corpus_dir is None:
         raise UserError("pass --corpus-dir FOLDER, or download the corpus first")
     given = Path(os.path.abspath(corpus_dir))
@@ -45,7 +45,7 @@ def find_corpus(corpus_dir: Path | None, landmark: str) -> Path:
     if len(holders) != 1:
         several = ", ".join(path.name for path in holders)
         raise UserError(
-            f"{corpus_dir}: --corpus-dir must be the folder that holds {landmark}; "
+            f"{corpus_dir}: --corpus-dir must be the folder that contains {landmark}; "
             + (f"{several} do" if holders else "neither this one nor one inside does")
         )
     return corpus_dir / holders[0].name
@@ -56,7 +56,7 @@ _SHORTFALLS: ContextVar[list[str] | None] = ContextVar("shortfalls", default=Non
 
 @contextlib.contextmanager
 def collect_shortfalls() -> Iterator[list[str]]:
-    """Collect the missing parts of a corpus; a recipe that prepares another one within has its list."""
+    """Collect the missing parts of a corpus, including those of a recipe that is prepared within another."""
     outer = _SHORTFALLS.get()
     found = [] if outer is None else outer
     token = _SHORTFALLS.set(found)
@@ -79,7 +79,7 @@ def check_counts(
 ) -> None:
     """Compare the number of utterances of each set with the published one.
 
-    A part of train... is accepted, with a warning; other sets must be complete, since results depend on them.
+    An incomplete train set causes a warning. Other sets must be complete, because results depend on them.
     """
     for name, expected in published.items():
         count = found.get(name, 0)
@@ -90,14 +90,14 @@ def check_counts(
 
 
 def warn_of_shortfall(folder: Path, what: str) -> None:
-    """Warn that the corpus is incomplete; its results and pages are marked."""
+    """Warn that the corpus is incomplete; reports are marked accordingly."""
     if (noted := _SHORTFALLS.get()) is not None:
         noted.append(what)
     logger.warning("%s: %s: results do not compare with those on the complete corpus", folder, what)
 
 
 def require_fingerprint(folder: Path, names: Iterable[str], sample_rate: int, expected: str) -> None:
-    """Check that these audio files hold exactly the published samples."""
+    """Check that these audio files have exactly the published samples."""
     names = sorted(names)
     fingerprint = compute_fingerprint(folder, names, sample_rate)
     if fingerprint != expected:
@@ -108,9 +108,9 @@ def require_fingerprint(folder: Path, names: Iterable[str], sample_rate: int, ex
 
 
 def compute_fingerprint(folder: Path, names: Iterable[str], sample_rate: int) -> str:
-    """SHA-256 over the sorted names, each with the SHA-256 of its 16-bit samples.
+    """Hash the sorted names, each with the SHA-256 of its 16-bit samples.
 
-    Archives are packed again now and then, with other bytes around the same content; this stays the same.
+    Unlike the checksum of an archive, this does not change when the same content is packed again.
     """
     digest = hashlib.sha256()
     for name in sorted(names):
@@ -124,11 +124,11 @@ def compute_fingerprint(folder: Path, names: Iterable[str], sample_rate: int) ->
 
 
 def find_files(folder: Path, *suffixes: str) -> Iterator[Path]:
-    """All files below whose name ends so, in any case; links are followed, folders read in order."""
+    """Yield all files with these suffixes, ignoring case, in sorted order; links are followed."""
     seen = set()
     for parent, folders, names in os.walk(folder, followlinks=True):
         status = os.stat(parent)
-        if (status.st_dev, status.st_ino) in seen:  # links in a circle
+        if (status.st_dev, status.st_ino) in seen:  # circular links
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
@@ -139,7 +139,7 @@ def find_files(folder: Path, *suffixes: str) -> Iterator[Path]:
 
 
 def find_folder(root: Path, *paths: str) -> Path | None:
-    """The first of the relative paths that is a folder below `root`, in any case; None if there is none."""
+    """Return the first of the relative paths that is a folder below `root`, ignoring case, or None."""
     for path in paths:
         matches = [root]
         for part in Path(path).parts:
@@ -151,17 +151,17 @@ def find_folder(root: Path, *paths: str) -> Path | None:
 
 
 def unpack_inner(folder: Path, max_bytes: int) -> None:
-    """Unpack each archive below `folder` into a folder of its name beside it."""
+    """Unpack each archive below `folder` into a folder of the same name next to it."""
     for archive in _find_packed(folder):
         extract(archive, archive.with_name(_name_of(archive)), max_bytes=max_bytes)
 
 
 def require_unpacked(folder: Path) -> None:
-    """Refuse archives inside a corpus of which nothing has been unpacked."""
+    """Refuse a corpus with archives that have not been unpacked."""
     if packed := _find_packed(folder):
         raise UserError(
-            f"{folder}: holds {len(packed):,} archives that are still packed, such as "
-            f"{packed[0].relative_to(folder)}; unpack each in its folder, as by "
+            f"{folder}: has {len(packed):,} archives that are still packed, such as "
+            f"{packed[0].relative_to(folder)}; unpack each in its folder, for example with "
             "`find . -name '*.tar.gz' -execdir tar -xzf {} ';'`"
         )
 
@@ -176,12 +176,12 @@ def _name_of(archive: Path) -> str:
 
 
 def build_whole(path: Path, **fields: Any) -> Utterance:
-    """The utterance that is all of an audio file."""
+    """Build the utterance of a whole audio file."""
     return Utterance(audio=str(path), duration=measure_seconds(path), **fields)
 
 
 def build_read(paths: Iterable[Path], texts: Mapping[str, str], language: str) -> Iterator[Utterance]:
-    """Utterances that are files, in the folder of their speaker, named by the id of their text."""
+    """Build the utterances of files that are named by text ID and are in a folder per speaker."""
     for path in paths:
         yield build_whole(
             path, id=path.stem, text=texts[path.stem], speaker=path.parent.name, language=language
@@ -191,7 +191,7 @@ def build_read(paths: Iterable[Path], texts: Mapping[str, str], language: str) -
 def write_beamformed(
     channels: Mapping[str, Sequence[Path]], folder: Path, sample_rate: int = 16_000
 ) -> dict[str, Path]:
-    """Write id.wav of each utterance, the delay and sum of the files of its channels; return them by id."""
+    """Write ID.wav for each utterance, with delay and sum of its channels; return the paths by ID."""
     folder.mkdir(parents=True, exist_ok=True)
     written = {id: folder / f"{id}.wav" for id in channels}
     for id, path in tqdm(written.items(), desc=folder.name, unit=" utterances", disable=None, leave=False):
@@ -203,9 +203,9 @@ def write_beamformed(
 
 
 def limit_repeats(utterances: Iterable[Utterance], limit: int = 300) -> list[Utterance]:
-    """Keep about `limit` of the utterances with one text, such as "yeah", in the order of their ids.
+    """Keep about `limit` of the utterances with the same text, such as "yeah", in the order of their IDs.
 
-    The draw is that of Kaldi's remove_dup_utts.sh, whose choice of utterances is that of published results.
+    They are drawn as in Kaldi's remove_dup_utts.sh, which published results use.
     """
     in_order = sorted(utterances, key=lambda utterance: utterance.id)
     counts = Counter(utterance.text for utterance in in_order)
@@ -222,7 +222,7 @@ def limit_repeats(utterances: Iterable[Utterance], limit: int = 300) -> list[Utt
 def widen(
     spans: Iterable[tuple[float, float]], before: float, after: float, seconds: float
 ) -> list[tuple[float, float]]:
-    """Widen the spans of one speaker, within the recording; two that would overlap meet in the middle."""
+    """Widen the spans of a speaker within the recording; spans that would overlap meet in the middle."""
     widened = [[max(0.0, start - before), min(seconds, end + after)] for start, end in spans]
     for one, other in itertools.pairwise(sorted(widened, key=sum)):
         if one[1] > other[0]:
@@ -232,30 +232,30 @@ def widen(
 
 # --- WSJ --------------------------------------------------------------------------------------------
 
-# From wsj0 or wsj1 on; one above the folder of a disc, such as 11-13.1, is not meant.
+# The path from wsj0 or wsj1 on, but not from such a folder above a disc folder such as 11-13.1.
 _INSIDE = re.compile(r"(?:^|/)(wsj[01]/(?!.*\d\d[-_]\d+[._]\d/).*)$")
 
 
 def index_wsj(root: Path, *suffixes: str) -> dict[str, Path]:
-    """Each file by its path from wsj0 or wsj1 on, in lower case, whatever folders of discs are above."""
+    """Index files by their lower-case path from wsj0 or wsj1 on, whatever disc folders are above."""
     index: dict[str, Path] = {}
     for path in find_files(root, ".dot", ".ndx", *suffixes):
         if match := _INSIDE.search(path.relative_to(root).as_posix().lower()):
             index.setdefault(match[1], path)
     if not index:
-        raise UserError(f"{root}: no file in a folder wsj0 or wsj1; expected the folder above them")
+        raise UserError(f"{root}: no file in a folder wsj0 or wsj1; pass their parent folder")
     return index
 
 
 def read_prompts(root: Path, index: Mapping[str, Path], ids: Iterable[str]) -> dict[str, str]:
-    """The transcript of each id as it stands in the .dot files: 01ic0201 is in 01ic0200.dot."""
+    """Read the transcript of each ID from the .dot files, such as 01ic0201 from 01ic0200.dot."""
     files = {path.name.lower()[:6]: path for key, path in index.items() if re.search(r"/\w{6}00\.dot$", key)}
     needed = sorted(set(ids))
     texts = {}
     for prefix in sorted({id[:6] for id in needed}):
         if prefix not in files:
             raise UserError(
-                f"{root}: {prefix}00.dot is missing, the transcripts of {prefix}..; is a disc missing?"
+                f"{root}: {prefix}00.dot, with the transcripts of {prefix}.., is missing; is a disc missing?"
             )
         texts.update(read_dots(files[prefix]))
     if missing := [id for id in needed if id not in texts]:
@@ -264,13 +264,13 @@ def read_prompts(root: Path, index: Mapping[str, Path], ids: Iterable[str]) -> d
 
 
 def read_dots(path: Path) -> dict[str, str]:
-    """Text by id, in lower case, of lines such as `Shares of Example Corp\\. rose (01ic0201)`."""
+    """Read the texts by lower-case ID from lines such as `Shares of Example Corp\\. rose (01ic0201)`."""
     texts = {}
     for number, line in read_decoded(path, "latin-1"):
         match = re.fullmatch(r"(.*?)\s*\((\w+)\)", line)
         if match is None:
             raise UserError(
-                f"{path}:{number}: expected a text and its id in parentheses, found {shorten(line)}"
+                f"{path}:{number}: expected a text and its ID in parentheses, found {shorten(line)}"
             )
         texts[match[2].lower()] = match[1]
     return texts
@@ -280,7 +280,7 @@ _SPELLED = {"%PERCENT": "PERCENT", ".POINT": "POINT", "--DASH": "-DASH"}
 
 
 def normalize_prompt(text: str) -> str:
-    """Write a transcript in capitals as Kaldi does; pauses go, noises become <NOISE>, <words> were spoken."""
+    """Normalize as Kaldi does: upper case, no pauses, <NOISE> for noises; words in <> were spoken."""
     words = []
     for word in text.upper().replace("\\", "").split():
         word = _SPELLED.get(word, word)
@@ -298,13 +298,13 @@ def normalize_prompt(text: str) -> str:
 
 # C channels, S samples, K frames of the analysis, F frequencies
 
-MAX_DELAY_SECONDS = 0.003  # one metre, more than across a tablet or the array of a room
-FRAME = 4096  # samples; long beside the delay, short beside the utterance
-UPSAMPLING = 16  # delays are found to a sixteenth of a sample
+MAX_DELAY_SECONDS = 0.003  # one meter, wider than a tablet or the array in a room
+FRAME = 4096  # samples; much longer than the delay, much shorter than the utterance
+UPSAMPLING = 16  # delays have a resolution of a sixteenth of a sample
 
 
 def beamform_files(paths: Sequence[Path], sample_rate: int) -> np.ndarray:
-    """Delay and sum of files that hold a channel each, as float32 (samples,)."""
+    """Apply delay and sum to files with one channel each; return float32 (samples,)."""
     channels = [read(path, sample_rate, allow_silence=True) for path in paths]
     lengths = {len(channel) for channel in channels}
     if max(lengths) - min(lengths) > MAX_DELAY_SECONDS * sample_rate:
@@ -316,21 +316,23 @@ def beamform_files(paths: Sequence[Path], sample_rate: int) -> np.ndarray:
 
 
 def delay_and_sum(channels_CS: np.ndarray, sample_rate: int) -> np.ndarray:
-    """Mean of the channels after their delays were taken back, as float32 (samples,). The first channel is
-    the one whose time stays; one that is silent has no part."""
+    """Return the mean of the channels, aligned in time with the first one, as float32 (samples,). Silent
+    channels are ignored."""
     channels_CS = channels_CS[channels_CS.any(axis=1)]
     if len(channels_CS) < 2:
         return channels_CS.sum(axis=0).astype(np.float32)
     delays_C = find_delays(channels_CS, sample_rate)
     num_samples = channels_CS.shape[1]
-    padded = num_samples + round(2 * MAX_DELAY_SECONDS * sample_rate)  # what is shifted out stays out
+    padded = num_samples + round(
+        2 * MAX_DELAY_SECONDS * sample_rate
+    )  # padding, so that shifted samples do not wrap around
     spectra_CF = np.fft.rfft(channels_CS, padded)
     aligned_CF = spectra_CF * np.exp(2j * np.pi * np.fft.rfftfreq(padded) * delays_C[:, None])
     return np.fft.irfft(aligned_CF.mean(axis=0), padded)[:num_samples].astype(np.float32)
 
 
 def find_delays(channels_CS: np.ndarray, sample_rate: int) -> np.ndarray:
-    """(C,) samples, with fractions, by which each channel comes later than the first one."""
+    """Return the delay of each channel relative to the first, in fractional samples (C,)."""
     window = np.hanning(FRAME)
     first_KF = np.fft.rfft(_frame(channels_CS[0]) * window, 2 * FRAME).conj()
     cross_CF = np.stack(
@@ -344,7 +346,7 @@ def find_delays(channels_CS: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def _frame(channel_S: np.ndarray) -> np.ndarray:
-    """(K, FRAME), half a frame apart; the last one is filled up with silence."""
+    """Cut into frames (K, FRAME) that overlap by half; the last one is padded with silence."""
     num_halves = max(2, -(-len(channel_S) // (FRAME // 2)))
     padded_S = np.pad(channel_S, (0, num_halves * (FRAME // 2) - len(channel_S)))
     return np.lib.stride_tricks.sliding_window_view(padded_S, FRAME)[:: FRAME // 2]

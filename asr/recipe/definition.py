@@ -30,13 +30,13 @@ class SystemConf(Config):
 
 
 WITHOUT_TAGS = "text.scoring=[strip_invisible,nfc,strip_tags,collapse_spaces]"
-"""Override of a conf: noises such as [LAUGHTER] and <NOISE> count as no words on either side."""
+"""Override of a conf: noises such as [LAUGHTER] and <NOISE> are ignored on both sides of the scoring."""
 
 
 def share_systems(recipe: str, *overrides: str, sizes: tuple[str, ...] = ()) -> dict[str, SystemConf]:
-    """The systems of conf/shared, set to the corpus of the recipe, of which this is the __file__.
+    """Return the systems of conf/shared with the data of a recipe, whose __file__ is given.
 
-    `sizes` are overrides that the baseline, which is an LSTM, does not get.
+    `sizes` are overrides for all systems except the LSTM baseline.
     """
     path = Path(recipe).absolute()
     name, folder = path.parent.name, path.parents[2] / "conf" / "shared"
@@ -56,9 +56,9 @@ def share_systems(recipe: str, *overrides: str, sizes: tuple[str, ...] = ()) -> 
 
 
 class Recipe(Config):
-    """The recipe of a corpus: all it needs on the way to trained, compared systems.
+    """The recipe of a corpus: everything needed to prepare it, and to train and compare systems.
 
-    `recipes/NAME/recipe.py` builds one, under any name; that of its folder is the name of the recipe.
+    `recipes/NAME/recipe.py` builds one, in a variable of any name. The recipe has the name of its folder.
     """
 
     license: str
@@ -68,27 +68,27 @@ class Recipe(Config):
     prepare: Prepare
     """prepare(corpus_dir, output_dir) writes train.jsonl, dev.jsonl and test.jsonl into output_dir."""
     prepare_smoke: Prepare | None = None
-    """Function that makes a small corpus in smoke mode; None: `prepare`."""
+    """Function that prepares a small corpus in smoke mode; None: `prepare`."""
     urls: tuple[str, ...] = ()
-    """Addresses that `download` tries in this order."""
+    """URLs that `download` tries in this order."""
     download: Callable[[Path], Path] | None = None
-    """download(target_dir) returns the folder of the corpus; None: it is made, or comes by --corpus-dir."""
+    """download(target_dir) returns the corpus folder; None: synthetic, or given by --corpus-dir."""
     download_mb: pydantic.PositiveFloat | None = None
-    """Size of the download; None: unknown, or there is none."""
+    """Size of the download; None: unknown, or no download."""
     source: str = ""
-    """Instructions to obtain a corpus that the recipe does not download."""
+    """How to obtain a corpus that the recipe does not download."""
     synthetic: bool = False
-    """True if `prepare` makes the corpus itself, from nothing."""
+    """True if `prepare` synthesizes the corpus."""
     systems: dict[str, SystemConf] | None = None
-    """The systems by name; None: each YAML file in `conf` beside recipe.py, else in ../../conf/NAME."""
+    """The systems by name; None: each YAML file in `conf` next to recipe.py, else in ../../conf/NAME."""
     speeds: tuple[pydantic.PositiveFloat, ...] = ()
-    """Speeds at which each utterance is also decoded, to take the likeliest text; empty: at its own alone."""
+    """Speeds at which each utterance is also decoded, to keep the most likely text; empty: speed 1 only."""
     chosen_by: Literal["wer", "cer"] = "wer"
-    """The error rate of dev by which setups of decoding are chosen: cer for texts without blanks."""
+    """Error rate on dev that chooses the decoding setup: cer for texts without spaces."""
     text_fusion: bool = False
     """True: systems are also decoded with a word list and language models of their training texts."""
     has_results: bool = False
-    """True if test hypotheses, or the speaker turns found, are published next to the recipe."""
+    """True if test hypotheses, or detected speaker turns, are published next to the recipe."""
 
     path: Path = Path()
     """File that defines the recipe, set by `load_recipe`."""
@@ -105,7 +105,7 @@ class Recipe(Config):
 
     @property
     def download_size(self) -> str:
-        """The size of the download, or that there is none."""
+        """Size of the download; "by hand" or "none" if the recipe downloads nothing."""
         if self.download is None:
             return "none" if self.synthetic else "by hand"
         size = self.download_mb
@@ -126,7 +126,7 @@ class Recipe(Config):
         return {name: study.model_copy(update={"name": name}) for name, study in studies.items()}
 
     def write_manifests(self, corpus_dir: Path | None, output_dir: Path, *, smoke: bool = False) -> list[str]:
-        """Call `prepare`; return the missing parts of the corpus. Wrong values are an error of the recipe."""
+        """Call `prepare` and return the missing parts of the corpus; report wrong values as recipe errors."""
         prepare = (self.prepare_smoke if smoke else None) or self.prepare
         output_dir.mkdir(parents=True, exist_ok=True)
         try:
@@ -141,26 +141,26 @@ class Recipe(Config):
 
 
 class Study(Config):
-    """Variants of one system that are trained with the same budget and seeds, and compared."""
+    """Variants of one system that are trained with the same budget and seeds and compared."""
 
     name: str = ""
     """Name in studies.yaml, set by `find_studies`."""
     question: str
-    """Question of the study: the first lines of its report."""
+    """The question that the study answers; it begins the report."""
     system: str
     """The system of the recipe that is varied."""
     all: tuple[str, ...] = ()
     """Overrides for all variants."""
     baseline: str
-    """The variant to compare with."""
+    """The variant that others are compared with."""
     variants: dict[str, tuple[str, ...]] = pydantic.Field(min_length=2)
-    """Overrides for each."""
+    """Overrides of each variant."""
     folds: Literal["speaker"] | None = None
-    """speaker: each variant is trained as often as there are speakers, each time without one of them, whom
-    neither train nor dev has then, and tested on that one; null: trained once, tested on all."""
+    """speaker: each variant is trained once per speaker, without this speaker in train and dev, and tested on
+    this speaker; null: trained once and tested on all."""
     methods: tuple[str, ...] = ()
-    """Decoding methods of the report: each run uses the first of these that it offers; empty: as dev
-    chooses among all. Then a CTC head beside a decoder may hide what the decoder cannot do."""
+    """Decoding methods of the report: each run uses the first of these that it offers; empty: dev chooses
+    among all. A CTC head next to a decoder may then hide what the decoder cannot do."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Study:
@@ -171,7 +171,7 @@ class Study(Config):
 
 
 class Studies(Config):
-    """studies.yaml, which lies beside the recipe."""
+    """studies.yaml next to the recipe."""
 
     studies: dict[str, Study]
 
@@ -180,7 +180,7 @@ class Studies(Config):
 
 
 def find_recipes(recipes_dir: Path | None = None) -> dict[str, Path]:
-    """Name and file of each recipe: by default of ./recipes, else of the checkout, else those installed."""
+    """Find recipes by name: in ./recipes, else in the checkout, else in the installed package."""
     roots = (Path(), CHECKOUT, SHIPPED)
     candidates = [recipes_dir] if recipes_dir else [root / "recipes" for root in roots]
     for folder in candidates:
@@ -191,7 +191,7 @@ def find_recipes(recipes_dir: Path | None = None) -> dict[str, Path]:
 
 
 def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
-    """Run the recipe's file, which builds one Recipe."""
+    """Run recipe.py, which must build exactly one Recipe."""
     recipes = find_recipes(recipes_dir)
     if name not in recipes:
         raise UserError(f"no recipe {name!r}; {suggest(name, recipes)}")
@@ -211,7 +211,7 @@ def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
 
 
 def load_study(recipe: Recipe, name: str) -> Study:
-    """Read the study of this name beside the recipe."""
+    """Read a study of the recipe by its name."""
     studies = recipe.find_studies()
     if name not in studies:
         hint = suggest(f"{recipe.name}/{name}", [f"{recipe.name}/{one}" for one in studies])
@@ -220,7 +220,7 @@ def load_study(recipe: Recipe, name: str) -> Study:
 
 
 def describe_recipe(recipe: Recipe) -> list[str]:
-    """Describe a recipe in lines, as `asr recipe show` prints them."""
+    """Describe a recipe in the lines that `asr recipe show` prints."""
     origin = "made by the recipe" if recipe.synthetic else f"--corpus-dir; {recipe.source}".rstrip("; ")
     lines = [f"{recipe.name}: {recipe.description}\n", f"license   {recipe.license}"]
     lines += [f"hours     {recipe.hours}", f"download  {recipe.download_size}"]

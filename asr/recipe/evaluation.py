@@ -1,4 +1,4 @@
-"""Decode dev and test by every setup that a system offers; dev chooses one."""
+"""Decode dev and test with every decoding setup of a system; dev chooses one."""
 
 from __future__ import annotations
 
@@ -41,33 +41,36 @@ from asr.transcription.transcribe import Recognizer, Request
 
 logger = logging.getLogger(__name__)
 
-AT_SPEEDS = "+speeds"  # ends the names of setups that decode each utterance at several speeds
-NGRAMS = "ngrams"  # name of the n-grams of training texts, among language models
+AT_SPEEDS = "+speeds"  # suffix of setups that decode each utterance at several speeds
+NGRAMS = "ngrams"  # name of the n-gram model of the training texts
 ORDER = {"words": 3, "tokens": 6}
 SMOKE_BEAM = 2
-# Of the log-probabilities that shallow fusion adds, and of CTC against the decoder; dev chooses.
+# Weights of the language model in shallow fusion, and of CTC in joint decoding; dev chooses.
 WEIGHTS = (0.3, 0.6, 1.0)
 CTC_WEIGHTS = (0.3, 0.6)
-FUSED_METHODS = ("ctc_beam", "joint")  # with language models too; the others would take long
+FUSED_METHODS = (
+    "ctc_beam",
+    "joint",
+)  # methods that are tried with language models; the others would take too long
 
 Setups = Mapping[str, Sequence[Request]]
-"""Setups of decoding by name, the cheapest first: the requests that differ in weights or speeds alone."""
+"""Decoding setups by name, the cheapest first; the requests of one differ only in weights or speeds."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """The texts of a split by one request, as they are scored, and their rates."""
+    """The texts of a split as decoded by one request and normalized for scoring, with their rates."""
 
     request: Request
     texts: Texts
     rates: dict[str, float]
-    """WER, CER, speed, the weight of the language model, and how many texts the checks rejected."""
+    """WER, CER, real-time factor, language model weight, and the number of texts that checks rejected."""
 
 
 def evaluate_run(
     experiment: Experiment, run: PlannedRun, language_models: Sequence[Path] = ()
 ) -> dict[str, object]:
-    """Decode dev by all setups, and test by the best of each; write the table of test, return the summary."""
+    """Decode dev with all setups and test with the best of each; write the test table, return the summary."""
     recipe, study, model = experiment.recipe, experiment.study, find_model(run.folder)
     state, system = load_state(model), load_system(model)
     limit_kernel_cache()
@@ -118,7 +121,7 @@ def evaluate_run(
 def plan_setups(
     experiment: Experiment, run: PlannedRun, system: System, language_models: Sequence[Path]
 ) -> Setups:
-    """Plan all that the system offers; joint decoding and shallow fusion have several weights."""
+    """Plan all setups of the system; joint decoding and shallow fusion are tried with several weights."""
     config = DecodingConfig(beam=SMOKE_BEAM) if experiment.smoke else DecodingConfig()
     methods = offered_methods(system.model)
     setups = {name: [Request(config.model_copy(update={"method": name}))] for name in methods}
@@ -135,7 +138,7 @@ def plan_setups(
 
 
 def vary(requests: Sequence[Request], key: str, values: Sequence[object]) -> list[Request]:
-    """Each request with each value of a setting of decoding."""
+    """Combine each request with each value of a decoding setting."""
     return [
         replace(request, decoding=request.decoding.model_copy(update={key: value}))
         for request in requests
@@ -148,16 +151,18 @@ def choose_requests(
     setups: Setups,
     chosen_by: Literal["wer", "cer"],
 ) -> dict[str, Decoded]:
-    """Decode by all requests at once; keep that of each setup with the lowest rate, of equals the first."""
+    """Decode all requests at once; keep the best one of each setup, the first among equals."""
     decoded = decode({f"{name} {n}": one for name, own in setups.items() for n, one in enumerate(own)})
     options = {name: [decoded[f"{name} {n}"] for n in range(len(own))] for name, own in setups.items()}
     return {name: min(own, key=lambda one: one.rates[chosen_by]) for name, own in options.items()}
 
 
 def choose_setup(dev: Mapping[str, Decoded], chosen_by: Literal["wer", "cer"], methods: Sequence[str]) -> str:
-    """Choose the first of the methods that there is, if any are asked for, else the best on dev."""
+    """Choose the first of the given methods that the system offers, or without any the best on dev."""
     if not methods:
-        return min(dev, key=lambda name: dev[name].rates[chosen_by])  # of equals the cheapest, the first
+        return min(
+            dev, key=lambda name: dev[name].rates[chosen_by]
+        )  # among equals the first, which is the cheapest
     offered = [name for name in methods if name in dev]
     if not offered:
         raise UserError(f"methods = {', '.join(methods)}: the system offers {', '.join(dev)}")
@@ -168,7 +173,7 @@ def choose_setup(dev: Mapping[str, Decoded], chosen_by: Literal["wer", "cer"], m
 
 
 def decode(recognizer: Recognizer, manifest: Path, requests: Mapping[str, Request]) -> dict[str, Decoded]:
-    """Decode by all requests; utterances are encoded once. A file that cannot be read is an error."""
+    """Decode all requests, encoding each utterance once. A file that cannot be read is an error."""
     utterances = read_references(manifest)
     logger.info("%s: %d utterances", manifest, len(utterances))
     evaluated = decode_utterances(recognizer, utterances, requests)
@@ -195,7 +200,7 @@ def decode(recognizer: Recognizer, manifest: Path, requests: Mapping[str, Reques
 
 
 def describe_references(manifest: str | Path, rules: TextConfig) -> References:
-    """The texts of the utterances as they are scored, with their speakers."""
+    """Read the references, normalized for scoring, with their speakers."""
     references: References = {}
     for utterance in read_references(manifest):
         fields = {"text": normalize(utterance.text or "", rules.scoring)}
@@ -207,13 +212,13 @@ def describe_references(manifest: str | Path, rules: TextConfig) -> References:
     return references
 
 
-# --- texts to weigh in --------------------------------------------------------------------------
+# --- language models ----------------------------------------------------------------------------
 
 
 def build_resources(
     system: System, texts: Sequence[str], language_models: Sequence[Path]
 ) -> dict[str, FusionModel]:
-    """Build n-grams of the texts and each language model, with a word list if there is a space token."""
+    """Build n-grams of the texts and load language models, by name; add a word list if words have spaces."""
     has_words = system.tokenizer.space_id is not None
     word_list = [WordList(system.tokenizer, collect_words(texts))] if has_words else []
     models = {NGRAMS: build_ngram_model(estimate_arpa(system, texts), system.tokenizer)}
@@ -222,7 +227,7 @@ def build_resources(
 
 
 def estimate_arpa(system: System, texts: Sequence[str]) -> Arpa:
-    """N-grams of words where a token stands between words, else of tokens."""
+    """Estimate n-grams of words if the tokenizer has a space token, else of tokens."""
     tokenizer = system.tokenizer
     if tokenizer.space_id is not None:
         return estimate_ngrams([text.split() for text in texts], ORDER["words"], [])
@@ -235,7 +240,7 @@ def estimate_arpa(system: System, texts: Sequence[str]) -> Arpa:
 
 
 def describe_origin(experiment: Experiment) -> dict[str, str]:
-    """Describe command, versions and machine. Names of folders do not matter, and are private."""
+    """Describe command, versions and machine. Folder names are private and left out."""
     return {
         "command": experiment.command,
         **versions(),

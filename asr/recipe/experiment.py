@@ -20,18 +20,18 @@ from asr.system.run_config import RunConfig
 
 @dataclass(frozen=True)
 class Experiment:
-    """A recipe to run: with which systems and seeds, in which folders."""
+    """A recipe to run, with its systems, seeds and folders."""
 
     recipe: Recipe
     output_dir: Path | None = None
-    """Folder of all outputs; None: data/NAME for the data, runs/NAME for the rest."""
+    """Folder of all outputs; None: data/NAME for data, and runs/NAME for everything else."""
     given_corpus_dir: Path | None = None
     only: tuple[str, ...] = ()  # systems, or variants of the study; empty: all of them
-    seeds: tuple[int, ...] = ()  # each system is trained once for each; empty: with the seed of its conf
-    overrides: tuple[str, ...] = ()  # settings as key=value that replace those of the systems' confs
+    seeds: tuple[int, ...] = ()  # each system is trained once per seed; empty: the seed of its conf
+    overrides: tuple[str, ...] = ()  # settings as key=value that override the confs of the systems
     smoke: bool = False
-    """Run all stages with few utterances, few updates and small models. The results mean nothing."""
-    study: Study | None = None  # the study whose variants are the systems; None: no study
+    """Smoke test in a few seconds of CPU time: few utterances and updates, small models, meaningless results."""
+    study: Study | None = None  # study whose variants are the systems
 
     @property
     def data_dir(self) -> Path:
@@ -47,7 +47,7 @@ class Experiment:
 
     @property
     def report_dir(self) -> Path:
-        """The folder of results.json, the hypotheses and the report."""
+        """Folder of results.json, the hypotheses and the report."""
         return self.runs_dir / "report"
 
     @property
@@ -57,7 +57,7 @@ class Experiment:
 
     @property
     def command(self) -> str:
-        """The command that gives the same numbers anywhere; folders do not matter and are left open."""
+        """The command that reproduces the results; folders do not affect them and are replaced by DIR."""
         name = self.recipe.name
         words = ["asr recipe", f"study {name}/{self.study.name}" if self.study else f"run {name}"]
         words += ["--corpus-dir DIR"] * (self.given_corpus_dir is not None)
@@ -102,26 +102,26 @@ class PlannedRun:
 
     @property
     def test_table(self) -> Path:
-        """References and hypotheses of test by each setup."""
+        """Test references, and the hypotheses of each setup."""
         return self.summary_path.with_name("test.jsonl.gz")
 
     @property
     def makes_text(self) -> bool:
-        """Ability to recognize speech. Language models and classifiers are trained, but not compared."""
+        """Whether it recognizes speech. Language models and classifiers are trained but not compared."""
         return self.config.model.makes_text
 
 
 def build_runs(experiment: Experiment) -> list[PlannedRun]:
-    """Build a run for each selected system and seed; those that others start from come first."""
+    """Build a run for each selected system and seed; runs that others start from come first."""
     return find_runs(experiment)[0]
 
 
 def find_runs(experiment: Experiment) -> tuple[list[PlannedRun], list[str]]:
-    """Find the runs as `build_runs` does, and the systems that are left out, each with the reason."""
+    """Find the runs as in `build_runs`, and the systems that are left out, each with the reason."""
     systems = experiment.recipe.find_systems()
     known = {*systems, *(conf.variant for conf in systems.values() if conf.variant)}
     if unknown := [name for name in experiment.only if name not in known]:
-        raise UserError(f"--only {unknown[0]}: there is none of this name; {suggest(unknown[0], known)}")
+        raise UserError(f"--only {unknown[0]}: no system of this name; {suggest(unknown[0], known)}")
     runs, left_out = [], []
     for system, conf in systems.items():
         if experiment.only and not {system, conf.variant} & {*experiment.only}:
@@ -131,7 +131,7 @@ def find_runs(experiment: Experiment) -> tuple[list[PlannedRun], list[str]]:
         if reason := _find_obstacle(experiment, own):
             if experiment.only:
                 raise UserError(f"--only {system}: {reason}")
-            left_out.append(f"{system}: left out, since {reason}")
+            left_out.append(f"{system}: left out, because {reason}")
             continue
         seeds = experiment.seeds if experiment.seeds and own.model.makes_text else (own.seed,)
         runs += [_build_run(experiment, system, conf, own, seed) for seed in seeds]
@@ -139,14 +139,14 @@ def find_runs(experiment: Experiment) -> tuple[list[PlannedRun], list[str]]:
 
 
 def _refuse_other_corpus(name: str, conf: Path, own: RunConfig) -> None:
-    """Refuse a conf copied from another corpus: it would train on that one's data under this one's name."""
+    """Refuse a conf copied from another corpus, which would train on the data of that corpus."""
     for key, path in own.data.named_paths:
         if re.match(r"data/[^/]+/", path) and not path.startswith(f"data/{name}/"):
             raise UserError(f"{conf}: data.{key} = {path} is not data of {name}; expected data/{name}/...")
 
 
 def _find_obstacle(experiment: Experiment, own: RunConfig) -> str | None:
-    """Find why a system cannot be trained now: it starts from a model of elsewhere that is not there."""
+    """Return why a system cannot be trained now: it starts from an external model that is missing."""
     start = own.start_from
     if start is None or start.startswith(f"runs/{experiment.recipe.name}/"):
         return None
@@ -165,7 +165,7 @@ def _find_obstacle(experiment: Experiment, own: RunConfig) -> str | None:
 def _build_run(
     experiment: Experiment, system: str, conf: SystemConf, own: RunConfig, seed: int
 ) -> PlannedRun:
-    """Build one run of `own`, the conf as it stands. Its seed has the plain name, as by `asr train CONF`."""
+    """Build one run of `own`, the loaded conf. A run with the seed of the conf has the name of the system."""
     folder = experiment.runs_dir / (system if seed == own.seed else f"{system}-seed-{seed}")
     moved = [*_move_paths(experiment, own), f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
     given = experiment.overrides
@@ -176,12 +176,12 @@ def _build_run(
 
 
 def load_conf(conf: SystemConf, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a conf with its overrides, then with more."""
+    """Read a conf with its own overrides and then the given ones."""
     return RunConfig.load(conf.path, [*conf.overrides, *overrides])
 
 
 def _move_paths(experiment: Experiment, config: RunConfig) -> Iterator[str]:
-    """Override the paths in data/NAME and runs/NAME, which may be elsewhere."""
+    """Redirect the paths in data/NAME and runs/NAME to the folders of the experiment."""
     folders = {"data": experiment.data_dir, "runs": experiment.runs_dir}
     place = re.compile(rf'"(data|runs)/{re.escape(experiment.recipe.name)}/')
     for key, value, _ in describe_config(config):
@@ -192,7 +192,7 @@ def _move_paths(experiment: Experiment, config: RunConfig) -> Iterator[str]:
 
 
 def _sort_by_need(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Put each run after the one that it starts from."""
+    """Sort the runs so that each comes after the one that it starts from."""
     named = {run.name: run for run in runs}
     needs = {}
     for run in runs:
@@ -206,7 +206,7 @@ def _sort_by_need(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 # --- smoke mode ---------------------------------------------------------------------------------
 
-# Settings of any name that ends so are lowered to this in smoke mode.
+# In smoke mode, settings whose names end like this are lowered to these values.
 _SMOKE_CAPS = {
     "dim": 16,
     "num_layers": 1,
@@ -225,23 +225,23 @@ _SMOKE_CAPS = {
     "batches.num_workers": 0,
     "batches.max_utterances": 8,
 }
-# Settings that name what a small model, or few texts, do not have.
+# Settings that do not suit a small model or few texts.
 _SMOKE_REPLACED: dict[str, Any] = {
-    "data.max_unknown": 1.0,  # few texts do not have every character, in Chinese not even most
-    "train.precision": "float32",  # no trial of what is quicker
+    "data.max_unknown": 1.0,  # few texts lack some characters, in Chinese most of them
+    "train.precision": "float32",  # skips the timing that selects the faster precision
 }
 
 
 def _shrink(config: RunConfig) -> Iterator[str]:
-    """Overrides that make any run a matter of seconds."""
+    """Yield overrides that shorten any run to seconds."""
     for key, value, _ in describe_config(config):
         if key == "batches.num_workers" and not config.model.reads_audio:
-            continue  # a model of language has none, and refuses the setting
+            continue  # a language model has no such setting and would refuse it
         for name, cap in _SMOKE_CAPS.items():
             if f".{key}".endswith(f".{name}") and isinstance(value, int) and value > cap:
                 yield f"{key}={cap}"
         if key in _SMOKE_REPLACED and value != _SMOKE_REPLACED[key]:
             yield f"{key}={json.dumps(_SMOKE_REPLACED[key])}"
-    if config.tokenizer.type in ("bpe", "unigram"):  # few texts have no 500 pieces
+    if config.tokenizer.type in ("bpe", "unigram"):  # few texts do not have 500 pieces
         yield "tokenizer.type=characters"
         yield "tokenizer.vocab_size=null"

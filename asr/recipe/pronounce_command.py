@@ -1,4 +1,4 @@
-"""`asr pronounce CONFIG`: a pronunciation lexicon of a run's texts, made with espeak-ng."""
+"""`asr pronounce CONFIG`: write a pronunciation lexicon for the words of a run, with espeak-ng."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from asr.cli import add_config, read_overrides
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser, "YAML file of a run: its data and text, and a tokenizer of phones")
     add = parser.add_argument
-    add("--voice", default="en-us", help="of espeak-ng: en-us, en, de, fr, cmn and so on (default: en-us)")
-    text = "words of this manifest or .txt file, too; may be repeated"
+    add("--voice", default="en-us", help="espeak-ng voice: en-us, en, de, fr, cmn and so on (default: en-us)")
+    text = "also include the words of this manifest or .txt file; may be repeated"
     add("--texts", metavar="FILE", action="append", default=[], help=text)
-    add("--output", metavar="FILE", help="where to write it (default: tokenizer.lexicon)")
+    add("--output", metavar="FILE", help="output file (default: tokenizer.lexicon)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,19 +30,19 @@ def run(args: argparse.Namespace) -> int:
     config = RunConfig.load(args.config, read_overrides(args))
     output = args.output or config.tokenizer.lexicon
     if output is None:
-        raise UserError("no file to write: set tokenizer={type: phones, lexicon: FILE}, or --output")
+        raise UserError("no output file: set tokenizer={type: phones, lexicon: FILE}, or pass --output")
     if Path(output).exists():
-        raise UserError(f"{output} exists already; remove it, or give another --output")
+        raise UserError(f"{output} exists already; remove it or pass another --output")
     others = (read_sentences(path, config.text) for path in (config.data.dev, *args.texts))
     texts = itertools.chain(read_training_texts(config), *others)
     words = sorted({word for text in texts for word in text.split()})
     if not words:
-        raise UserError(f"{config.data.train_name}: no words, nor in what else was named; give texts")
+        raise UserError(f"{config.data.train_name}: found no words; add --texts FILE")
     dictionary = dict(zip(words, pronounce(words, args.voice), strict=True))
     if silent := [word for word, phones in dictionary.items() if not phones]:
         raise UserError(
-            f"voice {args.voice} does not speak {len(silent):,} of {len(words):,} words, {silent[0]!r} for "
-            "one; leave them out by text.training, or choose another --voice"
+            f"{args.voice} cannot speak {len(silent):,} of {len(words):,} words, such as {silent[0]!r}; "
+            "remove them by text.training, or choose another --voice"
         )
     with replace_file(output) as file:
         file.writelines(f"{word} {' '.join(phones)}\n".encode() for word, phones in dictionary.items())

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 HELP = {
     "list": "list every recipe with its hours, the size of its download, and whether results are published",
-    "show": "explain one recipe: what it is, its license, its size, its stages, its systems",
-    "run": "download, prepare, train and compare; what is done already is skipped",
-    "study": "train variants of one system with the same budget, and compare them",
+    "show": "describe a recipe: corpus, license, size, systems, studies",
+    "run": "download, prepare, train, evaluate and report; finished stages are skipped",
+    "study": "train variants of one system with the same budget and compare them",
 }
 NAMES = {
     "show": ("CORPUS", "one that `asr recipe list` shows"),
@@ -37,28 +37,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar, text = NAMES[action]
             add("name", metavar=metavar, help=text)
         if action == "run":
-            add("--stage", choices=STAGES, help="run this one only")
-            text = "do again what is done already; a download stays, older runs are kept as NAME.old-1 ..."
+            add("--stage", choices=STAGES, help="run only this stage")
+            text = "repeat finished stages except the download; older runs are kept as NAME.old-1, ..."
             add("--force", action="store_true", help=text)
-            text = "a setting of the systems, such as train.steps=100; may be repeated"
+            text = "change a setting of all systems, such as train.steps=100; may be repeated"
             add("--set", metavar="KEY=VALUE", action="append", default=[], help=text)
-        if action == "study":  # whose variants differ by its settings alone
+        if action == "study":  # variants of a study differ only by its own settings
             command.set_defaults(stage=None, force=False, set=[])
         if action in ("run", "study"):
             system = "system" if action == "run" else "variant"
-            text = f"this {system} only, in the report too; may be repeated"
+            text = f"train and report only this {system}; may be repeated"
             add("--only", action="append", default=[], metavar=system.upper(), help=text)
-            text = f"train each {system} with each of these"
+            text = f"train each {system} once per seed"
             add("--seeds", type=_parse_seeds, default=(), metavar="N,N", help=text)
-            text = "a copy of the corpus, instead of downloading it"
+            text = "use this copy of the corpus instead of downloading it"
             add("--corpus-dir", type=Path, metavar="DIR", help=text)
-            text = "where all goes, the runs below DIR/runs (default: data/NAME and runs/NAME)"
+            text = "output folder; runs go to DIR/runs (default: data/NAME and runs/NAME)"
             add("--output-dir", type=Path, metavar="DIR", help=text)
-            text = "a few utterances and updates: tests the whole recipe in a few seconds of CPU time"
+            text = "smoke test on a few utterances with small models, in a few seconds of CPU time"
             add("--smoke", action="store_true", help=text)
-            text = "do not ask before a download of more than 1 GB; without a terminal nobody is asked"
+            text = "download more than 1 GB without asking; without a terminal it never asks"
             add("--yes", action="store_true", help=text)
-        text = "a folder of recipes, NAME/recipe.py each, with systems in NAME/conf or in conf/NAME beside it"
+        text = "folder of recipes (NAME/recipe.py) with systems in NAME/conf or in ../conf/NAME"
         add("--recipes-dir", type=Path, metavar="DIR", help=text)
 
 
@@ -70,7 +70,7 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    # The one place where the core imports asr.recipe, which can be deleted.
+    # The core imports asr.recipe, an optional package, only here.
     from asr.recipe.definition import describe_recipe, load_recipe, load_study
 
     if args.action == "list":
@@ -126,18 +126,18 @@ def _ask(experiment: Experiment) -> None:
     from asr.recipe.stages import needs_download
 
     recipe = experiment.recipe
-    is_large = (recipe.download_mb or 115 * recipe.hours) > 1000  # an hour of 16 kHz has 115 MB
+    is_large = (recipe.download_mb or 115 * recipe.hours) > 1000  # an hour at 16 kHz takes 115 MB
     is_asked = is_large and sys.stdin.isatty() and sys.stderr.isatty()
     if not is_asked or not needs_download(experiment):
         return
     sys.stderr.write(f"{recipe.name}: size of the download: {recipe.download_size}. Start it? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UserError("nothing was downloaded; --corpus-dir DIR takes a copy of the corpus")
+        raise UserError("nothing was downloaded; pass --corpus-dir DIR to use a copy of the corpus")
 
 
 def _print_results(experiment: Experiment, stage: str | None) -> None:
-    """Print the manifests after the first stages, the table after the last ones."""
+    """Print the manifests after the first stages, and the report after the last ones."""
     table = experiment.report_dir / "report.md"
     if stage in (None, "prepare"):
         from asr.data.manifest import Manifest
@@ -148,4 +148,6 @@ def _print_results(experiment: Experiment, stage: str | None) -> None:
     if stage in (None, "report") and table.exists():
         print(table.read_text(encoding="utf-8"), end="")
         hypotheses = table.with_name("test.jsonl.gz")
-        print(f"\nThis is {table}. Every alignment: asr score {hypotheses} RUN.DECODING --html FILE")
+        print(
+            f"\nThe report is {table}. For every alignment: asr score {hypotheses} RUN.DECODING --html FILE"
+        )

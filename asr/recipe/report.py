@@ -1,4 +1,4 @@
-"""Report on systems and variants of studies: results.json, the hypotheses, and the page."""
+"""Report on systems, or variants of a study: results.json, hypotheses and report.md."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from asr.scoring.result import Rows, markdown_table, percent, show_interval
 from asr.train.monitor import read_log
 
 RESULTS, TABLE = "results.json", "test.jsonl.gz"
-LEFT_OUT = "left_out"  # names the texts of all folds of a variant
+LEFT_OUT = "left_out"  # column suffix for the texts of all folds of a variant
 PAGE = "report.md"
-BASELINE = "ctc_lstm"  # that others are compared with, if there is one of this name; else it is the first
-SMOKE_WARNING = "SMOKE TEST: few utterances, few updates, small models. These figures mean nothing."
+BASELINE = "ctc_lstm"  # system that others are compared with, if it exists; otherwise the first system
+SMOKE_WARNING = "SMOKE TEST with few utterances, few updates and small models: the results are meaningless."
 
 
 def make_report(experiment: Experiment, runs: Sequence[PlannedRun]) -> None:
@@ -59,7 +59,7 @@ def make_report(experiment: Experiment, runs: Sequence[PlannedRun]) -> None:
 def collect_texts(
     runs: Sequence[PlannedRun], summaries: Sequence[Record]
 ) -> tuple[References, dict[str, Texts]]:
-    """Collect the references, and the test hypotheses of all runs by each of their setups."""
+    """Collect the references, and the test hypotheses of each setup of all runs."""
     references, _ = read_table(runs[0].test_table)
     hypotheses: dict[str, Texts] = {}
     for run, summary in zip(runs, summaries, strict=True):
@@ -67,7 +67,7 @@ def collect_texts(
         if own_references != references:
             raise UserError(
                 f"{runs[0].conf.path} and {run.conf.path}: their references differ after text.scoring, so "
-                "their error rates cannot be compared; give both the same rules"
+                "their error rates cannot be compared; set the same rules in both"
             )
         hypotheses |= {setup_name(run.name, setup): texts for setup, texts in setups.items()}
         if summary["left_out"] is not None:
@@ -79,7 +79,7 @@ def collect_texts(
 
 
 def describe_experiment(experiment: Experiment) -> dict[str, Any]:
-    """Describe corpus and command, and what the corpus lacks, if it is a part."""
+    """Describe corpus and command, and the missing parts of an incomplete corpus."""
     about = {"corpus": experiment.recipe.name, "smoke": experiment.smoke, "command": experiment.command}
     about["date"] = time.strftime("%Y-%m-%d")
     shortfalls = read_record(experiment.data_dir / ".prepare.done").get("shortfalls")
@@ -89,17 +89,17 @@ def describe_experiment(experiment: Experiment) -> dict[str, Any]:
 # --- the page -----------------------------------------------------------------------------------
 
 _LEGEND = (
-    "Error rates of systems are of test, all runs together; a run without a speaker, whom neither train "
-    "nor dev has, is tested on that one. Dev chose checkpoints, and the decoding unless a study sets it. "
-    "Differences are the system less the baseline; p is how often chance alone would part two equal "
-    "systems this far (matched pairs, two-sided; with several seeds somewhat too small). Better or worse: "
-    "p below 0.05 and, with known speakers, an interval without 0. Minutes: time of the updates. RTF: "
-    "seconds of computing for a second of audio, in batches."
+    "Error rates of systems are measured on test, with all runs together; a run that was trained without a "
+    "speaker is tested on that speaker. Dev chose checkpoints, and the decoding unless a study sets it. "
+    "Differences are system minus baseline; p is the probability that two equal systems differ this much by "
+    "chance (matched pairs, two-sided; slightly too small with several seeds). Better or worse means p below "
+    "0.05 and, with known speakers, an interval without 0. Minutes are the time of the updates. RTF is "
+    "seconds of computation per second of audio, in batches."
 )
 
 
 def format_page(results: Record, confs: Mapping[str, str]) -> str:
-    """Format the page as Markdown, with links to the confs of systems."""
+    """Format the report as Markdown, with links to the confs of the systems."""
     study = results.get("study")
     parts = [f"# {study or results['corpus']}{' (smoke test)' if results['smoke'] else ''}"]
     parts += [results["question"]] if study else []
@@ -113,13 +113,13 @@ def format_page(results: Record, confs: Mapping[str, str]) -> str:
     parts += [
         "## Notes",
         _LEGEND,
-        f"`{RESULTS}` has the origin of each run, `{TABLE}` texts for `asr score`.",
+        f"`{RESULTS}` has the origin of each run, and `{TABLE}` the texts for `asr score`.",
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def list_warnings(results: Record) -> list[str]:
-    """Say what keeps the figures from being compared with others."""
+    """List the reasons why the results do not compare with others."""
     missing = "; ".join(results.get("partial", ()))
     return [SMOKE_WARNING] * results["smoke"] + [f"A PART OF THE CORPUS: {missing}."] * bool(missing)
 
@@ -127,8 +127,8 @@ def list_warnings(results: Record) -> list[str]:
 def describe_test(results: Record) -> str:
     test = results["test"]
     choice = f"References: {describe_choice(test['references'])}. " if "references" in test else ""
-    size = f"{test['utterances']:,} utterances and {test['words']:,} words of test"
-    return f"{size}. {choice}The intervals come from resampling by {test['resampled_by']}."
+    size = f"{test['utterances']:,} utterances and {test['words']:,} words in test"
+    return f"{size}. {choice}Intervals resample by {test['resampled_by']}."
 
 
 def tabulate_systems(results: Record) -> Rows:
@@ -142,7 +142,7 @@ def tabulate_systems(results: Record) -> Rows:
 
 
 def tabulate_comparisons(results: Record) -> Rows:
-    """Tabulate each system less its baseline: the difference and its interval have one sign."""
+    """Tabulate the difference of each system from its baseline, with its interval."""
     rows = [("system", "baseline", "difference", "95 % interval", "p", "verdict")]
     for found in results["comparisons"]:
         p = "< 0.0001" if found["p"] < 1e-4 else format(float(format(found["p"], ".2g")), "g")
@@ -154,7 +154,7 @@ def tabulate_comparisons(results: Record) -> Rows:
 
 
 def tabulate_runs(results: Record) -> Rows:
-    """Tabulate each decoding setup of each run: dev, by which one is chosen, and test."""
+    """Tabulate dev and test rates of each decoding setup of each run; dev chooses one."""
     training = ("run", "parameters", "updates", "minutes")
     rows = [(*training, "decoding", "dev WER %", "test WER %", "RTF", "")]
     for run in results["runs"]:

@@ -1,7 +1,7 @@
 """Score and compare the systems of a report.
 
-Every figure of results.json follows from the table beside it, test.jsonl.gz: a line for each utterance with
-its reference and the hypothesis of each run. Anyone can compute the figures again, as tests do.
+All rates in results.json follow from the table next to it, test.jsonl.gz, which has a line for each utterance
+with its reference and the hypothesis of each run. Anyone can compute the rates again, as tests do.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from asr.scoring.result import Score
 from asr.scoring.significance import compare_scores
 
 References = dict[str, dict[str, str]]
-"""The text of each id and, where known, its speaker and further references: reference_2 and so on."""
-Texts = dict[str, str]  # by id
-Record = Mapping[str, Any]  # of a run: its summary.json with its figures
+"""For each ID, the text and, if known, the speaker and further references (reference_2 and so on)."""
+Texts = dict[str, str]  # text by ID
+Record = Mapping[str, Any]  # summary.json of a run, with its rates
 
 
 # --- tables -------------------------------------------------------------------------------------
 
 
 def write_table(path: Path, references: References, hypotheses: Mapping[str, Texts]) -> None:
-    """Write a line for each utterance: id, reference, speaker, and the text of each system."""
+    """Write a line for each utterance with ID, reference, speaker, and the text of each system."""
     with replace_file(path) as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
         for id, fields in references.items():
             texts = {name: own[id] for name, own in hypotheses.items() if id in own}
@@ -39,7 +39,7 @@ def write_table(path: Path, references: References, hypotheses: Mapping[str, Tex
 
 
 def read_table(path: Path) -> tuple[References, dict[str, Texts]]:
-    """Read the references, and the hypotheses of each system by its name."""
+    """Read the references, and the hypotheses of each system by name."""
     references: References = {}
     hypotheses: dict[str, Texts] = {}
     try:
@@ -56,7 +56,7 @@ def read_table(path: Path) -> tuple[References, dict[str, Texts]]:
 
 
 def setup_name(run: str, setup: str) -> str:
-    """Name the texts of a run that were decoded by one setup."""
+    """Name the column of a run decoded with one setup."""
     return f"{run}.{setup}"
 
 
@@ -64,13 +64,13 @@ def setup_name(run: str, setup: str) -> str:
 
 
 def score_runs(table: Path, baseline: str, runs: Sequence[Record]) -> dict[str, Any]:
-    """Compute the figures of results.json from the table, and add them to the runs."""
+    """Compute the rates of results.json from the table and add them to the runs."""
     references, columns = read_table(table)
     hypotheses = {run["name"]: columns[setup_name(run["name"], run["decoding"])] for run in runs}
-    systems: dict[str, dict[Any, Record]] = {}  # the runs of each by what they share with those of others
+    systems: dict[str, dict[Any, Record]] = {}  # runs of each system, by seed and left-out speaker
     for run in runs:
         systems.setdefault(run["variant"], {})[run["seed"], run["left_out"]] = run
-    # Many systems have one run, whose score is theirs, and is compared.
+    # The score of a system with a single run is the score of that run, so compute it once.
     pooled = functools.cache(lambda *own: pool([r for r in runs if r["name"] in own], references, hypotheses))
     scores = {name: pooled(*(run["name"] for run in own.values())) for name, own in systems.items()}
     comparisons = []
@@ -95,7 +95,7 @@ def score_runs(table: Path, baseline: str, runs: Sequence[Record]) -> dict[str, 
 
 
 def pool(runs: Sequence[Record], references: References, hypotheses: Mapping[str, Texts]) -> Score:
-    """Score all runs as if their utterances were one test set; of a fold, what was left out alone."""
+    """Score all runs as if their utterances were one test set; a fold counts only its left-out speaker."""
     tested = [(run, choose_tested(run, references)) for run in runs]
     return score_texts(
         {f"{run['seed']} {id}": fields for run, own in tested for id, fields in own.items()},
@@ -104,13 +104,13 @@ def pool(runs: Sequence[Record], references: References, hypotheses: Mapping[str
 
 
 def choose_tested(run: Record, references: References) -> References:
-    """Choose what the run is tested on: the speaker that it was trained without, else all."""
+    """Choose the test utterances of a run: its left-out speaker if it has one, else all."""
     left_out = run["left_out"]
     return {id: f for id, f in references.items() if left_out is None or f["speaker"] == left_out}
 
 
 def score_texts(references: References, hypotheses: Texts, **options: Any) -> Score:
-    """Score the texts of the references; the interval resamples speakers where all are known."""
+    """Score the texts against the references; the interval resamples speakers if all are known."""
     speakers = {id: fields["speaker"] for id, fields in references.items() if "speaker" in fields}
     return score(
         {id: fields["text"] for id, fields in references.items()},
@@ -122,12 +122,12 @@ def score_texts(references: References, hypotheses: Texts, **options: Any) -> Sc
 
 
 def round_figures(tree: Any) -> Any:
-    """Round to nine decimals, in types of JSON: others depend on processor and numpy."""
+    """Round to nine decimals as JSON values, because further digits depend on processor and numpy."""
     return json.loads(json.dumps(tree), parse_float=lambda text: round(float(text), 9))
 
 
 def _score_alone(run: Record, references: References, columns: Mapping[str, Texts], pooled: Score) -> Record:
-    """Score a run by itself: as it was decoded, by its other setups, and on the speakers that it knows."""
+    """Score one run: its chosen setup, its other setups, and the speakers in its training data."""
     tested = choose_tested(run, references)
     setups = {}
     for setup, before in run["methods"]["test"].items():
@@ -146,7 +146,7 @@ def _score_alone(run: Record, references: References, columns: Mapping[str, Text
 
 
 def describe_score(score: Score) -> dict[str, Any]:
-    """WER with its interval, as numbers."""
+    """Describe WER and its interval as numbers."""
     return {
         "wer": score.error_rate,
         "interval": _describe_interval(score.interval),
@@ -156,7 +156,7 @@ def describe_score(score: Score) -> dict[str, Any]:
 
 
 def _describe_both(score: Score) -> dict[str, Any]:
-    """WER and CER with their intervals."""
+    """Describe WER and CER with their intervals."""
     interval = _describe_interval(score.characters.interval)
     return describe_score(score) | {"cer": score.cer, "cer_interval": interval}
 
@@ -166,7 +166,7 @@ def _describe_interval(interval: Interval | None) -> list[float] | None:
 
 
 def _compare(name: str, baseline: str, first: Score, second: Score) -> dict[str, Any]:
-    """Compare two systems; the difference is the first less the second, as is its interval."""
+    """Compare two systems; the difference and its interval are the first minus the second."""
     result = compare_scores(first, second, (name, baseline))
     return {
         "system": name,

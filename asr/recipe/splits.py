@@ -1,4 +1,4 @@
-"""The splits of a corpus: cut for smoke mode, and kept apart, so that nothing is tested that was learned."""
+"""Splits of a corpus: shortened for smoke mode, and checked for training utterances in test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPLITS = ("train", "dev", "test")
 
 
 def cut_manifests(data_dir: Path) -> None:
-    """Keep a few utterances of each manifest, evenly spaced: so most speakers are there."""
+    """Keep a few evenly spaced utterances of each manifest, so that most speakers remain."""
     for path in data_dir.glob("*.jsonl"):
         utterances = Manifest.open(path)
         count = min(len(utterances), 32 if path.stem == "train" else 8)
@@ -29,7 +29,7 @@ def check_test_split(runs: Sequence[PlannedRun], test: Path) -> None:
     """Reject training on test utterances, and a test set that cannot be scored."""
     tested = list(read_manifest(test))
     if any(one.text is None for one in tested) or not any((one.text or "").split() for one in tested):
-        raise UserError(f"{test}: expected a text of each utterance, and a word; otherwise nothing is scored")
+        raise UserError(f"{test}: every utterance needs a text, and at least one a word, to be scored")
     shared_with = functools.cache(lambda path: find_shared(tested, read_manifest(path)))
     for run in runs:
         for key, path in run.config.data.named_paths:
@@ -38,12 +38,12 @@ def check_test_split(runs: Sequence[PlannedRun], test: Path) -> None:
             what = f"{len(shared):,} utterances of {path} are also in {test}, by id or audio: "
             what += ", ".join(shared[:3]) + ", ..." * (len(shared) > 3)
             if key == "train":
-                raise UserError(f"{run.conf.path}: {what}. What is learned is no test: keep them apart")
-            logger.warning("%s: %s. Dev chooses by them, so WER comes out too low", run.conf.path, what)
+                raise UserError(f"{run.conf.path}: {what}. Test utterances must not be in the training data")
+            logger.warning("%s: %s. So choices on dev make the test WER too low", run.conf.path, what)
 
 
 def find_shared(tested: Sequence[Utterance], others: Iterable[Utterance]) -> list[str]:
-    """Find ids of the others that are tested too, by id or by a part of the same audio."""
+    """Find the IDs of other utterances that are also in test, by ID or by overlap in the same audio."""
     ids = {utterance.id for utterance in tested}
     parts = defaultdict(list)
     for utterance in tested:
@@ -56,7 +56,7 @@ def find_shared(tested: Sequence[Utterance], others: Iterable[Utterance]) -> lis
 
 
 def _shares_most(one: Utterance, other: Utterance) -> bool:
-    """Return whether the parts overlap by half of the shorter; neighbors may overlap by their edges."""
+    """Return whether they overlap by more than half of the shorter one, not just at the edges."""
     if one.channel and other.channel and one.channel != other.channel:
         return False
     end = min(one.start + one.duration, other.start + other.duration)

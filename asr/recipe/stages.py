@@ -1,4 +1,4 @@
-"""The stages of a recipe, from the download to the report; what is done already is skipped."""
+"""The stages of a recipe, from download to report; finished stages are skipped."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from asr.train.training_data import hash_data
 logger = logging.getLogger(__name__)
 
 STAGES = ("download", "prepare", "train", "evaluate", "report")
-CORPUS_DIR = "the folder of the corpus"  # among the inputs of prepare
+CORPUS_DIR = "the folder of the corpus"  # key in the record of the stage prepare
 
 
 def run_recipe(experiment: Experiment, stage: str | None = None, *, force: bool = False) -> None:
-    """Run one stage, or all in their order. A study trains and compares the variants of a system."""
-    find_commit()  # before anything changes in the checkout
+    """Run one stage, or all in order. A study trains and compares the variants of a system."""
+    find_commit()  # before outputs change the checkout
     study, stages = experiment.study, [stage] if stage else STAGES
     if study is not None:
         experiment = _use_systems(experiment, load_variants(study, experiment.recipe))
@@ -46,7 +46,7 @@ def run_recipe(experiment: Experiment, stage: str | None = None, *, force: bool 
         logger.info("%s", line)
     try:
         if "download" in stages:
-            _download(experiment)  # not again by --force
+            _download(experiment)  # --force does not repeat the download
         if "prepare" in stages:
             _prepare(experiment, force)
         if study is not None and study.folds and "train" in stages:
@@ -63,7 +63,7 @@ def run_recipe(experiment: Experiment, stage: str | None = None, *, force: bool 
     except OSError as error:
         raise UserError(
             f"{error.filename or experiment.recipe.name}: {error.strerror or error}; "
-            "the same command continues from there"
+            "run the same command again to continue from there"
         ) from error
 
 
@@ -75,7 +75,7 @@ def _use_systems(experiment: Experiment, systems: dict[str, SystemConf]) -> Expe
 
 
 def find_corpus_dir(experiment: Experiment) -> Path | None:
-    """Find the folder of the corpus: given by this call or by the one that prepared it, or downloaded."""
+    """Find the corpus folder: given now, given when it was prepared, or downloaded."""
     if experiment.recipe.synthetic:
         return None
     prepared = read_record(experiment.data_dir / ".prepare.done").get("inputs", {}).get(CORPUS_DIR)
@@ -104,7 +104,7 @@ def needs_download(experiment: Experiment) -> bool:
 def _download(experiment: Experiment) -> None:
     download = experiment.recipe.download
     if download is not None and needs_download(experiment):
-        logger.info("download: into %s", experiment.download_dir)
+        logger.info("download: to %s", experiment.download_dir)
         folder = download(experiment.download_dir)
         write_record(experiment.data_dir / ".download.done", {"corpus_dir": str(folder)})
 
@@ -118,13 +118,13 @@ def _prepare(experiment: Experiment, force: bool) -> None:
     written_before = [data_dir / Path(name).name for name in read_record(record).get("manifests", [])]
 
     def prepare() -> dict[str, Any]:
-        for old in (*written_before, *splits):  # an old file must not be taken for a new one
+        for old in (*written_before, *splits):  # an old file must not pass for a new one
             old.unlink(missing_ok=True)
         others = set(data_dir.glob("*.jsonl"))
         shortfalls = recipe.write_manifests(corpus_dir, data_dir.absolute(), smoke=experiment.smoke)
         for split in splits:
             if not split.exists() or next(read_manifest(split), None) is None:
-                raise UserError(f"{split}: prepare of the recipe has written no utterance into it")
+                raise UserError(f"{split}: the prepare function of the recipe wrote no utterance to it")
         if experiment.smoke:
             cut_manifests(data_dir)
         written = sorted(path.name for path in set(data_dir.glob("*.jsonl")) - others)
@@ -137,21 +137,21 @@ def _prepare(experiment: Experiment, force: bool) -> None:
 
 
 def _train(experiment: Experiment, runs: Sequence[PlannedRun], force: bool) -> None:
-    """Train each run. A training resumes by itself; one of other data or settings is put aside."""
+    """Train each run. A training resumes by itself; one with other data or settings is moved aside."""
     todo = [run for run in runs if force or find_reason_to_train(run)]
     if todo:
         check_test_split(todo, experiment.data_dir / "test.jsonl")
     for run in runs:
-        reason = find_reason_to_train(run)  # what it starts from may have been trained by now
+        reason = find_reason_to_train(run)  # the run that it starts from may be trained by now
         if reason is None and not force:
             log_skipped(f"train {run.name}")
             continue
-        logger.info("train %s: %s", run.name, reason or "done again, by --force")
+        logger.info("train %s: %s", run.name, reason or "repeated because of --force")
         before = read_record(run.record_path)
         if reason is None or _explain_other_training(run, before):
             _put_aside(run)
             before = {}
-        if not find_checkpoints(run.folder):  # then what is there is of unknown origin
+        if not find_checkpoints(run.folder):  # without a checkpoint, a tokenizer is of unknown origin
             (run.folder / "tokenizer.json").unlink(missing_ok=True)
         machines = list(dict.fromkeys([*before.get("machines", []), describe_machine()]))
         record = {
@@ -189,14 +189,14 @@ def _explain_other_training(run: PlannedRun, record: Mapping[str, Any]) -> str |
         before = RunConfig.model_validate_json(json.dumps(record["settings"]))
         require_same_training(run.config, before, record["data"], run.folder)
     except pydantic.ValidationError:
-        return "it was trained with settings of another version"
+        return "it was trained with the settings of another version"
     except UserError as error:
         return str(error)
-    return None if record["start"] == _hash_start(run) else "the model that it starts from is another"
+    return None if record["start"] == _hash_start(run) else "it starts from another model"
 
 
 def _hash_start(run: PlannedRun) -> str | None:
-    """Hash the weights that the run starts from; None if it starts afresh."""
+    """Hash the weights that the run starts from; None if it starts from scratch."""
     start = run.config.start_from
     if start is None:
         return None
@@ -205,16 +205,16 @@ def _hash_start(run: PlannedRun) -> str | None:
     try:
         return hash_file(find_model(start) / "model.safetensors")
     except UserError:
-        return "missing"  # a run of this recipe that comes first
+        return "missing"  # a run of this recipe that will be trained first
 
 
 def _put_aside(run: PlannedRun) -> None:
-    """Put aside what was trained on other data or with other settings: hours of work are never deleted."""
+    """Move aside a run with other data or settings, because hours of training are never deleted."""
     number = 1
     while (aside := run.folder.with_name(f"{run.name}.old-{number}")).exists():
         number += 1
     run.folder.rename(aside)
-    logger.info("%s: trained from the start; what there was is now in %s", run.name, aside)
+    logger.info("%s: training from scratch; the earlier run is now in %s", run.name, aside)
 
 
 # --- evaluate and report ------------------------------------------------------------------------
@@ -231,9 +231,9 @@ def _evaluate(experiment: Experiment, runs: Sequence[PlannedRun], force: bool) -
 
 
 def _find_language_models(experiment: Experiment, run: PlannedRun) -> list[PlannedRun]:
-    """Find the trained language models of the recipe whose tokens are those of this system.
+    """Find the trained language models of the recipe with the same tokens as this system.
 
-    What starts from a model of another corpus may number its tokens otherwise.
+    A system that starts from a model of another corpus may number its tokens differently.
     """
     if not experiment.recipe.text_fusion:
         return []
@@ -249,7 +249,7 @@ def _find_language_models(experiment: Experiment, run: PlannedRun) -> list[Plann
 def _list_evaluated(
     experiment: Experiment, run: PlannedRun, language_models: Sequence[PlannedRun]
 ) -> dict[str, str]:
-    """List all that the error rates of a run depend on."""
+    """List everything that the error rates of a run depend on."""
     read = [Path(run.config.data.dev), experiment.data_dir / "test.jsonl"]
     inputs = {"the model": hash_file(run.model_path)} | {path.name: hash_file(path) for path in read}
     inputs |= {f"the model of {own.name}": hash_file(own.model_path) for own in language_models}
@@ -260,7 +260,7 @@ def _list_evaluated(
 
 
 def _report(experiment: Experiment, runs: Sequence[PlannedRun], force: bool) -> None:
-    """Report on the runs whose results are up to date, which by `--stage report` alone may not be all."""
+    """Report on the runs with up-to-date results; with `--stage report`, some may be missing."""
     compared = [run for run in runs if run.makes_text]
     if not compared:
         return
@@ -273,7 +273,7 @@ def _report(experiment: Experiment, runs: Sequence[PlannedRun], force: bool) -> 
         else:
             evaluated.append(run)
     if not evaluated:
-        raise UserError(f"{experiment.runs_dir}: no system has been evaluated; leave --stage out")
+        raise UserError(f"{experiment.runs_dir}: no system has been evaluated; run without --stage")
     inputs = {run.name: hash_file(run.summary_path) for run in evaluated}
     make = partial(make_report, experiment, evaluated)
     do_once("report", experiment.report_dir / ".report.done", inputs, make, force=force)

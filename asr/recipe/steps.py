@@ -1,4 +1,4 @@
-"""Steps that are done once: each leaves a record of what it read, and is done again when that changes."""
+"""Steps that are done once: each records its inputs and is repeated when they change."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ def do_once(
     outputs: Sequence[Path] = (),
     force: bool = False,
 ) -> None:
-    """Do a step unless its record says that it was done with these inputs and its outputs are there.
+    """Do a step unless its record shows that it was done with these inputs and its outputs exist.
 
-    `make` does it, and returns what the record keeps beside the inputs, if anything.
+    `make` does the step and returns further fields for the record, if any.
     """
     reason = find_change(read_record(record), inputs, outputs)
     if reason is None and not force:
         log_skipped(name)
         return
-    logger.info("%s: %s", name, reason or "done again, by --force")
-    record.unlink(missing_ok=True)  # a step that fails is not done
+    logger.info("%s: %s", name, reason or "repeated because of --force")
+    record.unlink(missing_ok=True)  # a step that fails counts as not done
     write_record(record, {**(make() or {}), "inputs": inputs})
 
 
 def log_skipped(name: str) -> None:
-    logger.info("%s: skipped, it has been done, and nothing that it reads has changed", name)
+    logger.info("%s: skipped, already done and its inputs have not changed", name)
 
 
 def find_change(
     record: Mapping[str, Any], inputs: Mapping[str, str], outputs: Sequence[Path] = ()
 ) -> str | None:
-    """Find why a step is out of date: not done yet, or its inputs changed; None if it is not."""
+    """Return why a step is out of date (not done yet, or changed inputs), or None."""
     done = record.get("inputs")
     if not isinstance(done, dict):
         return "not done yet"
@@ -54,7 +54,7 @@ def find_change(
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read what a step has left; empty if it has not been done."""
+    """Read the record of a step; empty if it has not been done."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

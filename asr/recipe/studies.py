@@ -1,4 +1,4 @@
-"""Studies: the variants of a system as systems of their own, once for each speaker that a fold leaves out."""
+"""Studies: turn variants of a system, and their folds without one speaker each, into systems to train."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load_variants(study: Study, recipe: Recipe) -> dict[str, SystemConf]:
 
 
 def build_folds(variants: dict[str, SystemConf], data_dir: Path) -> dict[str, SystemConf]:
-    """Build each variant without each speaker of test, and write the manifests that it reads."""
+    """Build a system for each variant and left-out test speaker, and write the manifests that it reads."""
     speakers = find_speakers(data_dir / "test.jsonl")
     return {
         f"{name}_without_{speaker}": leave_out(conf, speaker, data_dir)
@@ -37,23 +37,23 @@ def build_folds(variants: dict[str, SystemConf], data_dir: Path) -> dict[str, Sy
 
 
 def find_speakers(manifest: Path) -> list[str]:
-    """Find all speakers, in the order of their names."""
+    """Return all speakers, sorted by name."""
     speakers = {utterance.speaker for utterance in read_manifest(manifest)}
     if None in speakers or len(speakers) < 2:
         raise UserError(
-            f"{manifest}: folds leave out speakers; expected a speaker of each utterance, and two"
+            f"{manifest}: folds leave out a speaker each; expected a speaker of each utterance, and two"
         )
     return sorted(map(str, speakers))
 
 
 def leave_out(conf: SystemConf, speaker: str, data_dir: Path) -> SystemConf:
-    """Change the conf to train and choose without the speaker, and write the manifests for it."""
+    """Change the conf to train and validate without the speaker, and write its manifests."""
     data = load_conf(conf).data
     overrides = []
     for key, sources in (("train", data.train_paths), ("dev", [data.dev])):
         folder = Path(sources[0]).parent
         name = f"{Path(sources[0]).stem}_without_{speaker}.jsonl"
-        # The conf names data/NAME, which may be elsewhere; those of another recipe stay in its folder.
+        # Manifests in data/NAME move to data_dir; manifests of another recipe stay in its folder.
         manifests = [data_dir / p.name if p.parent == folder else p for p in map(Path, sources)]
         write_manifest(data_dir / name, (u for u in read_manifest(*manifests) if u.speaker != speaker))
         overrides.append(f"data.{key}={json.dumps((folder / name).as_posix())}")

@@ -51,9 +51,9 @@ def test_the_voice_decides(tmp_path: Path) -> None:
     [
         ("open", ["--output", "WORDS", "--voice", "xx-yy"], "unknown voice 'xx-yy'"),
         ("open", ["--output", "TAKEN"], "taken.dict exists already"),
-        ("open", [], "no file to write: set tokenizer"),
-        ("open - the ... door", ["--output", "WORDS"], "voice en-us does not speak 2 of 5 words, '-'"),
-        ("", ["--output", "WORDS"], "train.jsonl: no words"),
+        ("open", [], "no output file: set tokenizer"),
+        ("open - the ... door", ["--output", "WORDS"], "en-us cannot speak 2 of 5 words, such as '-'"),
+        ("", ["--output", "WORDS"], "train.jsonl: found no words"),
     ],
 )
 def test_what_cannot_be_written_is_said(

@@ -112,7 +112,7 @@ def test_aidatatang_with_packed_speakers(make: Make, tmp_path: Path) -> None:
         archive.add(folder, folder.name)
     shutil.rmtree(folder)
     with pytest.raises(
-        UserError, match=r"holds 1 archives that are still packed, such as test/G0021\.tar\.gz"
+        UserError, match=r"has 1 archives that are still packed, such as test/G0021\.tar\.gz"
     ):
         recipe.prepare(root, tmp_path / "out")
     recipe.prepare.__globals__["unpack_inner"](root / "aidatatang_200zh", 1_000_000)

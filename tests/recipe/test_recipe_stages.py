@@ -150,7 +150,7 @@ def test_a_failed_stage_is_not_done(recipes_dir: Path, tmp_path: Path) -> None:
         "    for split", "    raise OSError(28, 'No space left on device', 'x.wav')\n    for split"
     )
     write_recipe(recipes_dir, "tiny", failing)
-    with pytest.raises(UserError, match=r"x\.wav: No space left on device; the same command"):
+    with pytest.raises(UserError, match=r"x\.wav: No space left on device; run the same command"):
         run_recipe(make_experiment(recipes_dir, tmp_path))
     write_recipe(recipes_dir, "tiny", RECIPE)
     run_recipe(make_experiment(recipes_dir, tmp_path))
@@ -209,7 +209,7 @@ def test_a_split_that_is_missing_or_empty(recipes_dir: Path, tmp_path: Path, spl
     source = RECIPE.replace('("train", "dev", "test")', splits)
     write_recipe(recipes_dir, "tiny", source.replace("[utterance])", "[utterance] * (split != 'test'))"))
     for _ in range(2):
-        with pytest.raises(UserError, match=r"data/tiny/test\.jsonl: prepare of the recipe has written no"):
+        with pytest.raises(UserError, match=r"data/tiny/test\.jsonl: the prepare function of the recipe wrote no"):
             run_recipe(make_experiment(recipes_dir, tmp_path))
 
 
@@ -237,12 +237,12 @@ def test_list(recipes_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_recipe(recipes_dir, "ending", f"{RECIPE}\nraise SystemExit")
     assert main(["recipe", "list", "--recipes-dir", str(recipes_dir)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["recipe", "hours", "download", "report", "corpus"]
+    assert lines[0].split() == ["recipe", "hours", "download", "results", "corpus"]
     assert lines[1].startswith(
         f"broken  broken: {recipes_dir}/broken/recipe.py: cannot be loaded (SyntaxError"
     )
     assert "ending/recipe.py: cannot be loaded (SystemExit" in lines[2]
-    assert lines[3] == "tiny       0.5   unknown  no      A corpus of one utterance."
+    assert lines[3] == "tiny       0.5   unknown  no       A corpus of one utterance."
     assert main(["recipe", "list", "--recipes-dir", str(ROOT / "recipes")]) == 0
     rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
     assert rows["librispeech"][:4] == ["982.0", "60.0", "GB", "no"]
@@ -285,7 +285,7 @@ def test_run(recipes_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Pa
     written = {".prepare.done", "calls", "dev.jsonl", "test.jsonl", "train.jsonl"}
     assert set(os.listdir("data/tiny")) == written and not Path("runs").exists()
     assert main([*arguments, "--only", "transformer"]) == 2
-    assert "--only transformer: there is none of this name; there are none" in capsys.readouterr().err
+    assert "--only transformer: no system of this name; there are none" in capsys.readouterr().err
 
 
 def test_smoke_mode_prepares_in_its_own_way(recipes_dir: Path, tmp_path: Path) -> None:

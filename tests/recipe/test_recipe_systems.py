@@ -99,7 +99,7 @@ def test_a_system_that_starts_from_a_model_of_elsewhere_waits_for_it(
     reason = "it starts from runs/other/model, which has not been trained"
     with caplog.at_level(logging.INFO):
         run_recipe(make_experiment(recipes_dir), "prepare")
-    assert caplog.text.count(f"tuned: left out, since {reason}") == 1
+    assert caplog.text.count(f"tuned: left out, because {reason}") == 1
     assert [run.system for run in build_runs(make_experiment(recipes_dir))] == ["ctc_lstm", "transformer"]
     with pytest.raises(UserError, match=f"--only tuned: {reason}"):
         build_runs(make_experiment(recipes_dir, only=("tuned",)))

@@ -75,7 +75,7 @@ def test_each_system_is_trained_once(recipes_dir: Path, said: pytest.LogCaptureF
     assert len(messages(said, "train ", "not done yet")) == 2
     before = Path("runs/tones/transformer/log.jsonl").read_bytes()
     train_all(make_experiment(recipes_dir))
-    assert len(messages(said, "skipped, it has been done, and nothing that it reads has changed")) == 2
+    assert len(messages(said, "skipped, already done and its inputs have not changed")) == 2
     assert Path("runs/tones/transformer/log.jsonl").read_bytes() == before
     origin = read_record(Path("runs/tones/transformer/.train.json"))["origin"]
     assert origin["command"] == "asr recipe run tones" and origin["machine"] and origin["commit"]
@@ -95,7 +95,7 @@ def test_another_training_keeps_the_old(
         text = COMMON.replace("3e-3", "2e-3").format(name="transformer") + SYSTEMS["ctc_lstm"]
         write_conf(recipes_dir.parent, "transformer", text)
     train_all(make_experiment(recipes_dir))
-    expected = {"settings": "optim.learning_rate", "data": "data.train", "start": "the model that it starts"}
+    expected = {"settings": "optim.learning_rate", "data": "data.train", "start": "it starts from another model"}
     shown = messages(said)
     assert any(line.startswith("train ctc_lstm: ") and expected[change] in line for line in shown)
     assert Path("runs/tones/ctc_lstm.old-1/model/model.safetensors").read_bytes() == old

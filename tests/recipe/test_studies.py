@@ -165,7 +165,7 @@ def test_leaving_speakers_out(
         return main(["recipe", "study", "tones/voices", "--recipes-dir", "recipes", *options])
 
     assert run("--only", "shor") == 2
-    assert "asr: --only shor: there is none of this name; did you mean short?" in capsys.readouterr().err
+    assert "asr: --only shor: no system of this name; did you mean short?" in capsys.readouterr().err
     assert run() == 0
     runs_dir = tmp_path / "runs" / "tones-voices"
     published_dir = runs_dir / "report"
