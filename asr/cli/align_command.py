@@ -1,4 +1,4 @@
-"""`asr align MODEL MANIFEST`: word times of the texts, by alignment under a CTC head or by attention."""
+"""`asr align MODEL MANIFEST`: word times of the texts, from a CTC head or from attention."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ logger = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", metavar="MODEL", help="folder of a run or of a checkpoint, or a pretrained model")
+    add("model", metavar="MODEL", help="run directory, checkpoint, or pretrained model")
     add("manifest", metavar="MANIFEST", help="utterances with their texts, as JSON Lines")
-    text = 'the same utterances, with extras.word_times: "TWO:0.1060-0.4364 SIX:...", in seconds'
+    text = 'file for the same utterances with extras.word_times: "TWO:0.1060-0.4364 SIX:...", in seconds'
     add("--output", metavar="FILE", required=True, help=text)
-    text = (
-        "the best path of the CTC head, or where the decoder attends (default: ctc where MODEL has the head)"
-    )
+    text = "best path of the CTC head, or the decoder's attention (default: ctc if MODEL has the head)"
     add("--method", choices=("ctc", "attention"), help=text)
     add_batch_size(parser, "utterances encoded")
     add_device(parser)

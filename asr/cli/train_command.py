@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     except UserError:
         if is_main_process():
             raise
-        return 2  # one process says it
+        return 2  # the main process reports the error
     for handler in logging.getLogger().handlers:
         handler.setFormatter(LINES)
     limit_threads(config.train.threads)

@@ -59,14 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "language, such as de or German; `--language list` shows all (default: detected)"
     add("--language", metavar="CODE", help=text)
     add("--task", choices=("transcribe", "translate"), help="Whisper: translate into English")
-    text = "Whisper: a text that may have come before, such as names and their spelling"
+    text = "Whisper: text before the recording, such as names and their spelling"
     add("--prompt", metavar="TEXT", help=text)
     text = "output format; several, or all, with --output-dir (default: txt)"
     add("--format", choices=formats, action="append", default=[], help=text)
-    text = """write a file for each recording and format there, and skip what an earlier call has finished;
-    without it, the text goes to standard output"""
+    text = """folder for a file per recording and format; finished recordings are skipped (default: print the
+    text to standard output)"""
     add("-o", "--output-dir", metavar="DIR", help=text)
-    text = "take all audio files in the folders that are given"
+    text = "also transcribe all audio files in the given folders"
     add("-r", "--recursive", action="store_true", help=text)
     text = """any other setting, such as precision=float32 or subtitles.line_width=32; may be repeated; `--set
     list` explains them all"""
@@ -74,21 +74,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     more = parser.add_argument_group("more")
     add = more.add_argument
-    text = "only this part, in seconds or as minutes:seconds; without END, to the end"
+    text = "transcribe only this part, in seconds or minutes:seconds; without END, up to the end"
     add("--clip", metavar="START,END", type=_read_clip, help=text)
-    text = """of recordings with several channels: mix, their mean; separate, each as a speaker; or the number
-    of one, from 1 (default: mix)"""
+    text = """for recordings with several channels: mix, their mean; separate, each as a speaker; or the
+    number of a channel, from 1 (default: mix)"""
     add("--channels", metavar="mix|separate|N", help=text)
     text = f"{DECODING_METHODS} (default: auto, the best that MODEL offers)"
     add("--decoding", metavar="METHOD", help=text)
     add_decoding_options(more, "segments")
-    text = """of one recording, draw the attention of the decoder to each token; the second segment goes to
+    text = """draw the decoder's attention for each token of one recording; the second segment is drawn in
     OUT-002.png and so on"""
     add("--plot-attention", metavar="OUT.png", help=text)
-    text = """live: read standard input, in a format such as WAV, MP3 or Ogg, and write text while someone
+    text = """live: read standard input in a format such as WAV, MP3 or Ogg, and write text while someone
     speaks (--format txt or jsonl)"""
     add("--stream", action="store_true", help=text)
-    add("--diarize", action="store_true", help="find who speaks when, and label the text with the speakers")
+    add("--diarize", action="store_true", help="label the text with speakers")
     add_speaker_options(more)
 
     for family in find_families():
@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _read_clip(text: str) -> tuple[float, float | None]:
-    """Parse 60,90 or 1:00,1:30 as start and duration in seconds; None where there is no end."""
+    """Parse 60,90 or 1:00,1:30 as start and duration in seconds; None means up to the end."""
     time = r"((?:\d{1,9}:){0,2}\d{1,9}(?:\.\d*)?)"
     match = re.fullmatch(f"{time}(?:,{time}?)?", text)
     times = (match[1], match[2] or "inf") if match else ("0", "0")
@@ -140,33 +140,29 @@ def run(args: argparse.Namespace) -> int:
         return _stream(job, formats)
     recordings = find_recordings(args.audio, args.recursive)
     if args.plot_attention and len(recordings) > 1:
-        raise UserError(f"--plot-attention draws one recording, and here are {len(recordings)}; give one")
+        raise UserError(f"--plot-attention draws one recording, not {len(recordings)}; give one")
     if args.clip is not None:
         if any(recording.is_utterance for recording in recordings):
-            raise UserError("--clip is about whole files, and a manifest has its own times; leave it out")
+            raise UserError("--clip needs whole files, but a manifest has its own times; leave it out")
         start, duration = args.clip
         recordings = [replace(recording, start=start, duration=duration) for recording in recordings]
     return _transcribe(args, job, recordings, formats, pool)
 
 
 def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
-    """Refuse options that do not go together, before any file is read."""
+    """Refuse conflicting options before any file is read."""
     has_folder, plot = args.output_dir is not None, args.plot_attention
     is_of_files = args.audio not in ([], ["-"]) or args.recursive or has_folder or plot or args.clip
     if args.stream and (is_of_files or args.channels == "separate" or formats not in (["txt"], ["jsonl"])):
-        raise UserError(
-            "--stream reads standard input, writes txt or jsonl; no files, no --channels separate"
-        )
+        raise UserError("--stream reads standard input and writes txt or jsonl, without --channels separate")
     if args.diarize and (args.stream or "-" in args.audio or args.channels == "separate"):
-        raise UserError(
-            "--diarize reads files twice; it does not go with --stream, - and --channels separate"
-        )
+        raise UserError("--diarize needs files, and cannot be used with --stream, - or --channels separate")
     if plot and (has_folder or "-" in args.audio or args.channels == "separate"):
-        raise UserError("--plot-attention does not go with --output-dir, --channels separate and -")
+        raise UserError("--plot-attention cannot be used with --output-dir, --channels separate or -")
     if len(formats) > 1 and not has_folder:
-        raise UserError(f"{len(formats)} formats do not go into one standard output; give --output-dir")
+        raise UserError(f"{len(formats)} formats do not fit on standard output; give --output-dir")
     if args.engine == "ray" and (not has_folder or "-" in args.audio):
-        raise UserError("--engine ray reads files and writes to --output-dir DIR; give that, and leave - out")
+        raise UserError("--engine ray reads files and writes to --output-dir DIR; give DIR, and leave out -")
     if args.engine == "ray" and args.device.startswith("cuda:"):
         raise UserError(f"--device {args.device}: Ray chooses the GPU of each worker; give cuda")
 
@@ -176,7 +172,7 @@ def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class TranscriptionJob:
-    """A model and what is asked of it; processes of Ray get the same."""
+    """A model and its options, which Ray processes also receive."""
 
     model: str
     device: str
@@ -184,7 +180,7 @@ class TranscriptionJob:
     settings: TranscriptionSettings
     resources: DecodingResources
     has_words: bool = True
-    speakers: argparse.Namespace | None = None  # options of diarization
+    speakers: argparse.Namespace | None = None  # diarization options
 
     def load(self, threads: int | None = None) -> tuple[Recognizer, Request]:
         from asr.models.precision import describe_device
@@ -210,7 +206,7 @@ class TranscriptionJob:
 
 
 def _read_job(args: argparse.Namespace) -> TranscriptionJob:
-    """Hold the command line against the model."""
+    """Check the command line against the model."""
     from asr.families import find_default_model, find_family, find_model
     from asr.transcription.arguments import TranscriptionSettings, find_options, load_settings
 
@@ -220,13 +216,13 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
     folder = None if family is not None else find_model(model)
     own = read_call_options(args, family, "language", "task", "prompt")
     own["channels"] = args.channels
-    if family is not None:  # problems are told before torch is imported
+    if family is not None:  # reports problems before torch is imported
         load_settings(TranscriptionSettings, own, args.set)
     from asr.system.decoding_resources import find_resources
 
     resources = find_resources(folder, args.language_model, args.words, args.decoding, args.set, family)
     settings = load_settings(TranscriptionSettings, own, args.set, resources)
-    find_options(settings, family)  # refuses those of other families
+    find_options(settings, family)  # refuses options of other families
     speakers = argparse.Namespace(**{name: getattr(args, name) for name in (*SPEAKER_OPTIONS, "device")})
     asked = speakers if args.diarize else None
     is_ordered_by_words = args.diarize or args.stream or args.channels == "separate"
@@ -244,7 +240,7 @@ def _transcribe(
     formats: Sequence[str],
     pool: PoolOptions | None,
 ) -> int:
-    """Write each recording to standard output or a folder; those that fail are named and counted."""
+    """Write each recording to standard output or a folder; report and count failures."""
     from asr.files import claim_folder
     from asr.transcription.arguments import measure_recording
 
@@ -290,10 +286,10 @@ def _transcribe(
 def _follow(
     events: Iterable[Event], seconds: dict[str, float], progress: AudioProgress
 ) -> Generator[Event, None, None]:
-    """The events, each after the progress that it means. `seconds`: the length of each recording."""
+    """Advance the progress bar for each event, then yield it. `seconds` has the length of each recording."""
     from asr.transcripts.transcript import Segment
 
-    done = 0.0  # seconds of the recording that is on its way
+    done = 0.0  # seconds of the current recording
     for recording, result in events:
         if isinstance(result, Segment):
             end = max(done, result.end - recording.start)
@@ -312,7 +308,7 @@ def _deliver(
     output: StandardOutput | FolderOutput,
     tally: Tally,
 ) -> None:
-    """Write a result and count it; one that cannot be written is a failure."""
+    """Write a result and count it; if it cannot be written, it counts as a failure."""
     from asr.transcripts.transcript import Segment
 
     if isinstance(result, Segment):
@@ -347,14 +343,14 @@ class StandardOutput:
         print(self._stream.add(transcript), end="", flush=True)
 
     def note_error(self, recording: Recording, message: str) -> None:
-        """Nothing: the log has named the file."""
+        """Do nothing; the log has named the file."""
 
     def end(self) -> None:
         print(self._stream.end(), end="", flush=True)
 
 
 class FolderOutput:
-    """Writes a file for each recording and format, and notes in the journal what failed."""
+    """Writes a file for each recording and format, and notes failures in the journal."""
 
     def __init__(self, journal: OutputFolder, formats: Sequence[str], subtitles: SubtitlesConfig) -> None:
         self.journal = journal
@@ -362,7 +358,7 @@ class FolderOutput:
         self._subtitles = subtitles
 
     def add_segment(self, recording: Recording, segment: Segment) -> None:
-        """Nothing: a file is written when its recording is finished."""
+        """Do nothing; a file is written when its recording is finished."""
 
     def add(self, recording: Recording, transcript: Transcript) -> None:
         from asr.transcripts.writers import format_transcript
@@ -374,7 +370,7 @@ class FolderOutput:
         self.journal.note_error(recording, message)
 
     def end(self) -> None:
-        """Nothing: each file is complete."""
+        """Do nothing; each file is complete."""
 
 
 def _transcribe_here(
@@ -384,7 +380,7 @@ def _transcribe_here(
     seconds: Sequence[float],
     plot: str | None,
 ) -> Generator[Event, None, None]:
-    """Transcribe in this process, and draw the attention of the only recording where `plot` is a path."""
+    """Transcribe in this process; if `plot` is a path, draw the attention of the only recording."""
     from asr.audio.segmentation import STANDARD_INPUT
     from asr.transcription.arguments import plan_units
     from asr.transcripts.transcript import Transcript
@@ -396,8 +392,8 @@ def _transcribe_here(
     opened = [
         replace(one, content=sys.stdin.buffer) if one.path == STANDARD_INPUT else one for one in recordings
     ]
-    # Unit by unit, as on Ray: the other segments of a batch change the last digit of what some models
-    # compute, so they are the same, and the outputs are the same to the byte.
+    # Work in the same units as on Ray: the other segments in a batch change the last digits of some models,
+    # so equal units make the outputs identical.
     for unit in plan_units(seconds):
         for event in transcriber.transcribe_events([opened[index] for index in unit], request):
             yield event
@@ -410,7 +406,7 @@ def _transcribe_here(
 
 
 class Tally:
-    """Counts of the outcomes, and what is told of each recording."""
+    """Counts of the outcomes, and the messages about each recording."""
 
     def __init__(self, num_done: int) -> None:
         self._counts = Counter({"finished before": num_done})
@@ -430,7 +426,7 @@ class Tally:
         elif doubtful:
             count, total = len(doubtful), len(transcript.segments)
             where = f"{count} of {total} segments, first at {doubtful[0].start:.1f} s: {reason}"
-            # By base.en, most are doubtful in 71 of 87 foreign recordings and in 1 of 159 English ones.
+            # base.en: most are doubtful in 71 of 87 foreign recordings and in 1 of 159 English ones.
             is_given = transcript.language is not None and transcript.language_probability is None
             hint = f"; another language than {transcript.language}?" if is_given and 2 * count > total else ""
             logger.warning("%s: doubtful (%s%s)", recording.path, where, hint)
@@ -440,7 +436,7 @@ class Tally:
             self._counts["transcribed"] += 1
 
     def fail(self, recording: Recording, message: str, kind: str = "failed") -> str:
-        """Log and count a failure. Returns the message, which names the file."""
+        """Log and count a failure. Return the message, which names the file."""
         path = str(recording.path)
         message = message.replace(str(Path(path)), path)  # Path writes memory:/bucket for memory://bucket
         message = message if path in message else f"{path}: {message}"
@@ -449,7 +445,7 @@ class Tally:
         return message
 
     def finish(self, elapsed: float) -> int:
-        """Log what was done. Returns the exit status."""
+        """Log a summary. Return the exit status."""
         kinds = ("finished before", "incomplete", "failed", "failed before", "out of domain", "doubtful")
         parts = [f"{self._counts[kind]} {kind}" for kind in kinds if self._counts[kind]]
         summary = ", ".join([f"{self._counts['transcribed']} transcribed", *parts])
@@ -461,13 +457,13 @@ class Tally:
 
 
 def _escape_what_cannot_be_shown() -> None:
-    """Write \\u5b57 in place of a character that a terminal without UTF-8 lacks, and raise no error."""
+    """Write \\u5b57 instead of failing on a character that a terminal without UTF-8 lacks."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _stream(job: TranscriptionJob, formats: Sequence[str]) -> int:
-    """Transcribe standard input while it comes."""
+    """Transcribe standard input live."""
     from asr.serve.live import transcribe_pipe
 
     _escape_what_cannot_be_shown()

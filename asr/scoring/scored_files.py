@@ -365,9 +365,9 @@ def match_transcripts(
         other := _find_other_times(reference, hypothesis)
     ):
         raise UserError(
-            f"{hypothesis.path}: segments such as {other} have other times than in {reference.path}, and "
-            "words without times cannot be matched; expected the same segments, or a CTM, which has word times. To "
-            "score whole recordings, try --metric cpwer"
+            f"{hypothesis.path}: segments such as {other} have other times than in {reference.path}, "
+            "and words without times cannot be matched; expected the same segments, or a CTM, which has word "
+            "times. To score whole recordings, try --metric cpwer"
         )
     elif not hypotheses.keys() & reference.entries.keys():
         hypotheses = _match_by_time(reference, hypothesis, notes)
@@ -377,8 +377,8 @@ def match_transcripts(
         ours, theirs = (list_examples(list(file.entries)) for file in (reference, hypothesis))
         raise UserError(
             f"{hypothesis.path} has no utterance of {reference.path}. Its first IDs are {theirs} (read "
-            f"as {hypothesis.format}), those in the reference {ours} (read as {reference.format}). Is it another "
-            "corpus, another case, or the wrong format? A prefix such as kaldi: sets it"
+            f"as {hypothesis.format}), those in the reference {ours} (read as {reference.format}). Is it "
+            "another corpus, another case, or the wrong format? A prefix such as kaldi: sets it"
         )
     if missing := [id for id in scored if id not in entries]:
         notes.append(f"{len(missing):,} of {len(scored):,} utterances {if_missing}: {list_examples(missing)}")

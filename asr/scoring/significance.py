@@ -102,7 +102,7 @@ class Comparison:
 
 
 def compare_scores(first: Score, second: Score, names: tuple[str, str] = ("first", "second")) -> Comparison:
-    """Test whether two systems differ on the same references, with the first score's bootstrap settings."""
+    """Test whether two systems differ on the same references; the first score has the settings."""
     second = _match(first, second, names)
     # Different alternatives were chosen, so positions in the two references do not correspond.
     pairs = zip(first.references, second.references, strict=True)
@@ -123,7 +123,9 @@ def compare_scores(first: Score, second: Score, names: tuple[str, str] = ("first
 def _match(first: Score, second: Score, names: tuple[str, str]) -> Score:
     """Return the second score with its utterances in the order of the first."""
     if (first.unit, first.align) != (second.unit, second.align):
-        raise UserError(f"{names[0]} and {names[1]}: different units or alignments; score both in the same way")
+        raise UserError(
+            f"{names[0]} and {names[1]}: different units or alignments; score both in the same way"
+        )
     ours, theirs = (dict(zip(score.ids, score.all_references, strict=True)) for score in (first, second))
     if unlike := [id for id in {**ours, **theirs} if ours.get(id) != theirs.get(id)]:
         raise UserError(
@@ -166,8 +168,8 @@ def count_segment_errors(
 def compute_matched_pairs(first_M: np.ndarray, second_M: np.ndarray) -> dict[str, float]:
     """Test the errors of both systems in each segment, two-sided.
 
-    The normal distribution is used as in NIST sc_stats. It is too optimistic below MIN_NORMAL segments, where,
-    as for equal differences, the test is exact: how often would random signs give as large a sum?
+    and for equal differences, the test is exact: how often would random signs give a sum as large?
+    and for equal differences, the test is exact: how often would random signs give as large a sum?
     """
     difference_M = first_M - second_M
     num_segments = len(difference_M)

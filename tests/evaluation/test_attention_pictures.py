@@ -179,7 +179,7 @@ def test_transcribe_says_what_cannot_be_drawn(
     soundfile.write(tmp_path / "silence.wav", np.zeros(3 * RATE), RATE)
     summary, plot = save_talker(tmp_path / "summary", *LSTM_DECODER), ["--plot-attention", "out.png"]
     for model, arguments, status, message in (
-        (talker, ["a.wav", "silence.wav", *plot], 2, "draws one recording, and here are 2"),
+        (talker, ["a.wav", "silence.wav", *plot], 2, "draws one recording, not 2"),
         (talker, ["a.wav", "--plot-attention", "out.jpg"], 2, ".png"),
         (talker, ["a.wav", *plot, "--output-dir", "x"], 2, "--output-dir"),
         (summary, ["a.wav", *plot], 2, "no attention to draw"),
