@@ -1,4 +1,4 @@
-"""Beam search token by token (decoder, CTC, language model) or step by step (CTC); scores of whole texts."""
+"""Beam search token by token (decoder, CTC, language model) or frame by frame (CTC), and rescoring."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 # B utterances, W beams of each, R = B x W rows, C candidate tokens of a beam or step, N = W x C (and W more
 # in the search step by step), T encoded steps, V vocabulary, U steps of the search, H n-best hypotheses
 
-PRESELECTION = 1.5  # candidates of a beam that CTC scores too, as a multiple of the beam
-# Under the decoder alone, a text may end where the log-probability of the end is at most this far below that
-# of the likeliest token. Wide beams else prefer texts that end early, since these have fewer factors, and
-# drop half of a long utterance. With CTC in the score, CTC prevents that.
+PRESELECTION = 1.5  # number of candidates per beam that CTC scores, in beams
+# With the decoder alone, a text may end only if the end is at most this much less likely (in nats) than the
+# likeliest token. Otherwise wide beams prefer texts that end early, and drop half of a long utterance.
 END_MARGIN = 2.0
-CERTAIN = -1e-6  # log-probability of a blank from which other tokens are negligible
+CERTAIN = -1e-6  # minimum log-probability of a blank that makes other tokens negligible
 NO_TOKEN = -1
 
 
@@ -50,8 +49,8 @@ def decode_by_ctc_beam(
 def decode_by_rescoring(
     encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None
 ) -> NBest:
-    """Rank all that CTC's beam finds. A language model counts from the start: what a lexicon allows would
-    rarely be among texts that were found without it."""
+    """Rank all texts of CTC's beam. A language model scores from the start, because the texts that a word
+    list allows would rarely be found without it."""
     first_pass = config.model_copy(update={"nbest": config.beam})
     return rescore(encoded, decode_by_ctc_beam(encoded, first_pass, language_model), config, language_model)
 
@@ -61,7 +60,7 @@ def decode_by_rescoring(
 
 @dataclass
 class Choices:
-    """Next tokens of every beam, and its end, with their log-probabilities so far under each part."""
+    """Candidate next tokens and the end of each beam, with log-probabilities under each part."""
 
     tokens_BWC: Tensor
     scores_BWC: Tensor  # weighted sum, in float64 as are all sums
@@ -70,11 +69,11 @@ class Choices:
     end_BW: Tensor  # weighted sum
     end_decoder_BW: Tensor
     end_ctc_BW: Tensor
-    end_gap_BW: Tensor  # log-probability of the likeliest token of this step less that of the end
+    end_gap_BW: Tensor  # log-probability of the likeliest token minus that of the end
 
 
 class Beams:
-    """The running hypotheses of a batch, and the states of the parts that score them."""
+    """Running hypotheses of a batch, and the states of the parts that score them."""
 
     def __init__(
         self,
@@ -91,8 +90,8 @@ class Beams:
         model, encoded_BTD, lengths_B = encoded.model, encoded.encoded_BTD, encoded.lengths_B
         batch, device = len(encoded_BTD), encoded_BTD.device
         self.rules = encoded.rules
-        self.decoder: Decoder | None = None  # not run where its weight is 0
-        self.prompted_RV: Tensor | None = None  # scores of the first token, after a prompt
+        self.decoder: Decoder | None = None  # not run if its weight is 0
+        self.prompted_RV: Tensor | None = None  # scores of the first token after a prompt
         self.no_speech_B: Tensor | None = None
         if self.decoder_weight > 0:
             assert isinstance(model.decoder, Decoder)
@@ -118,7 +117,7 @@ class Beams:
         self.attended_BWU = torch.zeros((batch, 1, 0), dtype=torch.float64, device=device)
         self.decoder_BW = torch.zeros((batch, 1), dtype=torch.float64, device=device)
         self.language_BW = torch.zeros_like(self.decoder_BW)
-        self.dead_mask_BW = torch.zeros_like(self.decoder_BW)  # 0, or -inf for a beam that cannot continue
+        self.dead_mask_BW = torch.zeros_like(self.decoder_BW)  # 0, or -inf if the beam cannot continue
 
     def choose(self) -> Choices:
         """Score the candidates of the next token."""
@@ -132,7 +131,7 @@ class Beams:
             language_RV = self.fusion.score(self.tokens_BWU[..., -1].flatten()).float()
             acoustic_weight = self.ctc_weight if self.decoder is None else self.decoder_weight
             fused_RV = acoustic_weight * fused_RV + self.language_weight * language_RV
-        # Of the special tokens only the end, apart, and the unknown token may be chosen.
+        # Of the special tokens, only the end (scored separately) and the unknown token may be chosen.
         first, end = self.rules.first, EOS_ID
         ends_R1 = fused_RV[:, end : end + 1]
         count = min(self.num_candidates, fused_RV.size(1) - first)
@@ -141,7 +140,7 @@ class Beams:
         end_gap_BW = (likeliest_RC.values[:, :1] - ends_R1).view(shape)
 
         def so_far(before_BW: Tensor, scores_RV: Tensor) -> tuple[Tensor, Tensor]:
-            """Sums of the candidates and of the end."""
+            """Total scores of the candidates and of the end."""
             candidates_BWC = scores_RV.view(*shape, -1).gather(2, tokens_BWC)
             end_BW = scores_RV[:, end].view(shape)
             return before_BW[..., None] + candidates_BWC, before_BW + end_BW
@@ -163,10 +162,7 @@ class Beams:
         )
 
     def _run_decoder(self) -> tuple[Tensor, Tensor]:
-        """(R, V) log-probabilities of the next token, and (B, W) the mean attended step.
-
-        The latter has no meaning without attention.
-        """
+        """Return (R, V) log-probabilities of the next token, and (B, W) mean attended steps, if any."""
         shape = self.decoder_BW.shape
         if self.decoder is None:
             return self.steps_T.new_zeros(()).expand(shape.numel(), self.vocab_size), self.decoder_BW
@@ -182,12 +178,12 @@ class Beams:
         attended_BW = self.decoder_BW
         if self.attends:
             weights_RH1T = torch.cat([*attention.values()], dim=1)
-            # No matrix product: autocast would do it in half precision, which counts by twos above 256.
+            # Not a matrix product: autocast would use half precision, which has only even numbers above 256.
             attended_BW = (weights_RH1T.mean(1)[:, 0] * self.steps_T).sum(-1).view(shape)
         return self.rules.forbid(logits_R1V[:, -1].float(), num_tokens).log_softmax(-1), attended_BW
 
     def advance(self, choices: Choices, chosen_BW: Tensor, scores_BW: Tensor) -> None:
-        """Make the chosen candidates (as numbers of W x C) the new beams."""
+        """Make the chosen candidates (indices into W x C) the new beams."""
         batch, old_width, count = choices.tokens_BWC.shape
         parents_BW = chosen_BW // count
         tokens_BW = choices.tokens_BWC.flatten(1).gather(1, chosen_BW)
@@ -225,7 +221,7 @@ class Beams:
 
 
 class Finished:
-    """The best hypotheses that have ended, of each utterance."""
+    """The best finished hypotheses of each utterance."""
 
     def __init__(self, batch: int, nbest: int, end: int, device: torch.device) -> None:
         self.scores_BH = torch.full((batch, nbest), -torch.inf, dtype=torch.float64, device=device)
@@ -274,7 +270,7 @@ def _pick(values_BNU: Tensor, index_BW: Tensor) -> Tensor:
 
 
 def find_window_width(model: SpeechModel, config: DecodingConfig) -> float | None:
-    """The requested width, or the one that the decoder was trained with."""
+    """Return the requested width, or the one that the decoder was trained with."""
     width = config.window_width
     if width is None:
         return model.window_width
@@ -290,17 +286,16 @@ def search_beams(
     *,
     ctc_weight: float = 0.0,
 ) -> NBest:
-    """N-best lists of utterances that all have encoded steps.
+    """Search for the n-best lists of utterances, which all have encoded steps.
 
-    A hypothesis that ends keeps a place among the best of its step, or is dropped; once as many as asked for
-    have ended that no running one can overtake, the utterance is done. Log-probabilities only fall, so what
-    a running hypothesis can still reach is known: its score now. A mean may rise again, so where texts are
-    ranked by it, the utterance is done once `beam` of them have ended.
+    A hypothesis that ends stays if it is among the best of its step. An utterance is done once enough have
+    ended that no running one can overtake: log-probabilities only fall, so a running hypothesis can at most
+    keep its score. A mean may rise again; if texts are ranked by it, `beam` of them have to end.
     """
     beams, by_mean = Beams(encoded, config, ctc_weight, language_model), encoded.rules.by_mean
     limits_B = limit_tokens(encoded, beams.decoder)
     if ctc_weight > 0:
-        limits_B = limits_B.minimum(encoded.lengths_B)  # CTC has no alignment of more
+        limits_B = limits_B.minimum(encoded.lengths_B)  # CTC has no alignment for more tokens
     utterances_B = torch.arange(len(limits_B), device=limits_B.device)
     finished = Finished(len(limits_B), config.nbest, EOS_ID, limits_B.device)
     num_ended_B = torch.zeros_like(limits_B)
@@ -311,7 +306,7 @@ def search_beams(
         top_BW, chosen_BW = scores_BN.topk(min(config.beam, scores_BN.size(1)))
         end_BW = choices.end_BW
         if by_mean:
-            is_late_B1 = (num_ended_B >= config.beam)[:, None]  # done, and not yet left out of the batch
+            is_late_B1 = (num_ended_B >= config.beam)[:, None]  # done, but still in the batch
             end_BW = end_BW.masked_fill((end_BW <= top_BW[:, -1:]) | is_late_B1, -torch.inf)
             num_ended_B += (end_BW > -torch.inf).sum(1)
             is_running_B = (num_ended_B < config.beam) & (num_tokens < limits_B)
@@ -340,7 +335,7 @@ def search_beams(
 
 
 def _accept(end_BW: Tensor, top_BW: Tensor, beam: int) -> Tensor:
-    """An end counts only if it is among the best of its step, with those that go on; else -inf."""
+    """Keep an end only if it is among the best of its step, including continuations; else -inf."""
     all_BN = torch.cat([end_BW, top_BW], dim=1)
     if all_BN.size(1) <= beam:
         return end_BW
@@ -353,7 +348,7 @@ def _accept(end_BW: Tensor, top_BW: Tensor, beam: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Prefixes:
-    """The texts in the beam; all log-probabilities are in float64."""
+    """Texts in the beam; all log-probabilities are in float64."""
 
     in_blank_BW: Tensor  # of the alignments so far that end in blank
     in_token_BW: Tensor  # or in the last token
@@ -369,10 +364,10 @@ class Prefixes:
 def search_prefixes(
     log_probabilities_BTV: Tensor, lengths_B: Tensor, config: DecodingConfig
 ) -> list[list[Hypothesis]]:
-    """N-best lists, each text scored by all of its alignments that stayed within the beam."""
+    """Search n-best lists; each text is scored by all its alignments within the beam."""
     scores_BTV = drop_certain_blanks(mask_padding(log_probabilities_BTV, lengths_B))
-    # A beam may see up to W - 1 of its extensions in the beam already, and its last token scored lower. With
-    # W more, none that could be among the best is left out.
+    # Up to W - 1 extensions of a text may be in the beam already, and its last token is scored lower, so W
+    # more candidates include all that can be among the best.
     num_candidates = min(2 * config.beam, scores_BTV.size(2) - UNK_ID)
     candidates_BTC = scores_BTV[:, :, UNK_ID:].topk(num_candidates).indices + UNK_ID
     prefixes = _start(len(scores_BTV), scores_BTV.device)
@@ -387,7 +382,7 @@ def search_prefixes(
 
 
 def drop_certain_blanks(scores_BTV: Tensor) -> Tensor:
-    """Drop certain blanks that follow another one: they change nothing but cost time."""
+    """Drop near-certain blanks after another one, which only cost time."""
     is_certain_BT = scores_BTV[:, :, BLANK_ID] > CERTAIN
     keep_BT = torch.ones_like(is_certain_BT)
     keep_BT[:, 1:] = ~(is_certain_BT[:, 1:] & is_certain_BT[:, :-1])
@@ -401,7 +396,7 @@ def drop_certain_blanks(scores_BTV: Tensor) -> Tensor:
 
 
 def _start(batch: int, device: torch.device) -> Prefixes:
-    """The empty text alone."""
+    """Return a beam with only the empty text."""
     certain_BW = torch.zeros(batch, 1, dtype=torch.float64, device=device)
     zero_BW = torch.zeros(batch, 1, dtype=torch.long, device=device)
     return Prefixes(certain_BW, certain_BW - torch.inf, zero_BW + NO_TOKEN, zero_BW, zero_BW + NO_TOKEN)
@@ -410,13 +405,12 @@ def _start(batch: int, device: torch.device) -> Prefixes:
 def _advance(
     old: Prefixes, scores_BV: Tensor, candidates_BC: Tensor, config: DecodingConfig
 ) -> tuple[Prefixes, Tensor, Tensor]:
-    """The beam after one step, the slot of each text's parent in the old beam, and its new token or none."""
+    """Return the beam after one step, each text's parent slot in the old beam, and its new token or none."""
     width = old.last_BW.size(1)
     total_BW = old.total_BW
     last_scores_BW = scores_BV.gather(1, old.last_BW.clamp(min=0))
 
-    # Which beam is another's parent: (B, child, parent). The parent extended by the child's last token is
-    # more of the child, not a text of its own.
+    # (B, child, parent): a parent extended by its child's last token adds to the child.
     is_parent_BWW = old.parent_BW[:, :, None] == old.hash_BW[:, None, :]
     is_repeat_BWW = old.last_BW[:, :, None] == old.last_BW[:, None, :]
     from_parent_BWW = torch.where(is_repeat_BWW, old.in_blank_BW[:, None], total_BW[:, None])
@@ -428,7 +422,7 @@ def _advance(
     is_repeat_BWC = old.last_BW[..., None] == candidates_BC[:, None]
     extended_BWC = torch.where(is_repeat_BWC, old.in_blank_BW[..., None], total_BW[..., None])
     extended_BWC = extended_BWC + scores_BV.gather(1, candidates_BC)[:, None]
-    # (B, child, parent, C): there is such a child already
+    # (B, child, parent, C): the child is already in the beam
     is_known_BWC = (is_parent_BWW[..., None] & is_repeat_BWC[:, :, None]).any(1)
     extended_BWC = extended_BWC.masked_fill(is_known_BWC, -torch.inf)
 
@@ -456,13 +450,13 @@ def _advance(
 
 
 def _hash(prefix: Tensor, token: Tensor) -> Tensor:
-    """Hash a prefix and one more token; products wrap at 64 bits, and the shift mixes their halves."""
+    """Hash a prefix and another token; products wrap at 64 bits, and the shift mixes their halves."""
     mixed = prefix * 6364136223846793005 + (token + 1) * 2862933555777941757 + 3037000493
     return mixed ^ (mixed >> 31)
 
 
 def _unlink_empty(prefixes: Prefixes, is_impossible_BW: Tensor) -> Prefixes:
-    """Give empty slots of the beam hashes of their own, so that they are no one's parent or child."""
+    """Give empty slots unique hashes, so that they are not the parent or child of any text."""
     slots_W = torch.arange(is_impossible_BW.size(1), device=is_impossible_BW.device)
     return replace(
         prefixes,
@@ -524,7 +518,7 @@ def rescore(
 def _score_by_decoder(
     encoded: EncodedAudio, tokens_RU: Tensor, counts_R: Tensor, config: DecodingConfig
 ) -> tuple[Tensor, Tensor]:
-    """(R,) log-probabilities of texts and their ends, and (R, N) the mean attended steps, if any."""
+    """Return (R,) log-probabilities of texts with their ends, and (R, N) mean attended steps, if any."""
     decoder, encoded_BTD, lengths_B = encoded.model.decoder, encoded.encoded_BTD, encoded.lengths_B
     assert isinstance(decoder, Decoder)
     inputs_RN = F.pad(tokens_RU, (1, 0), value=SOS_ID)
@@ -546,7 +540,7 @@ def _score_by_decoder(
 
 
 def score_texts(model: FusionModel, tokens_RU: Tensor, lengths_R: Tensor, sos_id: int, eos_id: int) -> Tensor:
-    """(R,) log-probabilities of complete texts and their end under a language model, in float64."""
+    """Return (R,) log-probabilities of complete texts under a language model, in float64."""
     inputs_RN = F.pad(tokens_RU, (1, 0), value=sos_id)
     targets_RN = F.pad(tokens_RU, (0, 1), value=eos_id).scatter(1, lengths_R[:, None], eos_id)
     state = model.start(len(tokens_RU), tokens_RU.device)
@@ -558,7 +552,7 @@ def score_texts(model: FusionModel, tokens_RU: Tensor, lengths_R: Tensor, sos_id
 
 
 def pad_texts(nbest: NBest, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(R, U) tokens and (R,) counts, as many rows for each utterance; rows without a text are empty."""
+    """Return (R, U) tokens and (R,) counts, with equally many rows per utterance; some are empty."""
     most, none = max(map(len, nbest)), Hypothesis((), 0.0)
     padded = [text.tokens for texts in nbest for text in [*texts, *[none] * (most - len(texts))]]
     rows = [torch.tensor(tokens, dtype=torch.long) for tokens in padded]

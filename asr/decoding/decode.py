@@ -1,7 +1,4 @@
-"""Decode audio to tokens: encode, search by a method, check, fall back, choose among speed factors.
-
-`asr transcribe`, `asr evaluate`, recipes and studies all decode by `SpeechDecoder`.
-"""
+"""Decode audio to tokens: encode, search, check, fall back, choose a speed. Commands use SpeechDecoder."""
 
 from __future__ import annotations
 
@@ -62,19 +59,18 @@ Name = TypeVar("Name")
 Way = TypeVar("Way")
 Result = TypeVar("Result")
 
-# Audio is padded to a multiple of so many encoded steps, and batched by padded length. So the shapes of an
-# utterance's matrices, and with them the rounding, do not depend on its neighbors: a Transformer encodes it
-# to the same bits in any batch. The kernels of LSTM and Conformer still differ in the last digit.
+# Audio is padded to a multiple of this many encoded steps and batched by padded length, so that rounding does
+# not depend on neighbors: a Transformer's encoding is bit-identical in any batch (LSTM and Conformer: nearly).
 STEP_MULTIPLE = 16
-SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut through phrases, even if training had them
-_CONSTRAINED_CTC_WEIGHT = 0.8  # the decoder then chooses among what CTC finds likely
+SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut phrases, even if training had them
+_CONSTRAINED_CTC_WEIGHT = 0.8  # the decoder then chooses among texts that CTC finds likely
 
 
 # --- methods ------------------------------------------------------------------------------------
 
 
 def decode_by_ctc(encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None) -> NBest:
-    """The text of each best path, scored by that one alignment."""
+    """Return the text of each best path, scored by this single alignment."""
     log_probabilities_BTV, lengths_B = encoded.ctc_BTV, encoded.lengths_B
     paths = encoded.ctc_paths
     texts = paths.texts()
@@ -90,11 +86,11 @@ def decode_by_ctc(encoded: EncodedAudio, config: DecodingConfig, language_model:
 
 @dataclass(frozen=True)
 class DecodingMethod:
-    """A function from encoded audio to n-best lists, and the heads of a model that it needs."""
+    """A search from encoded audio to n-best lists, and the heads that it needs."""
 
     search: Callable[[EncodedAudio, DecodingConfig, FusionModel | None], NBest]
     needs_ctc: bool = False
-    decoders: tuple[str, ...] = ()  # kinds of decoder that it serves; none: it needs no decoder
+    decoders: tuple[str, ...] = ()  # kinds of decoders that it serves; empty if it needs none
     fuses_language_model: bool = True
 
 
@@ -109,7 +105,7 @@ METHODS: dict[str, DecodingMethod] = {
 
 
 def find_method(name: str) -> DecodingMethod:
-    """A method of the core, or of a folder that the core does without."""
+    """Find a method in the core or in an optional folder."""
     methods = METHODS if name in METHODS else METHODS | find_more_kinds("METHODS")
     if name not in methods:
         raise UserError(f"decoding method {name}: expected one of auto, {', '.join(methods)}")
@@ -117,13 +113,13 @@ def find_method(name: str) -> DecodingMethod:
 
 
 def find_methods(decoder: AnyDecoder | None) -> dict[str, DecodingMethod]:
-    """The methods of the core, and for a decoder that none of them serves, those of other folders too."""
+    """Return the methods of the core and, for a decoder that they do not serve, of optional folders."""
     is_served = decoder is None or any(decoder.kind in method.decoders for method in METHODS.values())
     return METHODS if is_served else METHODS | find_more_kinds("METHODS")
 
 
 def offered_methods(model: SpeechModel, with_language_model: bool = False) -> list[str]:
-    """All methods that the model supports, the cheapest first; with a language model, those that use it."""
+    """List the methods that the model supports, cheapest first; with a language model, those that use it."""
     possible = {
         name: own for name, own in find_methods(model.decoder).items() if not _find_missing(model, own)
     }
@@ -132,7 +128,7 @@ def offered_methods(model: SpeechModel, with_language_model: bool = False) -> li
 
 
 def resolve_method(model: SpeechModel, method: str) -> str:
-    """Resolve auto for this model; reject a method that it has no head for."""
+    """Resolve auto for this model; refuse a method for which it has no head."""
     if method == "auto":
         methods = find_methods(model.decoder)
         preferred = ("joint", find_method_of(model.decoder), "ctc_beam")
@@ -143,7 +139,7 @@ def resolve_method(model: SpeechModel, method: str) -> str:
 
 
 def find_method_of(decoder: AnyDecoder | None) -> str | None:
-    """The method that decodes by this decoder alone."""
+    """Find the method that uses this decoder alone."""
     if decoder is None:
         return None
     methods = find_methods(decoder).items()
@@ -180,9 +176,9 @@ def check_decoding(model: SpeechModel, config: DecodingConfig, language_model: F
 def search_encoded(
     encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None = None
 ) -> NBest:
-    """Search for up to `config.nbest` hypotheses of each utterance, best first; always at least one.
+    """Search for up to `config.nbest` hypotheses of each utterance, best first, and at least one.
 
-    An utterance without encoded steps has the empty text, with probability 1.
+    An utterance without encoded steps gets the empty text with probability 1.
     """
     method = find_method(check_decoding(encoded.model, config, language_model))
     assert not encoded.model.training, "decoding requires model.eval(): dropout would change the text"
@@ -196,7 +192,7 @@ def search_encoded(
 
 
 def search_greedy(encoded: EncodedAudio) -> dict[str, list[list[int]]]:
-    """Greedy tokens of each utterance by each head, "ctc" and "decoder", for scores during training."""
+    """Decode greedily with each head, "ctc" and "decoder", for scores during training."""
     tokens = {}
     if encoded.model.ctc_head is not None:
         tokens["ctc"] = encoded.ctc_paths.texts()
@@ -211,7 +207,7 @@ def search_greedy(encoded: EncodedAudio) -> dict[str, list[list[int]]]:
 
 @dataclass(frozen=True)
 class DecodingSetup:
-    """Settings of decoding, and the model that shallow fusion adds."""
+    """Decoding settings, and the language model for shallow fusion."""
 
     config: DecodingConfig
     language_model: FusionModel | None = None
@@ -220,25 +216,25 @@ class DecodingSetup:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One way to decode; at a temperature above 0 texts are drawn at random."""
+    """One way to decode; at a temperature above 0, texts are sampled."""
 
     config: DecodingConfig
     temperature: float = 0.0
 
 
 class SegmentPlan(NamedTuple):
-    """The way to cut recordings for a model."""
+    """Rules for cutting recordings for a model."""
 
     segmentation: SegmentationConfig
     uncut_seconds: float = 0.0
-    """An utterance of a manifest is one segment up to this length; a longer one is cut like a recording."""
+    """Utterances up to this length are one segment; longer ones are cut like recordings."""
     trained_seconds: float = 0.0
-    """A recording of at most this length, as training had, is one segment with all of its silence."""
+    """Recordings up to this length, as in training, are one segment with all their silence."""
 
 
 @dataclass(frozen=True)
 class DecodedUtterance:
-    """Tokens of an utterance, and the method that found them."""
+    """Decoded tokens of an utterance, and the method that found them."""
 
     tokens: tuple[int, ...]
     method: str  # the requested method, or the fallback; "" if there is no speech to decode
@@ -246,17 +242,17 @@ class DecodedUtterance:
     likelihood: float = 0.0  # log-probability of the hypothesis; 0 if nothing was decoded
     average_log_probability: float | None = None
     """Mean over the tokens and the end; None if nothing was decoded."""
-    temperature: float | None = None  # None: of a model that draws no texts
-    no_speech: float | None = None  # probability that nobody speaks, of a model that tells it
+    temperature: float | None = None  # None if the model does not sample
+    no_speech: float | None = None  # probability that nobody speaks, if the model predicts it
 
     @property
     def rank(self) -> tuple[bool, int, float]:
-        """Order of the texts of one utterance at several speeds: speech, few warnings, likely."""
+        """Sort key for the texts of an utterance at several speeds: speech, few warnings, likely."""
         return bool(self.method), -len(self.warnings), self.likelihood
 
     @property
     def doubt(self) -> tuple[int, float]:
-        """Number of problems, then how unlikely it is; what was dropped as silence has none."""
+        """Number of problems, then unlikeliness; text that was dropped as silence has neither."""
         return len(self.warnings) if self.method else 0, -(self.average_log_probability or 0.0)
 
 
@@ -279,12 +275,11 @@ class DecodedBatch:
 class SpeechDecoder:
     """A model with front end, tokenizer and checks: samples to tokens, and tokens to words with times.
 
-    What a model has to be asked in its own way is a method here. These are the manners of models that were
-    trained here; a family has a class of its own with those that differ.
+    Methods are for models trained here; families of pretrained models override those that differ.
     """
 
     prefers_int8 = False  # 8 bits cost the model no accuracy
-    draws = False  # texts at random where the checks reject one, if no other temperatures are asked for
+    draws = False  # default sampling temperatures after a rejected text
     rules = SearchRules()
     language: str | None = None  # the only language of the model; None: it has several, or it is unknown
 
@@ -295,7 +290,7 @@ class SpeechDecoder:
         device: torch.device | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """`system`: a model, a front end and a tokenizer, as `System` has them."""
+        """`system` has a model, a front end and a tokenizer, as `System` does."""
         self.device, self.dtype = device or torch.device("cpu"), dtype
         self.system, self.tokenizer = system, system.tokenizer
         self.model = system.model.to(self.device).eval()
@@ -307,7 +302,7 @@ class SpeechDecoder:
     def decode_batch(
         self, segments: Sequence[AudioSegment], setups: Mapping[Name, DecodingSetup]
     ) -> dict[Name, DecodedBatch]:
-        """Encode once at each speed, decode by every setup; all speeds of a setup in one search."""
+        """Encode once at each speed, and decode with each setup; its speeds share one search."""
         encoded, encoding_seconds = {}, {}
         for speed in sorted({speed for setup in setups.values() for speed in setup.config.speeds}):
             began = read_clock(self.device)
@@ -329,9 +324,9 @@ class SpeechDecoder:
 
     @torch.inference_mode()
     def decode(self, encoded: EncodedAudio, setup: DecodingSetup) -> list[DecodedUtterance]:
-        """Decode, and decode again if there are problems, as `plan_attempts` says.
+        """Decode with the attempts of `plan_attempts` until a text has no problems, else keep the best.
 
-        If every text has problems, one with the fewest is taken. With checks off, the first one is kept.
+        With checks off, the first text is kept.
         """
         lengths, setup = encoded.lengths_B.tolist(), self.add_hotwords(setup)
         attempts = self.plan_attempts(setup.config)
@@ -355,7 +350,7 @@ class SpeechDecoder:
     def _search(
         self, encoded: EncodedAudio, attempt: Attempt, language_model: FusionModel | None
     ) -> Iterable[Sequence[Hypothesis]]:
-        """The texts to check of each utterance: the best, or all that were drawn."""
+        """Return the texts to check for each utterance: the best, or all samples."""
         config, repeats = attempt.config, MAX_REPEATS if self.checks.enabled else None
         is_greedy = config.method == "attention" and config.beam == 1 and not self.rules.notes_attention
         if attempt.temperature or is_greedy:
@@ -403,7 +398,7 @@ class SpeechDecoder:
 
     @staticmethod
     def set_precision(model: SpeechModel, precision: Precision) -> None:
-        """Change the layers, in place, that compute in 8 bits."""
+        """Replace, in place, the layers that compute in 8 bits."""
         if precision == "int8":
             quantize_layers(model)
 
@@ -419,14 +414,14 @@ class SpeechDecoder:
         return is_silence(best, self.checks)
 
     def write(self, text: str) -> list[int]:
-        """The tokens of a text, under the rules of training."""
+        """Tokenize a text with the rules of training."""
         text = normalize(text, (self.system.text or TextConfig()).training)
         if unknown := self.tokenizer.find_unknown(text):
             raise UserError(f"the model has no token for {unknown[0]!r} in {shorten(text)}")
         return self.tokenizer.encode(text)
 
     def add_hotwords(self, setup: DecodingSetup) -> DecodingSetup:
-        """The same setup, whose language model expects the hotwords as well."""
+        """Return the same setup with the hotwords added to its language model."""
         config, words = setup.config, setup.config.hotwords
         if not words:
             return setup
@@ -443,11 +438,11 @@ class SpeechDecoder:
 
     @property
     def space(self) -> int | None:
-        """The token between words, if one of its own stands there."""
+        """The token between words, if there is one."""
         return self.tokenizer.space_id
 
     def plan_segments(self, segmentation: SegmentationConfig, longest: float | None) -> SegmentPlan:
-        """`longest`: seconds of the longest utterance of training, if that is known."""
+        """Plan segments; `longest` is the longest training utterance in seconds, if known."""
         limit = self.system.longest_seconds  # training used none above
         uncut_seconds = math.inf if segmentation.method == "none" else limit
         if longest is None:
@@ -457,11 +452,11 @@ class SpeechDecoder:
         return SegmentPlan(segmentation.limited(limit), uncut_seconds, trained_seconds)
 
     def padded_length(self, num_samples: int) -> int:
-        """Batch key: audio of equal padded length, so that padding does not depend on neighbors."""
+        """Batch audio of equal padded length, so that padding does not depend on neighbors."""
         return self.padded_frames(num_samples)
 
     def padded_frames(self, num_samples: int, speed: float = 1.0) -> int:
-        """Frames that audio is padded to. At other speeds these, like batches, follow from the usual ones."""
+        """Frames that audio is padded to; at other speeds they are scaled, and batches stay the same."""
         multiple = STEP_MULTIPLE * self.model.subsampling_factor
         num_frames = max(1, -(-self.front_end.num_frames(num_samples) // multiple)) * multiple
         if speed != 1.0:
@@ -472,7 +467,7 @@ class SpeechDecoder:
 
     @torch.inference_mode()
     def encode(self, audio: Sequence[np.ndarray], speed: float = 1.0) -> EncodedAudio:
-        """Encode a batch, played at a speed."""
+        """Encode a batch at a speed factor."""
         num_frames = self.padded_frames(max(map(len, audio)), speed)
         played = [change_speed(audio_S, speed, self.sample_rate) for audio_S in audio]
         features_BTF, lengths_B = self.front_end(*pad_audio(played, self.device))
@@ -480,15 +475,15 @@ class SpeechDecoder:
         with compute_type(self.device, self.dtype):
             try:
                 steps = self.model.encode(padded_BTF, lengths_B)
-            except UserError:  # the multiple may be longer than a model can take, and the audio not
+            except UserError:  # the padded length may exceed the model's limit even if the audio does not
                 steps = self.model.encode(features_BTF, lengths_B)
             encoded = EncodedAudio(self.model, steps[0], steps[1], rules=self.rules)
             if self.model.ctc_head is not None:
-                _ = encoded.ctc_BTV  # here, where its time counts for the encoder
+                _ = encoded.ctc_BTV  # here, so that its time counts for the encoder
         return encoded
 
     def prepare(self, pieces: Iterator[Any], setup: DecodingSetup) -> Iterator[Any]:
-        """Add to segments, and to the ends of recordings among them, what decoding them needs to know."""
+        """Add what decoding needs to segments and to the ends of recordings among them."""
         return pieces
 
     def introduce(
@@ -512,11 +507,11 @@ class SpeechDecoder:
         return self.tokenizer.decode(tokens)
 
     def number(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """The ids of tokens as other software knows them."""
+        """Return the token IDs that other software uses."""
         return tuple(tokens)
 
     def separator_in(self, language: str | None) -> str:
-        """Separator of two words in this language."""
+        """Return the separator of two words in this language."""
         from asr.decoding.timestamps import has_spaces
 
         return " " if has_spaces(self.tokenizer) else ""
@@ -529,10 +524,8 @@ class SpeechDecoder:
         setup: DecodingSetup,
         by_ctc: bool | None = None,
     ) -> list[list[Word]]:
-        """Words of the texts, with times from the start of the audio that was encoded.
-
-        By the CTC head, or else by attention; by default, by the head if there is one.
-        """
+        """Return words with times since the start of the audio, from the CTC head if there is one (default),
+        else from attention."""
         from asr.decoding.timestamps import split_words, time_words
 
         times = self.time_tokens(
@@ -546,7 +539,7 @@ class SpeechDecoder:
     def time_tokens(
         self, encoded: EncodedAudio, tokens: Sequence[Sequence[int]], by_ctc: bool
     ) -> list[list[TokenTime]]:
-        """Time of each token, by the CTC head, or by cross-attention."""
+        """Time each token with the CTC head or with cross-attention."""
         from asr.decoding.timestamps import align_by_attention, align_by_ctc
 
         if by_ctc:
@@ -555,10 +548,9 @@ class SpeechDecoder:
             return align_by_attention(self.model, encoded.encoded_BTD, encoded.lengths_B, tokens)
 
     def score_tokens(self, batch: DecodedBatch) -> list[tuple[float, int]]:
-        """Log-probability and number of the tokens of each utterance over all speeds.
+        """Return log-probability and number of tokens of each utterance over all speeds.
 
-        An autoregressive decoder scores them, whatever found the text: CTC gives high probability to
-        letters that the decoder has never seen in a row.
+        An autoregressive decoder scores any text, because CTC finds letter sequences likely that never occur.
         """
         sums = [(0.0, 0)] * len(batch.best)
         for encoded, decoded in batch.at_speeds.values():
@@ -576,7 +568,7 @@ class SpeechDecoder:
 
 
 def plan_fallbacks(model: SpeechModel, config: DecodingConfig) -> list[DecodingConfig]:
-    """List the requested decoding, then its fallbacks, as far as the model has the heads."""
+    """List the requested decoding and the fallbacks for which the model has the heads."""
     requested = config.model_copy(update={"method": resolve_method(model, config.method), "nbest": 1})
     attempts = [requested]
     if model.ctc_head is not None and requested.method != "ctc_beam":
@@ -592,7 +584,7 @@ def plan_fallbacks(model: SpeechModel, config: DecodingConfig) -> list[DecodingC
 
 
 def scores_texts(model: SpeechModel) -> bool:
-    """Check for a decoder that goes token by token, and so gives a text its probability."""
+    """Check for an autoregressive decoder, which gives a text its probability."""
     return model.decoder is not None and model.decoder.kind == "attention"
 
 
@@ -603,12 +595,12 @@ def _drop(ctc: CtcText | None, problems: Iterable[str]) -> DecodedUtterance:
 
 
 def _choose_likeliest(attempts: Sequence[DecodedUtterance]) -> DecodedUtterance:
-    """The likeliest of those with the fewest problems."""
+    """Choose the likeliest text among those with the fewest problems."""
     return min(attempts, key=lambda one: one.doubt)
 
 
 def _choose_first(attempts: Sequence[DecodedUtterance]) -> DecodedUtterance:
-    """The first with the fewest problems, with the warnings of all attempts up to it."""
+    """Choose the first attempt with the fewest problems, with all warnings up to it."""
     if not attempts[-1].method:  # dropped
         return attempts[-1]
     best = min(range(len(attempts)), key=lambda index: len(attempts[index].warnings))
@@ -622,7 +614,7 @@ def retry(
     run: Callable[[Way, list[int]], Iterable[Result]],
     is_final: Callable[[Result], bool],
 ) -> dict[int, list[Result]]:
-    """Run one attempt after the other, each on the rows that have no final result yet; list all results."""
+    """Run the attempts in turn on the rows without a final result; list all results."""
     results: dict[int, list[Result]] = {row: [] for row in rows}
     open_rows = list(rows)
     for attempt in attempts:
@@ -638,13 +630,13 @@ def retry(
 
 
 def pad_audio(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor]:
-    """(B, S) samples and (B,) their numbers."""
+    """Pad to (B, S) samples, and return (B,) lengths."""
     audio_BS = pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True)
     return audio_BS.to(device), torch.tensor([len(row) for row in rows], device=device)
 
 
 def batch_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Numbers of the rows of batches, of equal length each; the first row is in the first batch."""
+    """Yield the row numbers of batches of equal length; the first row is in the first batch."""
     rows_of: dict[int, list[int]] = collections.defaultdict(list)
     for row, length in enumerate(lengths):
         rows_of[length].append(row)
@@ -656,7 +648,7 @@ def batch_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
 
 
 def compute_type(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractContextManager[Any]:
-    """Autocast of matrix products to this type."""
+    """Return a context that autocasts matrix products to this type."""
     if dtype != torch.float32:
         return torch.autocast(device.type, dtype)
     if device.type == "cuda":
@@ -666,7 +658,7 @@ def compute_type(device: torch.device, dtype: torch.dtype) -> contextlib.Abstrac
 
 
 def read_clock(device: torch.device) -> float:
-    """Seconds, once the work of a GPU is done, whose calls return before."""
+    """Return the time in seconds after waiting for the GPU, whose calls are asynchronous."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
