@@ -60,7 +60,7 @@ Way = TypeVar("Way")
 Result = TypeVar("Result")
 
 # Audio is padded to a multiple of this many encoded steps and batched by padded length, so that rounding does
-# not depend on neighbors: a Transformer's encoding is bit-identical in any batch (LSTM and Conformer: nearly).
+# not depend on neighbors: a Transformer's encoding is bit-identical in all batches (LSTM, Conformer: nearly).
 STEP_MULTIPLE = 16
 SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut phrases, even if training had them
 _CONSTRAINED_CTC_WEIGHT = 0.8  # the decoder then chooses among texts that CTC finds likely

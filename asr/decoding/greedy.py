@@ -1,4 +1,4 @@
-"""Decode token by token without a beam: the likeliest token, or one drawn at random at a temperature."""
+"""Decode token by token without a beam: take the likeliest token, or sample one at a temperature."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from asr.text.tokenizer import EOS_ID, SOS_ID
 # B utterances, W texts of each, R = B x W rows, P tokens of the prompt, U tokens after it, V vocabulary,
 # L longest text
 
-PIECE = 32  # tokens of a prompt read at once: the scores of each take 200 kB, and nobody looks at them
-LOOP = 24  # tokens at the end of a text, of which all repeat those before: nobody speaks like that
-LOOK_UP = 8  # tokens between two searches for loops, for which a GPU has to be waited for
+PIECE = 32  # prompt tokens read at once; the unused scores of each take 200 kB
+LOOP = 24  # tokens at the end of a text that all repeat earlier ones, which does not occur in speech
+LOOK_UP = 8  # tokens between two searches for loops, which wait for the GPU
 
 
 class Beginning(NamedTuple):
-    """The decoder after the prompt: its state, scores of the first token, and probability of no speech."""
+    """The decoder after the prompt: state, scores of the first token, probability of no speech."""
 
     state: DecoderState
     scores_BV: Tensor
@@ -37,14 +37,14 @@ class Beginning(NamedTuple):
 
 
 def start_decoder(encoded: EncodedAudio) -> DecoderState:
-    """The state before any token."""
+    """Return the state before any token."""
     assert isinstance(encoded.model.decoder, Decoder)
     bias = () if encoded.bias_BT is None else (encoded.bias_BT,)
     return encoded.model.decoder.start(encoded.encoded_BTD, encoded.lengths_B, *bias)
 
 
 def read_prompts(encoded: EncodedAudio) -> Beginning:
-    """Read the prompts, in which the start is at the same place for all utterances."""
+    """Read the prompts, whose start token is at the same place for all utterances."""
     rules, decoder, state = encoded.rules, encoded.model.decoder, start_decoder(encoded)
     assert isinstance(decoder, Decoder)
     prompts_BP = encoded.prompts_BP
@@ -62,11 +62,11 @@ def read_prompts(encoded: EncodedAudio) -> Beginning:
 
 
 def limit_tokens(encoded: EncodedAudio, decoder: Decoder | None) -> Tensor:
-    """The most tokens of a text of each utterance; `decoder`: the one that reads them, if any does."""
+    """Return each utterance's maximum number of tokens, for the `decoder` that reads them, if any."""
     limits_B = encoded.model.limit_tokens(encoded.lengths_B)
     if decoder is not None:
         room = decoder.max_tokens
-        if encoded.prompts_BP is not None:  # its first token is the start, for which there is room
+        if encoded.prompts_BP is not None:  # there is room for its first token, the start
             room -= encoded.prompts_BP.size(1) - 1
         limits_B = limits_B.clamp(max=room)
     return limits_B
@@ -82,13 +82,11 @@ def sample(
     seed: int = 0,
     max_repeats: int | None = MAX_REPEATS,
 ) -> NBest:
-    """Decode token by token: the likeliest one, or at a temperature above 0 one drawn at random.
+    """Decode token by token: take the likeliest token, or sample at a temperature above 0.
 
-    A text that has gone round for LOOP tokens, more than `max_repeats` times, ends there: the checks refuse
-    it anyway, and it would go on to the longest text.
-
-    At a temperature, `config.samples` texts of each utterance, the likeliest first. What is drawn for an
-    utterance depends on the seed alone, not on its company: all utterances share the numbers that draw.
+    A text that has repeated itself for LOOP tokens, more than `max_repeats` times, ends there, because the
+    checks refuse it anyway. Sampling returns `config.samples` texts of each utterance, likeliest first. They
+    depend on the seed but not on the batch, because all utterances share the random numbers.
     """
     rules, decoder = encoded.rules, encoded.model.decoder
     assert isinstance(decoder, Decoder)
@@ -117,7 +115,7 @@ def sample(
             scores_RV = scores_RV.index_fill(1, never, -torch.inf)
         if temperature > 0:
             chances_R = torch.rand(samples, generator=noise).to(device).repeat(len(scores_RV) // samples)
-            # By rising ids, but the special tokens come last, the end among them.
+            # By rising IDs, with the special tokens (including the end) last.
             rolled_RV = scores_RV.roll(-rules.first, dims=1)
             tokens_R = (draw(rolled_RV / temperature, chances_R) + rules.first) % scores_RV.size(1)
         else:
@@ -131,7 +129,7 @@ def sample(
             loops = [is_loop(text, max_repeats) for text in tokens_RL[rows_R, : place + 1].tolist()]
             is_done_R[rows_R] |= torch.tensor(loops, device=device)
         running_B = (~is_done_R[rows_R]).view(-1, samples).any(1)
-        kept_B = running_B.nonzero()[:, 0]  # the one place in a step where a GPU is waited for
+        kept_B = running_B.nonzero()[:, 0]  # the only place in a step that waits for the GPU
         if len(kept_B) == 0:
             break
         if len(kept_B) <= 0.75 * len(running_B):
@@ -155,15 +153,15 @@ def sample(
 
 
 def draw(scores_RV: Tensor, chances_R: Tensor) -> Tensor:
-    """Draw a token of each row from the softmax of its scores, by a number in [0, 1)."""
+    """Sample a token for each row from the softmax of its scores, with a number in [0, 1)."""
     past_RV = scores_RV.softmax(-1).double().cumsum(-1)
-    # The first token that goes past it: never one that may not follow, which adds nothing.
+    # The first token that exceeds it; forbidden tokens add nothing, so they are never chosen.
     places_R1 = chances_R[:, None].double() * past_RV[:, -1:]
     return torch.searchsorted(past_RV, places_R1, right=True)[:, 0]
 
 
 def is_loop(tokens: Sequence[int], max_repeats: int) -> bool:
-    """Check whether the text ends in a sequence that repeats itself."""
+    """Check whether the text ends in a repeated sequence."""
     for period in range(1, len(tokens) // (max_repeats + 1) + 1):
         last = tokens[-max(LOOP, period * (max_repeats + 1)) :]
         if len(last) >= LOOP and last[period:] == last[:-period]:

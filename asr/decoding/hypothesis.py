@@ -35,33 +35,31 @@ class DecodingConfig(Config):
     ranked by both. parallel: all tokens at once, with a non-autoregressive decoder.
     auto: the first that the model has the heads for: joint, attention, parallel, ctc_beam."""
     beam: int = pydantic.Field(default=10, gt=0, le=1_000)
-    """Hypotheses kept at each step; 1 is greedy. With parallel, lengths of the text that are tried, if the
-    decoder predicts it."""
+    """Hypotheses kept at each step; 1 is greedy. For parallel: number of text lengths tried, if predicted."""
     nbest: int = pydantic.Field(default=1, gt=0)
-    """Maximum number of hypotheses returned for each utterance, of those in the beam."""
+    """Maximum number of hypotheses returned for each utterance."""
     ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
-    """Weight of CTC in the score with joint and rescoring; the rest is the decoder's."""
+    """Weight of CTC in the score for joint and rescoring; the decoder has the rest."""
     language_model_weight: float = pydantic.Field(default=0.0, ge=0)
-    """Weight of the language model's log-probability in the score; 0.3 if a language model is given without a
-    weight."""
+    """Weight of the language model's log-probability; 0.3 if a language model comes without a weight."""
     window_width: float | None = pydantic.Field(default=None, gt=0)
-    """Soft window of cross-attention (joint and attention decoding) around the encoder frame where CTC has
-    its next token (a Gaussian of this standard deviation in steps; 2, say), for recordings longer than those
-    of training: recipes/guided_attention.md. null: as in training."""
+    """Soft window of cross-attention (joint and attention) around the frame of CTC's next token: a Gaussian
+    with this standard deviation in frames, such as 2. It is for recordings longer than in training
+    (recipes/guided_attention.md). null: as in training."""
     speeds: tuple[Annotated[float, pydantic.Field(ge=0.5, le=2)], ...] = (1.0,)
-    """Tempo and pitch at which each utterance is decoded, such as [0.85, 1.0, 1.15]; the text with the fewest
-    problems under `checks`, then the one that CTC, or without it the decoder, finds likeliest is taken. For
-    voices higher or lower than those of training. Each speed costs as much as the first."""
+    """Speed factors (tempo and pitch) at which each utterance is decoded, such as [0.85, 1.0, 1.15], for
+    voices higher or lower than in training. The text with the fewest problems under `checks` wins, then the
+    one that CTC (or else the decoder) finds likeliest. Each speed costs as much as the first."""
 
     hotwords: tuple[str, ...] = ()
     """Words that are likely to occur, such as names."""
     hotword_boost: float = pydantic.Field(default=1.5, ge=0)
     """Added to the log-probability of each token of a hotword."""
     temperatures: tuple[pydantic.PositiveFloat, ...] = ()
-    """Temperatures at which a decoder draws tokens at random, tried in turn while `checks` reject the text.
-    Empty: a rejected text is decoded by CTC, or by a narrower beam."""
+    """Sampling temperatures that are tried in turn while `checks` reject the text. Empty: a rejected text is
+    decoded with CTC, or with a narrower beam."""
     samples: int = pydantic.Field(default=5, gt=0, le=1_000)
-    """Texts drawn at each temperature. Of those with the fewest problems, the likeliest is taken."""
+    """Samples at each temperature. The likeliest of the samples with the fewest problems is used."""
 
     @pydantic.field_validator("speeds")
     @classmethod
@@ -73,20 +71,20 @@ class DecodingConfig(Config):
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One possible text of an utterance, and how likely it is."""
+    """A possible text of an utterance with its scores."""
 
     tokens: tuple[int, ...]  # token IDs without start and end
-    score: float  # the value it was ranked by, with weights
+    score: float  # the weighted value that ranks it
     log_probability: float = math.nan
-    """Sum over the tokens and the end under the decoder; nan if it did not score them."""
+    """Sum over the tokens and the end under the decoder; nan if not scored."""
     ctc_log_probability: float = math.nan
-    """Log-probability of the text under the CTC head, all alignments summed; nan if it did not score it."""
+    """Log-probability under the CTC head, summed over all alignments; nan if not scored."""
     attended_steps: tuple[float, ...] = ()
-    """Mean encoder frame that the decoder's last layer attends to, for each token and the end: where
-    these jump back or stand still, the decoder repeats or invents. Empty without a decoder that attends."""
+    """Mean encoder frame that the decoder's last layer attends to, for each token and the end. Where it jumps
+    back or stands still, the decoder repeats or invents text. Empty without attention."""
 
     no_speech: float | None = None
-    """Probability that nobody speaks, of a decoder that was trained to tell it."""
+    """Probability that nobody speaks, if the decoder was trained to predict it."""
 
     @property
     def mean(self) -> float:
@@ -95,15 +93,13 @@ class Hypothesis:
 
     @property
     def likelihood(self) -> float:
-        """Log-probability without a language model, by which texts at different speeds are compared.
-
-        CTC's rather than the decoder's, which prefers likely texts to those that fit the audio.
-        """
+        """Log-probability without a language model, to compare speeds. CTC is preferred to the decoder, which
+        rates likely texts above texts that fit the audio."""
         return self.log_probability if math.isnan(self.ctc_log_probability) else self.ctc_log_probability
 
 
 NBest = list[list[Hypothesis]]
-"""The hypotheses of each utterance, best first."""
+"""Hypotheses of each utterance, best first."""
 
 
 # --- encoded audio ------------------------------------------------------------------------------
@@ -111,44 +107,43 @@ NBest = list[list[Hypothesis]]
 
 @dataclass(frozen=True)
 class SearchRules:
-    """Facts about the tokens of a model that a search needs; by default, of a model trained here."""
+    """Token properties that a search needs; the defaults fit models trained here."""
 
     first: int = UNK_ID
-    """The first id that may stand in a text."""
+    """The first ID that may occur in a text."""
     no_speech: int | None = None
-    """The token that is likely after the start where nobody speaks."""
+    """The token that is likely after the start if nobody speaks."""
     by_mean: bool = False
-    """Texts are ranked by their mean log-probability, not by the sum, and an utterance is done once `beam` of
-    them have ended."""
+    """Rank texts by mean log-probability instead of the sum; an utterance is done once `beam` texts ended."""
     notes_attention: bool = True
-    """Note where the last layer attends, for the checks."""
+    """Record where the last layer attends, for the checks."""
 
     def forbid(self, scores_RV: Tensor, num_tokens: int) -> Tensor:
-        """The scores with -inf for tokens that may not follow `num_tokens` others."""
+        """Return the scores with -inf for tokens that may not follow `num_tokens` others."""
         return scores_RV
 
     def spoken(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """The tokens that stand for text."""
+        """Return the tokens that stand for text."""
         return tuple(tokens)
 
 
 Language = tuple[str, float | None]
-"""Code, with its probability if it was detected."""
+"""Language code, with its probability if it was detected."""
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedAudio:
-    """A batch of encoded utterances. CTC's posteriors are computed once, when they are first used."""
+    """A batch of encoded utterances. CTC posteriors are computed once, on first use."""
 
     model: SpeechModel
     encoded_BTD: Tensor
     lengths_B: Tensor
     bias_BT: Tensor | None = None
-    """Added to the scores of attention to each step."""
+    """Added to the attention scores of each step."""
     languages: tuple[Language, ...] = ()
-    """The language of each utterance, where the model knows several."""
+    """Language of each utterance, if the model knows several."""
     prompts_BP: Tensor | None = None
-    """Tokens that the decoder reads before a text; none: the start alone."""
+    """Tokens that the decoder reads before a text; if empty, only the start."""
     rules: SearchRules = SearchRules()
 
     @functools.cached_property
@@ -161,7 +156,7 @@ class EncodedAudio:
         return find_best_paths(self.ctc_BTV, self.lengths_B)
 
     def select(self, rows: Tensor) -> EncodedAudio:
-        """Some of the utterances, without steps that are padding of all of them."""
+        """Select utterances, and drop steps that are padding in all of them."""
         lengths = self.lengths_B[rows]
         longest = max(1, int(lengths.max()))
         if len(rows) == len(self.lengths_B) and longest >= self.encoded_BTD.size(1):
@@ -180,10 +175,10 @@ class EncodedAudio:
 
 
 def join_encoded(parts: Sequence[EncodedAudio]) -> EncodedAudio:
-    """The utterances of all parts, one part after the other, padded to the longest."""
+    """Concatenate the utterances of all parts, padded to the longest."""
     if len(parts) == 1:
         return parts[0]
-    import torch  # here, since settings are checked without
+    import torch  # imported here, because checking settings does not need it
     from torch.nn import functional as F
 
     longest = max(part.encoded_BTD.size(1) for part in parts)
@@ -200,7 +195,7 @@ def join_encoded(parts: Sequence[EncodedAudio]) -> EncodedAudio:
 
 @dataclass(frozen=True)
 class BestPaths:
-    """Tokens on the best CTC path of each utterance of a batch."""
+    """Tokens on the best CTC path of each utterance in a batch."""
 
     tokens_BU: Tensor
     steps_BU: Tensor  # first step of each token
@@ -237,65 +232,63 @@ def find_best_paths(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> BestPat
 
 
 class FusionState(Protocol):
-    """The rows of one search, each with its tokens so far."""
+    """Rows of a search, each with its tokens so far."""
 
     def score(self, tokens_R: Tensor) -> Tensor:
-        """Append one token to each row; (R, V) natural log-probabilities of the token after it.
+        """Append a token to each row, and return (R, V) natural log-probabilities of the next token.
 
-        The first call brings `SOS_ID` for every row, and all rows always have the same number of tokens. The
-        vocabulary is the speech model's: the same ids, the end at `EOS_ID`. Log-probabilities are at most 0
-        (a search stops when no row can win any more, and relies on that); they may be -inf.
+        The first call has `SOS_ID` for every row, and all rows have the same number of tokens. IDs are the
+        speech model's, with the end at `EOS_ID`. Log-probabilities may be -inf but not exceed 0, which
+        searches rely on to stop when no row can win.
         """
         ...
 
     def select(self, rows: Tensor) -> None:
-        """Continue with these rows, in this order; some may occur several times, others not at all."""
+        """Continue with these rows in this order; rows may repeat or be dropped."""
         ...
 
 
 class FusionModel(Protocol):
-    """A language model, or anything else that scores a token after those before."""
+    """A language model, or another model that scores the next token."""
 
     def start(self, num_rows: int, device: torch.device) -> FusionState:
-        """The state of a new search, whose rows have no tokens yet. Searches do not share states."""
+        """Return the state of a new search without tokens. Searches do not share states."""
         ...
 
 
 # --- checks -------------------------------------------------------------------------------------
 
-# Attention decoders can attend anywhere, so they may repeat, skip and invent; a CTC head cannot, since
-# it reads each step once. The limits beyond which a decoded text is rejected:
+# Attention decoders may repeat, skip and invent; a CTC head, which reads each step once, cannot. A text
+# beyond these limits is rejected.
 MAX_BACKWARD_SECONDS = 0.6  # larger jumps indicate a decoding failure; heads vary by a few steps
-MAX_STILL_TOKENS, STILL_SECONDS = 6, 0.1  # 60 tokens a second, where people speak 15 characters
-MAX_REPEATS = 4  # of a sequence of tokens in a row, unless CTC's best path has as many
-MAX_CTC_DISTANCE = 0.5  # edits per token of the longer text: with less than half shared, one is wrong
+MAX_STILL_TOKENS, STILL_SECONDS = 6, 0.1  # 60 tokens per second; people speak 15 characters
+MAX_REPEATS = 4  # repetitions of a token sequence in a row, unless CTC's best path has as many
+MAX_CTC_DISTANCE = 0.5  # edits per token of the longer text; if less than half is shared, one is wrong
 MAX_TOKENS_PER_SECOND = 40.0  # the fastest speakers reach 25 characters a second
-# Geometric mean of CTC's probabilities of the tokens on its best path. Below the first, the audio is taken
-# for no speech; below the second, if the decoder disagrees, for music or noise, of which each head makes a
-# text of its own.
+# Geometric mean of CTC's token probabilities on its best path. Below the first, the audio counts as silence;
+# below the second, if the decoder disagrees, as music or noise, for which the heads write different texts.
 MIN_SPEECH_PROBABILITY, MIN_AGREED_PROBABILITY = 0.5, 0.75
-# Nats by which CTC may find a text less likely than its own best path and still confirm it: 1 to 150.
-# Chosen on FSDD's dev: from 2 to 6 nothing is lost at trained lengths, and in strings of twice the length,
-# where attention loses its place, as few errors are left as without the rule.
+# CTC confirms a text that is at most so many nats (5: a factor of 150) less likely than its best path.
+# Chosen on FSDD's dev set: values from 2 to 6 lose nothing, also in strings of twice the trained length.
 CONFIRMED_NATS = 5.0
 
 
 class ChecksConfig(Config):
-    """Checks that reject a text for repetition, skipped speech or invention, and try another decoding.
-    `checks=off`: the first text is kept."""
+    """Checks that reject a text for repetition, skipped speech or invention, so that another decoding is
+    tried. `checks=off` keeps the first text."""
 
     enabled: bool = True
-    """False: no checks and no fallbacks."""
+    """False turns off checks and fallbacks."""
     max_compression: float | None = pydantic.Field(default=2.4, gt=1)
-    """Bytes of the text over its compressed bytes: prose has 1 to 2, endless repetition more. null: no limit.
-    The text of CTC's best path may compress as well."""
+    """Maximum compression ratio: prose has 1 to 2, endless repetition more. null: no limit. It does not apply
+    if the text of CTC's best path compresses as well."""
     min_log_probability: float | None = pydantic.Field(default=-1.0, lt=0)
-    """Mean log-probability of a token under the decoder: at -1 each has probability 0.37. null: no limit."""
+    """Minimum mean log-probability of tokens under the decoder; -1 means probability 0.37. null: no limit."""
     max_no_speech: float | None = pydantic.Field(default=0.6, gt=0, lt=1)
-    """Probability of no speech above which a text below min_log_probability is dropped, by a model that tells
-    it. null: never."""
+    """Maximum no-speech probability, if the model predicts it; above, a text below min_log_probability is
+    dropped. null: never."""
     max_skipped_seconds: float | None = pydantic.Field(default=1.5, gt=0)
-    """Seconds of speech on CTC's best path that attention may skip: three words or so; null: no limit."""
+    """Maximum speech on CTC's best path, in seconds, that attention may skip. null: no limit."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -306,12 +299,12 @@ class ChecksConfig(Config):
 
     @classmethod
     def off(cls) -> ChecksConfig:
-        """No check and no fallback: for comparing decoding methods by themselves."""
+        """Return settings without checks and fallbacks, to compare decoding methods."""
         limits = ("max_compression", "min_log_probability", "max_no_speech", "max_skipped_seconds")
         return cls(enabled=False, **dict.fromkeys(limits))
 
     def describe(self) -> str:
-        """on, off, or the changed settings, to be printed with a result."""
+        """Return on, off, or the changed settings, to print with a result."""
         if not self.enabled:
             return "off"
         defaults = ChecksConfig()
@@ -321,7 +314,7 @@ class ChecksConfig(Config):
 
 @dataclass(frozen=True)
 class CtcText:
-    """Best path of the CTC head."""
+    """Best path through the CTC posteriors."""
 
     tokens: Sequence[int]
     steps: Sequence[int]  # first step of each token
@@ -338,7 +331,7 @@ class Evidence:
     text: str
     seconds: float  # duration of the segment
     seconds_per_step: float
-    ctc: CtcText | None = None  # none: the model has no CTC head
+    ctc: CtcText | None = None  # None if the model has no CTC head
 
 
 def find_problems(evidence: Evidence, config: ChecksConfig) -> list[str]:
@@ -348,7 +341,7 @@ def find_problems(evidence: Evidence, config: ChecksConfig) -> list[str]:
         return []
     if not tokens:
         return [f"no text, but CTC's best path is {ctc.text!r}"] if ctc is not None and ctc.tokens else []
-    # If CTC finds the text about as likely as its best path, it skips and repeats nothing.
+    # If CTC finds the text about as likely as its best path, nothing is skipped or repeated.
     is_confirmed = ctc is not None and (
         evidence.hypothesis.ctc_log_probability >= ctc.path_log_probability - CONFIRMED_NATS
     )
@@ -357,7 +350,7 @@ def find_problems(evidence: Evidence, config: ChecksConfig) -> list[str]:
     if repeats > max(MAX_REPEATS, 1 if ctc is None else count_repeats(ctc.tokens)):
         problems.append(f"the same {repeats} times in a row")
     ratio = measure_compression(evidence.text)
-    # A tenth more than CTC's may be chance, as a text that is longer compresses better.
+    # Up to a tenth more than CTC's is accepted, because longer texts compress better.
     by_ctc = 0.0 if ctc is None else 1.1 * measure_compression(ctc.text)
     if config.max_compression is not None and ratio > max(config.max_compression, by_ctc):
         problems.append(f"the text repeats itself: it compresses {ratio:.1f} times")
@@ -365,7 +358,7 @@ def find_problems(evidence: Evidence, config: ChecksConfig) -> list[str]:
         assert ctc is not None
         problems.append(f"CTC's best path is {ctc.text!r}")
     limit, mean = config.min_log_probability, evidence.hypothesis.log_probability / (len(tokens) + 1)
-    if limit is not None and mean < limit:  # nan is not
+    if limit is not None and mean < limit:  # nan is not below the limit
         problems.append(f"the decoder finds it unlikely: mean log-probability {mean:.2f}")
     speed = len(tokens) / max(evidence.seconds, evidence.seconds_per_step)
     if speed > MAX_TOKENS_PER_SECOND:
@@ -374,8 +367,8 @@ def find_problems(evidence: Evidence, config: ChecksConfig) -> list[str]:
 
 
 def _find_problems_of_attention(evidence: Evidence, config: ChecksConfig) -> list[str]:
-    """Attention that jumps back, stays at one frame, or skips spans where CTC's best path has tokens."""
-    steps = evidence.hypothesis.attended_steps[:-1]  # at the end it may attend anywhere
+    """Find attention that jumps back, stays at a frame, or skips tokens of CTC's best path."""
+    steps = evidence.hypothesis.attended_steps[:-1]  # the end may attend anywhere
     seconds, limit = evidence.seconds_per_step, config.max_skipped_seconds
     problems = []
     back = max(
@@ -398,7 +391,7 @@ def _find_problems_of_attention(evidence: Evidence, config: ChecksConfig) -> lis
 
 
 def count_repeats(tokens: Sequence[int], max_period: int = 60) -> int:
-    """Count how often a sequence of at most `max_period` tokens repeats in a row, at most; 1 if none does."""
+    """Count the most repetitions in a row of a sequence of up to `max_period` tokens; at least 1."""
     most = 1
     for period in range(1, min(max_period, len(tokens) // 2) + 1):
         run = 0
@@ -409,7 +402,7 @@ def count_repeats(tokens: Sequence[int], max_period: int = 60) -> int:
 
 
 def is_silence(hypothesis: Hypothesis, config: ChecksConfig) -> bool:
-    """Check whether the model finds it likely that nobody speaks, and the text unlikely."""
+    """Check whether the model finds silence likely and the text unlikely."""
     if hypothesis.no_speech is None or config.max_no_speech is None:
         return False
     is_unlikely = config.min_log_probability is None or hypothesis.mean < config.min_log_probability
@@ -425,12 +418,12 @@ def is_far_from_ctc(evidence: Evidence) -> bool:
 
 
 def is_speech(ctc: CtcText | None) -> bool:
-    """Check that CTC's best path has tokens that are likely. Without a CTC head this is unknown: yes."""
+    """Check that CTC's best path has likely tokens; true without a CTC head."""
     return ctc is None or ctc.log_probability >= math.log(MIN_SPEECH_PROBABILITY)
 
 
 def is_agreed(evidence: Evidence) -> bool:
-    """Check that the decoder confirms CTC's best path, or that this is likely enough alone."""
+    """Check that the decoder confirms CTC's best path, or that the path is likely enough by itself."""
     ctc = evidence.ctc
     is_likely = ctc is None or ctc.log_probability >= math.log(MIN_AGREED_PROBABILITY)
     return is_likely or not is_far_from_ctc(evidence)

@@ -1,8 +1,8 @@
-"""Timestamps and confidence of words: by the CTC head, or else by cross-attention.
+"""Timestamps and confidence of words, from the CTC head or else from cross-attention.
 
-A head gives the encoded step near which a token was recognized, not how long it sounds: CTC gives a token
-one or two steps and calls the rest blank. So the head decides between which moments a word begins and ends,
-and the energy of the audio where: at the pause in between, or at the quietest frame if there is no pause.
+A head gives the encoded step near which a token was recognized but not its duration: CTC gives a token one
+or two steps and calls the rest blank. So the head decides between which moments a word begins and ends, and
+the energy of the audio decides where: at the pause in between, or at the quietest frame without a pause.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from asr.transcripts.transcript import Word
 
 # B batch, T encoded steps, U tokens, N rows of the decoder (tokens and the end), V vocabulary, S samples
 
-_PAUSE_SECONDS = 0.04  # a shorter dip is a part of a sound
-_PAUSE_DB = 6.0  # over the quietest moment: noise in a pause varies by so much
-_REACH_SECONDS = 1.0  # the first word begins, and the last one ends, no farther than this from their tokens
+_PAUSE_SECONDS = 0.04  # a shorter dip belongs to a sound
+_PAUSE_DB = 6.0  # above the quietest moment; noise in a pause varies by this much
+_REACH_SECONDS = 1.0  # maximum distance of the first start and the last end from their tokens
 
-_CONTEXT = 4  # tokens: a character has up to four bytes, which may be a token each
+_CONTEXT = 4  # tokens; a character has up to four bytes, each of which may be a token
 
 # --- tokens -------------------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ def pad_tokens(tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class TokenTime:
-    """First and last encoded step at which a token was recognized, and its probability there."""
+    """First and last encoded step of a recognized token, and its probability there."""
 
     first: float
     last: float
@@ -55,7 +55,7 @@ class TokenTime:
 def align_by_ctc(
     log_probabilities_BTV: Tensor, lengths_B: Tensor, tokens: Sequence[Sequence[int]]
 ) -> list[list[TokenTime]]:
-    """Forced alignment: the best path through the posteriors of the CTC head that spells the tokens."""
+    """Forced alignment: find the best path through the CTC posteriors that spells the tokens."""
     tokens_BU, counts_B = pad_tokens(tokens)
     scores_BTV = log_probabilities_BTV.float().cpu()
     first_BU, past_BU = align_tokens(scores_BTV, lengths_B.cpu(), tokens_BU, counts_B)
@@ -75,9 +75,9 @@ def align_by_ctc(
 def align_tokens(
     log_probabilities_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """First step and one past the last step of each token on the best path, each (B, U); 0 in the padding.
+    """Return the first step and one past the last step of each token on the best path, each (B, U).
 
-    Utterances with too few steps for their tokens have no path; theirs are spread evenly.
+    Padding is 0. Without a path, because there are too few steps, tokens are spread evenly.
     """
     max_tokens = tokens_BU.size(1)
     is_token_BU = length_mask(token_lengths_B, max_tokens)
@@ -98,9 +98,9 @@ def align_tokens(
 def _best_path(
     log_probabilities_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor
 ) -> Tensor:
-    """(B, T): the state of each step on the best path (Viterbi): 2u + 1 for token u, even for the blanks.
+    """Return the (B, T) states of the best path (Viterbi): 2u + 1 for token u, even for blanks.
 
-    A path stays in its state, steps to the next one, or skips the blank between two different tokens.
+    A path stays in its state, moves to the next one, or skips the blank between two different tokens.
     """
     batch_size, num_steps, _ = log_probabilities_BTV.shape
     num_states = 2 * tokens_BU.size(1) + 1
@@ -111,7 +111,7 @@ def _best_path(
     may_skip_BS[:, 3::2] &= tokens_BU[:, 1:] != tokens_BU[:, :-1]
     skip_BS = torch.where(may_skip_BS, 0.0, -torch.inf)
 
-    # Two columns on the left stand for what comes before the first state: all paths start in the second.
+    # Two columns on the left stand for the time before the first state; all paths start in the second.
     scores_TBS = emissions_BTS.new_full((num_steps + 1, batch_size, 2 + num_states), -torch.inf)
     scores_TBS[0, :, 1] = 0
     stay_TBS, step_TBS = scores_TBS[:-1, :, 2:], scores_TBS[:-1, :, 1:-1]
@@ -122,10 +122,10 @@ def _best_path(
 
     moves_TBS = (step_TBS > stay_TBS).byte()
     moves_TBS[scores_TBS[:-1, :, :-2] + skip_BS > torch.maximum(stay_TBS, step_TBS)] = 2
-    moves_TBS *= length_mask(lengths_B, num_steps).T[:, :, None]  # past its end a path stays where it is
+    moves_TBS *= length_mask(lengths_B, num_steps).T[:, :, None]  # after its end a path keeps its state
     last_B1 = 2 * token_lengths_B[:, None]
     final_BS = scores_TBS[lengths_B, torch.arange(batch_size, device=lengths_B.device)]
-    ends_B2 = final_BS.gather(1, torch.cat([last_B1 + 1, last_B1 + 2], 1))  # the last token, the last blank
+    ends_B2 = final_BS.gather(1, torch.cat([last_B1 + 1, last_B1 + 2], 1))  # the last token or the last blank
     state_B1 = (last_B1 - 1 + ends_B2.argmax(1, keepdim=True)).clamp(min=0)
     path = [state_B1]
     for moves_BS in reversed(moves_TBS[1:].unbind(0)):
@@ -138,7 +138,7 @@ def _best_path(
 def align_by_attention(
     model: SpeechModel, encoded_BTD: Tensor, lengths_B: Tensor, tokens: Sequence[Sequence[int]]
 ) -> list[list[TokenTime]]:
-    """Dynamic time warping over the cross-attention of the decoder's last layer, the mean of its heads."""
+    """Dynamic time warping over the mean cross-attention of the decoder's last layer."""
     assert model.decoder is not None
     tokens_BU, counts_B = pad_tokens(tokens)
     targets = Targets(tokens_BU.to(encoded_BTD.device), counts_B.to(encoded_BTD.device))
@@ -152,7 +152,7 @@ def align_by_attention(
         firsts, pasts = warp(weights_BNT[row, : len(ids), :length])
         times = []
         for column, (token, first, past) in enumerate(zip(ids, firsts, pasts, strict=True)):
-            # Warping assigns all steps, silence too; the token is where it was attended to most.
+            # Warping assigns all steps, including silence; the token is where attention is highest.
             peak = first + int(np.argmax(weights_BNT[row, column, first:past])) if past > first else first
             times.append(TokenTime(peak, peak, float(probabilities_BNV[row, column, token])))
         aligned.append(times)
@@ -160,9 +160,9 @@ def align_by_attention(
 
 
 def warp(weights_UT: np.ndarray) -> tuple[list[int], list[int]]:
-    """First step and one past the last of each token on the monotonic path of most attention.
+    """Return first step and one past the last of each token on the monotonic path with most attention.
 
-    The path goes through all steps and each token; with fewer steps than tokens it is a straight line.
+    The path covers all steps and tokens; with fewer steps than tokens it is a straight line.
     """
     num_tokens, num_steps = weights_UT.shape
     if num_tokens == 0 or num_steps < num_tokens:
@@ -175,20 +175,20 @@ def warp(weights_UT: np.ndarray) -> tuple[list[int], list[int]]:
 def warp_batch(costs: Sequence[np.ndarray], may_share: bool) -> list[list[int]]:
     """Find, for each matrix (U, T), the first step of each row on the cheapest path from corner to corner.
 
-    The path continues with the next step, in the same row or the next one; if rows may share a step, also
-    with the next row alone. All matrices are walked at once, diagonal by diagonal.
+    The path continues with the next step in the same or the next row; if rows may share a step, also with the
+    next row only. All matrices are processed together, diagonal by diagonal.
     """
     num_rows = max(len(cost) for cost in costs)
     num_steps = max(cost.shape[1] for cost in costs)
-    # Diagonal d holds row u at step d - u, so that each one depends on the two before it alone.
+    # Diagonal d has row u at step d - u, so each diagonal depends only on the two before it.
     skewed_BDU = np.full((len(costs), num_rows + num_steps - 1, num_rows), np.inf)
     for diagonal_DU, cost_UT in zip(skewed_BDU, costs, strict=True):
         for row, cost_T in enumerate(cost_UT):
             diagonal_DU[row : row + len(cost_T), row] = cost_T
-    moves_BDU = np.zeros(skewed_BDU.shape, np.int8)  # 0: by both, 1: by a row, 2: by a step
+    moves_BDU = np.zeros(skewed_BDU.shape, np.int8)  # move 0: row and step, 1: row, 2: step
     beyond_B1 = np.full((len(costs), 1), np.inf)
     before_BU = np.full((len(costs), num_rows), np.inf)  # the diagonal before
-    both_BU = before_BU.copy()  # one by a row and a step, from the diagonal before that
+    both_BU = before_BU.copy()  # the one before, for moves by a row and a step
     both_BU[:, 0] = 0.0
     for diagonal in range(skewed_BDU.shape[1]):
         above_BU = np.concatenate([beyond_B1, before_BU[:, :-1]], axis=1)
@@ -216,7 +216,7 @@ def _trace(moves_DU: np.ndarray, shape: tuple[int, ...]) -> list[int]:
 
 @dataclass(frozen=True)
 class TokenSpan:
-    """A word and the tokens that spell it."""
+    """A word with its tokens."""
 
     text: str
     first: int
@@ -224,12 +224,12 @@ class TokenSpan:
 
 
 def has_spaces(tokenizer: Tokenizer) -> bool:
-    """Check whether its texts have spaces between words; without, each character counts as a word."""
+    """Check whether texts have spaces between words; otherwise each character counts as a word."""
     return tokenizer.type == "words" or any(" " in token or "▁" in token for token in tokenizer.tokens)
 
 
 def split_words(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[TokenSpan]:
-    """The words of the decoded text."""
+    """List the words of the decoded text."""
     if tokenizer.space_id is not None:
         return _split_at_spaces(tokenizer, tokens, tokenizer.space_id)
     text = tokenizer.decode(tokens)
@@ -248,10 +248,9 @@ def _split_at_spaces(tokenizer: Tokenizer, tokens: Sequence[int], space_id: int)
 
 
 def find_ends(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
-    """Measure the decoded text up to each token, and with it.
+    """Measure the decoded text before and after each token.
 
-    The text of the first tokens is a prefix of the complete text; what a token adds depends on few
-    before it: a separator, or the first bytes of its character.
+    What a token adds depends on only a few tokens before it: a separator, or the first bytes of a character.
     """
     ends, end = [], 0
     for position in range(len(tokens)):
@@ -268,7 +267,7 @@ def time_words(
     audio_S: np.ndarray,
     sample_rate: int,
 ) -> list[Word]:
-    """Time the words of a segment from its start; confidence is the geometric mean over their tokens."""
+    """Time the words of a segment from its start; confidence is a geometric mean over tokens."""
     if not spans:
         return []
     duration = len(audio_S) / sample_rate
@@ -291,12 +290,12 @@ def time_words(
 
 
 def average(probabilities: Sequence[float]) -> float:
-    """The confidence of a word: the geometric mean of the probabilities of its tokens."""
+    """Compute the confidence of a word: the geometric mean of its token probabilities."""
     return float(np.exp(np.mean(np.log(np.maximum(probabilities, 1e-10)))))
 
 
 def find_boundary(energies_T: np.ndarray, begin: float, end: float) -> tuple[float, float]:
-    """Find, between two moments, where the sound before ends and where the sound after begins, in seconds."""
+    """Find where the sound after one moment ends and the sound before another begins, in seconds."""
     first, past = int(begin * FRAMES_PER_SECOND), min(int(end * FRAMES_PER_SECOND) + 1, len(energies_T))
     if past - first < 2:
         return (begin + end) / 2, (begin + end) / 2
@@ -306,6 +305,6 @@ def find_boundary(energies_T: np.ndarray, begin: float, end: float) -> tuple[flo
     edges = np.array([stop, start])
     if start - stop < _PAUSE_SECONDS * FRAMES_PER_SECOND:
         edges = np.full(2, np.argmin(span_T) + 0.5)
-    # The first and the last frame may reach beyond the two moments.
+    # The first and the last frame may extend beyond the two moments.
     stop_second, start_second = np.clip((first + edges) / FRAMES_PER_SECOND, begin, end).tolist()
     return stop_second, start_second

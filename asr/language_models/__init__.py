@@ -1,1 +1,1 @@
-"""Language models: n-grams, Transformers, lexica and hotwords. The folder can be deleted."""
+"""Language models: n-grams, Transformers, word lists and hotwords. This folder can be deleted."""

@@ -43,7 +43,7 @@ class RowState:
 
 
 class ShallowFusion:
-    """Several models as one, or their states in a search: log-probabilities are added up."""
+    """Several models or their states in a search, whose log-probabilities are added."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self._parts = parts
@@ -60,7 +60,7 @@ class ShallowFusion:
 
 
 class Weighted:
-    """A model, or its state in a search, whose log-probabilities count so many times."""
+    """A model or its state in a search, whose log-probabilities are multiplied by a weight."""
 
     def __init__(self, part: Any, weight: float) -> None:
         self._part, self._weight = part, weight

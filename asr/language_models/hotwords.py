@@ -1,4 +1,4 @@
-"""Hotwords: a search adds to the score of each of their tokens, and takes it back from incomplete words."""
+"""Hotwords: add to the score of each of their tokens, and subtract it again from incomplete words."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ROOT, INSIDE = 0, 1  # before a word; within one that is none of these
 
 
 class Step(NamedTuple):
-    """The node that a token leads to, and what it adds to the score."""
+    """Target node of a token, and its addition to the score."""
 
     node: int
     change: float
 
 
 class Hotwords(RowModel):
-    """A trie of spelled words. With a token for the space, a word counts between two spaces alone."""
+    """A trie of spelled words. With a space token, a word counts only between two spaces."""
 
     def __init__(
         self, spellings: Sequence[Sequence[int]], boost: float, vocab_size: int, end: int, space: int | None
@@ -59,14 +59,14 @@ class Hotwords(RowModel):
         self._is_word[node] = True
 
     def _is_complete(self, node: int) -> bool:
-        """A word is complete by itself where no space has to follow."""
+        """Complete a word at its last token if no space has to follow."""
         return self._is_word[node] and self._space is None
 
     def _find_loss(self, node: int, is_complete: bool) -> float:
         return 0.0 if is_complete else -self._pending[node]
 
     def _list_steps(self, node: int) -> dict[int, Step]:
-        """The tokens after which a word continues, or is complete, or another one begins."""
+        """List the tokens that continue or complete a word, or begin another one."""
         lost = self._find_loss(node, self._is_word[node])
         steps = {}
         if self._space is None:  # the next word may begin at any token

@@ -1,4 +1,4 @@
-"""Transformer language model: how likely each token is after those before it in a sentence."""
+"""Transformer language model: the probability of each token given the tokens before it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LanguageModelConfig(AttentionConfig, ModelConfig):
 
 
 class LanguageModel(Net):
-    """Language model: reads the tokens of a batch and leaves its features alone."""
+    """Language model, which reads the tokens of a batch and ignores its features."""
 
     def __init__(self, config: LanguageModelConfig, num_features: int, vocab_size: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class LanguageModel(Net):
         return Losses(loss, self.count_targets(counts_B), {"correct": num_correct.detach()})
 
     def score(self, means: Mapping[str, float], tokens_per_word: float) -> dict[str, float]:
-        """Perplexities: of a token, and of a word; the end of a sentence is one of both."""
+        """Perplexity per token and per word; the end of a sentence counts as both."""
         scores = name_means(means)
         for name, factor in (("perplexity", 1.0), ("word_perplexity", tokens_per_word)):
             exponent = scores["loss"] * factor
@@ -71,7 +71,7 @@ class LanguageModel(Net):
         return scores_BUV
 
     def renumber(self, ids: list[int]) -> None:
-        """Reorder tokens: token ids[n] becomes token n."""
+        """Reorder tokens, so that token ids[n] becomes token n."""
         with torch.no_grad():
             for weights in (self.embedding.weight, self.output.bias):
                 weights.copy_(weights[ids])

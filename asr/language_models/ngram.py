@@ -1,4 +1,4 @@
-"""N-grams and lexica that any beam adds to its scores: ARPA files, estimation, scores of batches of rows.
+"""N-grams and word lists for shallow fusion: ARPA files, estimation, scores of batches of rows.
 
 To score, a context is a node: the root for no context, one for each n-gram below the highest order. The row
 of a node holds the tokens that follow it in the file; for all others it backs off to the node without its
@@ -37,9 +37,9 @@ logger = logging.getLogger(__name__)
 # of the tree of their prefixes
 
 MARKS = START, END, UNKNOWN = "<s>", "</s>", "<unk>"
-SPACE = "<space>"  # a token that is a space: the file separates words by those
-NO_PROBABILITY, TINY = -99.0, 1e-99  # how ARPA writes 0: its log10, and that as a number
-# For counts of 1, 2, and 3 or more, where there are too few n-grams to estimate discounts from.
+SPACE = "<space>"  # how a space token is written, because spaces separate the words of a file
+NO_PROBABILITY, TINY = -99.0, 1e-99  # log10 of 0 in ARPA, as text and as a number
+# For counts of 1, 2 and 3 or more, if there are too few n-grams to estimate discounts.
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 ROOT = 0
 # Phones of an English word, one of which is a vowel: S M L is none, so these may be letters.
@@ -47,8 +47,8 @@ PRONUNCIATION = re.compile(
     r"(?=.*\b[AEIOU]\w)((A[AEHOWY]|E[HRY]|I[HY]|O[WY]|U[HW]|[BDFGKLMNPRSTVWYZ]|[CDHJSTZ]H|NG)[012]?( |$))+",
     re.IGNORECASE,
 )
-# Nodes times tokens up to which all scores are computed once: ten times as quick and more with the 10,000
-# n-grams of a small corpus, in at most 50 MB.
+# Up to this many nodes times tokens (50 MB), all scores are computed once: over ten times as fast for 10,000
+# n-grams.
 MAX_DENSE = 4_000_000
 
 Ngram = tuple[str, ...]
@@ -58,7 +58,7 @@ Ngram = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Arpa:
-    """Log10 probability and back-off weight of each n-gram, by order from 1."""
+    """Log10 probabilities and back-off weights of n-grams, by order from 1."""
 
     orders: list[dict[Ngram, tuple[float, float]]]
 
@@ -68,7 +68,7 @@ class Arpa:
 
 
 def read_arpa(path: str | Path) -> Arpa:
-    """Read the file, and check that it is complete. Without a back-off weight, the weight is 0."""
+    """Read a file, and check that it is complete. A missing back-off weight is 0."""
     orders: list[dict[Ngram, tuple[float, float]]] = []
     counts: list[int] = []
     is_inside = False
@@ -88,7 +88,7 @@ def read_arpa(path: str | Path) -> Arpa:
                 orders[-1][ngram] = values
             else:
                 counts.append(int(line.removeprefix("ngram ").rpartition("=")[2]))
-        except ValueError:  # UnicodeDecodeError, too
+        except ValueError:  # includes UnicodeDecodeError
             shown = content.decode(errors="replace")[:60]
             expected = f"a log10 probability, {len(orders)} words, and a weight or none"
             raise UserError(
@@ -105,7 +105,7 @@ def read_arpa(path: str | Path) -> Arpa:
 
 
 def _parse_ngram(line: str, order: int) -> tuple[Ngram, tuple[float, float]]:
-    # Not by any white space: a no-break space may be a token.
+    # Only at blanks and tabs, because a no-break space may be a token.
     first, *words = line.replace("\t", " ").split(" ")
     values = float(first), float(words.pop()) if len(words) > order else 0.0
     if len(words) != order or math.isnan(values[0]) or math.isnan(values[1]) or values[0] > 0:
@@ -130,9 +130,9 @@ def write_arpa(path: str | Path, arpa: Arpa) -> None:
 
 
 def estimate_ngrams(sentences: Iterable[Sequence[str]], order: int, vocabulary: Collection[str] = ()) -> Arpa:
-    """Interpolated modified Kneser-Ney smoothing (Chen and Goodman 1999), all counts in memory, unpruned.
+    """Estimate by interpolated modified Kneser-Ney smoothing (Chen and Goodman 1999), in memory, unpruned.
 
-    Words of `vocabulary` that do not occur share what is left for the unknown; so does <unk>.
+    Words of `vocabulary` that do not occur share the probability of unknown words with <unk>.
     """
     counts = count_ngrams(sentences, order)
     if not counts[0]:
@@ -166,7 +166,7 @@ def estimate_ngrams(sentences: Iterable[Sequence[str]], order: int, vocabulary: 
 
 
 def count_ngrams(sentences: Iterable[Sequence[str]], order: int) -> list[Counter[Ngram]]:
-    """Count each n-gram of each order; a sentence has one start and one end."""
+    """Count the n-grams of each order; a sentence has one start and one end."""
     counts: list[Counter[Ngram]] = [Counter() for _ in range(order)]
     for sentence in sentences:
         words = (START, *sentence, END)
@@ -178,7 +178,7 @@ def count_ngrams(sentences: Iterable[Sequence[str]], order: int) -> list[Counter
 
 
 def _adjust(counts: Counter[Ngram], longer: Counter[Ngram]) -> Counter[Ngram]:
-    """Kneser-Ney: in how many contexts, not how often; but nothing precedes a start."""
+    """Count contexts instead of occurrences (Kneser-Ney), except after a sentence start."""
     contexts = Counter(ngram[1:] for ngram in longer)
     return Counter({ngram: counts[ngram] if ngram[0] == START else contexts[ngram] for ngram in counts})
 
@@ -186,7 +186,7 @@ def _adjust(counts: Counter[Ngram], longer: Counter[Ngram]) -> Counter[Ngram]:
 def _interpolate(
     counts: Counter[Ngram], lower: dict[Ngram, float]
 ) -> tuple[dict[Ngram, float], dict[Ngram, float]]:
-    """The probability of each n-gram, and for each context the weight of the next lower order."""
+    """Return n-gram probabilities, and for each context the weight of the next lower order."""
     discounts = _discounts(counts)
     totals: dict[Ngram, float] = defaultdict(float)
     left: dict[Ngram, float] = defaultdict(float)
@@ -203,7 +203,7 @@ def _interpolate(
 
 
 def _discounts(counts: Counter[Ngram]) -> tuple[float, ...]:
-    """Discounts of counts of 1, 2, and 3 or more, from the numbers of n-grams that occur 1 to 4 times."""
+    """Compute the discounts for counts of 1, 2 and 3 or more from the counts of counts 1 to 4."""
     having = Counter(min(count, 5) for count in counts.values())
     if not all(having[count] for count in (1, 2, 3)):
         return FALLBACK_DISCOUNTS
@@ -217,13 +217,13 @@ def _discounts(counts: Counter[Ngram]) -> tuple[float, ...]:
 
 
 def token_vocabulary(tokens: Sequence[str]) -> list[str]:
-    """The words that an ARPA file has for the tokens of a tokenizer, by id; special ones have their own."""
+    """Return the ARPA words of a tokenizer's tokens by ID; special tokens have their own."""
     names = {SOS_ID: START, EOS_ID: END, UNK_ID: UNKNOWN}
     return [names.get(id, token) for id, token in enumerate(tokens)]
 
 
 class NgramTables:
-    """The n-grams of a file as tensors, on the CPU. A word that it lacks is as likely as <unk>."""
+    """N-grams as tensors on the CPU. A missing word is as likely as <unk>."""
 
     def __init__(self, arpa: Arpa, ids: dict[str, int]) -> None:
         nodes: dict[Ngram, int] = {(): ROOT}
@@ -247,7 +247,7 @@ class NgramTables:
         unigrams = {words[0]: _natural(values[0]) for words, values in arpa.orders[0].items()}
         unknown = unigrams.get(UNKNOWN, _natural(NO_PROBABILITY))
         scores = [unigrams.get(word, unknown) for word in ids]
-        for word in (START, SPECIAL_TOKENS[BLANK_ID], SPECIAL_TOKENS[PAD_ID]):  # nothing that a text may hold
+        for word in (START, SPECIAL_TOKENS[BLANK_ID], SPECIAL_TOKENS[PAD_ID]):  # tokens that no text contains
             if word in ids:
                 scores[ids[word]] = -math.inf
         self.unigrams_V = torch.tensor(scores)
@@ -266,7 +266,7 @@ class NgramTables:
             self.scores_CV, self.nodes_CV = self.score(nodes_C), moves.view(len(nodes), len(ids))
 
     def advance(self, nodes_R: Tensor, tokens_R: Tensor) -> Tensor:
-        """The longest known context that ends in the new tokens."""
+        """Find the longest known context that ends in the new tokens."""
         if self.nodes_CV.numel():
             return self.nodes_CV[nodes_R, tokens_R]
         vocab_size, num_entries = len(self.unigrams_V), len(self.keys_E)
@@ -280,7 +280,7 @@ class NgramTables:
         return torch.where(targets_R < 0, self.unigram_nodes_V[tokens_R], targets_R)
 
     def score(self, nodes_R: Tensor) -> Tensor:
-        """(R, V), from the shortest context to the longest: back off, then put in the file's own scores."""
+        """Compute (R, V) scores from the shortest context to the longest: back off, insert the file's."""
         if self.scores_CV.numel():
             return self.scores_CV[nodes_R]
         chain = [nodes_R]
@@ -296,24 +296,21 @@ class NgramTables:
 
 
 def _expand(firsts: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """The row and the number of each entry of rows that have `counts` entries from `firsts` on."""
+    """Return row and index of each entry, for rows with `counts` entries starting at `firsts`."""
     rows = torch.repeat_interleave(counts)
     inside = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
     return rows, firsts[rows] + inside
 
 
 class NgramModel(RowModel):
-    """N-grams of a file: natural logarithms of how likely each token is after the last ones.
-
-    `vocabulary` has all words of the file.
-    """
+    """N-grams of tokens, in natural logarithms. `vocabulary` has all words of the file."""
 
     def __init__(self, arpa: Arpa, vocabulary: Sequence[str]) -> None:
         self._ids = {word: id for id, word in enumerate(vocabulary)}
         self._tables = NgramTables(arpa, self._ids)
 
     def log_probability(self, sentences: Iterable[Sequence[str]]) -> float:
-        """Sum over all sentences and their ends; a word that is not in the vocabulary counts as <unk>."""
+        """Sum over all sentences and their ends; words outside the vocabulary count as <unk>."""
         ids, total = self._ids, 0.0
         for words in sentences:
             tokens_1U = torch.tensor([[ids.get(word, ids[UNKNOWN]) for word in words]]).long()
@@ -341,7 +338,7 @@ def _natural(log10: float) -> float:
 
 
 def build_ngram_model(arpa: Arpa, tokenizer: Tokenizer) -> NgramModel | WordNgramModel:
-    """Build a model of tokens if all words of the file are tokens, and the space, if any; else of words."""
+    """Build a token model if all words of the file, and the space if any, are tokens; else a word model."""
     tokens, words = token_vocabulary(tokenizer.tokens), set(arpa.vocabulary)
     if words <= set(tokens) and (" " in words or " " not in tokens):
         return NgramModel(arpa, tokens)
@@ -354,7 +351,7 @@ def build_ngram_model(arpa: Arpa, tokenizer: Tokenizer) -> NgramModel | WordNgra
 
 
 class WordNgramModel(RowModel):
-    """An n-gram of words for tokenizers with a token between words: of characters or phones. On the CPU."""
+    """Word n-grams, on the CPU, for character or phone tokenizers, which have a token between words."""
 
     def __init__(self, arpa: Arpa, tokenizer: Tokenizer) -> None:
         self.space_id = _require_space(tokenizer, "an n-gram of words (asr ngram --unit words)")
@@ -430,7 +427,7 @@ class WordNgramModel(RowModel):
         parts_RV[:, self.space_id] = word_probability_R * (1 - ends_R)
         parts_RV[:, EOS_ID] = word_probability_R * ends_R
         next_RV = parts_RV / all_R[:, None]
-        if is_new:  # no token yet: the end is a word like any other
+        if is_new:  # no token yet, so the end is a word
             none_R = words_RW[:, self.word_ids[END]]
             next_RV *= 1 - none_R[:, None]
             next_RV[:, EOS_ID] += none_R
@@ -441,10 +438,7 @@ class WordNgramModel(RowModel):
 
 
 class WordList(RowModel):
-    """A model of zeros and -inf, which limits a beam to known words. On the CPU.
-
-    A word that has no spelling in tokens is left out.
-    """
+    """Scores of 0 and -inf, on the CPU, that limit a beam to known words that the tokens can spell."""
 
     def __init__(self, tokenizer: Tokenizer, words: Iterable[str]) -> None:
         self.space_id = _require_space(tokenizer, "a word list")
@@ -497,7 +491,7 @@ def collect_words(texts: Iterable[str]) -> list[str]:
 
 
 def read_word_list(path: str, texts: Iterator[str]) -> list[str]:
-    """The words of a list, which may have several on a line. Of pronunciations, phones would become words."""
+    """Read a list of words, several per line; refuse a lexicon, whose phones would become words."""
     first = [*itertools.islice(texts, 1000)]
     if _are_pronunciations(first):
         raise UserError(
@@ -508,7 +502,7 @@ def read_word_list(path: str, texts: Iterator[str]) -> list[str]:
 
 
 def _are_pronunciations(lines: Sequence[str]) -> bool:
-    """Tell whether most lines are a word and its phones: English ones, or others where many lines show it."""
+    """Check whether most lines have a word and its phones, English or evident from many lines."""
     entries = [line.split() for line in lines]
     if 2 * sum(bool(PRONUNCIATION.fullmatch(" ".join(line[1:]))) for line in entries) > len(lines):
         return True
@@ -521,13 +515,13 @@ def _are_pronunciations(lines: Sequence[str]) -> bool:
 
 
 def _spell(tokenizer: Tokenizer, word: str) -> tuple[int, ...]:
-    """The tokens of a word; none if they cannot spell it."""
+    """Return the tokens of a word; none if they cannot spell it."""
     tokens = tuple(tokenizer.encode(word))
     return () if {UNK_ID, tokenizer.space_id} & {*tokens} else tokens
 
 
 def _fold_case(arpa: Arpa, tokenizer: Tokenizer) -> Arpa:
-    """N-grams whose words the tokens can spell. Of those that differ in case alone, the likeliest stays."""
+    """Keep n-grams that the tokens can spell; of those that differ only in case, the likeliest stays."""
     fold = _choose_case(tokenizer, {*arpa.vocabulary}.difference(MARKS), "language model", 0.1)
     folded: list[dict[Ngram, tuple[float, float]]] = [{} for _ in arpa.orders]
     for order, own in zip(arpa.orders, folded, strict=True):
@@ -540,10 +534,7 @@ def _fold_case(arpa: Arpa, tokenizer: Tokenizer) -> Arpa:
 def _choose_case(
     tokenizer: Tokenizer, words: Collection[str], what: str, may_lack: float
 ) -> Callable[[str], str]:
-    """Choose how to write words: as they are if the tokens spell half of them, else in the better case.
-
-    Corpora differ in case. Where tokens have one case only, a word in the other one is still that word.
-    """
+    """Keep words as they are if the tokens spell half of them, else convert them to the better case."""
 
     def find_missing(fold: Callable[[str], str]) -> list[str]:
         return [word for word in words if not _spell(tokenizer, fold(word))]

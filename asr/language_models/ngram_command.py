@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     lines = [split(text) for text in dev]
     known = {word for words in arpa.orders[0] for word in words} - {UNKNOWN}
     log_probability = NgramModel(arpa, arpa.vocabulary).log_probability(lines)
-    num_units = sum(len(line) + 1 for line in lines)  # the end is one, as for a language model
+    num_units = sum(len(line) + 1 for line in lines)  # the end counts as a token, as in a language model
     num_words = sum(len(text.split()) + 1 for text in dev)
     unknown = sum(word not in known for line in lines for word in line)
     counts = [f"{len(level):,} of order {order}" for order, level in enumerate(arpa.orders, start=1)]

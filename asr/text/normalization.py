@@ -25,7 +25,7 @@ Rule = Literal[
     "collapse_spaces",
 ]
 
-# They take out what can neither be seen nor heard, in any script.
+# They remove only what is neither visible nor audible, in any script.
 SAFE_RULES: tuple[Rule, ...] = ("strip_invisible", "nfc", "collapse_spaces")
 
 # `unicodedata` sorts the marks of one letter by insertion, in quadratic time. Spelling takes up to four.
@@ -33,21 +33,20 @@ MAX_MARKS = 100
 
 
 class TextConfig(Config):
-    """Normalization of texts. Rules run in the order in which they are listed for `training`, whatever their
-    order in a config."""
+    """Normalization of texts. Rules run in the order listed for `training`, not in the order of a config."""
 
     training: tuple[Rule, ...] = SAFE_RULES
-    """Rules for the texts that a model and its tokenizer learn from. strip_invisible drops control characters
-    and zero width spaces. nfc makes one character of a letter and its accent, nfkc also writes ² as 2.
+    """Rules for the texts that a model and its tokenizer learn. strip_invisible drops control characters
+    and zero width spaces. nfc joins a letter and its accent in one character, nfkc also writes ² as 2.
     strip_tags drops [noise] and <unk>, strip_brackets also (laughs). plain_apostrophes writes don’t as don't.
     strip_symbols and strip_punctuation put spaces in place of $, emoji or marks."""
 
     scoring: tuple[Rule, ...] = SAFE_RULES
-    """Rules for references and hypotheses alike, before words are counted."""
+    """Rules for references and hypotheses before words are counted."""
 
 
 def normalize(text: str, rules: Sequence[Rule]) -> str:
-    """Apply rules in the order of `RULES`; a second time changes nothing."""
+    """Apply rules in the order of `RULES`; applying them twice changes nothing."""
     _check_characters(text)
     for name, rule in RULES.items():
         if name in rules:
@@ -57,18 +56,18 @@ def normalize(text: str, rules: Sequence[Rule]) -> str:
 
 @functools.cache
 def _load_english() -> Callable[[str], str]:
-    from whisper_normalizer.english import EnglishTextNormalizer  # what it depends on takes time to import
+    from whisper_normalizer.english import EnglishTextNormalizer  # slow to import
 
-    return functools.lru_cache(1 << 16)(EnglishTextNormalizer())  # references come once for each system
+    return functools.lru_cache(1 << 16)(EnglishTextNormalizer())  # references recur for each system
 
 
 def normalize_english(text: str) -> str:
-    """Normalize by the rules of Whisper: numbers as digits, contractions in full, American spelling."""
+    """Normalize by Whisper's rules: numbers as digits, contractions in full, American spelling."""
     _check_characters(text)
     try:
         return " ".join(_load_english()(text).split())
-    except (AssertionError, ValueError):  # a number of over 4,300 digits
-        raise UserError(f"{shorten(text)}: the rules for English cannot read it; mend the text") from None
+    except (AssertionError, ValueError):  # a number with more than 4,300 digits
+        raise UserError(f"{shorten(text)}: the rules for English cannot read it; correct the text") from None
 
 
 def _check_characters(text: str) -> None:
@@ -86,7 +85,7 @@ def _check_characters(text: str) -> None:
         if count > MAX_MARKS:
             raise UserError(
                 f"near character {suspects.start() + 1} of a text, {count} combining marks in a row; "
-                f"expected up to {MAX_MARKS}, more than any script needs: mend or remove it"
+                f"expected up to {MAX_MARKS}, more than any script needs; correct or remove it"
             )
 
 
@@ -102,7 +101,7 @@ _INVISIBLE = re.compile(
 )
 
 
-# What a pair of brackets leaves: a space, but nothing between characters of scripts without spaces.
+# Brackets are replaced by a space, or by nothing between characters of scripts without spaces.
 _GAP = "\ufdd0"  # not a character
 _UNSPACED = "[\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]"
 _JOINED = re.compile(f"(?<={_UNSPACED}){_GAP}+(?={_UNSPACED})")
@@ -115,7 +114,7 @@ def _nfc(text: str) -> str:
 def _strip_brackets(text: str, openings: str = "[<(") -> str:
     for opening in openings:
         closing = {"[": "]", "<": ">", "(": ")"}[opening]
-        unmatched: list[int] = []  # indices into `parts` of brackets that wait for their partner
+        unmatched: list[int] = []  # indices in `parts` of unmatched brackets
         parts: list[str] = []
         for part in re.split(f"([{re.escape(opening + closing)}])", text) if opening in text else [text]:
             if part == closing and unmatched:
@@ -147,7 +146,7 @@ def _replace_punctuation(match: re.Match[str]) -> str:
     return " "
 
 
-# In the order in which they have to run: punctuation that goes after spaces were counted leaves two.
+# In the order in which they have to run: removing punctuation after spaces would leave two spaces.
 RULES: dict[str, Callable[[str], str]] = {
     # Control characters, marks of direction, soft hyphens, zero width spaces, variation selectors. White
     # space and zero width joiners stay. Khmer or Thai with zero width spaces between words loses its words.

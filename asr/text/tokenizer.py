@@ -20,7 +20,7 @@ from asr.errors import UserError
 from asr.families import FAMILIES, find_families, require_trainable
 from asr.files import read_limited, replace_file
 
-# The same for each type of tokenizer, so that a model can rely on them.
+# Equal in all types of tokenizers, so that models can rely on them.
 BLANK_ID, PAD_ID, SOS_ID, EOS_ID, UNK_ID = range(5)
 SPECIAL_TOKENS = ("<blank>", "<pad>", "<sos>", "<eos>", "<unk>")
 UNKNOWN_MARK = "⁇"  # what UNK_ID looks like in decoded text
@@ -32,21 +32,21 @@ else:
 
 
 class TokenizerConfig(Config):
-    """Units that a model reads and writes."""
+    """Tokens that a model reads and writes."""
 
     type: TokenizerType = "characters"
     """characters: one token per Unicode code point, for small data and for scripts without spaces.
     bpe, unigram: pieces of words, learned by sentencepiece. words: whole words, others are unknown.
-    labels: the output of a classifier; each label is one token. phones: those of the words, from a lexicon.
+    labels: the output of a classifier; each label is one token. phones: from a pronunciation lexicon.
     The name of a family of models: the pieces of the one that start_from names."""
 
     vocab_size: int | None = pydantic.Field(default=None, gt=len(SPECIAL_TOKENS))
-    """Number of tokens with the five reserved ones, for bpe and unigram alone."""
+    """Number of tokens including the five reserved ones; for bpe and unigram only."""
 
     lexicon: str | None = None
     """Pronunciation lexicon for phones: a word and its phones on each line, as in CMUdict and Kaldi. The
     first pronunciation of a word is used, without stress. Words that are missing from it can be neither
-    learned nor recognized. With `start_from` it adds words to those of that run, with the same phones."""
+    learned nor recognized. With `start_from` it adds words to that run's, with the same phones."""
 
     @pydantic.model_validator(mode="after")
     def _settings_fit_type(self) -> TokenizerConfig:
@@ -58,7 +58,7 @@ class TokenizerConfig(Config):
         return self
 
 
-# What a text may not hold, with the reason and the remedy.
+# Patterns that a text must not contain, with the reason and the remedy.
 Refusals = tuple[tuple[re.Pattern[str], str], ...]
 
 _SPECIAL = re.compile("|".join(SPECIAL_TOKENS))
@@ -66,10 +66,7 @@ _SPECIAL_WORD = re.compile(rf"(?<!\S)(?:{_SPECIAL.pattern})(?!\S)")
 
 
 class Units:
-    """The tokens of one type of tokenizer: learned from texts, found in a text, joined to a text.
-
-    These are characters; words and labels differ in `split` and `separator`.
-    """
+    """Tokens of one type: learn them, find them in a text, join them. Characters here; subclasses differ."""
 
     refused: ClassVar[Refusals] = ()
     separator = ""
@@ -79,12 +76,12 @@ class Units:
         return list(text)
 
     def __init__(self, tokens: tuple[str, ...], model: bytes):
-        # Without the special tokens: text that spells <eos> must not become one.
+        # Special tokens are left out, because a text that spells <eos> must not become one.
         self._ids = {token: id for id, token in enumerate(tokens) if id > UNK_ID}
 
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> tuple[tuple[str, ...], bytes]:
-        """The tokens but for the special ones, and a model if there is more to store than tokens."""
+        """Return the tokens without the special ones, and a model if more than tokens is stored."""
         counts: collections.Counter[str] = collections.Counter()
         for text in check_texts(texts, cls.refused):
             counts.update(cls.split(text))
@@ -119,25 +116,24 @@ class LabelUnits(Units):
 
 
 _SPACE_PIECE = "\u2581"  # sentencepiece writes ▁ for a space, and puts one before each text
-_STAND_IN = "\uffff"  # not a character, says Unicode: never in a vocabulary, so it is encoded as unknown
+_STAND_IN = "\uffff"  # a Unicode noncharacter, in no vocabulary, so it is encoded as unknown
 _NEEDS_STAND_IN = re.compile(f"[{_SPACE_PIECE}\ud800-\udfff]")
 
 
 class Pieces(Units):
-    """Pieces of words. Sentencepiece has no special token but its unknown piece, id 0, which is `UNK_ID`."""
+    """Pieces of words. The only special token of sentencepiece is the unknown piece, ID 0, our `UNK_ID`."""
 
     refused = (
         (re.compile("[\u2581\u2585]"), "reserved for sentencepiece; the rule strip_symbols removes it"),
-        (re.compile(r"[^\S ]"), "white space other than a space; the rule collapse_spaces mends that"),
+        (re.compile(r"[^\S ]"), "white space other than a space; the rule collapse_spaces replaces it"),
         (re.compile("\0"), "a zero byte; the rule strip_invisible removes it"),
         (re.compile(_STAND_IN), "U+FFFF, which is not a character; remove it"),
         (_SPECIAL, "a reserved token; the rule strip_brackets removes it"),
     )
 
     def __init__(self, tokens: tuple[str, ...], model: bytes):
-        # A piece takes at most 16 bytes beside its text, and ours is a model of pieces alone. The other thing
-        # that a model may hold is a table that rewrites texts before they are cut, from 1,024 bytes on. A
-        # hostile one turns a letter into megabytes.
+        # A piece takes at most 16 bytes in addition to its text. A larger model may contain a table that
+        # rewrites texts, with which a hostile file could turn a letter into megabytes.
         largest = 1000 + sum(len(token.encode()) + 16 for token in tokens)
         if not 0 < len(model) <= largest:
             raise UserError(f"the sentencepiece model has {len(model):,} bytes; expected 1 to {largest:,}")
@@ -164,7 +160,7 @@ class Pieces(Units):
     def encode(self, text: str) -> list[int]:
         text = _NEEDS_STAND_IN.sub(_STAND_IN, text)
         ids = self._processor.encode(text)
-        if 0 in ids:  # one for a whole run of unknown characters
+        if 0 in ids:  # 0 stands for a whole run of unknown characters
             pieces = self._processor.encode(text, out_type=str)
             counts = [1 if id else len(piece) for id, piece in zip(ids, pieces, strict=True)]
             ids = [id for id, count in zip(ids, counts, strict=True) for _ in range(count)]
@@ -198,17 +194,17 @@ def _train_model(config: TokenizerConfig, texts: Iterator[str]) -> bytes:
         model_writer=model,
         model_type=config.type,
         vocab_size=(config.vocab_size or 0) - UNK_ID,
-        # Texts come normalized. The defaults would apply NFKC, squeeze spaces, leave out rare characters.
+        # Texts are normalized already; the defaults apply NFKC, merge spaces and drop rare characters.
         normalization_rule_name="identity",
         remove_extra_whitespaces=False,
         character_coverage=1.0,
-        max_sentence_length=2**30,  # bytes; longer texts would be left out without a word
+        max_sentence_length=2**30,  # bytes; longer texts would be skipped silently
         unk_id=0,
         bos_id=-1,
         eos_id=-1,
         pad_id=-1,
-        num_threads=1,  # the sums of unigram depend on their order
-        minloglevel=2,  # errors come as exceptions
+        num_threads=1,  # sums in unigram training depend on their order
+        minloglevel=2,  # errors are raised as exceptions
     )
     return model.getvalue()
 
@@ -232,17 +228,16 @@ _STRESSED = re.compile(r"\A([A-Z]{2})[0-2]\Z")  # ARPAbet's vowels: AH0; a1 is a
 _PHONE = re.compile(r"[^\s<>#/]+")
 _NUMBER = re.compile(r"[\d.eE+-]*\d[\d.eE+-]*")
 
-_OTHERS = b";;; not in the training texts\n"  # in a model, between its words
+_OTHERS = b";;; not in the training texts\n"  # separates the words of a model
 
 Spelling = tuple[str, ...]
 
 
 class Phones(Units):
-    """The phones of each word, and the space between words.
+    """Phones of words, and the space between words.
 
-    Words that sound alike differ in a mark at their end, #1 for the second most frequent of the training
-    texts and so on: so each spelling is one word, n-grams tell TWO from TOO, and no search needs to know of
-    pronunciations.
+    Homophones get a mark at their end (#1 for the second most frequent in training, and so on), so that each
+    phone sequence is one word: n-grams distinguish TWO from TOO, and searches need no pronunciations.
     """
 
     def __init__(self, tokens: tuple[str, ...], model: bytes):
@@ -254,7 +249,7 @@ class Phones(Units):
 
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> tuple[tuple[str, ...], bytes]:
-        """Take the phones of the texts' words, and all of the dictionary, the most frequent words first."""
+        """Take the phones of the texts' words and the whole lexicon, most frequent words first."""
         assert config.lexicon is not None
         path = config.lexicon
         dictionary = read_dictionary(path)
@@ -264,7 +259,7 @@ class Phones(Units):
         if missing := sorted(counts.keys() - dictionary.keys()):
             raise UserError(
                 f"{path}: no pronunciation of {len(missing):,} words of the training texts, {missing[0]!r} "
-                "for one; expected for each a line WORD PHONE PHONE, and texts in the case of the dictionary"
+                "for one; expected for each a line WORD PHONE PHONE, and texts in the case of the lexicon"
             )
         words = sorted(dictionary, key=lambda word: (-counts[word], word))
         spellings = _mark_homophones({word: dictionary[word] for word in words})
@@ -284,7 +279,7 @@ class Phones(Units):
         return ids
 
     def join(self, tokens: list[str]) -> str:
-        """The words; phones that are no word of the dictionary stand between slashes."""
+        """Return the words; phones that form no word of the lexicon are written between slashes."""
         groups = itertools.groupby(tokens, lambda token: token == SPACE)
         return " ".join(self._name(tuple(group)) for is_space, group in groups if not is_space)
 
@@ -298,17 +293,16 @@ class Phones(Units):
 
 
 def read_dictionary(path: str) -> dict[str, Spelling]:
-    """The first pronunciation of each word of a file in the format of CMUdict and Kaldi, without stress.
+    """Read the first pronunciation, without stress, of each word in a file in CMUdict or Kaldi format.
 
-    Each line has a word and its phones; further pronunciations of a word, `READ(2)` or simply on further
-    lines, are not used.
+    Further pronunciations, marked as `READ(2)` or on further lines, are ignored.
     """
     content = read_limited(path, MAX_DICTIONARY_BYTES, "more than a pronunciation lexicon ever has")
     return _parse_dictionary(content, path)
 
 
 def add_words(model: bytes, other: bytes) -> bytes:
-    """Add the words of another model behind those of the texts of the first, which keep their spelling."""
+    """Append another model's words to the training words of the first, which keep their phones."""
     learned = model.partition(_OTHERS)[0]
     known = {line.partition(b" ")[0] for line in learned.splitlines()}
     lines = other.splitlines(keepends=True)
@@ -337,7 +331,7 @@ def _parse_dictionary(content: bytes, source: str) -> dict[str, Spelling]:
 
 
 def _mark_homophones(dictionary: Mapping[str, Spelling]) -> dict[str, Spelling]:
-    """Add marks that tell words apart that sound alike: the first stays as it is."""
+    """Mark homophones so that they differ; the first stays unchanged."""
     counts: collections.Counter[Spelling] = collections.Counter()
     marked = {}
     for word, phones in dictionary.items():
@@ -346,9 +340,9 @@ def _mark_homophones(dictionary: Mapping[str, Spelling]) -> dict[str, Spelling]:
     return marked
 
 
-MAX_FILE_BYTES = 20_000_000  # a vocabulary of a million words has some 15 MB
+MAX_FILE_BYTES = 20_000_000  # a vocabulary of a million words has about 15 MB
 
-# By type of tokenizer; families of models have more.
+# By type of tokenizer; model families add more.
 UNITS: dict[TokenizerType, type[Units]] = {
     "characters": Units,
     "bpe": Pieces,
@@ -360,7 +354,7 @@ UNITS: dict[TokenizerType, type[Units]] = {
 
 
 def find_units(type: TokenizerType) -> type[Units]:
-    """The units of a type of tokenizer, native or of a family of models."""
+    """Find the units of a type of tokenizer, native or from a family of models."""
     if type in UNITS:
         return UNITS[type]
     for family in find_families():
@@ -371,13 +365,13 @@ def find_units(type: TokenizerType) -> type[Units]:
 
 @dataclasses.dataclass
 class Tokenizer:
-    """Made by `Tokenizer.train` or `Tokenizer.load`. Encoding adds no <sos> or <eos>: the model does."""
+    """Made by `Tokenizer.train` or `Tokenizer.load`. The model, not `encode`, adds <sos> and <eos>."""
 
     type: TokenizerType
-    tokens: tuple[str, ...] = dataclasses.field(repr=False)  # by id, special ones first
-    model: bytes = dataclasses.field(default=b"", repr=False)  # what sentencepiece trained, or pronunciations
+    tokens: tuple[str, ...] = dataclasses.field(repr=False)  # by ID, special tokens first
+    model: bytes = dataclasses.field(default=b"", repr=False)  # a sentencepiece model or a lexicon
     fingerprint: str = dataclasses.field(default="", repr=False, compare=False)
-    """`compute_fingerprint` of what it was learned from; empty where that is not known."""
+    """`compute_fingerprint` of its training texts and settings; empty if unknown."""
 
     pad_id, sos_id = PAD_ID, SOS_ID
 
@@ -386,13 +380,13 @@ class Tokenizer:
 
     @property
     def space_id(self) -> int | None:
-        """The token between words, if one of its own stands there."""
+        """The token between words, if there is one."""
         has_space = self.type in ("characters", "phones") and SPACE in self.tokens
         return self.tokens.index(SPACE) if has_space else None
 
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-        """Learn the vocabulary of `texts`, which are read once. The same texts give the same tokenizer."""
+        """Learn the vocabulary of `texts`, which are read once. Equal texts give equal tokenizers."""
         digest = _start_digest(config)
         tokens, model = find_units(config.type).train(config, _hash_along(texts, digest))
         if not tokens:
@@ -400,26 +394,26 @@ class Tokenizer:
         return cls(config.type, SPECIAL_TOKENS + tokens, model, digest.hexdigest())
 
     def with_words_of(self, other: Tokenizer) -> Tokenizer:
-        """The same tokens and spellings, and the words that only another tokenizer of phones has."""
+        """Return the same tokens and words, plus the words that only the other phone tokenizer has."""
         return dataclasses.replace(other, tokens=self.tokens, model=add_words(self.model, other.model))
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a normalized text; `UNK_ID` for each character (or word, or phone) without a token."""
+        """Return the IDs of a normalized text; units without a token become `UNK_ID`."""
         return self.units.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without blank, padding, start and end; the unknown shows as `UNKNOWN_MARK`."""
+        """Return the text of IDs without blank, padding, start and end; unknown is `UNKNOWN_MARK`."""
         kept = [id for id in ids if not 0 <= id < UNK_ID]
         if wrong := [id for id in kept if not 0 <= id < len(self)]:
             raise UserError(f"token {wrong[0]}: expected 0 to {len(self) - 1}; take the model's tokenizer")
         return self.units.join([UNKNOWN_MARK if id == UNK_ID else self.tokens[id] for id in kept])
 
     def find_unknown(self, text: str) -> list[str]:
-        """The characters (of type words and phones: words) of `text` without a token, each once."""
+        """List the characters of `text` (for words and phones: the words) that have no token, each once."""
         return self.units.find_unknown(text)
 
     def count_unknown(self, texts: Iterable[str]) -> tuple[int, int]:
-        """Count the unknown tokens of all texts, and all tokens."""
+        """Count the unknown tokens and all tokens of the texts."""
         unknown = total = 0
         for text in texts:
             ids = self.encode(text)
@@ -431,7 +425,7 @@ class Tokenizer:
         return len(self.tokens)
 
     def save(self, path: str | Path) -> None:
-        """Write one JSON file with all that `Tokenizer.load` needs; an interruption leaves no half of it."""
+        """Write a JSON file atomically, with everything that `Tokenizer.load` needs."""
         record = TokenizerFile(
             format="asr tokenizer",
             version=1,
@@ -446,8 +440,8 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """Read what `save` wrote; any other file is a UserError."""
-        if Path(path).exists() and not Path(path).is_file():  # a pipe, say, would never end
+        """Read a file from `save`; any other file raises a UserError."""
+        if Path(path).exists() and not Path(path).is_file():  # a pipe, for example, might never end
             raise UserError(f"{path}: not a file; expected a tokenizer.json")
         content = read_limited(path, MAX_FILE_BYTES, "which a tokenizer never has")
         try:
@@ -462,7 +456,7 @@ class Tokenizer:
 
 
 def compute_fingerprint(config: TokenizerConfig, texts: Iterable[str]) -> str:
-    """Hash the settings and the texts, in their order, that a tokenizer is learned from."""
+    """Hash the settings and the ordered texts that a tokenizer is learned from."""
     digest = _start_digest(config)
     for _ in _hash_along(texts, digest):
         pass
@@ -470,7 +464,7 @@ def compute_fingerprint(config: TokenizerConfig, texts: Iterable[str]) -> str:
 
 
 def _start_digest(config: TokenizerConfig) -> hashlib._Hash:
-    # Without defaults: a setting that is new in the code changes no earlier fingerprint.
+    # Without defaults, so that new settings do not change earlier fingerprints.
     digest = hashlib.sha256(config.model_dump_json(exclude_defaults=True).encode())
     if config.lexicon is not None:
         digest.update(repr(read_dictionary(config.lexicon)).encode(errors="surrogatepass"))

@@ -32,5 +32,5 @@ def test_as_whisper_does(text: str, expected: str) -> None:
 
 @pytest.mark.parametrize("text", ["9" * 5000, "a\ud800"])
 def test_texts_that_cannot_be_read_are_refused(text: str) -> None:
-    with pytest.raises(UserError, match=r"mend the text|write the text again"):
+    with pytest.raises(UserError, match=r"correct the text|write the text again"):
         normalize_english(text)

@@ -1,4 +1,4 @@
-"""Texts as NIST sclite reads them (case, alternatives, optional words, fragments), and aligns them."""
+"""Read texts (case, alternatives, optional words, fragments) and align them as NIST sclite does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from asr.scoring.alignments import DELETION, INSERTION, SUBSTITUTION, Edits
 NULL = "@"
 GAP_COST, SUBSTITUTION_COST, NULL_GAP_COST, OPTIONAL_GAP_COST = 3000, 4000, 1, 2000
 MAX_CELLS = 4_000_000
-"""Table of a pair with alternatives: some 2,000 words on each side, which take seconds."""
+"""Maximum table size of a pair with alternatives: about 2,000 words per side, which take seconds."""
 
 _TO_LOWER = {letter: letter + 32 for letter in range(ord("A"), ord("Z") + 1)}
 _MARKS = re.compile(r"[;*\\{}@]")
@@ -30,7 +30,7 @@ _TOKEN_IN_BRACES = re.compile(r"\s*([{}/]|[^\s{}/]+)")
 
 
 class _Network(NamedTuple):
-    """The words of a text with alternatives, each after all that it may follow."""
+    """Words of a text with alternatives, each after all words that it may follow."""
 
     words: list[str]
     """The first one, "", is the beginning of the text."""
@@ -118,7 +118,7 @@ def _strip_marks(word: str) -> str:
 def _bad_braces(text: str) -> UserError:
     return UserError(
         f"{shorten(text)}: expected alternatives as in sclite's `{{ a / b c / @ }}`, each brace with its "
-        "partner and a space before it, and @ for no word; mend the text, or use align levenshtein"
+        "partner and a space before it, and @ for no word; correct the text, or use align levenshtein"
     )
 
 
@@ -127,7 +127,7 @@ def _choose_words(
 ) -> tuple[list[str], list[str]]:
     """The words on the cheapest path through both; of equal ones sclite's: pairs first, then insertions.
 
-    An optional word that has none beside it is put into the other side too, so that it counts as correct.
+    An unpaired optional word is inserted on the other side too, so that it counts as correct.
     """
     if sum(map(len, reference.previous)) * sum(map(len, hypothesis.previous)) > MAX_CELLS:
         raise UserError(
@@ -195,7 +195,7 @@ def _is_same_by_fragments(ref: str, hyp: str, ref_is_optional: bool, hyp_is_opti
 
 
 def _gap_cost(word: str, is_optional: bool) -> int:
-    """Cost of a word that has none beside it."""
+    """Cost of an unpaired word."""
     return NULL_GAP_COST if word == NULL else OPTIONAL_GAP_COST if is_optional else GAP_COST
 
 
@@ -203,14 +203,14 @@ def _gap_cost(word: str, is_optional: bool) -> int:
 
 # Shapes: P pairs, R units of a reference, H units of a hypothesis.
 GAP, PAIR = 3, 4  # of an insertion or a deletion, and of a substitution
-DIAGONAL = 0  # the third kind of move through the table, beside DELETION and INSERTION
+DIAGONAL = 0  # the third kind of move through the table, next to DELETION and INSERTION
 MAX_BATCH = 2_000_000  # of one byte, and rows of four
 MAX_TABLE = 1_000_000_000
 """Cells of one pair: 31,000 words on each side, three hours of speech."""
 
 
 def find_cheapest_edits(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Edits:
-    """Find the alignment that sclite chooses among those of least cost: see _compute_moves."""
+    """Find the alignment of least cost that sclite chooses: see _compute_moves."""
     different, units, lengths = list[int](), list[str](), list[int]()
     for pair, (reference, hypothesis) in enumerate(pairs):
         if reference != hypothesis:
