@@ -1,14 +1,14 @@
-"""Seconds and memory of decoding: ours beside SpeechBrain's S2STransformerBeamSearcher.
+"""Measure time and memory of decoding, compared with SpeechBrain's S2STransformerBeamSearcher.
 
     python tools/bench_decode.py                        # 5 and 30 million parameters, 1 and 16 utterances
-    python tools/bench_decode.py --sizes 5 --batches 1  # less of it
-    pip install speechbrain                             # for the comparison; left out where it is missing
+    python tools/bench_decode.py --sizes 5 --batches 1  # a smaller benchmark
+    pip install speechbrain                             # for the comparison; left out if missing
 
-Random weights never end by themselves, so both sides are made to say exactly 4 tokens a second. Both decode
-the output of the same encoder, and their decoders have the same sizes. Contenders take turns in one process,
-and medians are compared: machines are noisy, ratios of one run are not. Memory is what the peak grows by over
-the loaded model, each case in a process of its own. CTC modes run on a head that mostly says blank; what it
-does say is nothing for mask-CTC, which gets as many gaps as the others say tokens.
+Models with random weights never stop, so both sides are made to output exactly 4 tokens per second. Both
+decode the output of the same encoder with decoders of the same size. Contenders take turns in one process
+and medians are compared, because machines are noisy but ratios within one run are not. Memory is the growth
+of the peak above the loaded model, with each case in its own process. CTC modes use a head that mostly
+outputs blanks. Mask-CTC ignores its output and gets as many gaps as the others output tokens.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ def build_ours(size: dict[str, int], decoder: str = "transformer") -> SpeechMode
     model = build_model(config, NUM_MELS, size["vocabulary"]).eval()
     assert isinstance(model.decoder, Decoder | NonAutoregressiveDecoder) and model.ctc_head is not None
     with torch.no_grad():
-        model.decoder.output.bias[EOS_ID] = -1e4  # never ends by itself
+        model.decoder.output.bias[EOS_ID] = -1e4  # never stops by itself
         if isinstance(model.decoder, LengthDecoder):
-            model.decoder.length_predictor.count.bias.zero_()  # longer than it may say
-        model.ctc_head.weight.mul_(4)  # lively, but mostly blank, as in a trained model
+            model.decoder.length_predictor.count.bias.zero_()  # longer than the limit
+        model.ctc_head.weight.mul_(4)  # varied but mostly blank, as in a trained model
         model.ctc_head.bias[BLANK_ID] = 10.0
     return model
 
 
 def let_ctc_doubt(model: SpeechModel, num_tokens: int) -> None:
-    """Its head says so many tokens, of which it is sure of none."""
+    """Model whose head outputs a given number of tokens, all with low confidence."""
     compute = model.ctc_log_probabilities
 
     def say(encoded_BTD: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ def let_ctc_doubt(model: SpeechModel, num_tokens: int) -> None:
 
 def our_searcher(model: SpeechModel, size: dict[str, int], mode: str, num_tokens: int) -> Searcher:
     options = dict(MODES[mode])
-    if "decoder" in options:  # reads what the encoder of the other model wrote
+    if "decoder" in options:  # reads the output of the other model's encoder
         model = build_ours(size, options.pop("decoder"))
         let_ctc_doubt(model, num_tokens)
     model.limit_tokens = lambda lengths_B: num_tokens * (lengths_B > 0)  # type: ignore[method-assign]
@@ -103,7 +103,7 @@ def our_searcher(model: SpeechModel, size: dict[str, int], mode: str, num_tokens
 def their_searcher(
     model: SpeechModel, size: dict[str, int], mode: str, num_tokens: int, num_steps: int
 ) -> Searcher:
-    """SpeechBrain's, with a decoder of as many layers of the same widths, and our CTC head."""
+    """SpeechBrain's search, with a decoder of the same size and our CTC head."""
     from speechbrain.decoders import S2STransformerBeamSearcher, S2STransformerGreedySearcher
     from speechbrain.decoders.scorer import CTCScorer, ScorerBuilder
     from speechbrain.lobes.models.transformer.TransformerASR import TransformerASR
@@ -176,21 +176,21 @@ def encode(model: SpeechModel, batch: int, seconds: float) -> tuple[Tensor, Tens
 def measure_memory(
     contender: str, name: str, batch: int, mode: str, seconds: float, threads: int, results: Any
 ) -> None:
-    """Megabytes that the search adds to the peak of a process that has encoded."""
+    """Return the megabytes that the search adds to the peak of a process after encoding."""
     torch.set_num_threads(threads)
     model = build_ours(SIZES[name])
     encoded_BTD, lengths_B = (tensor.clone() for tensor in encode(model, batch, seconds))
     search = build_searcher(contender, model, SIZES[name], mode, seconds, encoded_BTD.size(1))
-    search(encoded_BTD[:1, :20], lengths_B[:1].clamp(max=20))  # what it imports and compiles is not counted
+    search(encoded_BTD[:1, :20], lengths_B[:1].clamp(max=20))  # imports and compilation are not counted
     with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # the peak so far is forgotten
+        file.write("5")  # resets the peak
     before = read_status("VmRSS")
     search(encoded_BTD, lengths_B)
     results.put(max(read_status("VmHWM") - before, 0.0))
 
 
 def read_status(key: str) -> float:
-    """Megabytes of this process by Linux's account."""
+    """Return the megabytes of this process as reported by Linux."""
     with open("/proc/self/status") as file:
         for line in file:
             if line.startswith(key + ":"):
@@ -250,10 +250,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES), help="million parameters")
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 16], help="utterances at once")
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 16], help="utterances per batch")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--seconds", type=float, default=10.0, help="of an utterance (default 10)")
-    parser.add_argument("--rounds", type=int, default=3, help="of each contender (default 3)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds per utterance (default 10)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each contender (default 3)")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

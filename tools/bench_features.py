@@ -1,7 +1,7 @@
-"""Time of the front end and of others, in seconds per hour of audio, and how far their numbers are apart.
+"""Measure the time of this and other front ends per hour of audio, and the differences of their features.
 
-All compute 80 mel bands of 25 ms windows every 10 ms. Audio is noise in memory, so no decoding is timed. The
-contenders take turns, call by call, so that a busy moment of the machine meets all of them.
+All compute 80 mel bands of 25 ms windows every 10 ms. The audio is noise in memory, so no decoding is
+timed. The contenders take turns call by call, so that a busy moment of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Contender = Callable[[torch.Tensor], object]  # takes (batch, samples) in [-1, 1
 
 
 def build_contenders() -> dict[str, Contender]:
-    kaldi = FrontEnd(FeaturesConfig(cmvn="none"))  # as the others, which do not normalize
+    kaldi = FrontEnd(FeaturesConfig(cmvn="none"))  # without normalization, like the others
     whisper = FrontEnd(FeaturesConfig(convention="whisper"))
     spectrogram = torchaudio.transforms.MelSpectrogram(RATE, **SPECTROGRAM)
 
@@ -81,7 +81,7 @@ def measure(
     for round_number in range(rounds + 1):
         for audio_BS in batches:
             hours = audio_BS.numel() / RATE / 3600
-            # In changing order: whoever comes first finds the audio out of the cache.
+            # In changing order, because the first contender finds the audio outside of the cache.
             for name, compute in random.sample(list(contenders.items()), len(contenders)):
                 start = time.perf_counter()
                 compute(audio_BS)
@@ -105,9 +105,7 @@ def print_agreement(contenders: dict[str, Contender], audio_BS: torch.Tensor) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=4.0, help="audio per round (default: %(default)s)")
-    parser.add_argument(
-        "--rounds", type=int, default=10, help="times each is measured (default: %(default)s)"
-    )
+    parser.add_argument("--rounds", type=int, default=10, help="calls per contender (default: %(default)s)")
     args = parser.parse_args()
     num_files = max(BATCH_SIZE, round(args.minutes * 60 / FILE_SECONDS) // BATCH_SIZE * BATCH_SIZE)
     generator = torch.Generator().manual_seed(0)
@@ -119,8 +117,8 @@ def main() -> None:
     contenders = build_contenders()
     progress = tqdm(total=2 * len(cases) * (args.rounds + 1), leave=False)
     tables = []
-    # OpenBLAS is librosa's. A second thread does not make it faster, but keeps a core busy after each call,
-    # at the cost of whoever comes next.
+    # librosa uses OpenBLAS. A second thread does not make it faster, but keeps a core busy after each call,
+    # which slows the next contender.
     with threadpool_limits(1, user_api="blas"):
         for num_threads in (1, 2):
             torch.set_num_threads(num_threads)

@@ -1,16 +1,16 @@
-"""Measure live transcription as a listener does: latency at the pace of speech, WER beside offline.
+"""Measure live transcription as a listener sees it: latency at the pace of speech, and WER.
 
     python tools/bench_live.py data/an4/test.jsonl --models tiny base.en --english
     python tools/bench_live.py talks.jsonl --models base.en --slowdown 1 4 --english
 
-Each recording goes into the pipe of `asr transcribe --stream` as fast as it is spoken. A word's latency is
-the time from the moment in which its end went into the pipe to that in which its text came out: for the first
-time, as it may still change, and in a final segment. --slowdown makes decoding take so many times as long, as
-with a model that is too slow for the machine: text must come later then, and none be lost. --pace 0 writes
-everything at once, for the WER alone.
+Each recording is written to the pipe of `asr transcribe --stream` as fast as it is spoken. The latency of a
+word is the time from when its end was written until its text appeared, both for the first time, when it may
+still change, and in a final segment. --slowdown multiplies the decoding time, to imitate a model that is
+too slow for the machine; text must then come later but not be lost. --pace 0 writes everything at once, for
+the WER alone.
 
-Utterances of the manifest that are shorter than --seconds are joined to recordings of about that length, with
-pauses of 0.3 to 1.5 seconds of noise between.
+Utterances shorter than --seconds are joined to recordings of about that length, with pauses of 0.3 to 1.5
+seconds of noise between them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from asr.data import Utterance, read_manifest
 from asr.scoring.counting import count_word_errors
 
 RATE = 16_000
-WRITE_SECONDS = 0.05  # of audio that a recorder writes at once
+WRITE_SECONDS = 0.05  # audio per write, as from a recorder
 
-# Decoding that takes FACTOR times as long, in the process of the command.
+# Makes decoding take FACTOR times as long in the process of the command.
 SLOW_COMMAND = """
 import sys, time
 from asr import cli
@@ -71,15 +71,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("manifest", type=Path, help="utterances with texts")
-    parser.add_argument("--models", nargs="+", required=True, help="models that `asr transcribe` takes")
+    parser.add_argument("--models", nargs="+", required=True, help="models as for `asr transcribe`")
     parser.add_argument("--recordings", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of a recording")
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of a recording")
     parser.add_argument("--pace", type=float, default=1.0, help="1: as fast as it is spoken; 0: all at once")
     parser.add_argument("--slowdown", type=float, nargs="+", default=[1.0])
     parser.add_argument("--english", action="store_true", help="normalize texts by rules, for Whisper")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="as of asr transcribe"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="as for asr transcribe"
     )
     args = parser.parse_args()
     normalize = make_normalizer(args.english)
@@ -114,7 +114,7 @@ def main() -> int:
 def join_utterances(
     utterances: Iterator[Utterance], seconds: float, count: int
 ) -> Iterator[tuple[np.ndarray, str]]:
-    """Samples and text of recordings of about so many seconds."""
+    """Yield samples and text of recordings of about this many seconds."""
     random = np.random.default_rng(0)
     pieces: list[np.ndarray] = []
     texts: list[str] = []
@@ -173,14 +173,14 @@ def measure_live(
 
 
 def wait_until_loaded(log: Any) -> None:
-    """Nobody speaks before the program listens."""
+    """Wait until the program is ready for audio."""
     for line in log:
         if b"device: " in line:
             return
 
 
 def feed(pipe: Any, audio_S: np.ndarray, pace: float, begin: list[float]) -> None:
-    """Write as a recorder does, which never waits: late writes are the problem of the program."""
+    """Write like a recorder, which never waits, so late writes count against the program."""
     content = (np.clip(audio_S, -1, 1) * 32767).astype("<i2").tobytes()
     size = round(WRITE_SECONDS * RATE) * 2
     pipe.write(b"RIFF\xff\xff\xff\xffWAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, RATE, 2 * RATE, 2, 16))

@@ -1,11 +1,11 @@
-"""Measure transcription against the length of a recording: memory, speed, errors beside those of clips.
+"""Measure how memory, speed and errors of transcription depend on the length of a recording.
 
     python tools/bench_long.py base.en data/an4/train.jsonl --minutes 10 60 --english
     python tools/bench_long.py runs/digits/transformer data/digits/test.jsonl --minutes 1 10 60 120
 
-A recording is a temporary FLAC of the manifest's utterances in their order, again and again, with half a
-second to two seconds of noise between. A word that is heard belongs to the utterance nearest to its middle,
-so that a recording and its utterances alone are scored alike. Each runs in a process of its own.
+A recording is a temporary FLAC file with the utterances of the manifest in order, repeated as needed, with
+half a second to two seconds of noise between them. A recognized word belongs to the utterance nearest to
+its middle, so that a recording and its single utterances are scored alike. Each runs in its own process.
 """
 
 from __future__ import annotations
@@ -47,10 +47,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="a model that `asr transcribe` takes")
+    parser.add_argument("model", help="a model as for `asr transcribe`")
     parser.add_argument("manifest", type=Path, help="utterances with texts")
     parser.add_argument("--minutes", type=float, nargs="+", default=[1, 10, 60])
-    parser.add_argument("--english", action="store_true", help="make texts alike by rules, for Whisper")
+    parser.add_argument(
+        "--english", action="store_true", help="normalize texts by the English rules, for Whisper"
+    )
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--worker", type=Path, nargs="+", help=argparse.SUPPRESS)
@@ -110,7 +112,7 @@ def print_row(
 
 
 def write_long(path: Path, utterances: Sequence[Utterance], seconds: float) -> list[Place]:
-    """Streamed: the recording is never in memory."""
+    """Stream the recording to a file, so that it is never in memory."""
     random = np.random.default_rng(0)
     places: list[Place] = []
     with soundfile.SoundFile(path, "w", RATE, 1, "PCM_16") as file:
@@ -150,7 +152,7 @@ def run_worker(*paths: str | Path) -> dict[str, Any]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """One recording with the times of its words, or the texts of many."""
+    """Return one recording with word times, or the texts of many."""
     import torch
 
     from asr.errors import UserError

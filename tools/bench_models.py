@@ -1,11 +1,11 @@
-"""CPU time, start, memory and texts of whole models, each by its own command: what a user would see.
+"""Measure CPU time, start, memory and texts of models through their own commands, as a user sees them.
 
     python tools/bench_models.py clips.jsonl moonshine-base whisper-tiny --texts OUT
     python tools/bench_models.py clips.jsonl moonshine-base faster-whisper:FOLDER moonshine-runtime:FOLDER
 
-Each system runs in processes of its own on one core, all in turn, `--rounds` times: `start` with the
-first clip alone, `one by one` and `in eights` with all. Seconds are those of the CPU, of all threads, without
-those of `start`; memory is the peak of a process. Medians are shown.
+Each system runs in its own processes on one core, all in turn, `--rounds` times: `start` with the first clip
+alone, `one by one` and `in eights` with all clips. Times are CPU seconds of all threads, without the time of
+`start`; memory is the peak of a process. The table shows medians.
 
 A name is a model of `asr transcribe`, or a package, a colon and a folder: faster-whisper in int8 (a folder of
 `tools/convert_to_ctranslate2.py`), or moonshine-runtime (moonshine-voice, with the three files of a model).
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("systems", nargs="+")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--texts", type=Path)
-    parser.add_argument("--batch", type=int, default=8, help="of a package's own batches")
+    parser.add_argument("--batch", type=int, default=8, help="batch size of packages with batches")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:

@@ -1,8 +1,8 @@
-"""Time to count a million words with 10 % errors, here and with others, and of the bootstrap interval.
+"""Measure the time to score a million words with 10 % errors, compared with others, and of the bootstrap.
 
-Texts are random and in memory; sclite reads them from files, whose writing is not timed. The contenders take
-turns, run by run, so that a busy moment of the machine meets all of them. Those that are not installed are
-left out, and named: jiwer, meeteval and kaldialign come by pip, sclite by apt-get install sctk.
+Texts are random and in memory; sclite reads them from files, whose writing is not timed. The contenders
+take turns run by run, so that a busy moment of the machine affects all of them. Missing contenders are left
+out and named: install jiwer, meeteval and kaldialign with pip, and sclite with apt-get install sctk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Contender = Callable[[list[str], list[str]], Counted]
 
 
 def make_texts(num_words: int, error_rate: float, seed: int = 0) -> tuple[list[str], list[str]]:
-    """Utterances of 5 to 25 words out of 20,000, as frequent as Zipf says; 60 % of errors substitute."""
+    """Make utterances of 5 to 25 words out of 20,000 with Zipf frequencies; 60 % of errors substitute."""
     rng = random.Random(seed)
     letters = "abcdefghijklmnopqrstuvwxyz"
     vocabulary = ["".join(rng.choices(letters, k=rng.randint(1, 9))) for _ in range(20_000)]
@@ -87,7 +87,7 @@ def count_by_kaldialign(references: list[str], hypotheses: list[str]) -> Counted
 
 
 def count_by_sclite(folder: Path) -> Counted:
-    """Counts for ref.trn and hyp.trn, from the row of sums of the raw summary."""
+    """Return the counts for ref.trn and hyp.trn from the sum row of the raw summary."""
     arguments = "-s -r ref.trn trn -h hyp.trn trn -i rm -o rsum stdout -f 0"
     command = ["sctk", "sclite", *arguments.split()]
     output = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
@@ -102,7 +102,7 @@ def write_trn(path: Path, texts: list[str]) -> None:
 
 
 def build_contenders(folder: Path) -> tuple[dict[str, Contender], list[str]]:
-    """Those that are here, and the names of those that are not."""
+    """Return the installed contenders and the names of the missing ones."""
     contenders: dict[str, Contender] = {
         "asr": count_here,
         "asr --align sclite": lambda references, hypotheses: count_here(references, hypotheses, "sclite"),
@@ -132,7 +132,9 @@ def main() -> None:
     )
     parser.add_argument("--words", type=int, default=1_000_000, metavar="N")
     parser.add_argument("--error-rate", type=float, default=0.1, metavar="X")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="of which the median is shown")
+    parser.add_argument(
+        "--rounds", type=int, default=5, metavar="N", help="rounds, of which the median is shown"
+    )
     parser.add_argument("--resamples", type=int, default=1000, metavar="N")
     args = parser.parse_args()
     references, hypotheses = make_texts(args.words, args.error_rate)
@@ -151,7 +153,7 @@ def main() -> None:
         for _ in range(args.rounds):
             scored = score(references, hypotheses, speakers=speakers, resamples=args.resamples)
             start = time.perf_counter()
-            scored.interval  # noqa: B018  found when it is asked for
+            scored.interval  # noqa: B018  computed on access
             row = f"interval by {scored.resampled_by}"
             seconds.setdefault(row, []).append(time.perf_counter() - start)
     medians = {name: statistics.median(times) for name, times in seconds.items()}

@@ -1,10 +1,10 @@
-"""Measure shards: memory and time to the first batch by the size of the corpus; an address against the disk.
+"""Measure shards: memory and time to the first batch by corpus size; a remote address against the disk.
 
     python tools/bench_shards.py index --utterances 100000 1000000 10000000 --folder /big/disk/index
     python tools/bench_shards.py store FOLDER --address s3://bucket/corpus
 
-The corpus of `index` has real audio of 200 utterances, to which the rows of all shards point. Each size is
-measured in a process of its own. `store` reads an epoch from here and from the address in turns.
+The corpus of `index` has audio of 200 utterances, to which the rows of all shards point. Each size is
+measured in its own process. `store` reads an epoch from the local folder and from the address in turns.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from asr.system.run_config import AugmentConfig, BatchConfig
 from asr.text.normalization import TextConfig
 from asr.text.tokenizer import Tokenizer, TokenizerConfig
 
-ROWS = 9_000  # of a shard: 16 hours at 6.5 s
+ROWS = 9_000  # per shard: 16 hours with utterances of 6.5 s
 NUM_FILES = 200
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "in", "old", "stone", "walls"]
 RATE = 16_000
@@ -49,7 +49,7 @@ def main() -> None:
     actions = parser.add_subparsers(dest="action", required=True)
     index = actions.add_parser("index")
     index.add_argument("--utterances", type=int, nargs="+", default=[100_000, 1_000_000])
-    index.add_argument("--folder", type=Path, required=True, help="for the corpora, 300 bytes a row")
+    index.add_argument("--folder", type=Path, required=True, help="folder of the corpora, 300 bytes per row")
     index.add_argument("--whole-epoch", action="store_true", help="plan all windows too, without audio")
     one = actions.add_parser("one")
     one.add_argument("folder", type=Path)
@@ -74,7 +74,7 @@ def bench_sizes(arguments: argparse.Namespace) -> None:
 
 
 def write_corpus(folder: Path, count: int) -> None:
-    """Shards that are all the same tar file by hard links, with rows of their own."""
+    """Make shards with their own rows, which are all hard links to the same tar file."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
     seconds = random.gamma(4.0, 1.6, NUM_FILES).clip(1, 20).round(2)
@@ -130,7 +130,7 @@ def peak_megabytes() -> int:
 
 
 def bench_one(arguments: argparse.Namespace) -> None:
-    """Open, first batch, resume in the middle of an epoch, and perhaps plan all of it."""
+    """Time opening, the first batch, resuming within an epoch, and optionally planning all of it."""
     found: dict[str, float] = {"before_MB": peak_megabytes()}
     with measured(found, "open"):
         loader = build_loader(str(arguments.folder), 0)
@@ -157,7 +157,7 @@ def bench_one(arguments: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def measured(found: dict[str, float], name: str) -> Iterator[None]:
-    """Seconds by the clock, and of the processor, which other programs do not lengthen as much."""
+    """Measure wall-clock seconds, and CPU seconds, which other programs affect less."""
     clock, processor = time.perf_counter(), time.process_time()
     yield
     found[f"{name}_s"] = time.perf_counter() - clock
@@ -178,7 +178,7 @@ def count_planned(loader: ShardLoader) -> tuple[int, int]:
 
 
 def sum_hashes(names: Iterator[str]) -> int:
-    """The same for the same names in any order, another one if any is lost or doubled."""
+    """Hash the names regardless of their order; the hash changes if one is lost or repeated."""
     return sum(
         int.from_bytes(hashlib.blake2b(name.encode(), digest_size=16).digest(), "big") for name in names
     )

@@ -1,11 +1,11 @@
-"""Seconds of a training step: ours beside those of torchaudio, SpeechBrain and ESPnet, and against length.
+"""Measure the time of a training step, compared with torchaudio, SpeechBrain and ESPnet, and by length.
 
     python tools/bench_train.py                  # all tables
     python tools/bench_train.py --table others   # only the comparison; `pip install speechbrain espnet`
 
 A step is forward, backward and AdamW on 8 utterances of 10 s, in a process whose C library keeps freed
-memory, as that of `asr train` does. Contenders take turns in one process, and the medians are compared:
-machines are noisy, ratios of one run are not.
+memory, as with `asr train`. Contenders take turns in one process and medians are compared, because machines
+are noisy but ratios within one run are not.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Encoder = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class WithCTC(nn.Module):
-    """An encoder, a linear layer and CTC: the same around every contender."""
+    """Encoder, linear layer and CTC; only the encoder differs between contenders."""
 
     def __init__(self, encoder: nn.Module, dim: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class WithCTC(nn.Module):
 
 
 class SpeechBrainConformer(nn.Module):
-    """SpeechBrain's Conformer with its relative positions, behind our subsampling."""
+    """SpeechBrain's Conformer with relative positions, after our subsampling."""
 
     def __init__(self, dim: int, num_layers: int, num_heads: int, feed_forward_dim: int, kernel: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class SpeechBrainConformer(nn.Module):
 
 
 class TorchaudioConformer(nn.Module):
-    """torchaudio's Conformer, behind our subsampling."""
+    """torchaudio's Conformer, after our subsampling."""
 
     def __init__(self, dim: int, num_layers: int, num_heads: int, feed_forward_dim: int, kernel: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class TorchaudioConformer(nn.Module):
 
 
 class ESPnetConformer(nn.Module):
-    """ESPnet's Conformer with its relative positions, behind our subsampling."""
+    """ESPnet's Conformer with relative positions, after our subsampling."""
 
     def __init__(self, dim: int, num_layers: int, num_heads: int, feed_forward_dim: int, kernel: int) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ def compare_with_others(rounds: int) -> None:
 
 
 def build_encoder(kind: str, dim: int, num_layers: int) -> tuple[nn.Module, int]:
-    if kind == "lstm":  # two directions of half the width: the same dimension as the others
+    if kind == "lstm":  # two directions of half the width give the same dimension as the others
         return LSTMEncoder(LSTMEncoderConfig(dim=dim // 2, num_layers=num_layers), NUM_MELS), dim
     window = (16, 16) if kind.endswith("window") else None
     if kind == "conformer":
@@ -196,7 +196,7 @@ def build_encoder(kind: str, dim: int, num_layers: int) -> tuple[nn.Module, int]
 
 
 def measure_alone(kind: str, num_utterances: int, seconds: float, precision: str, results: object) -> None:
-    """Run a case in a process of its own, whose peak memory is that of the case."""
+    """Run a case in its own process, to measure its peak memory."""
     keep_freed_memory()
     before = read_status("VmHWM")
     encoder, dim = build_encoder(kind, 256, 4)
@@ -253,7 +253,9 @@ def main() -> None:
     parser.add_argument("--table", choices=["all", "others", "encoders", "lengths"], default="all")
     parser.add_argument("--rounds", type=int, default=10, help="steps of each contender (default 10)")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--plain-malloc", action="store_true", help="compare with others without that")
+    parser.add_argument(
+        "--plain-malloc", action="store_true", help="compare with the others without keeping freed memory"
+    )
     args = parser.parse_args()
     if not args.plain_malloc:
         keep_freed_memory()

@@ -1,26 +1,26 @@
-"""Speed, memory and word error rate on a CPU: our Whisper beside openai-whisper, faster-whisper, whisper.cpp.
+"""Compare speed, memory and WER on a CPU with openai-whisper, faster-whisper and whisper.cpp.
 
     python tools/bench_whisper.py ggml-tiny.bin ggml-base.en.bin test.jsonl --rounds 3 --budget 90
     python tools/bench_whisper.py ggml-base.en.bin test.jsonl --parts long --beams 1 --minutes 10 60
-    pip install openai-whisper faster-whisper pywhispercpp   # those that are missing are left out
+    pip install openai-whisper faster-whisper pywhispercpp   # missing ones are left out
 
-All of them get the same weights, of the ggml file (ours by `asr convert`), with the same beam, number
-of threads and fallback to higher temperatures. Each case runs in a process of its own, and the engines of a
-part one after the other, as often as `--rounds` says: the tables show medians. No case begins that would not
-be over within `--budget` minutes, as far as its last run tells.
+All engines get the weights of the same ggml file (ours through `asr convert`), with the same beam, number
+of threads and fallback to higher temperatures. Each case runs in its own process, and the engines of a part
+take turns for `--rounds` rounds; the tables show medians. A case is skipped if, judging by its last run, it
+would not finish within `--budget` minutes.
 
-`start` is a process from its beginning to its end, with the clip of the manifest that is nearest to a second:
-for ours the command `asr transcribe`. `short` are clips of the manifest, each a recording; `long` is a
-recording of so many minutes, the manifest's utterances joined with pauses between. The others take one clip
-after the other, as their interfaces do; ours decodes those of several files at once, and `ours, 1 at a time`
-does not. None of them computes times of words. `ours, first text` tries no higher temperatures, as
-faster-whisper's batched form does not.
+`start` is a whole process with the clip of the manifest that is nearest to one second; ours is the command
+`asr transcribe`. `short` has clips of the manifest, each a recording; `long` is a recording of some
+minutes, made of the utterances of the manifest with pauses between them. The others decode one clip at a
+time, as their interfaces do. Ours decodes clips of several files at once, except `ours, 1 at a time`. None
+of them computes word times. `ours, first text` does not try higher temperatures, like faster-whisper's
+batched mode.
 
-Time of short and long includes reading the audio and computing features, but not loading the model and a
-first clip; CPU is that of all threads. Memory is the peak of the whole process. Texts and references are
-normalized by the rules for English, and runs of single letters joined; the references one by one, so that
-numbers of two utterances do not become one. In a long recording of spelled letters or digits, where one word
-ends is anybody's guess: there only character errors tell something.
+The times of short and long include reading audio and computing features, but not loading the model and a
+first clip; CPU time is that of all threads. Memory is the peak of the whole process. Texts and references
+are normalized by the English rules, and runs of single letters are joined. References are normalized one by
+one, so that numbers of two utterances do not become one. In a long recording of spelled letters or digits,
+word boundaries are arbitrary, so only character errors are meaningful.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from convert_to_ctranslate2 import convert
 
 SAMPLE_RATE = 16_000
 FASTER_BATCH = 8
-ENGINES = {  # to the package that each one needs
+ENGINES = {  # engine: package that it needs
     "ours": "asr",
     "ours, 1 at a time": "asr",
     "ours, first text": "asr",
@@ -68,9 +68,9 @@ class Case:
     engine: str
     model: Path
     folder: Path
-    """The same model as a folder of Hugging Face: ours."""
+    """The model as a Hugging Face folder, for ours."""
     converted: Path
-    """A folder for what faster-whisper reads."""
+    """Folder of the model for faster-whisper."""
     clips: tuple[Path, ...]
     warm_up: Path
     beam: int
@@ -89,7 +89,7 @@ class Outcome:
 
 @dataclass
 class Part:
-    """One table of the output: all engines at one task."""
+    """A table of the output, with all engines on one task."""
 
     title: str
     cases: list[Case]
@@ -99,7 +99,7 @@ class Part:
     outcomes: dict[str, list[Outcome]] = field(default_factory=dict)
     """Outcomes by engine."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds that the last run took in all, by engine."""
+    """Total seconds of the last run, by engine."""
 
 
 # --- engines --------------------------------------------------------------------------------------
@@ -110,9 +110,9 @@ def load_ours(case: Case) -> Transcribe:
     from asr.decoding.hypothesis import DecodingConfig
     from asr.transcription.model import load_model
 
-    limit_threads(case.threads)  # and kernels kept, as the commands do
+    limit_threads(case.threads)  # and keep kernels, like the commands
     recognizer = load_model(case.folder, "cpu", case.precision)  # type: ignore[arg-type]
-    # What is not set here is as the family has it.
+    # Other settings have the defaults of the family.
     decoding: dict[str, Any] = {"beam": case.beam}
     if case.engine == "ours, first text":
         decoding["temperatures"] = ()
@@ -214,7 +214,7 @@ def read_audio(path: Path) -> np.ndarray:
 
 
 def measure(case: Case, results: Any) -> None:
-    """Run an engine in a process of its own."""
+    """Run an engine in its own process."""
     transcribe = LOADERS[case.engine](case)
     transcribe([case.warm_up])
     started, cpu_started = time.perf_counter(), time.process_time()
@@ -224,7 +224,7 @@ def measure(case: Case, results: Any) -> None:
 
 
 def read_peak() -> float:
-    """Megabytes, the most that this process had."""
+    """Return the peak megabytes of this process."""
     with open("/proc/self/status") as file:
         for line in file:
             if line.startswith("VmHWM:"):
@@ -248,7 +248,7 @@ def run_case(case: Case) -> Outcome | None:
         return outcome
 
 
-# Whole programs, as short as the documentation of each engine shows them.
+# Complete programs, as short as in the documentation of each engine.
 ONCE = {
     "faster-whisper": """import sys
 from faster_whisper import WhisperModel
@@ -265,7 +265,7 @@ print(" ".join(segment.text.strip() for segment in model.transcribe(audio_S)))""
 }
 
 
-# A process begins with the peak memory of the one that starts it, so that has to be small.
+# A process inherits the peak memory of its parent, so the parent has to be small.
 LAUNCH = """import json, os, sys, time
 started = time.perf_counter()
 process = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
@@ -299,13 +299,13 @@ def read_clips(manifest: Path) -> list[tuple[Path, str]]:
 
 
 def choose_clips(clips: Sequence[tuple[Path, str]], count: int) -> list[tuple[Path, str]]:
-    """Take as many, evenly from all."""
+    """Choose this many, evenly spaced."""
     places = np.linspace(0, len(clips) - 1, min(count, len(clips))).round().astype(int)
     return [clips[place] for place in places]
 
 
 def join_clips(clips: Sequence[tuple[Path, str]], minutes: float, path: Path) -> list[str]:
-    """Writes one recording of clips with pauses of 0.4 to 2 seconds between; their texts."""
+    """Write one recording of clips with pauses of 0.4 to 2 seconds between them; return their texts."""
     from asr.audio import reading as audio
 
     chance, parts, texts = random.Random(0), [], []
@@ -322,7 +322,7 @@ def join_clips(clips: Sequence[tuple[Path, str]], minutes: float, path: Path) ->
 
 
 def count_errors(references: Sequence[Sequence[str]], texts: Sequence[str]) -> tuple[float, float]:
-    """Per cent of the words, if each recording is one utterance, and of the characters without spaces."""
+    """Return WER in percent, with each recording as one utterance, and CER without spaces."""
     from asr.scoring.counting import count_character_errors, count_word_errors
     from asr.text.normalization import normalize_english
 

@@ -1,8 +1,9 @@
-"""Transcribe the same recordings again and again while other processes come and go: are the bytes the same?
+"""Check that repeated transcription gives the same bytes while other processes start and stop.
 
 python tools/check_reproducible.py tiny FOLDER --clips 200 --runs 10
 
-Beside each run busy processes come and go, as a seed says; every second run is interrupted and resumed.
+During each run, busy processes start and stop at times given by a seed. Every second run is interrupted and
+resumed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Whisper model in the form that faster-whisper reads: weights of CTranslate2 in int8, and a vocabulary.
+"""Convert a Whisper model for faster-whisper: CTranslate2 weights in int8, and a vocabulary.
 
 python tools/convert_to_ctranslate2.py whisper-base.en FOLDER
 pip install ctranslate2 tokenizers
@@ -98,6 +98,6 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path, help="any form of Whisper model")
-    parser.add_argument("folder", type=Path, help="to write into")
+    parser.add_argument("folder", type=Path, help="output folder")
     args = parser.parse_args()
     convert(args.model, args.folder)

@@ -2,8 +2,8 @@
 
 python tools/faulty_server.py FOLDER --problems 0.1 --delay 0.02
 
-With --s3 as the bucket `corpus` of S3, which moto imitates (`pip install 'moto[server]' s3fs`); clients find
-it by the variables that are printed.
+With --s3, it serves the folder as the S3 bucket `corpus`, which moto imitates (`pip install 'moto[server]'
+s3fs`). The printed variables configure its clients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--problems", type=float, default=0.1, help="share of the answers (default: 0.1)")
     parser.add_argument("--delay", type=float, default=0.02, help="seconds before an answer (default: 0.02)")
-    parser.add_argument("--s3", action="store_true", help="as s3://corpus")
+    parser.add_argument("--s3", action="store_true", help="serve as s3://corpus")
     arguments = parser.parse_args()
     given = arguments.folder, arguments.problems, arguments.delay
     if arguments.s3:
@@ -60,7 +60,7 @@ class Server(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def serve(folder: Path, problems: float = 0.0, delay: float = 0.0) -> Iterator[Server]:
-    """A server in a thread; its port is `server_port`, its problems are counted in `counts`."""
+    """Serve in a thread; the port is `server_port`, and `counts` counts the problems."""
     server = Server(folder, problems, delay)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -75,7 +75,7 @@ def serve(folder: Path, problems: float = 0.0, delay: float = 0.0) -> Iterator[S
 def serve_s3(
     folder: Path, problems: float = 0.0, delay: float = 0.0
 ) -> Iterator[tuple[dict[str, str], Counter[str]]]:
-    """Imitate S3 with the folder as its bucket `corpus`; gives the environment of clients, and counts."""
+    """Imitate S3 with the folder as bucket `corpus`; yield the environment for clients, and counts."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from s3fs import S3FileSystem
     from werkzeug.serving import make_server

@@ -1,13 +1,13 @@
-"""Kill and resume a training at random moments, many times; compare the end with a training never killed.
+"""Kill and resume a training many times at random moments; compare the result with an uninterrupted one.
 
     python tools/kill_training.py CONF --kills 100
     python tools/kill_training.py CONF --kills 20 --processes 2
 
-Each kill is SIGKILL: nothing can be saved on the way out. After each, the last checkpoint must load and be
-at most twice `train.save_every` updates behind, because training continues while a checkpoint is written, but
-not beyond the next one; at the end, the weights must equal those of the uninterrupted
-training, bit by bit. With `--processes`, torchrun starts each training and continues by itself after one of
-its processes was killed, once in each training.
+Each kill is SIGKILL, so nothing can be saved on exit. After each kill, the last checkpoint must load and be
+at most twice `train.save_every` updates behind, because training continues while a checkpoint is written,
+but not beyond the next one. At the end, the weights must be bit for bit equal to the weights of the
+uninterrupted training. With `--processes`, torchrun starts each training and resumes it by itself after one
+of its processes is killed, once per training.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def start(
 
 
 def last_step(output_dir: Path) -> int:
-    """Update of the last checkpoint, which must be whole: it is loaded."""
+    """Return the update of the last checkpoint, after loading it to check that it is complete."""
     checkpoints = find_checkpoints(output_dir)
     if not checkpoints:
         return 0
@@ -52,7 +52,7 @@ def last_step(output_dir: Path) -> int:
 
 
 def logged_step(output_dir: Path) -> int:
-    """The last update that the log knows of."""
+    """Return the last update in the log."""
     try:
         lines = (output_dir / "log.jsonl").read_text().splitlines()
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def digest(folder: Path) -> str:
 
 
 def kill_one(torchrun: int, stream: random.Random) -> int:
-    """Kill one of the processes that torchrun has started; returns its rank."""
+    """Kill one of the processes that torchrun has started; return its rank."""
     children = Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()
     ranks = {}
     for child in children:
@@ -82,7 +82,7 @@ def kill_one(torchrun: int, stream: random.Random) -> int:
 
 
 def kill_one_of_several(args: argparse.Namespace, log: Path) -> None:
-    """A training for each kill, of one process at a random moment between its first log line and its last."""
+    """Run a training per kill; one process dies at a random moment between its first and last log line."""
     stream, whole = random.Random(args.seed), args.output_dir / "whole"
 
     def begin(folder: Path) -> tuple[subprocess.Popen[bytes], float]:

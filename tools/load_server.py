@@ -1,14 +1,14 @@
-"""Load on a running `asr serve`: short clips, long files, live sessions, clients that leave, hostile uploads.
+"""Load a running `asr serve` with clips, long files, live sessions, disconnecting clients and bad uploads.
 
     asr serve --model base.en --port 8000 &
     python tools/load_server.py http://127.0.0.1:8000 CLIP*.wav LONG.wav --seconds 1800 --clips 4 --live 2
 
-Each client asks again as soon as it has its answer; with --rate, clips come at random moments instead, so
-many a second, whether or not earlier ones have their answers, as from people who know nothing of each other.
-Prints one JSON object: how many of each kind were answered, how long they took, how late live words were
-shown and final (the last word of an item counts from its own end, the others wait for it), and how long
-/health took, which tells whether the event loop breathes; with --pid, the largest resident memory of the
-server in the first and in the last third.
+Each client sends its next request when it has its answer. With --rate, clips are sent at random moments
+instead, as from independent people, whether or not earlier ones have been answered. Prints one JSON object:
+the number of answers of each kind and their times, the delays until live words were shown and final (the
+last word of an item counts from its own end, the others wait for it), and the time of /health, which shows
+whether the event loop is responsive. With --pid, it also has the largest resident memory of the server in
+the first and last third.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from asr.audio import reading
 
 LIVE_RATE = 16_000
 PIECE_SECONDS = 0.1
-LAST_SECONDS = 60.0  # for answers to clips that came before the end
+LAST_SECONDS = 60.0  # time for answers to clips that were sent before the end
 HOSTILE = [
     b"",
     b"#EXTM3U\nhttp://127.0.0.1:9/\n",
@@ -47,7 +47,7 @@ HOSTILE = [
 
 
 class Load:
-    """State that clients of all kinds share: the server, what they send, and what they measure."""
+    """State shared by all clients: the server, what they send, and what they measure."""
 
     def __init__(self, url: str, model: str, clips: list[Path], long: Path, seconds: float) -> None:
         self.url, self.model, self.clips = url.rstrip("/"), model, clips
@@ -64,7 +64,7 @@ class Load:
             work()
 
     def post(self, kind: str, content: bytes) -> None:
-        """Time until the answer; refusals count by their status, and are waited out."""
+        """Measure the time until the answer; count refusals by status and try again later."""
         begun = time.monotonic()
         try:
             with urllib.request.urlopen(self.make_request(content), timeout=3600) as answer:
@@ -90,7 +90,7 @@ class Load:
         self.post("clip", random.choice(self.clips).read_bytes())
 
     def ask_at_random(self, rate: float) -> None:
-        """A clip of a client of its own, and the pause until the next one."""
+        """Return a clip from a new client, and the pause until the next one."""
         self.asking.append(threading.Thread(target=self.ask_clip, daemon=True))
         self.asking[-1].start()
         time.sleep(random.expovariate(rate))
@@ -103,7 +103,7 @@ class Load:
         time.sleep(1)
 
     def leave(self) -> None:
-        """Send a file, or a part of it, and go away."""
+        """Send a file, or a part of it, and disconnect."""
         request = self.make_request(random.choice(self.clips).read_bytes())
         assert isinstance(request.data, bytes)
         place = urlsplit(self.url)
@@ -119,7 +119,7 @@ class Load:
         self.counts["left"] += 1
 
     def talk(self) -> None:
-        """A clip as fast as it is spoken; how late words are first shown, and final, after their end."""
+        """Send a clip at the pace of speech; measure when words are first shown and final after their end."""
         samples = (reading.read(random.choice(self.clips), LIVE_RATE) * 32767).astype("<i2")
         url = f"{self.url.replace('http', 'ws', 1)}/v1/realtime?intent=transcription&model={self.model}"
         size = round(PIECE_SECONDS * LIVE_RATE)
@@ -211,22 +211,20 @@ def main() -> None:
     )
     parser.add_argument("url")
     parser.add_argument(
-        "clip", type=Path, nargs="+", help="a few seconds of speech; live sessions speak it, too"
+        "clip", type=Path, nargs="+", help="a few seconds of speech; also sent by live sessions"
     )
     parser.add_argument("long", type=Path, help="minutes of speech")
     parser.add_argument("--model", default="base.en")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--clips", type=int, default=4, metavar="N", help="clients that send the clip")
     parser.add_argument(
-        "--rate", type=float, metavar="N", help="clips a second, at random moments, instead of --clips"
+        "--rate", type=float, metavar="N", help="clips per second, at random moments, instead of --clips"
     )
     parser.add_argument("--files", type=int, default=1, metavar="N", help="clients that send the long file")
     parser.add_argument("--live", type=int, default=1, metavar="N", help="live sessions")
-    parser.add_argument("--leaving", type=int, default=1, metavar="N", help="clients that leave too early")
-    parser.add_argument(
-        "--hostile", type=int, default=1, metavar="N", help="clients that send what is no audio"
-    )
-    parser.add_argument("--pid", type=int, help="of the server, to watch its memory")
+    parser.add_argument("--leaving", type=int, default=1, metavar="N", help="clients that disconnect early")
+    parser.add_argument("--hostile", type=int, default=1, metavar="N", help="clients that send invalid audio")
+    parser.add_argument("--pid", type=int, help="process ID of the server, to watch its memory")
     args = parser.parse_args()
     load = Load(args.url, args.model, args.clip, args.long, args.seconds)
     works = [load.ping] + [load.ask_long] * args.files

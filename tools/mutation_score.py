@@ -2,14 +2,14 @@
 
     OMP_NUM_THREADS=1 python tools/mutation_score.py decoding train --sample 60 --results mutants.jsonl
 
-All tests are collected once and run once, to know which of them run which line. Each mutant then gets a fork
-of that process, in which the code of the functions is replaced and the tests of its line run until one fails:
-nothing is imported or written again. (mutmut leaves out functions with decorators, cosmic-ray starts Python
-for each mutant.)
+All tests are collected and run once, to find which tests run which line. Each mutant then gets a fork of
+that process, in which the code of the functions is replaced and the tests of its line run until one fails,
+so nothing is imported or written again. (mutmut leaves out functions with decorators, and cosmic-ray starts
+Python for each mutant.)
 
-Left out as equivalent: docstrings, annotations, assertions, decorators, logs, messages of errors. What runs
-on import (class bodies, constants of a module) is left out as well. A test that starts a process does not see
-mutants. Mutants in the file of results are not tried again (`--again`: the survivors are).
+Docstrings, annotations, assertions, decorators, logs and error messages are left out as equivalent. Code
+that runs on import (class bodies, module constants) is left out as well. Tests that start a process do not
+see mutants. Mutants in the results file are not tried again; `--again` repeats the survivors.
 """
 
 from __future__ import annotations
@@ -257,13 +257,13 @@ def print_report(package: str, num_found: int, rows: list[dict[str, Any]]) -> No
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("packages", nargs="+", help="of asr, such as decoding")
-    parser.add_argument("--sample", type=int, default=60, help="mutants of each package")
+    parser.add_argument("packages", nargs="+", help="packages of asr, such as decoding")
+    parser.add_argument("--sample", type=int, default=60, help="mutants per package")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--budget", type=float, default=40.0, help="seconds of tests of each mutant")
+    parser.add_argument("--budget", type=float, default=40.0, help="seconds of tests per mutant")
     parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"))
-    parser.add_argument("--again", action="store_true", help="try those again that survived")
-    parser.add_argument("--tests", nargs="+", default=["tests"], help="files; default: all")
+    parser.add_argument("--again", action="store_true", help="try survivors again")
+    parser.add_argument("--tests", nargs="+", default=["tests"], help="test files; default: all")
     options = parser.parse_args()
     options.results = options.results.resolve()
     os.chdir(ROOT)

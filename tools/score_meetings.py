@@ -1,4 +1,4 @@
-"""Score systems of diarization on the meetings of recipes/conversations, by overlap, speakers and corpus.
+"""Score diarization systems on the meetings of recipes/conversations, by overlap, speakers and corpus.
 
 python tools/score_meetings.py data/conversations/test.rttm results ours=ours.rttm senko=senko.rttm
 
@@ -27,7 +27,7 @@ COLLARS = (0.0, 0.25)
 
 
 def list_rows(recordings: Iterable[str]) -> dict[str, list[str]]:
-    """Recordings of each row, by their names: test-10-3-an4 has 10 % overlap and three speakers of AN4."""
+    """Group recordings into rows by name: test-10-3-an4 has 10 % overlap and three AN4 speakers."""
     rows: dict[str, list[str]] = {"all": list(recordings)}
     titles: list[tuple[int, Callable[[str], str]]] = [
         (1, lambda value: f"overlap {int(value)} %"),
@@ -41,19 +41,19 @@ def list_rows(recordings: Iterable[str]) -> dict[str, list[str]]:
 
 
 def count_right(score: TurnScore) -> int:
-    """Recordings with as many speakers as the reference."""
+    """Count the recordings with as many speakers as the reference."""
     return int((score.sums_MK[:, 5] == score.sums_MK[:, 6]).sum())
 
 
 def join_scores(scores: list[TurnScore]) -> TurnScore:
-    """Score several recordings, of which each has been scored."""
+    """Combine the scores of several recordings."""
     return TurnScore(
         tuple(score.recordings[0] for score in scores), np.concatenate([score.sums_MK for score in scores])
     )
 
 
 def score_rows(path: Path, collar: float) -> dict[str, Any]:
-    """Scores of each row, and the first system against each of the others, from the file of hypotheses."""
+    """Score each row of a hypothesis file, and compare the first system with each of the others."""
     systems = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, text in json.loads(gzip.decompress(path.read_bytes())).items():
@@ -80,7 +80,7 @@ def score_rows(path: Path, collar: float) -> dict[str, Any]:
 
 
 def format_table(rows: dict[str, Any]) -> list[str]:
-    """The table of README.md: DER of each system, and recordings with the right number of speakers."""
+    """Format the table of README.md: DER of each system, and recordings with the right number of speakers."""
     names = list(rows["all"]["systems"])
     lines = [f"| | meetings | {' | '.join(f'{name} DER %, speakers right' for name in names)} |"]
     lines.append("|---" * (2 + len(names)) + "|")
@@ -103,7 +103,9 @@ def main() -> None:
     parser.add_argument("reference", type=Path)
     parser.add_argument("output_dir", type=Path)
     parser.add_argument("systems", nargs="+", help="NAME=RTTM; the first is compared with the others")
-    parser.add_argument("--about", type=json.loads, default={}, help="JSON: facts on the runs of the systems")
+    parser.add_argument(
+        "--about", type=json.loads, default={}, help="JSON with details of the runs of the systems"
+    )
     args = parser.parse_args()
     paths = {"reference": args.reference} | dict(own.split("=", 1) for own in args.systems)
     args.output_dir.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Hook of mkdocs: the pages of recipes, the changelog, CONTRIBUTING and SECURITY are on the site too.
+"""mkdocs hook that adds the recipe pages, the changelog, CONTRIBUTING and SECURITY to the site.
 
-Their links lead to pages of the site. One to a file that the site lacks becomes its text.
+Their links lead to pages of the site, and links to files that the site lacks become plain text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = {".png", ".svg"}
-# Tables are wider than the theme allows, and names in the first column are not broken.
+# Tables are wider than the theme allows, and names in the first column must not break.
 STYLE = """.md-grid {max-width: 76rem}
 .md-typeset td:first-child code {white-space: nowrap}
 .md-typeset td code {word-break: normal}
@@ -22,7 +22,7 @@ STYLE = """.md-grid {max-width: 76rem}
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add these pages and the pictures that they show."""
+    """Add these pages and their pictures."""
     names = {path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").rglob("*.md")}
     names = {name for name in names if not re.search("/(results|studies)/", name)}
     names |= {"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
@@ -38,7 +38,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def adapt(page: str, text: str, known: set[str]) -> tuple[str, set[str]]:
-    """Turn links of the repository into links of the site. Also returns the pictures that the page shows."""
+    """Turn repository links into site links; return the page and the pictures that it shows."""
     folder, pictures = os.path.dirname(page), set[str]()
 
     def change(match: re.Match[str]) -> str:

