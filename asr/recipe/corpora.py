@@ -56,7 +56,7 @@ _SHORTFALLS: ContextVar[list[str] | None] = ContextVar("shortfalls", default=Non
 
 @contextlib.contextmanager
 def collect_shortfalls() -> Iterator[list[str]]:
-    """Collect the missing parts of a corpus, including those of a recipe that is prepared within another."""
+    """Collect the missing parts of a corpus, also from recipes that it prepares itself."""
     outer = _SHORTFALLS.get()
     found = [] if outer is None else outer
     token = _SHORTFALLS.set(found)

@@ -34,9 +34,9 @@ TRANSCRIPT = "transcript/aidatatang_200_zh_transcript.txt"
 
 
 def download(target_dir: Path) -> Path:
-    """Fetch and unpack the archive, and those of the speakers in it; returns the folder of the corpus."""
+    """Fetch and unpack the archive and its speaker archives; return the corpus folder."""
     archive = target_dir / "aidatatang_200zh.tgz"
-    download_archive(URLS, archive, None, max_bytes=MAX_ARCHIVE_BYTES)  # the publisher names no SHA-256
+    download_archive(URLS, archive, None, max_bytes=MAX_ARCHIVE_BYTES)  # the publisher gives no SHA-256
     extract(archive, target_dir / "aidatatang", max_bytes=MAX_CORPUS_BYTES)
     unpack_inner(target_dir / "aidatatang", MAX_CORPUS_BYTES)
     return target_dir / "aidatatang"

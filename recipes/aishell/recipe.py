@@ -34,16 +34,16 @@ TRANSCRIPT = "transcript/aishell_transcript_v0.8.txt"
 
 
 def download(target_dir: Path) -> Path:
-    """Fetch and unpack the archive, and those of the speakers in it; returns the folder of the corpus."""
+    """Fetch and unpack the archive and its speaker archives; return the corpus folder."""
     archive = target_dir / "data_aishell.tgz"
-    download_archive(URLS, archive, None, max_bytes=MAX_ARCHIVE_BYTES)  # the publisher names no SHA-256
+    download_archive(URLS, archive, None, max_bytes=MAX_ARCHIVE_BYTES)  # the publisher gives no SHA-256
     extract(archive, target_dir / "aishell", max_bytes=MAX_CORPUS_BYTES)
     unpack_inner(target_dir / "aishell", MAX_CORPUS_BYTES)
     return target_dir / "aishell"
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write train.jsonl, dev.jsonl and test.jsonl; recordings without a transcript, 325, are left out."""
+    """Write train.jsonl, dev.jsonl and test.jsonl; 325 recordings without a transcript are left out."""
     root = find_corpus(corpus_dir, TRANSCRIPT)
     require_unpacked(root / "wav")
     texts = {id: "".join(text.split()) for id, text in read_texts(root / TRANSCRIPT).items()}

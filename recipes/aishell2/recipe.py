@@ -33,7 +33,7 @@ EVALUATION = (
     ".",
 )
 
-Line = tuple[Path, str, str]  # audio, id and text
+Line = tuple[Path, str, str]  # audio, ID and text
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
@@ -59,7 +59,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 def _read(corpus_dir: Path, *paths: str) -> list[Line]:
-    """The lines of the first folder that is there; ids that are in both lists."""
+    """Read the lines of the first existing folder, for IDs that are in both lists."""
     folder = find_folder(corpus_dir, *paths)
     if folder is None:
         raise UserError(f"{corpus_dir}: none of {', '.join(paths)}; pass the folder above AISHELL-2")

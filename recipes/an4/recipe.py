@@ -33,17 +33,17 @@ MAX_ARCHIVE_BYTES = 200_000_000
 MAX_CORPUS_BYTES = 400_000_000
 
 SAMPLE_RATE = 16_000
-NUM_UTTERANCES = {"train": 948, "test": 130}  # as published: dev is a part of train
+NUM_UTTERANCES = {"train": 948, "test": 130}  # as published; dev is cut from train
 NUM_WORDS = {"train": 5_442, "test": 773}
 FINGERPRINT = "adea8478ff2b625429a659e908659881bb6b786d58b864a8b4960082fe237ee2"
-# Of the women and of the men in train, the first two and the first five by the SHA-256 of their name:
-# a tenth of the utterances, with as many women as there are in the whole.
+# The first two women and the first five men in train by the SHA-256 of their names: a tenth of the
+# utterances, with the same share of women as in the whole corpus.
 DEV_SPEAKERS = frozenset(("fjam", "fbbh", "mmaf", "mtje", "mcel", "mnjl", "mgah"))
-JOINED_SECONDS = (30, 60)  # recordings of dev and test that are longer than any of training: 6.4 s
+JOINED_SECONDS = (30, 60)  # joined dev and test recordings; the longest training utterance has 6.4 s
 
 
 def download(target_dir: Path) -> Path:
-    """Fetch and unpack the archive; returns the folder of the corpus."""
+    """Fetch and unpack the archive; return the corpus folder."""
     archive = target_dir / "an4_sphere.tar.gz"
     download_archive(URLS, archive, SHA256, max_bytes=MAX_ARCHIVE_BYTES)
     extract(archive, target_dir / "an4_sphere", max_bytes=MAX_CORPUS_BYTES)
@@ -81,10 +81,10 @@ def _read_split(root: Path, split: str) -> list[Utterance]:
 
 
 def _build_utterance(root: Path, name: str, texts: dict[str, str]) -> Utterance:
-    """`name` is a line of the list of files: an4_clstk/fash/an251-fash-b."""
+    """Build the utterance of a line of the file list, such as an4_clstk/fash/an251-fash-b."""
     identifier = name.rpartition("/")[2]
     if not re.fullmatch(r"\w+/\w+/\w+-\w+-b", name) or identifier not in texts:
-        raise UserError(f"{root}: {name[:100]!r} in the list of files has no transcription")
+        raise UserError(f"{root}: {name[:100]!r} in the file list has no transcription")
     audio = root / "wav" / f"{name}.sph"
     speaker = identifier.split("-")[1]
     return Utterance(
@@ -99,7 +99,7 @@ def _build_utterance(root: Path, name: str, texts: dict[str, str]) -> Utterance:
 
 
 def _join(name: str, utterances: list[Utterance], seconds: float, output_dir: Path) -> Iterator[Utterance]:
-    """One after the other, without a pause between, to recordings of at most so many seconds.
+    """Join utterances without pauses into recordings of at most this many seconds.
 
     Speaker after speaker; a recording may begin with one and end with another.
     """
@@ -124,20 +124,20 @@ def _join(name: str, utterances: list[Utterance], seconds: float, output_dir: Pa
 
 
 def _read_transcriptions(path: Path) -> dict[str, str]:
-    """Text by id, of lines such as `<s> ENTER FIVE </s> (an12-fash-b)`; test lines have no <s> and </s>."""
+    """Read texts by ID from lines such as `<s> ENTER FIVE </s> (an12-fash-b)`; test has no <s> and </s>."""
     texts = {}
     for number, line in _read_lines(path):
         match = re.fullmatch(r"(?:<s> )?([A-Z ]+?)(?: </s>)? \((\S+)\)", line)
         if match is None:
             raise UserError(
-                f"{path}:{number}: expected a text and its id in parentheses, found {line[:60]!r}"
+                f"{path}:{number}: expected a text and its ID in parentheses, found {line[:60]!r}"
             )
         texts[match[2]] = match[1]
     return texts
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of the lines that are not blank, with single spaces."""
+    """Yield number and text of non-blank lines, with single spaces."""
     for number, _, line in read_lines(path):
         yield number, " ".join(line.decode("ascii", errors="replace").split())
 

@@ -15,9 +15,9 @@ from asr.data import write_manifest
 from asr.recipe import EspeakVoices, Recipe, speak_split
 
 NUM_UTTERANCES = {"train": 5_000, "dev": 200, "test": 200}
-# How often each kind of sentence is said.
+# Relative frequency of each kind of sentence.
 KINDS = {"spelling": 0.4, "digits": 0.2, "number": 0.1, "code": 0.2, "date": 0.05, "control": 0.05}
-# Words with spaces between.
+# Words separated by spaces.
 DIGITS = "ONE TWO THREE FOUR FIVE SIX SEVEN EIGHT NINE"
 DIGITS_AND_ZERO = f"ZERO OH {DIGITS}"
 TEENS = "TEN ELEVEN TWELVE THIRTEEN FOURTEEN FIFTEEN SIXTEEN SEVENTEEN EIGHTEEN NINETEEN"
@@ -39,16 +39,16 @@ NAMES = (
     "ZIMMERMAN AVENUE ROAD COURT PLACE LANE"
 )
 LETTERS = "A B C D E F G H I J K L M N O P Q R S T U V W X Y Z"
-RATES = (80, 180)  # words a minute; each letter is one
-PAUSES = 0.3  # of the sentences have one after each word
-# Where a synthesizer would say something else, or some accents would; `ay` would be I.
+RATES = (80, 180)  # words per minute; each letter is one
+PAUSES = 0.3  # share of sentences with a pause after each word
+# Spellings for words that the synthesizer, or one of its accents, would mispronounce; it reads `ay` as I.
 SAID = {"A": "eigh", "Z": "zee", "OH": "oh", "RUBOUT": "rub out"}
 
 
 def prepare(
     corpus_dir: Path | None, output_dir: Path, num_utterances: dict[str, int] = NUM_UTTERANCES
 ) -> None:
-    """Speak into audio/ and write train.jsonl, dev.jsonl and test.jsonl."""
+    """Synthesize speech to audio/ and write train.jsonl, dev.jsonl and test.jsonl."""
     for split, count in num_utterances.items():
         spoken = speak_split(
             split, count, output_dir / "audio" / split, "an4-synthetic", _say, EspeakVoices(RATES)
@@ -57,14 +57,14 @@ def prepare(
 
 
 def _say(generator: np.random.Generator) -> tuple[list[str], str]:
-    """A sentence, and how it is spoken."""
+    """Compose a sentence and its spoken form."""
     words = _say_something(generator)
     pause = ", " if generator.random() < PAUSES else " "
     return words, pause.join(SAID.get(word, word.lower()) for word in words)
 
 
 def _say_something(generator: np.random.Generator) -> list[str]:
-    """The words of a sentence, letters being words."""
+    """Return the words of a sentence, with letters as words."""
 
     def some(words: str, least: int, most: int) -> list[str]:
         choices = words.split()

@@ -1,6 +1,6 @@
 """Aurora-4: WSJ0 with noises added, in 14 conditions of noise and microphone.
 
-The files are samples without any header: they are written as FLAC beside the manifests.
+The files have no header, so they are converted to FLAC next to the manifests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from asr.recipe import (
 )
 
 SAMPLE_RATE = 16_000
-CONDITIONS = "0123456789abcd"  # the last character of an id; 0 to 6 are of the first microphone
+CONDITIONS = "0123456789abcd"  # last character of an ID; 0 to 6 are from the first microphone
 LISTS = {
     "train": {"1": "training_multicondition_16k.list"},
     "train_clean": {"0": "training_clean_sennh_16k.list"},
@@ -35,14 +35,14 @@ LISTS = {
     "test": {c: f"test{n:02}_0330_16k.list" for n, c in enumerate(CONDITIONS, 1)},
 }
 COUNTS = {"dev": 4_620, "test": 4_620}
-DOUBLED = "408o0302.wv2"  # the second microphone of an utterance that is there from the first, too
+DOUBLED = "408o0302.wv2"  # second microphone of an utterance that is also listed from the first
 KNOWN_HEADERS = (b"RIFF", b"NIST", b"fLaC")
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     """Write train.jsonl (multi), train_clean.jsonl, dev.jsonl, test.jsonl, and their audio into `audio`."""
     if corpus_dir is None:
-        raise UserError("pass --corpus-dir FOLDER, with Aurora-4 and WSJ0 in it")
+        raise UserError("pass --corpus-dir FOLDER with Aurora-4 and WSJ0")
     lists = {path.name.lower(): path for path in find_files(corpus_dir, "_16k.list", "_sennh_16k.list")}
     if "test01_0330_16k.list" not in lists:
         raise UserError(f"{corpus_dir}: no test01_0330_16k.list; expected AURORA/lists below it")
@@ -61,7 +61,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 def _index(root: Path) -> dict[str, list[Path]]:
-    """Files by each end of their path, in lower case, from two parts on."""
+    """Index files by each lower-case suffix of their path with at least two parts."""
     found = defaultdict(list)
     for path in find_files(root, ".wv1", ".wv2", ".wav", ".raw"):
         parts = path.relative_to(root).as_posix().lower().split("/")
@@ -71,7 +71,7 @@ def _index(root: Path) -> dict[str, list[Path]]:
 
 
 def _read_list(path: Path, files: Mapping[str, list[Path]], condition: str) -> Iterator[tuple[str, Path]]:
-    """Ids and files; some copies have more folders above than the lists say, or fewer."""
+    """Yield IDs and files; copies differ in the parent folders."""
     for number, line in read_decoded(path, "latin-1"):
         name = PurePosixPath(line.split()[0].replace("\\", "/").lower().lstrip("./"))
         if name.name == DOUBLED:
@@ -79,7 +79,7 @@ def _read_list(path: Path, files: Mapping[str, list[Path]], condition: str) -> I
         ends = ("/".join(name.parts[begin:]) for begin in range(max(1, len(name.parts) - 1)))
         found = next((files[end] for end in ends if files.get(end)), [])
         if len(found) != 1:
-            where = f"{found[0]} and {found[1]} could be meant" if found else "there is no such file"
+            where = f"matches {found[0]} and {found[1]}" if found else "there is no such file"
             raise UserError(f"{path}:{number}: {name}: {where}; get a complete copy, unpacked as it came")
         yield f"{name.stem}{condition}", found[0]
 
@@ -94,14 +94,14 @@ def _build(files: Mapping[str, Path], texts: Mapping[str, str], folder: Path) ->
 
 
 def _convert(path: Path, target: Path) -> Path:
-    """Headerless 16-bit samples, the high byte first, as FLAC; what has a header stays."""
-    if target.exists():  # by a preparation that was interrupted
+    """Convert headerless big-endian 16-bit samples to FLAC; files with a header stay."""
+    if target.exists():  # from an interrupted preparation
         return target
     content = path.read_bytes()
     if content[:4] in KNOWN_HEADERS:
         return path
     if len(content) < 2 or len(content) % 2:
-        raise UserError(f"{path}: {len(content)} bytes are no 16-bit samples; get a complete copy")
+        raise UserError(f"{path}: {len(content)} bytes are not 16-bit samples; get a complete copy")
     write(target, np.frombuffer(content, ">i2").astype(np.float32) / 32768, SAMPLE_RATE)
     return target
 

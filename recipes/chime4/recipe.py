@@ -39,8 +39,8 @@ Files = dict[str, Path]
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write train.jsonl, dev.jsonl, test.jsonl, and their parts dt05_real.jsonl to et05_simu.jsonl; with
-    audio those of five microphones, dt05_real_5mics.jsonl and so on, if these are there."""
+    """Write train.jsonl, dev.jsonl, test.jsonl and their parts dt05_real.jsonl to et05_simu.jsonl; also, with
+    audio, the sets of five microphones (dt05_real_5mics.jsonl and so on) if they exist."""
     root = find_corpus(corpus_dir, "data/transcriptions")
     sets = {
         f"{part}_{kind}": _find_track(root, part, kind)
@@ -52,7 +52,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
         root, {name: len(files) for name, files in sets.items()} | {"train": len(real) + len(simu)}, COUNTS
     )
     prompts = {id: id.split("_")[1].lower() for id in simu}  # 011_011C0201_BUS.CH1
-    wsj0 = root / "data" / "WSJ0"  # or in the folder that was given
+    wsj0 = root / "data" / "WSJ0"  # or in the given folder
     index = index_wsj(wsj0 if wsj0.is_dir() else corpus_dir or root)
     texts = read_prompts(root, index, prompts.values())
     manifests = {name: list(_build(root, name, files)) for name, files in sets.items()}
@@ -69,13 +69,13 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 def _find_training(root: Path, kind: str) -> Files:
-    """All six microphones of the tablet; CH0 is another one, close to the mouth."""
+    """Find all six microphones of the tablet; CH0 is a close-talking microphone."""
     folders = [root / AUDIO / "isolated" / f"tr05_{place}_{kind}" for place in ENVIRONMENTS]
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.CH[1-6].wav"))}
 
 
 def _find_track(root: Path, part: str, kind: str) -> Files:
-    """The files of the track of one microphone, or those that its list names."""
+    """Find the files of the one-microphone track, or the files that its list names."""
     track = root / AUDIO / "isolated_1ch_track"
     if track.is_dir():
         folders = [track / f"{part}_{place}_{kind}" for place in ENVIRONMENTS]
@@ -92,7 +92,7 @@ def _find_track(root: Path, part: str, kind: str) -> Files:
 
 
 def _find_five(root: Path, name: str, files: Files) -> dict[str, list[Path]]:
-    """The five microphones of each utterance; nothing where the folder of all microphones is missing."""
+    """Find the five microphones of each utterance; none if the folder of all microphones is missing."""
     tracks = {}
     for id in files:
         place = id.rpartition("_")[2].lower()
@@ -107,8 +107,8 @@ def _find_list(root: Path, name: str) -> Path:
     path = root / "data" / "annotations" / name
     if not path.exists():
         raise UserError(
-            f"{root}: neither {AUDIO}/isolated_1ch_track nor data/annotations/{name}; those of et05 came "
-            "later, as CHiME4_diff"
+            f"{root}: neither {AUDIO}/isolated_1ch_track nor data/annotations/{name}; the et05 "
+            "annotations were published later, in CHiME4_diff"
         )
     return path
 

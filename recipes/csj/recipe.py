@@ -23,13 +23,13 @@ EVALUATION = {
     "eval2": "A01M0056 A03F0072 A02M0012 A03M0016 A06M0064 A06F0135 A01F0034 A01F0063 A01F0001 A01M0141",
     "eval3": "S00M0112 S00F0066 S00M0213 S00F0019 S00M0079 S01F0105 S00F0152 S00M0070 S00M0008 S00F0148",
 }
-# By a speaker of eval2.
+# Talks by a speaker of eval2.
 EXCLUDED = {"S05M0613", "R00M0187", "D01M0019", "D04M0056", "D02M0028", "D03M0017"}
 NUM_TALKS = {"eval1": 10, "eval2": 10, "eval3": 10}
 COUNTS = {"dev": 4_000, "eval1": 1_272, "eval2": 1_292, "eval3": 1_385}
-NUM_DEV = 4_000  # of the training utterances, by id
+NUM_DEV = 4_000  # first training utterances by ID
 MAX_GAP, MAX_SECONDS = 0.5, 10.0
-# In the kana or the letters of an abbreviation, one of these means a number: then each word has its own text.
+# An abbreviation whose kana or letters contain one of these is a number, so each word has its own text.
 NUMBERS = re.compile("ゼロ|[０零一二三四五六七八九十百千．]")
 
 
@@ -44,9 +44,9 @@ class Segment:
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write train.jsonl, dev.jsonl, test.jsonl, and eval1.jsonl to eval3.jsonl, of which test consists."""
+    """Write train.jsonl, dev.jsonl, test.jsonl, and the parts of test, eval1.jsonl to eval3.jsonl."""
     if corpus_dir is None:
-        raise UserError("pass --corpus-dir FOLDER, with the .wav and .sdb files in it")
+        raise UserError("pass --corpus-dir FOLDER with the .wav and .sdb files")
     audio = {path.stem.upper(): path for path in find_files(corpus_dir, ".wav")}
     talks = {path.stem.upper(): path for path in find_files(corpus_dir, ".sdb")}
     if not talks:
@@ -80,7 +80,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 def read_talk(sdb: Path, audio: Path) -> Iterator[Utterance]:
-    """The utterances of a talk: segments joined across short pauses; none with a masked name."""
+    """Build the utterances of a talk, joined across short pauses and without masked names."""
     talk = sdb.stem.upper()
     for start, end, text in join_segments(read_segments(sdb)):
         if text and "×" not in text:
@@ -96,7 +96,7 @@ def read_talk(sdb: Path, audio: Path) -> Iterator[Utterance]:
 
 
 def read_segments(sdb: Path) -> Iterator[Segment]:
-    """Lines are short words, their columns parted by tabs; one abbreviation may go over several lines."""
+    """Read short-unit words from tab-separated columns; an abbreviation may span several lines."""
     segment, place, tagged = None, "", list[list[str]]()
     for number, _, raw in read_lines(sdb):
         columns = raw.decode("cp932", "replace").rstrip("\r").split("\t")
@@ -111,12 +111,12 @@ def read_segments(sdb: Path) -> Iterator[Segment]:
                 yield segment
             segment, place = Segment(match[3], float(match[1]), float(match[2])), key
         assert segment is not None
-        if not columns[11].strip():  # a part of speech; what has none is no word
+        if not columns[11].strip():  # part of speech; lines without one are not words
             continue
         tagged.append(columns)
         joined = "".join(line[5] for line in tagged)
         if "(A " in joined and joined.count("(") > joined.count(")"):
-            continue  # to the end of the abbreviation
+            continue  # skip to the end of the abbreviation
         segment.words += [word for word in map(clean_word, _take_words(joined, tagged)) if word]
         tagged = []
     if segment is not None:
@@ -130,8 +130,8 @@ def _take_words(joined: str, lines: list[list[str]]) -> list[str]:
 
 
 def clean_word(word: str) -> str:
-    """Take tags away, which are all of the ASCII characters, but not fillers and fragments in them; then
-    the substitutions of Kaldi's csj2kaldi4m.pl, of んー twice for んーー."""
+    """Remove the tags, which are in ASCII, but keep fillers and fragments inside them; then apply the
+    substitutions of Kaldi's csj2kaldi4m.pl, with んー twice for んーー."""
     word = re.sub("・$", "", re.sub(r"[\x00-\x7f]", "", word))
     for old, new in (
         ("んー", "ん"),
@@ -146,7 +146,7 @@ def clean_word(word: str) -> str:
 
 
 def join_segments(segments: Iterable[Segment]) -> Iterator[tuple[float, float, str]]:
-    """Start, end and text; after a pause of 0.5 s or less a segment is joined to those before, up to 10 s."""
+    """Join segments across pauses of up to 0.5 s, to at most 10 s; yield start, end and text."""
     joined: Segment | None = None
     for segment in segments:
         if (

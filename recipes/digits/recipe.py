@@ -16,20 +16,20 @@ from asr.recipe import EspeakVoices, Recipe, speak_split
 
 WORDS = ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE")
 NUM_UTTERANCES = {"train": 1_500, "dev": 200, "test": 200}
-STRING_LENGTHS = (1, 7)  # digits, least and most
+STRING_LENGTHS = (1, 7)  # fewest and most digits
 
 
 def prepare(
     corpus_dir: Path | None, output_dir: Path, num_utterances: dict[str, int] = NUM_UTTERANCES
 ) -> None:
-    """Speak into audio/ and write train.jsonl, dev.jsonl and test.jsonl."""
+    """Synthesize speech to audio/ and write train.jsonl, dev.jsonl and test.jsonl."""
     for split, count in num_utterances.items():
         spoken = speak_split(split, count, output_dir / "audio" / split, "digits", _say, EspeakVoices())
         write_manifest(output_dir / f"{split}.jsonl", spoken)
 
 
 def _say(generator: np.random.Generator) -> tuple[list[str], str]:
-    """Digits, and how they are spoken."""
+    """Compose digits and their spoken form."""
     length = generator.integers(*STRING_LENGTHS, endpoint=True)
     words = [WORDS[digit] for digit in generator.integers(len(WORDS), size=length)]
     return words, " ".join(words).lower()

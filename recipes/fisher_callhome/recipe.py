@@ -45,9 +45,9 @@ class Line(NamedTuple):
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write a manifest for each of SETS, and SET_en.jsonl of English texts, as far as there are any."""
+    """Write a manifest for each of SETS, and SET_en.jsonl with English texts if there are any."""
     if corpus_dir is None:
-        raise UserError("pass --corpus-dir FOLDER, with the copies of the LDC and the mapping in it")
+        raise UserError("pass --corpus-dir FOLDER with the LDC corpora and the mapping")
     audio = {path.stem.lower(): path for path in find_files(corpus_dir, ".sph", ".wav")}
     fisher = {path.stem.lower(): path for path in find_files(corpus_dir, "_fsp.tdf")}
     callhome = {
@@ -56,7 +56,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
         if re.match(r"(?i)sp_\d+$", path.stem)
     }
     if not fisher:
-        raise UserError(f"{corpus_dir}: no transcript such as 20051009_182032_217_fsp.tdf, of LDC2010T04")
+        raise UserError(f"{corpus_dir}: no transcript from LDC2010T04, such as 20051009_182032_217_fsp.tdf")
     mappings = {}
     for name, file in SETS.items():
         if name.startswith("callhome") and not callhome:
@@ -94,7 +94,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 def _read_translations(corpus_dir: Path, name: str, count: int) -> list[list[str]]:
-    """The lines of corpus/ldc/NAME.en, or of NAME.en.0 and so on, of which Fisher's test sets have four."""
+    """Read the lines of corpus/ldc/NAME.en, or of NAME.en.0 to NAME.en.3 for Fisher's test sets."""
     found = []
     for path in find_files(corpus_dir, ".en", *(f".en.{number}" for number in range(4))):
         if path.parent.name == "ldc" and path.name.partition(".")[0] == name:
@@ -106,7 +106,7 @@ def _read_translations(corpus_dir: Path, name: str, count: int) -> list[list[str
 
 
 def _translate(utterance: Utterance, texts: Sequence[str]) -> Utterance:
-    """The utterance with its first translation as text; the others are references of it too."""
+    """Return the utterance with its first translation as text and the others as further references."""
     more = {f"reference_{number}": text for number, text in enumerate(texts[1:], start=2)}
     return utterance.model_copy(update={"text": texts[0], "extras": more})
 
@@ -116,13 +116,13 @@ def _require_readable(path: Path) -> None:
         read_info(path)
     except UserError as error:
         raise UserError(
-            f"{error}. CallHome is packed by shorten in mu-law: make a WAV file of the same name beside "
+            f"{error}. CallHome uses shorten with mu-law: make a WAV file of the same name next to "
             "it, as by `sph2pipe -f wav IN.SPH OUT.wav`, and take the .SPH away"
         ) from None
 
 
 def _join(call: str, source: Path, audio: Path, lines: Sequence[Line], numbers: str) -> Utterance | None:
-    """Numbers count the lines of the transcript from 1: 3_4. None where nothing is said."""
+    """Join transcript lines, numbered from 1 as in 3_4; None if there is no speech."""
     try:
         parts = [lines[int(number) - 1] for number in numbers.split("_")]
     except (IndexError, ValueError):
@@ -148,7 +148,7 @@ def _join(call: str, source: Path, audio: Path, lines: Sequence[Line], numbers: 
 
 
 def read_fisher(path: Path) -> list[Line]:
-    """Columns parted by tabs: file, channel from 0, start, end, speaker, sex, dialect, text, and others."""
+    """Read tab-separated columns: file, channel from 0, start, end, speaker, sex, dialect, text, others."""
     lines = []
     for number, _, raw in read_lines(path):
         line = raw.decode("utf-8", "replace")
@@ -165,7 +165,7 @@ def read_fisher(path: Path) -> list[Line]:
 
 
 def read_callhome(path: Path) -> list[Line]:
-    """`12.05 14.70 A: text`; what follows without times belongs to the line before."""
+    """Read lines such as `12.05 14.70 A: text`; a line without times continues the one before."""
     lines: list[Line] = []
     for _, line in read_decoded(path, "latin-1"):
         if match := re.fullmatch(r"(\d+\.?\d*)\s+(\d+\.?\d*)\s+([AB])\d*:(.*)", line):
@@ -176,12 +176,12 @@ def read_callhome(path: Path) -> list[Line]:
 
 
 def clean_fisher(text: str) -> str:
-    """Words in lower case without punctuation; tags go, what they enclose stays."""
+    """Normalize to lower case without punctuation; remove tags but keep their contents."""
     return re.sub(r"[^\w\s']|_", "", re.sub(r"<[^>]*>", " ", text.lower()))
 
 
 def clean_callhome(text: str) -> str:
-    """Words in lower case without punctuation; laughter is [laughter], other sounds are [noise]."""
+    """Normalize to lower case without punctuation; laughter becomes [laughter], other sounds [noise]."""
     text = re.sub(r"\[\[.*?\]\]", " ", text.lower())
     text = re.sub(r"[{\[]laugh[}\]]", " @laughter@ ", text)
     text = re.sub(r"\{[^}]*\}|\[[^\]]*\]", " @noise@ ", text)

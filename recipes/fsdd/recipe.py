@@ -26,7 +26,7 @@ from asr.recipe import (
 )
 
 URLS = ("https://github.com/Jakobovski/free-spoken-digit-dataset/archive/v1.0.10.tar.gz",)
-# The host packs this archive on demand: its bytes may vary, so the samples are checked instead.
+# The host packs this archive on demand, so its bytes may vary, and the samples are checked instead.
 SHA256 = None
 MAX_ARCHIVE_BYTES = 100_000_000
 MAX_CORPUS_BYTES = 200_000_000
@@ -39,16 +39,16 @@ FINGERPRINT = "f9b9b8bddd5a14527cbe0f463ac70819a30dbc81d4f36d665b8f4bf4c1c0065d"
 NUMBERS = {"train": range(10, 50), "dev": range(5, 10), "test": range(5)}
 STRING_LENGTHS = (3, 4, 5, 6, 7)  # digits; each as often as the others
 STRINGS_PER_SPEAKER = {"train": 400, "dev": 25, "test": 50}
-# More digits than training ever has, and how many strings of each speaker. The names begin with the split.
+# Strings with more digits than in training, and their number per speaker. The names begin with the split.
 LONG_STRINGS = {"dev_15": (15, 8), "test_10": (10, 25), "test_15": (15, 20), "test_30": (30, 10)}
-PARTS = {"train_4th": 4, "train_16th": 16}  # every so many-th training string; of each speaker as many
-EDGE_PAUSE = (0.1, 0.3)  # seconds, least and most
+PARTS = {"train_4th": 4, "train_16th": 16}  # every Nth training string; equally many of each speaker
+EDGE_PAUSE = (0.1, 0.3)  # shortest and longest, in seconds
 INNER_PAUSE = (0.03, 0.25)
-PAUSE_NOISE = 1 / 32768  # RMS: one step of 16 bits, since no microphone gives digital silence
+PAUSE_NOISE = 1 / 32768  # RMS: one 16-bit step, because no microphone records digital silence
 
 
 def download(target_dir: Path) -> Path:
-    """Fetch and unpack the archive; returns the folder of the corpus."""
+    """Fetch and unpack the archive; return the corpus folder."""
     archive = target_dir / "free-spoken-digit-dataset-1.0.10.tar.gz"
     download_archive(URLS, archive, SHA256, max_bytes=MAX_ARCHIVE_BYTES)
     extract(archive, target_dir / "fsdd", max_bytes=MAX_CORPUS_BYTES)
@@ -106,7 +106,7 @@ def _join_strings(
 
 
 def _deal(paths: list[Path], lengths: np.ndarray, generator: np.random.Generator) -> Iterator[list[Path]]:
-    """Strings of these lengths, from decks of all recordings: each is used about as often."""
+    """Draw strings of these lengths from shuffled decks, so that recordings are used about equally often."""
     num_decks = -(-int(lengths.sum()) // len(paths))
     deck = np.concatenate([generator.permutation(len(paths)) for _ in range(num_decks)])
     for part in np.split(deck, np.cumsum(lengths))[:-1]:
@@ -116,7 +116,7 @@ def _deal(paths: list[Path], lengths: np.ndarray, generator: np.random.Generator
 def _join(
     recordings: list[np.ndarray], generator: np.random.Generator
 ) -> tuple[np.ndarray, list[tuple[float, float]]]:
-    """The recordings with pauses before, between and after; begin and end of each in seconds."""
+    """Join the recordings with pauses around each; also return their starts and ends in seconds."""
     bounds = [EDGE_PAUSE, *[INNER_PAUSE] * (len(recordings) - 1), EDGE_PAUSE]
     pauses = [round(generator.uniform(*bound) * SAMPLE_RATE) for bound in bounds]
     pieces, times, position = [], [], 0

@@ -18,10 +18,10 @@ from asr.recipe import Recipe, load_recipe
 
 SAMPLE_RATE = 8_000
 MIXTURES_PER_STRING = {"train": 3, "dev": 2, "test": 1}
-MAX_GAIN_DB = 2.5  # of the louder one, as much less of the other: 0 to 5 dB apart
+MAX_GAIN_DB = 2.5  # gain of the louder source, negated for the other: 0 to 5 dB apart
 
 # Active speech level (ITU-T P.56)
-MARGIN_DB = 15.9  # how far the threshold of activity is below the level that it finds
+MARGIN_DB = 15.9  # distance of the activity threshold below the measured level
 SMOOTHING_SECONDS = 0.03
 HANGOVER_SECONDS = 0.2
 PEAK = 0.9
@@ -39,7 +39,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path, *, smoke: bool = False) -
 
 
 def _mix(strings: list[Utterance], count: int, folder: Path) -> Iterator[Utterance]:
-    """Each string so often with one of another speaker, which is drawn."""
+    """Pair each string this often with a random string of another speaker."""
     generator = np.random.default_rng(list(folder.name.encode()))
     for first in strings * count:
         second = first
@@ -62,9 +62,9 @@ def _mix(strings: list[Utterance], count: int, folder: Path) -> Iterator[Utteran
 
 
 def mix_sources(sources: Sequence[np.ndarray], gains_db: Sequence[float], sample_rate: int) -> np.ndarray:
-    """Sum of the sources, each brought to its level; the shorter ones end with silence.
+    """Mix the sources, each scaled to its level and padded with silence.
 
-    Levels are those of active speech, so that pauses do not make a source louder than another. Where the sum
+    Levels refer to active speech, so that pauses do not make a source louder than another. Where the sum
     or one of its parts would be clipped, all are lowered; peaks are at most 0.9.
     """
     mixture = np.zeros(max(map(len, sources)))
@@ -79,7 +79,7 @@ def mix_sources(sources: Sequence[np.ndarray], gains_db: Sequence[float], sample
 
 
 def measure_active_level(audio: np.ndarray, sample_rate: int) -> float:
-    """Mean square of the audio while there is speech (ITU-T P.56, method B); 0 of silence.
+    """Measure the mean square of active speech (ITU-T P.56, method B); 0 for silence.
 
     Active is what lies 15.9 dB below the level or less. Each threshold, a factor of two from the next, gives
     a share of active samples and so a level; the one that is right lies between two thresholds.
@@ -100,7 +100,7 @@ def measure_active_level(audio: np.ndarray, sample_rate: int) -> float:
     counts = len(envelope) - np.searchsorted(np.sort(envelope), thresholds)
     levels_db = 10 * np.log10(energy / counts)
     distances_db = levels_db - 20 * np.log10(thresholds)
-    index = int(np.searchsorted(distances_db, MARGIN_DB))  # it grows as the threshold falls
+    index = int(np.searchsorted(distances_db, MARGIN_DB))  # the distance grows as the threshold falls
     if not 0 < index < len(thresholds):
         return energy / len(audio)
     share = (MARGIN_DB - distances_db[index - 1]) / (distances_db[index] - distances_db[index - 1])

@@ -16,7 +16,7 @@ from asr.recipe import WITHOUT_TAGS, Recipe, check_counts, find_files, limit_rep
 
 NUM_CALLS = {"train": 873, "dev": 24}
 COUNTS = {"test": 5_413}
-NUM_DEV = 4_001  # of the publisher's train, by id; its dev is what published results test on
+NUM_DEV = 4_001  # first utterances by ID of the publisher's train; published results test on its dev
 NOISES = {
     **dict.fromkeys(("{breath}", "{cough}", "{sneeze}", "{lipsmack}"), "[VOCALIZED-NOISE]"),
     "{laugh}": "[LAUGHTER]",
@@ -25,9 +25,9 @@ NOISES = {
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write dev.jsonl and train.jsonl of the publisher's train, and test.jsonl of its dev."""
+    """Write dev.jsonl and train.jsonl from the publisher's train, and test.jsonl from its dev."""
     if corpus_dir is None:
-        raise UserError("pass --corpus-dir FOLDER, with LDC2005S15 and LDC2005T32 in it")
+        raise UserError("pass --corpus-dir FOLDER with LDC2005S15 and LDC2005T32")
     audio = {split: {p.stem.lower(): p for p in _find(corpus_dir, split, ".sph")} for split in NUM_CALLS}
     texts = {
         split: [path for path in _find(corpus_dir, split, ".txt") if path.stem.lower() in files]
@@ -49,7 +49,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 def _find(corpus_dir: Path, split: str, suffix: str) -> Iterator[Path]:
-    """Files of calls, in .../audio/train or .../trans/train."""
+    """Find the files of calls in .../audio/train or .../trans/train."""
     for path in find_files(corpus_dir, suffix):
         if path.parent.name.lower() == split and re.match(r"\d{8}_\d{6}_A", path.name, re.IGNORECASE):
             yield path
@@ -78,7 +78,7 @@ def _read_call(path: Path, audio: Path) -> Iterator[Utterance]:
 
 
 def clean(text: str) -> str:
-    """The words without blanks, marks and ASCII punctuation, Latin letters in capitals; noises as [NOISE]."""
+    """Remove spaces, marks and ASCII punctuation; write Latin letters in upper case and noises as [NOISE]."""
     text = re.sub(r"</?foreign[^>]*>", " ", text)
     text = re.sub(r"<noise>(.+)</noise>", r"\1", text)
     text = re.sub(r"\(\(|\)\)", " ", text)

@@ -26,15 +26,15 @@ COUNTS = {"train": 7_196, "dev": 250, "test": 250}
 
 
 def download(target_dir: Path) -> Path:
-    """Fetch and unpack the archive; returns the folder of the corpus."""
+    """Fetch and unpack the archive; return the corpus folder."""
     archive = target_dir / "jsut_ver1.1.zip"
-    download_archive(URLS, archive, None, max_bytes=MAX_ARCHIVE_BYTES)  # the publisher names no checksum
+    download_archive(URLS, archive, None, max_bytes=MAX_ARCHIVE_BYTES)  # the publisher gives no checksum
     extract(archive, target_dir / "jsut", max_bytes=MAX_CORPUS_BYTES)
     return target_dir / "jsut"
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write test.jsonl and dev.jsonl, of the first 250 ids each, and train.jsonl of the others."""
+    """Write test.jsonl (the first 250 IDs), dev.jsonl (the next 250) and train.jsonl (all others)."""
     root = find_corpus(corpus_dir, "basic5000/transcript_utf8.txt")
     lines = {}
     for path in sorted(root.glob("*/transcript_utf8.txt")):

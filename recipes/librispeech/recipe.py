@@ -38,11 +38,11 @@ COUNTS = {
 URLS = tuple(f"https://www.openslr.org/resources/12/{part}.tar.gz" for part in COUNTS)
 MAX_ARCHIVE_BYTES = 40_000_000_000
 
-Line = tuple[Path, str, str]  # audio, id and text
+Line = tuple[Path, str, str]  # audio, ID and text
 
 
 def download(target_dir: Path) -> Path:
-    """Fetch and unpack all parts, 60 GB; returns the folder above them."""
+    """Fetch and unpack all parts, 60 GB; return their parent folder."""
     for url in URLS:
         name = url.rpartition("/")[2]
         download_archive((url,), target_dir / name, None, max_bytes=MAX_ARCHIVE_BYTES)
@@ -76,27 +76,25 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
             manifests |= {name.replace("-", "_"): [name] for name in names}
         for manifest, sources in manifests.items():
             lines = (line for name in sources for line in _read_part(parts[name]))
-            if is_shared:  # readers of train must not come back in a part of dev or test
+            if is_shared:  # readers of train must not occur in dev or test
                 lines = (line for line in lines if role_of[_reader(line[1])] == role)
             write_manifest(output_dir / f"{manifest}.jsonl", map(_build_utterance, lines))
 
 
 def _find_parts(corpus_dir: Path) -> dict[str, Path]:
-    """The folders of parts: the given one, or those up to three levels below."""
+    """Find the folders of the parts: the given one, or folders up to three levels below."""
     if corpus_dir.name in COUNTS:
         return {corpus_dir.name: corpus_dir}
     found = {}
     for name in COUNTS:
         folders = [f for depth in ("", "*/", "*/*/") for f in corpus_dir.glob(depth + name) if _is_part(f)]
         if len(folders) > 1:
-            raise UserError(
-                f"{corpus_dir}: {name} is there twice, as {folders[0]} and {folders[1]}; remove one"
-            )
+            raise UserError(f"{corpus_dir}: found {name} twice, as {folders[0]} and {folders[1]}; remove one")
         if folders:
             found[name] = folders[0]
     if not found:
         raise UserError(
-            f"{corpus_dir}: holds none of {', '.join(COUNTS)}; expected such a folder with "
+            f"{corpus_dir}: contains none of {', '.join(COUNTS)}; expected such a folder with "
             "READER/CHAPTER/READER-CHAPTER.trans.txt in it. Unpack the archives, and pass the folder above"
         )
     return found
@@ -113,7 +111,7 @@ def _read_part(folder: Path) -> Iterator[Line]:
 
 
 def _share_readers(readers: dict[str, Counter[str]]) -> tuple[str, dict[str, str]]:
-    """Set readers of the largest split aside for splits that have no part.
+    """Reassign readers of the largest split to splits that have no part.
 
     Returns that split, and which split each of its readers goes to; no reader where no split is empty.
     """
@@ -159,7 +157,7 @@ RECIPE = Recipe(
         "tokenizer.type=bpe",
         "tokenizer.vocab_size=5000",
         "batches.max_utterance_seconds=30",
-        sizes=(  # of the larger models, as the published comparison had them
+        sizes=(  # larger models, as in the published comparison
             "model.encoder.dim=512",
             "model.encoder.num_heads=8",
             "model.decoder.dim=512",

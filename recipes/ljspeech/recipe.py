@@ -16,7 +16,7 @@ TEXT_RULES = "[strip_invisible, nfc, lowercase, plain_apostrophes, strip_punctua
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write test.jsonl, of the last 250 ids, dev.jsonl, of the 250 before, and train.jsonl of the others."""
+    """Write test.jsonl (the last 250 IDs), dev.jsonl (the 250 before them) and train.jsonl (all others)."""
     root = find_corpus(corpus_dir, "metadata.csv")
     texts = {}
     for id, cells in read_texts(
@@ -25,7 +25,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
         _, separator, texts[id] = cells.partition("|")
         if not separator or not texts[id] or "|" in texts[id]:
             raise UserError(
-                f"{root / 'metadata.csv'}: {id}: expected an id, a text and the text in words, by |"
+                f"{root / 'metadata.csv'}: {id}: expected an ID, a text and the text in words, separated by |"
             )
     ids = sorted(texts)
     num_held_out = COUNTS["dev"] + COUNTS["test"]

@@ -37,7 +37,7 @@ COUNTS = {
     "et_real_near": 186,
     "et_real_far": 186,
 }
-DATA = {  # where the lines of the task files start
+DATA = {  # folder that the paths in the task files start from
     ("Sim", "dt"): "REVERB_WSJCAM0_dt/data",
     ("Sim", "et"): "REVERB_WSJCAM0_et/data",
     ("Real", "dt"): "MC_WSJ_AV_Dev",
@@ -48,10 +48,10 @@ QUOTED = {"YIELD'", "'ROOTS'", "'WHERE", "PEOPLE'", "SIT'", "'DOMINEE", "CHURCH'
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write train.jsonl, dev.jsonl and test.jsonl, and dt_simu_near.jsonl to et_real_far.jsonl; with audio
-    dt_simu_near_8ch.jsonl to et_real_far_8ch.jsonl."""
+    """Write train.jsonl, dev.jsonl and test.jsonl, their parts dt_simu_near.jsonl to et_real_far.jsonl, and,
+    with audio, dt_simu_near_8ch.jsonl to et_real_far_8ch.jsonl."""
     if corpus_dir is None:
-        raise UserError("pass --corpus-dir FOLDER, with WSJCAM0, the sets of REVERB and its task files in it")
+        raise UserError("pass --corpus-dir FOLDER with WSJCAM0, the REVERB sets and the task files")
     texts = {
         id: normalize_prompt(text)
         for path in find_files(corpus_dir, ".dot")
@@ -94,10 +94,10 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 def _read_task(corpus_dir: Path, task: Path, data: str) -> dict[str, Path]:
-    """Files by id: c3l_SimData_dt_for_1ch_near_room1_A_c3lc0201."""
+    """Find files by ID, such as c3l_SimData_dt_for_1ch_near_room1_A_c3lc0201."""
     folder = find_folder(corpus_dir, data, f"REVERB/{data}")
     if folder is None:
-        raise UserError(f"{corpus_dir}: no {data}, to which {task.name} belongs")
+        raise UserError(f"{corpus_dir}: {task.name} needs {data}, which is missing")
     found = {}
     for number, line in read_decoded(task):
         match = re.fullmatch(r"/(?!.*\.\.)\S*?([^/_]+)(?:_ch\d)?\.wav", line)
@@ -111,7 +111,7 @@ def _read_task(corpus_dir: Path, task: Path, data: str) -> dict[str, Path]:
 
 
 def read_mlf(path: Path) -> dict[str, str]:
-    """Texts of HTK's label file: "*/T21c0206.lab", a word on each line, and a dot at the end."""
+    """Read the texts of an HTK label file: "*/T21c0206.lab", then a word per line, and a final dot."""
     texts: dict[str, str] = {}
     id, words = None, list[str]()
     for number, line in read_decoded(path, "latin-1"):
@@ -141,7 +141,7 @@ def _build(name: str, files: Mapping[str, Path], texts: Mapping[str, str]) -> It
                 f"{path}: no transcript of {key} in the .dot and .mlf files; is WSJCAM0 complete?"
             )
         if name == "train" and not texts[key].replace("<NOISE>", "").strip():
-            continue  # nothing is said
+            continue  # no speech
         yield build_whole(path, id=id, text=texts[key], speaker=key[:3], language="en", extras={"set": name})
 
 

@@ -1,7 +1,7 @@
 """speechocean762: 250 Chinese learners of English, children and adults, read 20 sentences each.
 
 Recorded with telephones and tablets, 16 kHz. The publisher's train and test have 125 speakers each; 25 of
-those of train are set aside here as dev.
+the recipe uses some of train as dev.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ MAX_CORPUS_BYTES = 2_000_000_000
 NUM_UTTERANCES = 2_500  # in each published split
 NUM_WORDS = {"train": 15_849, "test": 15_967}
 NUM_DEV_SPEAKERS = 25
-CHILD_BELOW = 16  # years, as the publisher counts
+CHILD_BELOW = 16  # years, by the definition of the publisher
 
 
 def download(target_dir: Path) -> Path:
-    """Fetch and unpack the archive; returns the folder of the corpus."""
+    """Fetch and unpack the archive; return the corpus folder."""
     archive = target_dir / "speechocean762.tar.gz"
-    download_archive(URLS, archive, None, max_bytes=MAX_ARCHIVE_BYTES)  # the publisher names no checksum
+    download_archive(URLS, archive, None, max_bytes=MAX_ARCHIVE_BYTES)  # the publisher gives no checksum
     extract(archive, target_dir / "speechocean762", max_bytes=MAX_CORPUS_BYTES)
     return target_dir / "speechocean762"
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write train.jsonl, dev.jsonl, test.jsonl, train_all.jsonl of train and dev, and pronunciations.txt.
+    """Write train.jsonl, dev.jsonl, test.jsonl, train_all.jsonl (train and dev) and pronunciations.txt.
 
     The audio stays where it is.
     """
@@ -57,13 +57,15 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 def _list_pronunciations(root: Path, train: list[Utterance]) -> list[str]:
-    """The publisher's dictionary; of several pronunciations, first the one that most words of train have."""
+    """Return the publisher's dictionary, with the pronunciation that is most frequent in train first."""
     uses: collections.Counter[tuple[str, str]] = collections.Counter()
-    spoken = _read_table(root / "resource" / "text-phone")  # by utterance and place of the word
+    spoken = _read_table(root / "resource" / "text-phone")  # by utterance and position of the word
     for utterance in train:
         for place, word in enumerate((utterance.text or "").split()):
             phones = spoken.get(f"{utterance.id}.{place}", "").split()
-            uses[word, " ".join(phone.partition("_")[0] for phone in phones)] += 1  # AH0_B: at the beginning
+            uses[word, " ".join(phone.partition("_")[0] for phone in phones)] += (
+                1  # AH0_B: a word-initial phone
+            )
     entries = []
     path = root / "resource" / "lexicon.txt"
     for number, line in read_decoded(path):
@@ -76,7 +78,7 @@ def _list_pronunciations(root: Path, train: list[Utterance]) -> list[str]:
 
 
 def _choose_dev_speakers(utterances: list[Utterance]) -> set[str]:
-    """The first speakers by the SHA-256 of their name."""
+    """Choose the first speakers by the SHA-256 of their names."""
     speakers = {u.speaker for u in utterances if u.speaker}
     return set(sorted(speakers, key=lambda name: hashlib.sha256(name.encode()).digest())[:NUM_DEV_SPEAKERS])
 
@@ -111,7 +113,7 @@ def _read_split(root: Path, split: str) -> list[Utterance]:
 
 
 def _read_table(path: Path) -> dict[str, str]:
-    """A table of Kaldi's: each line a key, white space, and the value."""
+    """Read a Kaldi table: a key, white space and a value on each line."""
     table = {}
     for number, _, line in read_lines(path):
         key, _, value = line.decode("utf-8", errors="replace").strip().replace("\t", " ").partition(" ")

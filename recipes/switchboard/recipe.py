@@ -18,11 +18,11 @@ from asr.recipe import WITHOUT_TAGS, Recipe, check_counts, find_files, limit_rep
 from asr.transcripts.readers import read_stm
 
 NUM_CALLS = {"train": 2_438}
-NUM_DEV = 4_000  # of the training calls, by id, as in published results
+NUM_DEV = 4_000  # first training utterances by ID, as in published results
 COUNTS = {"dev": 4_000, "test": 4_459, "test_swbd": 1_831, "test_callhm": 2_628}
 CHANNELS = {"A": 1, "B": 2}
-TRANSCRIPT = "-ms98-a-trans.text"  # of a side, such as sw2001A-ms98-a-trans.text
-# The names of the letters in the dictionary of the transcripts, by which it spells acronyms.
+TRANSCRIPT = "-ms98-a-trans.text"  # suffix of the file of a side, such as sw2001A-ms98-a-trans.text
+# Pronunciations of letters, with which the dictionary of the transcripts spells acronyms.
 # fmt: off
 LETTERS = {
     "a": "ey", "b": "b iy", "c": "s iy", "d": "d iy", "e": "iy", "f": "eh f",
@@ -37,7 +37,7 @@ LETTERS = {
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     """Write train.jsonl, dev.jsonl, test.jsonl (eval2000), test_swbd.jsonl and test_callhm.jsonl."""
     if corpus_dir is None:
-        raise UserError("pass --corpus-dir FOLDER, with the audio, the MS98 transcripts and eval2000 in it")
+        raise UserError("pass --corpus-dir FOLDER with the audio, the MS98 transcripts and eval2000")
     audio = {path.stem.lower(): path for path in find_files(corpus_dir, ".sph")}
     sides = {f"sw0{path.name[2:7].lower()}": path for path in find_files(corpus_dir, TRANSCRIPT)}
     num_calls = sum(f"{name}a" in sides and f"{name}b" in sides for name in audio)
@@ -83,14 +83,14 @@ def _read_train(
     for key, path in sides.items():
         name, side = key[:-1], key[-1].upper()
         if name not in audio or side not in CHANNELS:
-            continue  # counted among the calls
+            continue  # already counted above
         for number, line in read_decoded(path, "latin-1"):
             try:
                 _, start, end, *words = line.split()
                 first, last = float(start), float(end)
             except ValueError:
                 raise UserError(
-                    f"{path}:{number}: expected id, start, end and words, found {shorten(line)}"
+                    f"{path}:{number}: expected ID, start, end and words, found {shorten(line)}"
                 ) from None
             text = clean_train(" ".join(words), acronyms)
             if text and last > first:
@@ -106,24 +106,24 @@ def _read_train(
                 )
 
 
-# In this order; -[an]y was begun late, ab[solute]- broken off.
+# Applied in this order; in -[an]y the beginning is missing, in ab[solute]- the end.
 _MARKS = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"^\[laughter-(.+)\](-?)$", r"\1\2"),
-        (r"^\[(.+)/.+\](-?)$", r"\1\2"),  # [it'n/isn't]: what was said, and what was meant
+        (r"^\[(.+)/.+\](-?)$", r"\1\2"),  # [it'n/isn't]: spoken and intended word
         (r"^-?\[[^][]+\](.+)$", r"-\1"),
         (r"^(.+)\[[^][]+\]-?$", r"\1-"),
         (r"^([^][]+)\[.+\]$", r"\1"),
-        (r"^\{(.+)\}$", r"\1"),  # words of one's own
+        (r"^\{(.+)\}$", r"\1"),  # coined words
         (r"([a-z])\[[^][]+\]([a-z])", r"\1-\2"),
-        (r"_\d", ""),  # variants of pronunciation
+        (r"_\d", ""),  # pronunciation variants
     )
 ]
 
 
 def clean_train(text: str, acronyms: Mapping[str, str]) -> str:
-    """Take marks of laughter, corrections and false starts away from words; spell acronyms in letters."""
+    """Remove marks of laughter, corrections and false starts; spell acronyms as letters."""
     words = []
     for word in re.sub(r"<[be]_aside>", " ", text.lower()).split():
         if word != "[silence]":
@@ -134,7 +134,7 @@ def clean_train(text: str, acronyms: Mapping[str, str]) -> str:
 
 
 def read_acronyms(path: Path) -> dict[str, str]:
-    """Words that are pronounced as their letters, spelled: ibm is "i b m", tv's "t v's"."""
+    """Spell the words that are pronounced as letters: ibm is "i b m", tv's is "t v's"."""
     found = {}
     for _, line in read_decoded(path, "latin-1"):
         word, *sounds = line.lower().split()
@@ -175,9 +175,9 @@ def _read_eval2000(corpus_dir: Path, audio: Mapping[str, Path]) -> Iterator[Utte
             key = (call, side, round(first, 2))
             if key not in texts:
                 raise UserError(
-                    f"{pem}: the segment of {call} {side} at {first} s is not in {stm}; get whole copies"
+                    f"{pem}: the segment of {call} {side} at {first} s is not in {stm}; get complete copies"
                 )
-            if (text := texts[key]) is None:  # to be ignored in scoring
+            if (text := texts[key]) is None:  # ignored in scoring
                 continue
             yield Utterance(
                 id=f"{call}-{side}_{int(100 * first):06d}-{int(100 * last):06d}",
@@ -192,7 +192,7 @@ def _read_eval2000(corpus_dir: Path, audio: Mapping[str, Path]) -> Iterator[Utte
 
 
 def clean_eval2000(text: str) -> str:
-    """Remove hesitations, (%hesitation), and labels, <...>; open brackets: words in them may be left out."""
+    """Remove hesitations, (%hesitation), labels, <...>, and the brackets around optional words."""
     return " ".join(re.sub(r"\(%[^)]*\)|<[^>]*>|[()]", " ", text.lower()).split())
 
 

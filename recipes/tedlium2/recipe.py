@@ -29,14 +29,14 @@ MAX_ARCHIVE_BYTES = 60_000_000_000
 
 NUM_TALKS = {"train": 1_495, "dev": 8, "test": 11}
 NUM_UTTERANCES = {"dev": 507, "test": 1_155}
-# The segments of train begin and end too tightly. Those of dev and test stay, since results are by them.
-WIDENED_BY = (0.15, 0.1)  # seconds before and after, as Kaldi does it
+# Training segments are cut too tightly. Dev and test segments stay, because results depend on them.
+WIDENED_BY = (0.15, 0.1)  # seconds before and after, as in Kaldi
 
 
 def download(target_dir: Path) -> Path:
-    """Fetch and unpack the archive; returns the folder of the corpus."""
+    """Fetch and unpack the archive; return the corpus folder."""
     archive = target_dir / "TEDLIUM_release2.tar.gz"
-    download_archive(URLS, archive, None, max_bytes=MAX_ARCHIVE_BYTES)  # the publisher names no SHA-256
+    download_archive(URLS, archive, None, max_bytes=MAX_ARCHIVE_BYTES)  # the publisher gives no SHA-256
     extract(archive, target_dir / "tedlium2", max_bytes=MAX_ARCHIVE_BYTES)
     return target_dir / "tedlium2"
 
@@ -47,7 +47,7 @@ def prepare(
     num_talks: Mapping[str, int] = NUM_TALKS,
     num_utterances: Mapping[str, int] = NUM_UTTERANCES,
 ) -> None:
-    """Write train.jsonl, dev.jsonl and test.jsonl; the audio stays."""
+    """Write train.jsonl, dev.jsonl and test.jsonl; the audio stays where it is."""
     root = find_corpus(corpus_dir, "test/stm")
     talks = {split: list(find_files(root / split / "stm", ".stm")) for split in ("train", "dev", "test")}
     check_counts(root, {split: len(paths) for split, paths in talks.items()}, num_talks, "talks")
@@ -64,7 +64,7 @@ def _read_talk(stm: Path, is_widened: bool) -> Iterator[Utterance]:
     audio = stm.parents[1] / "sph" / f"{stm.stem}.sph"
     seconds = read_info(audio).seconds
     if seconds is None:
-        raise UserError(f"{audio}: its header does not tell its length; get a complete copy")
+        raise UserError(f"{audio}: its header does not give its length; get a complete copy")
     with open_lines(stm) as lines:
         entries = [entry for _, _, entry in read_stm(lines, "reference", []) if entry.text is not None]
     exact = [(e.start or 0.0, min(seconds, (e.start or 0.0) + (e.duration or 0.0))) for e in entries]
@@ -84,7 +84,7 @@ def _read_talk(stm: Path, is_widened: bool) -> Iterator[Utterance]:
 
 
 def clean_talk(text: str) -> str:
-    """Remove variants of pronunciation, (2), pauses and the id at the end; "it 's" becomes "it's"."""
+    """Remove pronunciation variants, (2), pauses and the final ID; "it 's" becomes "it's"."""
     text = re.sub(r"\(\d\)|<sil>", "", text)
     text = " ".join(re.sub(r"\([^ ]*\)$", "", text.strip()).split())
     return re.sub(r"(\S+) ('\S*)", r"\1\2", text).translate(str.maketrans("{}", "[]"))

@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 LANGUAGE = "it"
 URLS = (f"http://www.repository.voxforge1.org/downloads/{LANGUAGE}/Trunk/Audio/Main/16kHz_16bit/",)
-MAX_BYTES = 1_000_000_000  # of an archive, which is one visit of a speaker
+MAX_BYTES = 1_000_000_000  # per archive, which is one visit of a speaker
 
 
 def download(target_dir: Path) -> Path:
-    """Fetch and unpack every archive in the publisher's list as it is today; returns the folder of all."""
+    """Fetch and unpack every archive in the publisher's current list; return their folder."""
     index = target_dir / "index.html"
     download_archive(URLS, index, None, max_bytes=MAX_BYTES)
     for name in sorted(set(re.findall(r'href="([\w.-]+)\.tgz"', index.read_text(errors="replace")))):
@@ -43,11 +43,9 @@ def download(target_dir: Path) -> Path:
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write train.jsonl, dev.jsonl and test.jsonl; what cannot be used is counted and left out."""
+    """Write train.jsonl, dev.jsonl and test.jsonl; unusable utterances are counted and left out."""
     if corpus_dir is None or not corpus_dir.is_dir():
-        raise UserError(
-            f"{corpus_dir}: expected --corpus-dir FOLDER with folders such as ana-20080725-dey in it"
-        )
+        raise UserError(f"{corpus_dir}: --corpus-dir must be a folder with folders such as ana-20080725-dey")
     require_unpacked(corpus_dir)
     dropped: Counter[str] = Counter()
     splits = defaultdict(list)
@@ -103,7 +101,7 @@ def _read_folder(folder: Path, dropped: Counter[str]) -> Iterator[Utterance]:
 
 
 def _choose_split(text: str) -> str:
-    """A tenth of the texts each for dev and test, by the SHA-256 of the text."""
+    """Assign a tenth of the texts each to dev and test, by the SHA-256 of the text."""
     share = hashlib.sha256(text.encode()).digest()[0] / 256
     return "dev" if share < 0.1 else "test" if share < 0.2 else "train"
 

@@ -17,14 +17,14 @@ from asr.data import read_lines, write_manifest
 from asr.recipe import EspeakVoices, Recipe, find_corpus, require_count, speak_split
 
 PARTS = ("noun", "verb", "adj", "adv")
-NUM_SENTENCES = 35_801  # short ones in WordNet 3.0
+NUM_SENTENCES = 35_801  # short sentences in WordNet 3.0
 NUM_UTTERANCES = {"dev": 200, "test": 200, "train": 12_000}
 NUM_WORDS = (3, 10)
-RATES = (90, 190)  # words a minute: learners, too, take their time
+RATES = (90, 190)  # words per minute; slow, as learners speak
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Speak into audio/ and write train.jsonl, dev.jsonl and test.jsonl; no sentence is in two of them."""
+    """Synthesize speech to audio/ and write train.jsonl, dev.jsonl and test.jsonl with disjoint sentences."""
     root = find_corpus(corpus_dir, "data.noun")
     sentences = {sentence for part in PARTS for sentence in read_sentences(root / f"data.{part}")}
     require_count(root, "sentences of three to ten words", len(sentences), NUM_SENTENCES)
@@ -40,12 +40,12 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 def read_sentences(path: Path) -> Iterator[str]:
-    """Texts in quotes, in capitals without punctuation, of lines such as `02121620 05 n 01 cat | "a cat"`.
+    """Read quoted texts, in upper case without punctuation, such as in `02121620 05 n 01 cat | "a cat"`.
 
     One with a digit, a hyphen or an abbreviation is left out: how it is spoken is not how it is written.
     """
     for _, _, line in read_lines(path):
-        if line.startswith(b"  "):  # the license, at the top
+        if line.startswith(b"  "):  # the license at the top
             continue
         gloss = line.decode("ascii", errors="replace").partition("|")[2]
         for quoted in re.findall(r'"([^"]+)"', gloss):

@@ -36,7 +36,7 @@ COUNTS = {"train": 37_416, "train_si84": 7_138, "dev": 503, "test": 333}
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     """Write train.jsonl (si284), train_si84.jsonl, dev.jsonl (dev93) and test.jsonl (eval92)."""
     if corpus_dir is None:
-        raise UserError("pass --corpus-dir FOLDER, with WSJ0 and WSJ1 in it")
+        raise UserError("pass --corpus-dir FOLDER with WSJ0 and WSJ1")
     index = index_wsj(corpus_dir, ".wv1")
     sets = {name: list(_read_set(corpus_dir, index, of)) for name, of in SETS.items()}
     check_counts(corpus_dir, {name: len(utterances) for name, utterances in sets.items()}, COUNTS)
@@ -45,7 +45,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 def _read_set(root: Path, index: Mapping[str, Path], name: str) -> Iterator[Utterance]:
-    """The utterances of a set of INDICES that are there, in the order of its index."""
+    """Build the existing utterances of a set of INDICES, in the order of its index."""
     files = {}
     for key in _read_indices(root, index, name):
         files[Path(key).stem] = (key, index.get(key))
@@ -61,7 +61,7 @@ def _read_set(root: Path, index: Mapping[str, Path], name: str) -> Iterator[Utte
 def _read_indices(root: Path, index: Mapping[str, Path], name: str) -> Iterator[str]:
     for key in INDICES[name]:
         if key not in index:
-            raise UserError(f"{root}: {key} is missing, the list of {name}; is a disc of WSJ missing?")
+            raise UserError(f"{root}: {key}, the list of {name}, is missing; is a disc of WSJ missing?")
         for number, line in read_decoded(index[key], "latin-1"):
             if line.startswith(";"):
                 continue
@@ -71,7 +71,7 @@ def _read_indices(root: Path, index: Mapping[str, Path], name: str) -> Iterator[
                     f"{index[key]}:{number}: expected a disc and a file, such as "
                     f"11_1_1:wsj0/si_tr_s/01i/01ic0201.wv1, found {shorten(line)}"
                 )
-            if not match[1].startswith("wsj0/si_tr_s/401/"):  # a speaker who was withdrawn
+            if not match[1].startswith("wsj0/si_tr_s/401/"):  # a withdrawn speaker
                 yield f"{match[1].lstrip('/')}.wv1"
 
 

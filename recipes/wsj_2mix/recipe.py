@@ -21,9 +21,9 @@ from asr.recipe import (
     read_prompts,
 )
 
-FOLDER = "2speakers/wav16k/max"  # not "min", whose mixtures end with the shorter sentence
+FOLDER = "2speakers/wav16k/max"  # not "min", where mixtures end with the shorter sentence
 SETS = {"train": "tr", "dev": "cv", "test": "tt"}
-COUNTS = {  # by the size of tt: mixtures of all of WSJ, or of WSJ0
+COUNTS = {  # by the size of tt: mixtures from all of WSJ, or from WSJ0
     333: {"train": 37_416, "dev": 503, "test": 333},
     3_000: {"train": 20_000, "dev": 5_000, "test": 3_000},
 }
@@ -47,7 +47,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
 
 
 def _parse(path: Path) -> tuple[str, str]:
-    """The ids in a name such as 440c04zz_-0.6154_442c04zz_0.6154.wav, between the gains in dB."""
+    """Return the IDs in a name such as 440c04zz_-0.6154_442c04zz_0.6154.wav, between the gains in dB."""
     match = re.fullmatch(r"(\w{8})_-?[\d.]+(?:e-?\d+)?_(\w{8})_-?[\d.]+(?:e-?\d+)?", path.stem)
     if match is None:
         raise UserError(f"{path}: expected a name such as 440c0401_-0.6154_442c0402_0.6154.wav")

@@ -31,7 +31,7 @@ WORDS = {"0": "NO", "1": "YES"}
 
 
 def download(target_dir: Path) -> Path:
-    """Fetch and unpack the archive; returns the folder of the corpus."""
+    """Fetch and unpack the archive; return the corpus folder."""
     archive = target_dir / "waves_yesno.tar.gz"
     download_archive(URLS, archive, SHA256, max_bytes=MAX_ARCHIVE_BYTES)
     extract(archive, target_dir / "yesno", max_bytes=MAX_CORPUS_BYTES)
