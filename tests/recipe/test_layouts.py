@@ -111,9 +111,7 @@ def test_aidatatang_with_packed_speakers(make: Make, tmp_path: Path) -> None:
     with tarfile.open(folder.with_name(f"{folder.name}.tar.gz"), "w:gz") as archive:
         archive.add(folder, folder.name)
     shutil.rmtree(folder)
-    with pytest.raises(
-        UserError, match=r"has 1 archives that are still packed, such as test/G0021\.tar\.gz"
-    ):
+    with pytest.raises(UserError, match=r"has 1 archives that are still packed, such as test/G0021\.tar\.gz"):
         recipe.prepare(root, tmp_path / "out")
     recipe.prepare.__globals__["unpack_inner"](root / "aidatatang_200zh", 1_000_000)
     assert prepare((recipe, root), tmp_path / "out")["test"]["T0055G0021S0001"].speaker == "G0021"

@@ -56,7 +56,9 @@ def test_what_is_tested_is_not_learned(recipes_dir: Path, tones: Path, tmp_path:
 def test_a_test_split_that_gives_no_error_rate(recipes_dir: Path, text: str | None) -> None:
     run_recipe(make_experiment(recipes_dir), "prepare")
     change_test(lambda one: one.model_copy(update={"text": text}))
-    with pytest.raises(UserError, match=r"test\.jsonl: every utterance needs a text, and at least one a word"):
+    with pytest.raises(
+        UserError, match=r"test\.jsonl: every utterance needs a text, and at least one a word"
+    ):
         run_recipe(make_experiment(recipes_dir), "train")
 
 

@@ -209,7 +209,9 @@ def test_a_split_that_is_missing_or_empty(recipes_dir: Path, tmp_path: Path, spl
     source = RECIPE.replace('("train", "dev", "test")', splits)
     write_recipe(recipes_dir, "tiny", source.replace("[utterance])", "[utterance] * (split != 'test'))"))
     for _ in range(2):
-        with pytest.raises(UserError, match=r"data/tiny/test\.jsonl: the prepare function of the recipe wrote no"):
+        with pytest.raises(
+            UserError, match=r"data/tiny/test\.jsonl: the prepare function of the recipe wrote no"
+        ):
             run_recipe(make_experiment(recipes_dir, tmp_path))
 
 

@@ -95,7 +95,11 @@ def test_another_training_keeps_the_old(
         text = COMMON.replace("3e-3", "2e-3").format(name="transformer") + SYSTEMS["ctc_lstm"]
         write_conf(recipes_dir.parent, "transformer", text)
     train_all(make_experiment(recipes_dir))
-    expected = {"settings": "optim.learning_rate", "data": "data.train", "start": "it starts from another model"}
+    expected = {
+        "settings": "optim.learning_rate",
+        "data": "data.train",
+        "start": "it starts from another model",
+    }
     shown = messages(said)
     assert any(line.startswith("train ctc_lstm: ") and expected[change] in line for line in shown)
     assert Path("runs/tones/ctc_lstm.old-1/model/model.safetensors").read_bytes() == old
