@@ -1,4 +1,4 @@
-"""Outputs are whole, resumed, and never written over what is not ours."""
+"""Output folders: outputs are complete, calls resume, and foreign files are never overwritten."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write(folder: OutputFolder, recording: Recording, problem: str = "") -> None
     folder.write(recording, CONTENTS, 2.5, problem)
 
 
-def test_what_is_written_is_done(out: Path, recording: Recording) -> None:
+def test_written_outputs_are_done(out: Path, recording: Recording) -> None:
     folder = open_folder(out)
     assert not folder.is_done(recording)
     write(folder, recording)
@@ -62,7 +62,7 @@ def test_what_is_written_is_done(out: Path, recording: Recording) -> None:
     assert [line.get("seconds") for line in (before, after)] == [None, 2.5]
 
 
-def test_settings_are_held_once_for_all_recordings(out: Path, recording: Recording) -> None:
+def test_settings_are_stored_once_for_all_recordings(out: Path, recording: Recording) -> None:
     folder = open_folder(out, made_by={str(number): [number] for number in range(2_000)}, formats=("txt",))
     write(folder, recording)
     tracemalloc.start()
@@ -87,7 +87,7 @@ def test_settings_are_held_once_for_all_recordings(out: Path, recording: Recordi
     ],
     ids=["audio", "time of audio", "output"],
 )
-def test_what_has_changed_is_done_again(
+def test_changed_audio_or_settings_are_done_again(
     change: Callable[[Path, Path], None], out: Path, recording: Recording
 ) -> None:
     write(open_folder(out), recording)
@@ -98,7 +98,7 @@ def test_what_has_changed_is_done_again(
     assert (out / "sub" / "a.txt").read_text() == "better\n" and open_folder(out).is_done(recording)
 
 
-def test_a_part_is_not_done_but_ours(out: Path, recording: Recording) -> None:
+def test_a_partial_output_is_not_done_but_may_be_replaced(out: Path, recording: Recording) -> None:
     write(open_folder(out), recording, problem="cut short")
     folder = open_folder(out)
     assert not folder.is_done(recording) and folder.find_problem(recording) == "cut short"
@@ -110,18 +110,18 @@ def test_a_part_is_not_done_but_ours(out: Path, recording: Recording) -> None:
 
 @pytest.mark.parametrize("cut", [0.1, 0.4, 0.6, 0.95])
 def test_a_killed_call_is_resumed(cut: float, out: Path, recording: Recording) -> None:
-    """The journal is cut anywhere; outputs announced in it may be there or not."""
+    """The journal may end anywhere, and outputs announced in it may exist or not."""
     other = Recording(recording.path, "b")
     folder = open_folder(out)
     write(folder, recording)
     write(folder, other)
     journal = (out / JOURNAL).read_bytes()
     lines = journal.splitlines(keepends=True)
-    first, last = lines[0] + lines[1], lines[-1]  # the settings, and the first outputs as announced
+    first, last = lines[0] + lines[1], lines[-1]  # the settings, and the first outputs announced
     keep = max(len(first), round(cut * len(journal)))
     if keep < journal.index(b'"b"'):
         for name in ("b.txt", "b.srt"):
-            (out / name).unlink()  # announced before it is written
+            (out / name).unlink()  # announced before being written
     else:
         keep = max(keep, len(journal) - len(last))
     (out / JOURNAL).write_bytes(journal[:keep])
@@ -132,7 +132,7 @@ def test_a_killed_call_is_resumed(cut: float, out: Path, recording: Recording) -
     assert all(open_folder(out).is_done(item) for item in (recording, other))
 
 
-def test_remains_of_a_killed_call_go(
+def test_remains_of_a_killed_call_are_removed(
     out: Path, recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from asr.scale import output_folder
@@ -149,7 +149,7 @@ def test_remains_of_a_killed_call_go(
     assert sorted(path.name for path in (out / "sub").iterdir()) == ["a.srt", "a.txt"]
 
 
-def test_finished_segments_are_those_of_the_same_audio(out: Path, recording: Recording) -> None:
+def test_finished_segments_are_reused_only_for_the_same_audio(out: Path, recording: Recording) -> None:
     found = {"text": "hello"}
 
     def find(recording: Recording, **changed: Any) -> Any:
@@ -162,7 +162,7 @@ def test_finished_segments_are_those_of_the_same_audio(out: Path, recording: Rec
     assert find(recording) == found
     (log,) = (path for path in (out / STATE).iterdir() if path != out / JOURNAL)
     whole = log.read_bytes()
-    log.write_bytes(whole[:-9])  # as a kill leaves it
+    log.write_bytes(whole[:-9])  # as left by a kill
     assert find(recording) is None
     open_folder(out).add_segment(cut_out(recording), found)
     assert find(recording) == found, "behind the cut line"
@@ -172,7 +172,7 @@ def test_finished_segments_are_those_of_the_same_audio(out: Path, recording: Rec
     assert find(recording) is None
 
 
-def test_files_of_others_are_kept(out: Path, recording: Recording, tmp_path: Path) -> None:
+def test_foreign_files_are_kept(out: Path, recording: Recording, tmp_path: Path) -> None:
     """Beside a.wav there often is an a.txt: what was really said."""
     (out / "sub").mkdir(parents=True)
     (out / "sub" / "a.txt").write_text("a reference")
@@ -186,14 +186,14 @@ def test_files_of_others_are_kept(out: Path, recording: Recording, tmp_path: Pat
     other = Recording(str(tmp_path / "a.flac"), recording.name)
     with pytest.raises(UserError, match="belongs to another recording"):
         open_folder(out).require_free(other)
-    os.rename(recording.path, tmp_path / "moved.wav")  # where the first is gone, it has been moved
+    os.rename(recording.path, tmp_path / "moved.wav")  # if the first recording is gone, it was moved
     open_folder(out).require_free(other)
     (out / "sub" / "a.txt").write_text("corrected by hand")
     with pytest.raises(UserError, match="was changed after"):
         open_folder(out).require_free(other)
 
 
-def test_audio_is_never_written_over(tmp_path: Path) -> None:
+def test_audio_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"RIFF")
     link = tmp_path / "link"
@@ -203,7 +203,7 @@ def test_audio_is_never_written_over(tmp_path: Path) -> None:
     assert path.read_bytes() == b"RIFF"
 
 
-def test_foreign_lines_in_the_journal_are_passed_over(out: Path, recording: Recording) -> None:
+def test_foreign_lines_in_the_journal_are_skipped(out: Path, recording: Recording) -> None:
     write(open_folder(out), recording)
     with open(out / JOURNAL, "ab") as file:
         file.write(

@@ -34,7 +34,7 @@ BELIEVE = ["--set=checks=off"]
         (["a.wav", "--ray", "auto", "--output-dir", "out"], "go with --engine ray"),
     ],
 )
-def test_what_does_not_go_together(
+def test_incompatible_options_are_refused(
     words: list[str],
     message: str,
     tmp_path: Path,
@@ -46,7 +46,7 @@ def test_what_does_not_go_together(
     assert message in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
-def test_outputs_by_a_stand_in_for_ray_are_those_of_one_process(
+def test_outputs_with_a_fake_ray_equal_those_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asr.scale.ray_pool._import_ray", lambda is_cluster: StandIn())
@@ -65,7 +65,7 @@ def test_outputs_by_a_stand_in_for_ray_are_those_of_one_process(
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, 40 recordings, one that is cut short, and one that is none."""
+    """A model and 40 recordings, plus a truncated one and one that is not audio."""
     pytest.importorskip("ray", reason="the extra ray is not installed")
     folder = tmp_path_factory.mktemp("corpus")
     save_talker(folder / "model", "model.encoder.type=conformer")
@@ -92,7 +92,7 @@ def start(corpus: Path, out: str, *words: str) -> subprocess.Popen[str]:
 
 
 def count_ends(folder: Path) -> Counter[str]:
-    """How often each recording was finished, or failed for good."""
+    """How often each recording was finished or failed permanently."""
     lines = (
         map(json.loads, (folder / JOURNAL).read_text().splitlines()) if (folder / JOURNAL).exists() else ()
     )
@@ -107,7 +107,7 @@ def read_outputs(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="session")
 def expected(corpus: Path) -> dict[str, bytes]:
-    """The outputs of one process."""
+    """The outputs of a single process."""
     process = start(corpus, "expected")
     _, said = process.communicate(timeout=300)
     assert process.returncode == 1 and "1 incomplete, 1 failed" in said
@@ -117,7 +117,7 @@ def expected(corpus: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_outputs_are_those_of_one_process(corpus: Path, expected: dict[str, bytes]) -> None:
+def test_outputs_equal_those_of_one_process(corpus: Path, expected: dict[str, bytes]) -> None:
     process = start(corpus, "ray", "--engine", "ray", "--workers", "2")
     _, said = process.communicate(timeout=300)
     assert process.returncode == 1 and "1 incomplete, 1 failed" in said, said
@@ -125,7 +125,9 @@ def test_outputs_are_those_of_one_process(corpus: Path, expected: dict[str, byte
     finished = count_ends(corpus / "ray")
     assert len(finished) == 42 and set(finished.values()) == {1}
 
-    process = start(corpus, "ray", "--engine", "ray")  # nothing is left; the problems are told again
+    process = start(
+        corpus, "ray", "--engine", "ray"
+    )  # nothing is left to do; the problems are reported again
     _, said = process.communicate(timeout=300)
     assert process.returncode == 1 and "0 transcribed, 40 finished before, 2 failed before" in said, said
     assert "worker" not in said and read_outputs(corpus / "ray") == expected
@@ -133,7 +135,7 @@ def test_outputs_are_those_of_one_process(corpus: Path, expected: dict[str, byte
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_job_goes_on(
+def test_an_interrupted_job_resumes(
     ended_by: signal.Signals, corpus: Path, expected: dict[str, bytes]
 ) -> None:
     out = f"ended-by-{ended_by.name}"

@@ -35,7 +35,7 @@ def run_pool(units: Sequence[Sequence[Any]], make_work: Any, workers: int = 2) -
 
 
 @given(data=st.data())
-def test_what_kills_its_worker_is_left_out_and_nothing_else(data: st.DataObject) -> None:
+def test_only_items_that_kill_their_worker_are_left_out(data: st.DataObject) -> None:
     """In company a row depends on all items of the unit that live: it is made without those that kill."""
     sizes = data.draw(st.lists(st.integers(1, 5), max_size=5))
     units = [[f"{number}.{index}" for index in range(size)] for number, size in enumerate(sizes)]
@@ -44,7 +44,7 @@ def test_what_kills_its_worker_is_left_out_and_nothing_else(data: st.DataObject)
     problems = data.draw(st.sets(st.sampled_from(items))) - killers if items else set()
     unlucky = Counter(
         {item: 1 for item in items if data.draw(st.booleans())}
-    )  # kill a worker by chance, once
+    )  # kill a worker at random, once
 
     def work(given: Sequence[str]) -> list[Row]:
         for item in given:
@@ -70,7 +70,7 @@ def test_what_kills_its_worker_is_left_out_and_nothing_else(data: st.DataObject)
 
 
 @pytest.mark.usefixtures("ray")
-def test_items_that_are_too_much_together_are_done_alone() -> None:
+def test_items_that_fail_only_together_are_done_alone() -> None:
     def work(given: Sequence[str]) -> list[Row]:
         if len(given) > 1:
             raise Killed
@@ -79,7 +79,9 @@ def test_items_that_are_too_much_together_are_done_alone() -> None:
     assert run_pool([["a", "b"]], lambda threads: work) == {0: [{"item": "a"}, {"item": "b"}]}
 
 
-def test_what_hangs_is_left_out_and_the_others_go_on(ray: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_that_hang_are_left_out_and_others_continue(
+    ray: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ray_pool, "_now", lambda: ray.clock)
     found = run_pool(
         [["a", "hang", "b"], ["c"], ["hang"]],
@@ -92,7 +94,7 @@ def test_what_hangs_is_left_out_and_the_others_go_on(ray: StandIn, monkeypatch: 
 
 
 @pytest.mark.usefixtures("ray")
-def test_what_the_user_can_mend_ends_the_job() -> None:
+def test_user_errors_end_the_job() -> None:
     def refuse(threads: int) -> Any:
         raise UserError("no such model")
 
@@ -107,8 +109,8 @@ def test_what_the_user_can_mend_ends_the_job() -> None:
 
 
 @pytest.mark.usefixtures("ray")
-def test_a_worker_that_dies_while_it_loads_is_started_again() -> None:
-    """As often as it takes, unless that is in a row."""
+def test_a_worker_that_dies_while_loading_is_restarted() -> None:
+    """Any number of times, except three in a row."""
     fates = iter([False, False, True] * 9)
 
     def load(threads: int) -> Any:
@@ -149,14 +151,14 @@ def test_cores_and_gpus_are_divided(ray: StandIn) -> None:
     assert not ray.is_running
 
 
-def test_a_gpu_that_is_not_there(ray: StandIn) -> None:
+def test_a_missing_gpu_is_an_error(ray: StandIn) -> None:
     with pytest.raises(UserError, match="no GPU"):
         RayPool(PoolOptions(), uses_gpus=True)
     assert not ray.is_running
 
 
 class KillingWork:
-    """Ends its process at a file named killer, and once for each file named unlucky."""
+    """Ends its process for a file named killer, and once for each file named unlucky."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -184,7 +186,7 @@ def test_processes_that_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_a_cluster_that_is_not_there() -> None:
+def test_a_missing_cluster_is_an_error() -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")
     with pytest.raises(UserError, match="does not connect to --ray"):
         RayPool(PoolOptions(address="127.0.0.1:1"), uses_gpus=False)

@@ -1,4 +1,4 @@
-"""The server with a tiny Whisper; its tests are left out where its extra is not installed."""
+"""The server with a tiny Whisper. Its tests are skipped if the extra serve is not installed."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_models_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_the_process_serves_and_ends_by_sigterm(tmp_path: Path) -> None:
+def test_the_process_serves_until_sigterm(tmp_path: Path) -> None:
     options = ["--model", f"an4={PRETRAINED}", "--device", "cpu", "--port", "0"]
     words = [sys.executable, "-m", "asr", "serve", *options]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
@@ -62,7 +62,7 @@ def test_the_process_serves_and_ends_by_sigterm(tmp_path: Path) -> None:
     assert '"route": "/v1/models"' in log
 
 
-def test_deployed_commands_are_understood_and_leave_time_and_room() -> None:
+def test_commands_in_deploy_are_valid_and_leave_time_and_room() -> None:
     image = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]["asr"]
     unit = (DEPLOY / "asr.service").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Live: pipes whose recorder never waits; segments final once, in order, no word lost or doubled; what is written."""
+"""Live transcription: pipes never block the recorder; segments are final once and in order; output formats."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LIVE_RATE = 8_000
 
 
 class Listener:
-    """In place of a recognizer: a word for each burst of sound that it hears, named after its loudness."""
+    """A fake recognizer that returns a word for each burst of sound, named after its loudness."""
 
     separator = " "
     segmentation = SegmentationConfig(max_seconds=4.0)
@@ -74,7 +74,7 @@ class Listener:
 
 
 def speak(levels: list[float], pauses: list[float]) -> np.ndarray:
-    """For each level in dB a burst of 0.3 s, then a pause."""
+    """A burst of 0.3 s for each level in dB, followed by a pause."""
     random = np.random.default_rng(0)
     pieces = [0.001 * random.standard_normal(LIVE_RATE)]
     for level, pause in zip(levels, pauses, strict=True):
@@ -99,8 +99,8 @@ def test_each_word_is_final_once_and_in_order(gaps: list[float], chunk: int) -> 
     assert all(before.end <= after.start for before, after in itertools.pairwise(final))
 
 
-def test_a_word_that_begins_behind_a_cut_is_that_of_the_next_segment() -> None:
-    """The segment before holds the overlap too, and hears only a part of the words there."""
+def test_a_word_that_starts_after_a_cut_belongs_to_the_next_segment() -> None:
+    """The previous segment has the overlap too, but only a part of the words there."""
 
     def tear(words: list[Word], segment: AudioSegment) -> list[Word]:
         cut = segment.cut_after
@@ -114,7 +114,7 @@ def test_a_word_that_begins_behind_a_cut_is_that_of_the_next_segment() -> None:
     assert len(ended) > 2 and len(final) == 32 and "torn" not in {word.text for word in final}
 
 
-def test_words_are_shown_before_the_segment_ends_and_agreed_on_by_two_decodings() -> None:
+def test_words_are_shown_early_once_two_decodings_agree() -> None:
     texts = listen(speak([-6, -9, -12, -6, -9], [0.2] * 4 + [1.0]), LIVE_RATE // 10)
     running = [text for text in texts if text.segment is None]
     assert max(len(text.stable) for text in running) >= 3
@@ -128,9 +128,9 @@ def test_words_are_shown_before_the_segment_ends_and_agreed_on_by_two_decodings(
     assert len(first) >= 3 and max(first.values()) < 0.7
 
 
-def test_the_text_of_a_whole_segment_is_final_whatever_was_agreed_on_before() -> None:
+def test_the_text_of_a_whole_segment_overrides_stable_words() -> None:
     def mishear(words: list[Word], segment: AudioSegment) -> list[Word]:
-        """As long as the last word is missing, the first one is taken for another."""
+        """As long as the last word is missing, the first one is misrecognized."""
         wrong = [Word("wrong", word.start, word.end, 0.9) for word in words[:1]]
         return words if len(words) == 5 else wrong + words[1:]
 
@@ -140,7 +140,7 @@ def test_the_text_of_a_whole_segment_is_final_whatever_was_agreed_on_before() ->
     assert len(ended.words) == 5 and "wrong" not in ended.text
 
 
-def test_when_late_only_whole_segments_are_decoded() -> None:
+def test_only_whole_segments_are_decoded_when_late() -> None:
     transcriber = LiveTranscriber(Listener())  # type: ignore[arg-type]
     chunks = np.array_split(speak([-6, -9, -12, -6], [0.2, 1.0, 0.2, 1.0]), 40)
     texts = list(transcribe_live(chunks, transcriber, LIVE_RATE, is_late=lambda: True))
@@ -148,7 +148,7 @@ def test_when_late_only_whole_segments_are_decoded() -> None:
     assert len(texts) == 2
 
 
-def test_a_pause_is_used_to_decode_the_segment_that_it_may_end() -> None:
+def test_a_segment_is_decoded_during_the_pause_that_may_end_it() -> None:
     decoded: list[float] = []
 
     def count(words: list[Word], segment: AudioSegment) -> list[Word]:
@@ -176,7 +176,7 @@ def test_a_prepared_text_with_warnings_is_decoded_again_at_the_end() -> None:
     assert texts[-1].segment is not None and asked[-1] != 1 and set(asked[:-1]) == {1}
 
 
-def test_what_came_before_an_error_is_decoded() -> None:
+def test_audio_before_an_error_is_decoded() -> None:
     def break_off() -> Iterator[np.ndarray]:
         yield speak([-6, -9], [0.2, 0.1])
         raise UserError("decoding failed")
@@ -188,14 +188,14 @@ def test_what_came_before_an_error_is_decoded() -> None:
     assert texts[-1].segment is not None and len(texts[-1].segment.words) == 2
 
 
-def test_words_are_joined_as_in_the_language_that_is_heard() -> None:
+def test_words_are_joined_as_in_the_detected_language() -> None:
     texts = listen(speak([-6, -9, -12], [0.2, 0.2, 1.0]), LIVE_RATE // 10, Listener(language="ja"))
     assert {text.separator for text in texts} == {""} and len(texts) > 1
     (ended,) = [text.segment for text in texts if text.segment is not None]
     assert len(ended.words) == 3 and ended.text == "".join(word.text for word in ended.words)
 
 
-def test_a_short_segment_has_the_language_of_the_speech_before() -> None:
+def test_a_short_segment_has_the_language_of_earlier_speech() -> None:
     asked: list[tuple[float, str | None]] = []
 
     class Polyglot(Listener):
@@ -209,7 +209,7 @@ def test_a_short_segment_has_the_language_of_the_speech_before() -> None:
     assert len(starts) == 4
     of_segments = [[language for start, language in asked if start == own] for own in starts]
     assert set(of_segments[0]) == {None}
-    # As it is spoken, the usual language; whole segments tell their own until enough was heard.
+    # Partial texts use the main language; whole segments detect theirs until there is enough speech.
     assert all(set(own[:-1]) == {"de"} and own[-1] is None for own in of_segments[1:])
 
 
@@ -250,11 +250,11 @@ def test_a_terminal_shows_what_may_change(monkeypatch: pytest.MonkeyPatch) -> No
     out = Terminal()
     monkeypatch.setenv("COLUMNS", "6")
     write_live(TEXTS[:4], out, False)
-    expected = ["one", "e two", "e two", "one two\n"]  # the end of what is too wide
+    expected = ["one", "e two", "e two", "one two\n"]  # the end of a text that is too wide
     assert out.getvalue() == "".join(CLEAR_LINE + line for line in expected)
 
 
-def test_json_has_what_is_new() -> None:
+def test_json_has_a_line_for_each_change() -> None:
     out = io.StringIO()
     write_live(TEXTS, out, True, lambda: 1.234)
     records = [json.loads(line) for line in out.getvalue().splitlines()]
@@ -269,7 +269,7 @@ def test_json_has_what_is_new() -> None:
     assert records[2]["final"][0] == {"text": "one", "start": 0.0, "end": 0.4, "confidence": 0.9}
 
 
-def test_falling_behind_is_said_once(
+def test_falling_behind_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now, pipe = [100.0], PipeReader(io.BytesIO())
@@ -290,7 +290,7 @@ def read_all(content: bytes, channel: int | None = None) -> np.ndarray:
 
 
 def test_a_recorder_does_not_wait_for_decoding() -> None:
-    """Far more than a pipe holds is written while nobody reads."""
+    """Far more than a pipe can hold is written while nobody reads."""
     reading, writing = os.pipe()
     content = os.urandom(1 << 20)
     with open(reading, "rb") as source, open(writing, "wb") as sink:
@@ -305,7 +305,7 @@ def test_a_recorder_does_not_wait_for_decoding() -> None:
         assert not pipe.is_late and pipe.read(1000) == b""
 
 
-def test_only_after_hours_behind_the_pipe_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pipe_blocks_only_when_hours_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "MAX_CHUNKS", 10)
     content = os.urandom(1 << 20)
     source = io.BytesIO(content)
@@ -315,7 +315,7 @@ def test_only_after_hours_behind_the_pipe_waits(monkeypatch: pytest.MonkeyPatch)
     assert b"".join(iter(lambda: pipe.read(1 << 15), b"")) == content, "and nothing is lost"
 
 
-def test_an_error_of_the_pipe_is_told_after_what_came() -> None:
+def test_a_pipe_error_is_reported_after_earlier_audio() -> None:
     class Broken(io.RawIOBase):
         def __init__(self) -> None:
             self.pieces: list[Any] = [b"abc", None, OSError(5, "Input/output error")]
@@ -333,20 +333,20 @@ def test_an_error_of_the_pipe_is_told_after_what_came() -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_file_through_a_pipe_is_what_it_is_on_disk(name: str, tmp_path: Any) -> None:
+def test_a_file_decodes_the_same_through_a_pipe_as_from_disk(name: str, tmp_path: Any) -> None:
     (tmp_path / "sound").write_bytes(FORMATS[name].data)
     if name in ("rifx", "caf", "caf ALAC", "m4a", "m4a ALAC", "wavpack"):
         with pytest.raises(UserError, match=r"(cannot be decoded|decoding failed) .* path"):
             read_all(FORMATS[name].data)
         return
     expected, found = read(tmp_path / "sound", RATE), read_all(FORMATS[name].data)
-    # Decoders that know the whole file leave out what the encoder put at its edges.
+    # Decoders that know the whole file drop the padding that the encoder added at its edges.
     assert abs(len(found) - len(expected)) <= 0.13 * RATE
     similar = scipy.signal.correlate(found, expected, method="fft").max()
     assert similar > 0.95 * np.linalg.norm(found) * np.linalg.norm(expected)
 
 
-def test_sound_comes_before_the_end_of_the_file() -> None:
+def test_audio_is_decoded_before_the_end_of_the_file() -> None:
     reading, writing = os.pipe()
     with open(reading, "rb") as source, open(writing, "wb") as sink:
         content = FORMATS["mp3"].data
@@ -372,6 +372,6 @@ def test_channels_of_a_stream(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"\0" * 8000, b"RIFF" + b"\0" * 5000, b"OggS", b"\0\0\0\x1cftypM4A " + b"\xff" * 9000]
 )
-def test_what_cannot_be_decoded_is_said(content: bytes) -> None:
+def test_undecodable_input_is_reported(content: bytes) -> None:
     with pytest.raises(UserError, match=r"^standard input: "):
         read_all(content)

@@ -80,7 +80,7 @@ REFUSED: list[tuple[Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED, ids=lambda value: str(value)[:40])
-def test_what_is_not_offered_is_refused_by_name(
+def test_unsupported_fields_are_refused_by_name(
     client: TestClient, fields: Any, param: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(speaker_models, "PACKAGE", "no_package")
@@ -102,7 +102,7 @@ ACCEPTED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", ACCEPTED, ids=str)
-def test_what_is_offered_is_taken(client: TestClient, fields: dict[str, Any]) -> None:
+def test_supported_fields_are_accepted(client: TestClient, fields: dict[str, Any]) -> None:
     assert post(client, **fields).status_code == 200
 
 
@@ -142,7 +142,7 @@ def test_other_bodies_are_refused(client: TestClient) -> None:
     assert client.get("/v1/nonsense").json()["error"]["message"]
 
 
-def test_every_answer_has_an_id_and_the_headers_of_a_page(client: TestClient) -> None:
+def test_every_response_has_an_id_and_security_headers(client: TestClient) -> None:
     for path in ("/", "/v1/nonsense"):
         headers = client.get(path).headers
         assert len(headers["x-request-id"]) == 32
@@ -157,12 +157,12 @@ def test_health_and_metrics(client: TestClient) -> None:
     assert 'asr_requests_total{route="/v1/audio/transcriptions",status="200"}' in text
 
 
-def test_a_bad_file_is_named_as_it_was_sent(client: TestClient) -> None:
+def test_a_bad_file_is_named_in_the_error(client: TestClient) -> None:
     answer = client.post(URL, files={"file": ("../../etc/passwd", b"no audio")}, data={"model": "tiny"})
     assert answer.status_code == 400 and answer.json()["error"]["message"].startswith("../../etc/passwd: ")
 
 
-def test_a_damaged_file_gives_what_can_be_decoded_and_says_so(client: TestClient) -> None:
+def test_a_damaged_file_gives_its_readable_part_and_a_warning(client: TestClient) -> None:
     cut = encode(AUDIO)[: -4 * RATE]
     body = post(client, cut).json()
     assert body["text"] and "cut short" in body["warnings"][0]
@@ -170,7 +170,7 @@ def test_a_damaged_file_gives_what_can_be_decoded_and_says_so(client: TestClient
     assert "cut short" in read_events(post(client, cut, stream="true").text)[-1]["warnings"][0]
 
 
-def test_nothing_is_left_on_the_disk(
+def test_no_files_are_left_on_disk(
     client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Texts of the server are those of `asr transcribe`, byte for byte, however many ask at once."""
+"""The server returns the texts of `asr transcribe`, byte for byte, at any number of concurrent requests."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from asr.transcription.model import Model
 from asr.transcription.transcribe import load_recognizer
 
 ROOT = Path(__file__).resolve().parents[2]
-UNLIMITED = functools.partial(Scheduler, max_batch_seconds=1000.0)  # on a slow machine too, batches are full
+UNLIMITED = functools.partial(
+    Scheduler, max_batch_seconds=1000.0
+)  # so that batches are full even on a slow machine
 NUM_FILES = 40
 SPELLED = "R E N O;A N D R E W;ONE TWO THREE;ENTER FOUR FIVE;MAY TENTH;C M U;ERASE O T H;YES;STOP"
 
 
 @functools.cache
 def speak(number: int) -> tuple[np.ndarray, int]:
-    """A recording of its own for each number: one in ten is longer, with pauses."""
+    """A different recording for each number; every tenth is longer and has pauses."""
     pieces = []
     for place in range(7 if number % 10 == 0 else 1):
         text = SPELLED.split(";")[(number + place) % 9]
@@ -60,7 +62,7 @@ def ask_all(address: str, files: list[Path], name: str, at_once: int) -> dict[st
 
 
 @pytest.mark.slow
-def test_texts_are_those_of_the_command_line(
+def test_texts_equal_those_of_the_command_line(
     files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = str(ROOT / "recipes" / "an4" / "pretrained")
@@ -86,7 +88,7 @@ def test_texts_are_those_of_the_command_line(
 
 
 @pytest.mark.slow
-def test_texts_of_whisper_do_not_depend_on_who_else_asks(
+def test_whisper_texts_do_not_depend_on_other_requests(
     files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recognizer = load_tiny()

@@ -1,4 +1,4 @@
-"""What strangers send: broken bodies and frames, names of paths, files that name other files and addresses."""
+"""Hostile requests: malformed bodies and frames, paths as names, files that reference other files and URLs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def client(app: Any) -> Iterator[TestClient]:
         yield client
 
 
-# Silence, which is read and cut, but needs no model.
+# Silence, which is read and segmented but needs no model.
 BODY = make_body(
     {"model": "tiny", "response_format": "verbose_json", "timestamp_granularities[]": "word"},
     encode(np.zeros(800, np.float32)),
@@ -50,7 +50,7 @@ BODY = make_body(
 
 @st.composite
 def broken_bodies(draw: st.DrawFn) -> bytes:
-    """A good body with some bytes cut out, doubled, or replaced; most often in its heads."""
+    """A valid body with some bytes removed, duplicated or replaced, mostly in its headers."""
     body = BODY
     for _ in range(draw(st.integers(1, 3))):
         place = draw(st.integers(0, min(len(body), 600)) | st.integers(0, len(body)))
@@ -94,7 +94,7 @@ def test_edited_transcripts_are_checked(client: TestClient, body: object, status
         assert answer.text == "1\n00:00:00,000 --> 00:00:01,000\na b\n\n"
 
 
-def test_many_words_that_take_no_columns_are_divided_soon(client: TestClient) -> None:
+def test_many_words_of_zero_width_are_divided_quickly(client: TestClient) -> None:
     accents = [{"text": "\u0301", "start": 0, "end": 0, "confidence": 0}] * 3_000
     segment = {"start": 0, "end": 1, "text": "\u0301" * 3_000, "words": accents}
     body = {"format": "vtt", "transcript": EDITED | {"segments": [segment]}}
@@ -152,7 +152,7 @@ FRAMES = (
 @FEW
 @given(frames=st.lists(FRAMES, max_size=8))
 def test_any_frames_are_answered(app: Any, frames: list[str]) -> None:
-    """Whatever comes, the session continues to its end, and every answer is an event that can be sent."""
+    """Whatever arrives, the session continues to its end, and every answer is a valid event."""
     service, sent = app.state.service, []
 
     def send(event: Any) -> None:
@@ -173,8 +173,8 @@ def address(app: Any) -> Iterator[str]:
         yield address
 
 
-def test_slow_clients_hold_up_nobody(address: str, app: Any) -> None:
-    """Many connections that never end their requests; another is answered meanwhile."""
+def test_slow_clients_do_not_block_others(address: str, app: Any) -> None:
+    """While many connections never finish their requests, another one is answered."""
     links = [connect(address) for _ in range(50)]
     for number, link in enumerate(links):
         head = f"POST {URL} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(BODY)}\r\n"
@@ -213,7 +213,7 @@ def test_paths_of_the_page_stay_in_its_folder(address: str) -> None:
 
 
 def make_mov_alias(url: str) -> bytes:
-    """An MP4 whose sound is at another place, which its `dref` names."""
+    """An MP4 whose audio is elsewhere, at the place that its `dref` names."""
 
     def box(kind: bytes, content: bytes) -> bytes:
         return (8 + len(content)).to_bytes(4, "big") + kind + content
@@ -234,7 +234,7 @@ def make_mov_alias(url: str) -> bytes:
     return box(b"ftyp", b"isom\0\0\0\0isom") + box(b"moov", mvhd + box(b"trak", trak))
 
 
-def test_files_that_name_others_open_nothing(client: TestClient, tmp_path: Path) -> None:
+def test_files_that_reference_others_open_nothing(client: TestClient, tmp_path: Path) -> None:
     secret = tmp_path / "secret.wav"
     secret.write_bytes(AUDIO)
     with socket.create_server(("127.0.0.1", 0)) as canary:
@@ -243,7 +243,7 @@ def test_files_that_name_others_open_nothing(client: TestClient, tmp_path: Path)
         files = {name: text.format(path=secret, port=port).encode() for name, text in PLAYLISTS.items()}
         for name, content in (files | {"MOV": make_mov_alias(f"http://127.0.0.1:{port}/")}).items():
             answer = client.post(URL, files={"file": (f"{name}.wav", content)}, data={"model": "tiny"})
-            is_own = name == "MOV"  # whose own bytes are then its sound
+            is_own = name == "MOV"  # its own bytes are then the audio
             assert answer.status_code == 400 or is_own, (name, answer.text)
         with pytest.raises(TimeoutError):
             canary.accept()

@@ -1,4 +1,4 @@
-"""Keys and limits of the server: who is let in, what is too large, too long or too much, and what it costs."""
+"""Keys and limits of the server: who is admitted, and what is too large, too long or too much."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ KEYS = Keys({"ann": hashlib.sha256(b"open sesame").hexdigest()})
 
 
 class Gated:
-    """The tiny model, which waits before each batch until it is let through."""
+    """The tiny model, which waits for a signal before each batch."""
 
     def __init__(self) -> None:
         self.model = load_tiny()
@@ -82,7 +82,7 @@ def post(client: TestClient, content: bytes = AUDIO, headers: Any = None, **fiel
 def busy(
     gated: Gated, keys: Keys | None = None, headers: Any = None, **settings: Any
 ) -> Iterator[TestClient]:
-    """A server with one request in the midst of its batch, which is answered at the end."""
+    """A server with one request in the middle of its batch, which is answered at the end."""
     answers: list[Any] = []
     with TestClient(make_app(keys, gated.model, **settings)) as client:
         thread = threading.Thread(target=lambda: answers.append(post(client, headers=headers)), daemon=True)
@@ -112,7 +112,7 @@ def test_labels_of_a_short_file_do_not_wait_for_a_long_one(monkeypatch: pytest.M
         assert long.result(20).status_code == 200
 
 
-def test_wrong_speaker_models_are_told_at_the_start() -> None:
+def test_wrong_speaker_models_are_reported_at_start() -> None:
     with pytest.raises(UserError, match=r"absent\.pt: no such file"):
         make_app(speaker_model="absent.pt")
 
@@ -131,14 +131,14 @@ def test_without_the_key_nothing_is_served(given: str | None) -> None:
 @pytest.mark.parametrize(
     "line", ["ann", "ann:abc", "a nn:" + 64 * "0", ":" + 64 * "0", "ann:" + 64 * "G", "# none yet"]
 )
-def test_a_wrong_key_file_lets_nobody_in(tmp_path: Path, line: str) -> None:
+def test_an_invalid_key_file_is_an_error(tmp_path: Path, line: str) -> None:
     path = tmp_path / "keys.txt"
     path.write_text(f"# comment\n\n{line}\n")
     with pytest.raises(UserError, match=r"keys\.txt"):
         Keys.load(path)
 
 
-def test_pages_of_other_hosts_are_refused_unless_named() -> None:
+def test_pages_from_other_hosts_are_refused_unless_listed() -> None:
     with TestClient(make_app(origins=("https://good.example",))) as client:
         assert post(client, headers={"origin": "https://evil.example"}).status_code == 403
         for wrong in ("null", "http://[", "http://testserver.evil.example", "http://testserver:1"):
@@ -147,7 +147,7 @@ def test_pages_of_other_hosts_are_refused_unless_named() -> None:
         assert post(client, headers={"origin": "http://testserver"}).status_code == 200
 
 
-def test_names_that_are_not_ours_are_refused_without_keys() -> None:
+def test_foreign_host_names_are_refused_without_keys() -> None:
     """A web page can rebind its name to this machine."""
     with TestClient(make_app(hosts=("asr.example",))) as client:
         for host in ("evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "", "["):
@@ -168,8 +168,8 @@ def test_too_many_bytes_are_refused() -> None:
         assert answer.status_code == 413 and answer.headers["x-should-retry"] == "false"
 
 
-def test_too_many_bytes_are_refused_as_they_come() -> None:
-    """An endless body without a length, over a real socket: the answer comes while it is being sent."""
+def test_too_many_bytes_are_refused_while_they_arrive() -> None:
+    """An endless body without a length, over a real socket, is answered while it is being sent."""
     with at_a_port(make_app(max_upload_mb=0.1)) as address, connect(address) as link:
         send_head(link, "transfer-encoding: chunked")
         for _ in range(1000):
@@ -179,7 +179,7 @@ def test_too_many_bytes_are_refused_as_they_come() -> None:
         assert link.recv(4096).startswith(b"HTTP/1.1 413")
 
 
-def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_never_ends_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asr.serve.app.MAX_UPLOAD_SECONDS", 0.2)
     with at_a_port(make_app()) as address, connect(address) as link:
         send_head(link, "content-length: 1000")
@@ -187,15 +187,15 @@ def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def send_head(link: socket.socket, header: str) -> None:
-    """The head of an upload, and the head of its file."""
+    """The headers of an upload, and the headers of its file."""
     kind = "content-type: multipart/form-data; boundary=b"
     link.sendall(f"POST {URL} HTTP/1.1\r\nhost: x\r\n{kind}\r\n{header}\r\n\r\n".encode())
     part = b'--b\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
     link.sendall(b"%x\r\n%s\r\n" % (len(part), part) if "chunked" in header else part)
 
 
-def test_a_long_file_is_refused_by_its_header_or_as_it_is_read() -> None:
-    """Raw MP3 frames: nothing but decoding tells how long they are."""
+def test_a_long_file_is_refused_by_its_header_or_while_it_is_read() -> None:
+    """Raw MP3 frames, whose duration is known only after decoding."""
     silent = encode_media(np.zeros(60 * RATE, np.float32), RATE, "mp3", "libmp3lame", write_xing="0")
     with TestClient(make_app(max_audio_seconds=3.0)) as client:
         for content in (AUDIO, silent):
@@ -209,14 +209,14 @@ def test_large_text_fields_are_refused() -> None:
         assert post(client, **{f"field{number}": "x" for number in range(200)}).status_code == 400
 
 
-def test_a_busy_server_tells_when_to_come_back(gated: Gated) -> None:
+def test_a_busy_server_says_when_to_retry(gated: Gated) -> None:
     with busy(gated, max_waiting_seconds=5.0) as client:
         refused = post(client)
         assert refused.status_code == 503 and refused.json()["error"]["code"] == "overloaded"
         assert 1 <= int(refused.headers["retry-after"]) <= 60 and refused.headers["x-should-retry"] == "true"
 
 
-def test_a_key_has_its_share(gated: Gated) -> None:
+def test_each_key_has_its_own_limit(gated: Gated) -> None:
     keys = Keys({name: hashlib.sha256(name.encode()).hexdigest() for name in ("ann", "bob")})
     as_ann, as_bob = ({"authorization": f"Bearer {name}"} for name in ("ann", "bob"))
     with busy(gated, keys, as_ann, max_key_seconds=5.0) as client:
@@ -225,20 +225,20 @@ def test_a_key_has_its_share(gated: Gated) -> None:
         assert post(client, headers=as_bob).status_code == 200
 
 
-def test_only_so_many_requests_are_held(gated: Gated) -> None:
+def test_the_number_of_requests_is_limited(gated: Gated) -> None:
     with busy(gated, max_requests=1) as client:
         assert post(client).status_code == 503 and client.get("/health").status_code == 200
 
 
 def make_upload(stream: bool) -> bytes:
-    """A request as it goes over the wire."""
+    """A request as sent over the wire."""
     body = make_body({"model": "tiny", "stream": "true" if stream else "false"}, AUDIO)
     head = f"content-type: multipart/form-data; boundary=b\r\ncontent-length: {len(body)}"
     return f"POST {URL} HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n".encode() + body
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_is_forgotten(gated: Gated, stream: bool) -> None:
+def test_the_work_of_a_disconnected_client_is_dropped(gated: Gated, stream: bool) -> None:
     app = make_app(recognizer=gated.model)
     service = app.state.service
     with at_a_port(app) as address:
@@ -252,7 +252,7 @@ def test_a_client_that_leaves_is_forgotten(gated: Gated, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", ["false", "true"])
-def test_a_model_that_fails_fails_its_request_alone(stream: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_error_fails_only_its_request(stream: str, caplog: pytest.LogCaptureFixture) -> None:
     with TestClient(make_app(recognizer=fail_once())) as client:
         answer = post(client, encode(speak(2.0)), stream=stream)
         assert "internal_error" in answer.text and "secret" not in answer.text
@@ -261,7 +261,7 @@ def test_a_model_that_fails_fails_its_request_alone(stream: str, caplog: pytest.
         assert post(client).status_code == 200
 
 
-def test_a_full_disk_is_no_problem_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_not_blamed_on_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr("tempfile.SpooledTemporaryFile.rollover", full)
     with TestClient(make_app()) as client:
@@ -280,7 +280,7 @@ def test_a_request_is_one_line_of_json_without_texts_and_names(caplog: pytest.Lo
     assert "secret" not in str(line) and answer.json()["text"] not in str(line)
 
 
-def test_without_its_thread_the_server_is_not_ready_and_answers_at_once() -> None:
+def test_without_inference_thread_the_server_is_not_ready_and_answers_at_once() -> None:
     model = load_tiny()
     model.recognize = Mock(side_effect=SystemExit)  # type: ignore[method-assign]
     with TestClient(make_app(recognizer=model)) as client:
@@ -294,8 +294,8 @@ def test_without_its_thread_the_server_is_not_ready_and_answers_at_once() -> Non
             pass
 
 
-def test_shutting_down_files_are_finished_and_new_ones_get_503(gated: Gated) -> None:
-    """The port stays open meanwhile, so that a proxy hears of it from /ready."""
+def test_during_shutdown_files_are_finished_and_new_ones_get_503(gated: Gated) -> None:
+    """The port stays open meanwhile, so that a proxy learns about it from /ready."""
     server = DrainingServer(uvicorn.Config(app := make_app(recognizer=gated.model)), app.state.service, 60.0)
 
     def ends() -> bool:
@@ -311,7 +311,7 @@ def test_shutting_down_files_are_finished_and_new_ones_get_503(gated: Gated) -> 
         assert first.result(10).status_code == 200 and ends()
 
 
-def test_the_second_signal_and_one_to_an_idle_server_end_it(gated: Gated) -> None:
+def test_a_second_signal_or_one_to_an_idle_server_ends_it(gated: Gated) -> None:
     for signals, num_requests in ((1, 0), (2, 1)):
         service = make_app(recognizer=gated.model).state.service
         service.num_requests = num_requests

@@ -1,4 +1,4 @@
-"""OpenAI's own client, and curl as the docs show it, against a server at a port."""
+"""OpenAI's client, and curl as in the docs, against a running server."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from asr.speakers.diarize import Diarizer
 from asr.transcription.model import Model
 from asr.transcripts.writers import format_transcript
 
-openai = lazy_loader.load("openai")  # its import takes a second, in each process that collects tests
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what the client still offers
+openai = lazy_loader.load("openai")  # importing it takes a second in each process that collects tests
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # deprecations of features that the client still has
 
 KEYS = Keys({"ann": hashlib.sha256(b"sesame").hexdigest()})
 AUDIO = speak(6.0)
@@ -71,7 +73,7 @@ def test_verbose_json(client: openai.OpenAI, expected: Any, given: list[Any]) ->
     segments = [one.text for one in expected.segments] if given != ["word"] else None
     assert (answer.words and [word.word for word in answer.words]) == words
     assert (answer.segments and [segment.text for segment in answer.segments]) == segments
-    type(answer).model_validate(answer.model_dump())  # every field is there, of its type
+    type(answer).model_validate(answer.model_dump())  # every field is present and has its type
 
 
 def test_streaming(client: openai.OpenAI, expected: Any) -> None:
@@ -82,7 +84,7 @@ def test_streaming(client: openai.OpenAI, expected: Any) -> None:
 
 
 def test_speakers(client: openai.OpenAI, recognizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A known one may have a label of ours; a stream has the same segments, at its end."""
+    """A known speaker may have a label like ours; a stream has the same segments, at its end."""
     monkeypatch.setattr(speaker_models, "load_speaker_models", lambda path, device: MODELS)
     talk, voice = make_audio([(0.2, 2.2, 0), (2.6, 4.6, 1)], 5.0), make_audio([(0.0, 2.0, 1)], 2.0)
     options: Any = {
@@ -142,8 +144,8 @@ def test_errors(client: openai.OpenAI, address: str) -> None:
         list(client.audio.transcriptions.create(model="tiny", file=("talk", b"no audio"), stream=True))
 
 
-def test_a_busy_server_is_asked_again_and_a_wrong_request_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai.OpenAI, "_calculate_retry_timeout", lambda *_: 0.01)  # in place of Retry-After
+def test_the_client_retries_a_busy_server_but_not_a_bad_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openai.OpenAI, "_calculate_retry_timeout", lambda *_: 0.01)  # replaces Retry-After
     app = make_app(recognizer=load_tiny())
     service = app.state.service
     admit, asked = service.admit_request, []

@@ -36,7 +36,7 @@ def address(recognizer: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Its microphone hears a file, again and again."""
+    """Its microphone plays a file in a loop."""
     microphone = tmp_path_factory.mktemp("microphone") / "speech.wav"
     microphone.write_bytes(encode(np.concatenate([np.zeros(RATE, np.float32), speak(5.0)])))
     arguments = [
@@ -87,7 +87,7 @@ def test_a_file_becomes_text_with_times(page: Page, recognizer: Any) -> None:
     expect(page.locator("#error")).to_be_hidden()
 
 
-def test_a_dropped_file_is_taken(page: Page) -> None:
+def test_a_dropped_file_is_transcribed(page: Page) -> None:
     page.evaluate(
         """bytes => {
             const file = new File([new Uint8Array(bytes)], "dropped.wav"), data = new DataTransfer();
@@ -99,7 +99,7 @@ def test_a_dropped_file_is_taken(page: Page) -> None:
     expect(page.locator("#status")).to_have_text("Done", timeout=20_000)
 
 
-def test_words_light_up_as_they_are_played_and_a_click_jumps(page: Page) -> None:
+def test_words_are_highlighted_during_playback_and_a_click_jumps(page: Page) -> None:
     transcribe(page)
     word = page.locator(".word").last
     start = word.evaluate("span => span.times.start")
@@ -177,7 +177,7 @@ def test_speakers_are_renamed_everywhere(page: Page, monkeypatch: pytest.MonkeyP
     assert [one["speaker"] for one in json.loads(saved["json"])["segments"]] == renamed
 
 
-def test_the_microphone_becomes_text_while_it_listens(page: Page) -> None:
+def test_microphone_input_becomes_text_while_recording(page: Page) -> None:
     page.get_by_role("button", name="Talk").click()
     expect(page.locator("#status")).to_have_text("Listening")
     expect(page.locator("#partial")).not_to_be_empty(timeout=20_000)
@@ -193,15 +193,15 @@ def test_the_microphone_becomes_text_while_it_listens(page: Page) -> None:
     assert 1 < end <= duration + 0.1, "what was said can be played"
 
 
-def test_errors_are_told(page: Page) -> None:
+def test_errors_are_shown(page: Page) -> None:
     give(page, b"no audio at all", "notes.txt")
     expect(page.get_by_role("alert")).to_contain_text("notes.txt")
     transcribe(page)
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
-def test_several_files_wait_for_each_other_and_for_no_failure(page: Page) -> None:
-    """Each has its own text, language and speakers; what is edited stays when another one is looked at."""
+def test_several_files_are_done_in_turn_even_after_a_failure(page: Page) -> None:
+    """Each has its own text, language and speakers; edits stay when another file is shown."""
     talks = [(f"talk {number}.wav", encode(speak(3.0, 10 * number))) for number in (1, 2)]
     files = [talks[0], ("broken.wav", b"no audio at all"), talks[1]]
     page.set_input_files(
@@ -227,7 +227,7 @@ def test_several_files_wait_for_each_other_and_for_no_failure(page: Page) -> Non
     assert page.locator(".segment p").first.inner_text() == "My words"
 
 
-def test_what_can_be_pressed_looks_so(page: Page) -> None:
+def test_enabled_controls_look_enabled(page: Page) -> None:
     assert page.locator("#language option").first.inner_text() == "Detect"
     assert "German" in page.locator("#language option").all_inner_texts()
     transcribe(page)
@@ -240,7 +240,7 @@ def test_what_can_be_pressed_looks_so(page: Page) -> None:
     assert all(disabled == faint and not pale for disabled, faint, pale in looks)
 
 
-def test_a_key_is_asked_for(browser: Any, recognizer: Any) -> None:
+def test_the_page_asks_for_a_key(browser: Any, recognizer: Any) -> None:
     keys = Keys({"ann": hashlib.sha256(b"sesame").hexdigest()})
     with at_a_port(make_app(keys, recognizer)) as address:
         for page in open_page(browser, f"http://{address}"):
@@ -256,7 +256,7 @@ def test_a_key_is_asked_for(browser: Any, recognizer: Any) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_fits_a_phone_and_can_be_reached_by_keys(browser: Any, address: str, scheme: str) -> None:
+def test_the_page_fits_a_phone_and_works_with_the_keyboard(browser: Any, address: str, scheme: str) -> None:
     for page in open_page(browser, address, viewport={"width": 360, "height": 640}, color_scheme=scheme):
         transcribe(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360

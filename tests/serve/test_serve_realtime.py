@@ -1,4 +1,4 @@
-"""Live sessions over a WebSocket: the order of events, formats, turns, and what is refused."""
+"""Live sessions over a WebSocket: order of events, formats, turns and refusals."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def to_pcm(audio_S: np.ndarray) -> bytes:
 
 @contextlib.contextmanager
 def session(client: TestClient, **audio: Any) -> Iterator[Any]:
-    """A session with 16 kHz, unless told otherwise."""
+    """A session at 16 kHz by default."""
     with client.websocket_connect(URL) as socket:
         socket.receive_json()
         assert update(socket, **PCM | audio)["type"] == "session.updated"
@@ -123,15 +123,15 @@ def test_a_commit_ends_a_turn_where_the_client_detects_them(client: TestClient, 
     assert second[0]["start"] - first[0]["start"] == pytest.approx(4.0, abs=0.01), "times go on"
 
 
-def test_words_that_may_change_come_as_an_event_of_our_own(
+def test_words_that_may_change_are_sent_as_asr_partial(
     recognizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asr.serve.live.STEP_SECONDS", 0.05)
     options = {"turn_detection": {"silence_duration_ms": 500}, "include": ["asr.partial"]}
     with TestClient(make_app(recognizer=recognizer)) as client, session(client, **options) as socket:
-        begun = RATE + RATE // 4  # in the midst of the first words, where no segment ends
+        begun = RATE + RATE // 4  # in the middle of the first words, where no segment ends
         append(socket, to_pcm(AUDIO[:begun]))
-        seen = receive_until(socket, "asr.partial")  # as nothing waits behind the last piece
+        seen = receive_until(socket, "asr.partial")  # because nothing waits after the last piece
         append(socket, to_pcm(AUDIO[begun:]))
         seen += receive_until(socket, f"{KIND}.completed")
     partial = [event for event in seen if event["type"] == "asr.partial"]
@@ -158,7 +158,7 @@ def transcribe_turn(client: TestClient, content: bytes, audio_format: Any) -> st
         return text
 
 
-def test_cleared_audio_is_forgotten(client: TestClient) -> None:
+def test_cleared_audio_is_discarded(client: TestClient) -> None:
     with session(client, turn_detection=None) as socket:
         append(socket, to_pcm(AUDIO[: 2 * RATE]))
         socket.send_json({"type": "input_audio_buffer.clear"})
@@ -194,7 +194,7 @@ WRONG += [
 ]
 
 
-def test_wrong_events_are_answered_and_end_nothing(client: TestClient) -> None:
+def test_invalid_events_are_answered_and_the_session_continues(client: TestClient) -> None:
     with client.websocket_connect(URL) as socket:
         socket.receive_json()
         for event, said in WRONG:
@@ -210,7 +210,7 @@ def test_wrong_events_are_answered_and_end_nothing(client: TestClient) -> None:
         assert update(socket, **PCM)["type"] == "session.updated"
 
 
-def test_who_may_not_come_in_is_told_before_the_socket_opens() -> None:
+def test_refusals_come_before_the_socket_opens() -> None:
     keys = Keys({"ann": hashlib.sha256(b"sesame").hexdigest()})
     with TestClient(make_app(keys, load_tiny(), max_sessions=1)) as client:
         for url, protocols, headers in (
@@ -240,7 +240,7 @@ def test_a_session_ends_with_its_client(client: TestClient) -> None:
     wait_until(lambda: service.num_sessions == 0)
 
 
-def test_a_model_that_fails_fails_its_turn_alone() -> None:
+def test_a_model_error_fails_only_its_turn() -> None:
     app = make_app(recognizer=fail_once())
     with TestClient(app) as client, session(client, turn_detection=None) as socket:
         append(socket, to_pcm(AUDIO[: 3 * RATE]))
@@ -252,7 +252,7 @@ def test_a_model_that_fails_fails_its_turn_alone() -> None:
 
 
 def test_nothing_is_sent_when_a_session_is_over(recognizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop of events is closed by then: a coroutine that it never runs would be left with a warning."""
+    """The event loop is closed by then, and a coroutine that never runs would cause a warning."""
     begun, may_end, ended = (threading.Event() for _ in range(3))
 
     def fail_late(*_: Any) -> Any:
@@ -279,7 +279,7 @@ def test_nothing_is_sent_when_a_session_is_over(recognizer: Any, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_a_client_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_reads_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asr.serve.realtime.SEND_SECONDS", 1.0)
     app = make_app(recognizer=load_tiny())
     service = app.state.service
@@ -292,7 +292,7 @@ def test_a_client_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) ->
         )
         wait_until(lambda: service.num_sessions == 1)
         text = json.dumps({"type": "input_audio_buffer.commit", "event_id": "x" * 100_000}).encode()
-        frame = b"\x81\xff" + len(text).to_bytes(8, "big") + b"\0\0\0\0" + text  # under a mask of zeros
+        frame = b"\x81\xff" + len(text).to_bytes(8, "big") + b"\0\0\0\0" + text  # with a mask of zeros
         threading.Thread(target=send_forever, args=(link, frame), daemon=True).start()
         wait_until(lambda: service.num_sessions == 0, 20)
 

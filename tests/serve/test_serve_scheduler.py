@@ -1,4 +1,4 @@
-"""Whose segments the model recognizes next: fairness, batches, problems, withdrawal, with a model made of pauses."""
+"""The order in which segments are recognized: fairness, batches, errors and cancellation, with a fake model."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RATE = 100
 
 
 class Fake:
-    """In place of a transcriber: names each segment by its start; each batch waits until it is let through."""
+    """A fake transcriber that names each segment by its start, and waits for a signal before each batch."""
 
     separator = " "
 
     def __init__(self, seconds_each: float = 0.0) -> None:
         self.batches: list[list[float]] = []
         self.gate = threading.Semaphore(0)
-        self.time = [0.0]  # in a list: the scheduler works with a copy
+        self.time = [0.0]  # in a list, because the scheduler works with a copy
         self.seconds_each = seconds_each
         self.decoder = self
         self.problem: Callable[[Sequence[AudioSegment]], None] = lambda segments: None
@@ -44,7 +44,7 @@ class Fake:
 
 
 class Asking(threading.Thread):
-    """A client in a thread of its own, as files and live sessions are."""
+    """A client in its own thread, like files and live sessions."""
 
     def __init__(
         self, scheduler: Scheduler, client: Client, starts: Sequence[float], seconds: float = 1.0
@@ -71,7 +71,7 @@ def make(fake: Fake, batch_size: int = 2, **options: Any) -> Scheduler:
 
 
 def start(batch_size: int = 2, problem: Any = lambda _: None) -> tuple[Fake, Scheduler, Asking]:
-    """With a first segment, 0, in the midst of its batch."""
+    """A scheduler whose first segment, 0, is in the middle of its batch."""
     fake = Fake()
     fake.problem = problem
     scheduler = make(fake, batch_size)
@@ -95,7 +95,7 @@ def test_segments_of_several_clients_share_a_batch_and_each_gets_its_own() -> No
     assert sorted(fake.batches[1]) == [10.0, 20.0, 30.0]
 
 
-def test_segments_of_other_lengths_are_never_in_one_batch() -> None:
+def test_segments_of_different_lengths_never_share_a_batch() -> None:
     fake, scheduler, _ = start(batch_size=8)
     Asking(scheduler, Client(), [1.0, 2.0])
     Asking(scheduler, Client(), [3.0], seconds=2.0)
@@ -105,7 +105,7 @@ def test_segments_of_other_lengths_are_never_in_one_batch() -> None:
     assert sorted(map(sorted, fake.batches[1:])) == [[1.0, 2.0], [3.0]]
 
 
-def test_a_short_clip_passes_a_long_file_after_one_batch() -> None:
+def test_a_short_clip_overtakes_a_long_file_after_one_batch() -> None:
     fake = Fake()
     scheduler = make(fake)
     Asking(scheduler, Client(), [float(number) for number in range(20)])
@@ -128,7 +128,7 @@ def test_live_sessions_come_before_files() -> None:
     assert fake.batches == [[0.0], [2.0], [1.0]]
 
 
-def test_who_was_served_much_is_not_passed_for_ever() -> None:
+def test_a_client_that_was_served_much_does_not_wait_forever() -> None:
     fake, scheduler, _ = start(batch_size=1)
     Asking(scheduler, Client(served_seconds=600.0), [1.0])
     wait_for(scheduler, 1)
@@ -152,9 +152,7 @@ def test_batches_are_as_large_as_the_time_allows() -> None:
 
 
 @pytest.mark.parametrize(("is_live", "sizes"), [(False, {4}), (True, {2})])
-def test_clients_share_a_batch_that_is_too_large_for_one_unless_somebody_speaks(
-    is_live: bool, sizes: set[int]
-) -> None:
+def test_clients_share_a_large_batch_unless_there_is_live_speech(is_live: bool, sizes: set[int]) -> None:
     fake = Fake(seconds_each=0.4)
     scheduler = make(fake, 8, max_batch_seconds=1.0)
     fake.gate.release()
@@ -169,7 +167,7 @@ def test_clients_share_a_batch_that_is_too_large_for_one_unless_somebody_speaks(
     assert {len(batch) for batch in fake.batches[2:]} == sizes
 
 
-def test_only_the_guilty_segment_fails() -> None:
+def test_only_the_bad_segment_fails() -> None:
     def refuse(segments: Sequence[AudioSegment]) -> None:
         if any(segment.start == 2.0 for segment in segments):
             raise RuntimeError("too loud")
@@ -184,7 +182,7 @@ def test_only_the_guilty_segment_fails() -> None:
     assert str(asking[1].error) == "too loud"
 
 
-def test_withdrawn_segments_are_not_recognized() -> None:
+def test_cancelled_segments_are_not_recognized() -> None:
     _, scheduler, _ = start()
     leaving = Asking(scheduler, Client(), [5.0, 6.0])
     wait_for(scheduler, 2)
@@ -194,7 +192,7 @@ def test_withdrawn_segments_are_not_recognized() -> None:
         assert isinstance(one.error, WithdrawnError) and not scheduler._waiting
 
 
-def test_freed_memory_goes_back_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_freed_memory_is_returned_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     fake, trims = Fake(), list[float]()
     monkeypatch.setattr(scheduler_module, "trim_memory", lambda _: trims.append(fake.time[0]))
     fake.gate.release(3)
@@ -206,7 +204,7 @@ def test_freed_memory_goes_back_once_a_minute(monkeypatch: pytest.MonkeyPatch) -
     assert trims == [61.0]
 
 
-def test_a_client_knows_what_is_left_of_its_audio() -> None:
+def test_a_client_knows_how_much_audio_is_left() -> None:
     fake = Fake()
     fake.gate.release()
     client = Client(expected_seconds=10.0)
@@ -214,9 +212,9 @@ def test_a_client_knows_what_is_left_of_its_audio() -> None:
     assert client.position == 4.0 and client.waiting_seconds == 6.0 and client.served_seconds == 1.0
 
 
-def test_when_the_thread_ends_who_waits_and_who_comes_hears_of_it() -> None:
+def test_all_clients_get_an_error_when_the_thread_ends() -> None:
     class Panic(BaseException):
-        """As the errors of Rust are."""
+        """Not an Exception, like the panics of Rust libraries."""
 
     def panic(segments: Sequence[AudioSegment]) -> None:
         raise Panic
@@ -232,7 +230,7 @@ def test_when_the_thread_ends_who_waits_and_who_comes_hears_of_it() -> None:
     assert not scheduler.is_working
 
 
-def test_a_batch_that_hangs_is_noticed() -> None:
+def test_a_hanging_batch_is_detected() -> None:
     fake, scheduler, _ = start()
     fake.time[0] = 599.0
     assert scheduler.is_working

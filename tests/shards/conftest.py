@@ -1,4 +1,4 @@
-"""A small corpus of noise for the tests of shards."""
+"""A small corpus of noise for tests of shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packing: every utterance once, nothing lost of its samples, a second run continues, bad files are reported."""
+"""Packing: every utterance once with all its samples, resumed by a second run; bad files are reported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hash_all(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("encoding", ["flac", "copy"])
-def test_every_utterance_comes_back_as_it_was(manifest: Manifest, tmp_path: Path, encoding: str) -> None:
+def test_every_utterance_is_read_back_unchanged(manifest: Manifest, tmp_path: Path, encoding: str) -> None:
     folder = pack_noise(manifest, tmp_path, 3, encoding=encoding)
     assert 3 <= len(folder.shards) <= 4
     expected = {item.id: item for item in manifest}
@@ -46,7 +46,7 @@ def test_every_utterance_comes_back_as_it_was(manifest: Manifest, tmp_path: Path
 
 
 def test_members_are_what_webdataset_expects(manifest: Manifest, tmp_path: Path) -> None:
-    """By Python's own tar reader: <id>.flac, then <id>.json, no other kind of member."""
+    """Python's tar reader finds <id>.flac, then <id>.json, and no other kind of member."""
     pack_noise(manifest, tmp_path, 1)
     with tarfile.open(tmp_path / "shard-000000.tar") as tar:
         members = tar.getmembers()
@@ -79,7 +79,7 @@ def test_parts_of_recordings_are_cut_out(tmp_path: Path) -> None:
     assert np.array_equal(read_audio(found["whole"], RATE), stereo[:, 1] / 32768)
 
 
-def test_a_second_run_goes_on_and_ends_the_same(
+def test_a_second_run_resumes_with_the_same_result(
     manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pack_noise(manifest, tmp_path / "whole", 4)
@@ -98,7 +98,7 @@ def test_a_second_run_goes_on_and_ends_the_same(
     with pytest.raises(UserError, match=r"2 of [45] shards exist; `asr manifest pack` continues"):
         ShardFolder(tmp_path / "cut")
     with open(tmp_path / "cut" / "index.jsonl", "ab") as file:
-        file.write(b'{"name": "shard-0000')  # as a kill in the middle of a line leaves it
+        file.write(b'{"name": "shard-0000')  # as left by a kill in the middle of a line
     (tmp_path / "cut" / ".shard-000002.tar.4711.tmp").write_bytes(b"as a kill in the middle of a shard does")
     first = tmp_path / "cut" / "shard-000000.tar"
     stamp = first.stat().st_mtime_ns
@@ -111,13 +111,13 @@ def test_a_second_run_goes_on_and_ends_the_same(
 
 
 def test_shards_of_another_packing_are_not_mixed_with_new_ones(manifest: Manifest, tmp_path: Path) -> None:
-    """webdataset and lhotse would find both."""
+    """webdataset and lhotse would read both."""
     folder, total = tmp_path / "one", float(manifest.durations.sum()) / 3600
     pack(manifest, folder, PackSettings(hours=total / 3))
     before = hash_all(folder)
 
     for settings in (PackSettings(), PackSettings("copy", hours=total / 3), PackSettings(hours=total / 3)):
-        if settings.hours < 8 and settings.encoding == "flac":  # shards of anybody
+        if settings.hours < 8 and settings.encoding == "flac":  # foreign shards
             (folder / "index.jsonl").unlink()
             before.pop("index.jsonl")
         with pytest.raises(UserError, match=r"one: contains other shards, such as shard-000000.tar; delete"):
@@ -125,7 +125,7 @@ def test_shards_of_another_packing_are_not_mixed_with_new_ones(manifest: Manifes
         assert hash_all(folder) == before
 
 
-def test_bad_files_are_reported_and_stop_nothing(
+def test_bad_files_are_reported_and_skipped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     manifest = write_noise(tmp_path / "corpus", 5)
@@ -143,14 +143,14 @@ def test_bad_files_are_reported_and_stop_nothing(
         pack(manifest, tmp_path / "none", PackSettings())
 
 
-def test_the_same_id_twice_is_refused(manifest: Manifest, tmp_path: Path) -> None:
+def test_duplicate_ids_are_refused(manifest: Manifest, tmp_path: Path) -> None:
     write_manifest(tmp_path / "twice.jsonl", [*manifest, manifest[4]])
     with pytest.raises(UserError, match="duplicate id u004"):
         pack(Manifest.open(tmp_path / "twice.jsonl"), tmp_path / "shards", PackSettings())
 
 
 @given(st.lists(st.floats(0.1, 30), min_size=1, max_size=60), st.floats(0.001, 0.1), st.integers(0, 9))
-def test_each_utterance_is_dealt_once_and_shards_have_their_hours(
+def test_each_utterance_is_in_one_shard_of_the_set_duration(
     seconds: list[float], hours: float, seed: int
 ) -> None:
     durations = np.array(seconds)
@@ -160,7 +160,7 @@ def test_each_utterance_is_dealt_once_and_shards_have_their_hours(
 
 
 @given(st.text(st.characters(blacklist_categories=("Cc", "Cs", "Zs", "Zl", "Zp")), min_size=1, max_size=200))
-def test_keys_lead_nowhere(name: str) -> None:
+def test_keys_are_safe_file_names(name: str) -> None:
     key = make_key(name)
     assert len(key) <= packing.MAX_KEY_LENGTH
     assert not set(key) & set("./\\~") and key.isascii()

@@ -1,4 +1,4 @@
-"""Batches of shards: those of a manifest in one window; exact resumes; no rank, worker or process count matters."""
+"""Batches from shards: same as from a manifest in one window, exact resumes, any number of processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ShardFolder:
 
 @pytest.fixture(scope="module")
 def manifest(folder: ShardFolder) -> Manifest:
-    """The same utterances in the same order, each in a file of its own."""
+    """The same utterances in the same order, each in its own file."""
     path = Path(folder.address).parent / "ordered.jsonl"
     corpus = {item.id: item for item in Manifest.open(path.with_name("train.jsonl"))}
     write_manifest(path, [corpus[item.id] for item in read_data(folder.address)])
@@ -38,8 +38,8 @@ def names(batches: Any) -> list[tuple[str, ...]]:
     return [batch.ids for batch in batches]
 
 
-def test_one_window_is_what_a_manifest_is(folder: ShardFolder, manifest: Manifest) -> None:
-    """The same bits in the same order, augmented and as they are."""
+def test_one_window_gives_the_batches_of_a_manifest(folder: ShardFolder, manifest: Manifest) -> None:
+    """The same bits in the same order, with and without augmentation."""
     shards = load_shards(folder, window=len(folder.shards))
     files = BatchLoader(manifest, build_inputs(), CONFIG.model_copy(update=LIMITS), seed=1)
     for epoch in (0, 3):
@@ -50,7 +50,7 @@ def test_one_window_is_what_a_manifest_is(folder: ShardFolder, manifest: Manifes
 
 
 @pytest.mark.parametrize("window", [1, 2, 4])
-def test_windows_have_each_utterance_once(folder: ShardFolder, manifest: Manifest, window: int) -> None:
+def test_windows_contain_each_utterance_once(folder: ShardFolder, manifest: Manifest, window: int) -> None:
     loader = load_shards(folder, window=window)
     orders = [names(loader.epoch_batches(epoch)) for epoch in (0, 1)]
     for order in orders:
@@ -61,7 +61,7 @@ def test_windows_have_each_utterance_once(folder: ShardFolder, manifest: Manifes
     assert sorted(evaluated) == sorted(item.id for item in manifest)
 
 
-def test_resume_in_mid_epoch_is_exact_and_reads_no_window_before(
+def test_a_resume_in_mid_epoch_is_exact_and_reads_no_earlier_window(
     folder: ShardFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From every batch of an epoch, by what a checkpoint has: the batches done, and the window of the next."""
@@ -84,7 +84,7 @@ def test_resume_in_mid_epoch_is_exact_and_reads_no_window_before(
     last = len(whole) - 2
     assert_equal(
         load_shards(folder).epoch_batches(2, last, WindowStart()), whole[last:]
-    )  # of a state without it
+    )  # from a state without a window
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_too_few_batches_for_the_processes(folder: ShardFolder) -> None:
         list(load_shards(folder, share=ProcessShare(0, 100)).epoch_batches(0))
 
 
-def test_what_cannot_be_trained_on_is_left_out(folder: ShardFolder, caplog: pytest.LogCaptureFixture) -> None:
+def test_unusable_utterances_are_left_out(folder: ShardFolder, caplog: pytest.LogCaptureFixture) -> None:
     short = load_shards(folder, min_seconds=0.2)
     ids = {name for batch in short.epoch_batches(0) for name in batch.ids}
     assert ids == {item.id for item in read_data(folder.address) if item.duration >= 0.2}

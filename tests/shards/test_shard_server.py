@@ -1,4 +1,4 @@
-"""Shards from a server that is slow and broken: nothing lost, nothing doubled, the same bits as from the disk."""
+"""Shards from a slow, failing server: nothing lost or duplicated, and the same bits as from disk."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_a_faulty_server_changes_nothing(tmp_path: Path, num_workers: int) -> No
         assert all(server.counts[problem] for problem in ("503", "500", "429", "broken", "short"))
 
 
-def test_only_the_ranges_that_are_needed(tmp_path: Path) -> None:
-    """A batch costs its audio and the indexes of two windows."""
+def test_only_necessary_ranges_are_read(tmp_path: Path) -> None:
+    """A batch reads its audio and the indexes of two windows."""
     pytest.importorskip("aiohttp", reason="reads https://")
     from faulty_server import serve
 
@@ -56,9 +56,7 @@ def test_only_the_ranges_that_are_needed(tmp_path: Path) -> None:
         assert 0 < server.counts["bytes"] < indexes + 0.1 * total
 
 
-def test_a_server_that_is_gone_or_lacks_a_file_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_server_or_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("aiohttp", reason="reads https://")
     from faulty_server import serve
 

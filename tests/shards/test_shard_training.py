@@ -79,7 +79,7 @@ def test_other_shards_are_refused_by_a_resume(
         train(tiny_run(*settings))
 
 
-def test_references_of_shards(shards: Path) -> None:
+def test_references_are_read_from_shards(shards: Path) -> None:
     expected = read_references(shards / "dev.jsonl")
     found = read_references(shards / "dev")
     assert [(item.id, item.text) for item in found] == [(item.id, item.text) for item in expected]

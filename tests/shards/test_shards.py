@@ -1,4 +1,4 @@
-"""Reading shards: by random access, from any address, and never beyond their own folder."""
+"""Reading shards: random access, from any address, and never outside their folder."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_window_finds_each_utterance(manifest: Manifest, folder: Path) -> None
     assert [window[position] for position in range(len(window))] == items
 
 
-def test_from_an_address(manifest: Manifest, folder: Path) -> None:
+def test_shards_are_read_from_an_address(manifest: Manifest, folder: Path) -> None:
     memory = fsspec.filesystem("memory")
     memory.put(str(folder), "/bucket/shards", recursive=True)
     here, there = list(read_data(folder)), list(read_data("memory://bucket/shards/"))
@@ -61,7 +61,7 @@ def test_from_an_address(manifest: Manifest, folder: Path) -> None:
     memory.rm("/bucket", recursive=True)
 
 
-def test_what_is_a_folder_of_shards(folder: Path, manifest: Manifest) -> None:
+def test_recognizing_a_folder_of_shards(folder: Path, manifest: Manifest) -> None:
     assert is_shards(folder) and is_shards(folder / "index.jsonl") and is_shards("s3://bucket/x")
     assert not is_shards(manifest.paths[0])
     assert [item.id for item in read_data(folder / "index.jsonl")] == [item.id for item in read_data(folder)]
@@ -106,8 +106,8 @@ def test_hostile_and_damaged_indexes_are_refused(
         list(read_data(folder))
 
 
-def test_an_index_opens_nothing_but_its_shard(manifest: Manifest, folder: Path) -> None:
-    """Neither by the path of the audio, nor by fields that only the reader sets."""
+def test_an_index_opens_only_its_shard(manifest: Manifest, folder: Path) -> None:
+    """Neither the path of the audio nor fields that only the reader sets can change that."""
     change_row(folder, audio="/etc/passwd", shard="https://evil.example/x.tar", version="f")
     item = next(iter(read_data(folder)))
     assert item.shard == str(folder / "shard-000000.tar") and item.version != "f"  # type: ignore[attr-defined]

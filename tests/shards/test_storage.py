@@ -1,4 +1,4 @@
-"""Byte ranges from anywhere: retried where that helps, kept in a bounded folder, and each problem told plainly."""
+"""Byte ranges from anywhere: retried where useful, cached in a bounded folder, with clear errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def address() -> str:
 
 
 class Broken:
-    """The memory file system, with a problem in each of the first calls."""
+    """The memory file system, which fails in each of the first calls."""
 
     async_impl = False
 
@@ -49,7 +49,7 @@ def use(monkeypatch: pytest.MonkeyPatch, filesystem: Any) -> None:
     monkeypatch.setattr(storage, "_find_filesystem", lambda address: (filesystem, address))
 
 
-def test_ranges_here_and_elsewhere_are_the_same(tmp_path: Path, address: str) -> None:
+def test_local_and_remote_ranges_are_equal(tmp_path: Path, address: str) -> None:
     (tmp_path / "a.tar").write_bytes(CONTENT)
     for place in (str(tmp_path / "a.tar"), address):
         assert read_range(ByteRange(place, 100, 300)) == CONTENT[100:400]
@@ -60,7 +60,7 @@ def test_ranges_here_and_elsewhere_are_the_same(tmp_path: Path, address: str) ->
         assert found == [CONTENT[10 * n : 10 * n + 10] for n in range(50)]
 
 
-def test_an_error_costs_its_range_alone(tmp_path: Path, address: str) -> None:
+def test_an_error_affects_only_its_range(tmp_path: Path, address: str) -> None:
     """And a file that is shorter than its index tells is not read as if it were whole."""
     (tmp_path / "a.tar").write_bytes(CONTENT)
     good, missing, short = read_ranges(
@@ -78,7 +78,7 @@ def test_an_error_costs_its_range_alone(tmp_path: Path, address: str) -> None:
 @pytest.mark.parametrize(
     "problem", [ConnectionError("reset"), TimeoutError(), OSError("SlowDown"), CONTENT[:2]]
 )
-def test_what_may_pass_is_tried_again(monkeypatch: pytest.MonkeyPatch, problem: Any) -> None:
+def test_transient_errors_are_retried(monkeypatch: pytest.MonkeyPatch, problem: Any) -> None:
     filesystem = Broken(*[problem] * (storage.ATTEMPTS - 1))
     use(monkeypatch, filesystem)
     assert read_range(ByteRange("s3://bucket/a.tar", 8, 8)) == CONTENT[8:16]
@@ -91,7 +91,7 @@ def test_what_may_pass_is_tried_again(monkeypatch: pytest.MonkeyPatch, problem: 
 
 
 @pytest.mark.parametrize("problem", [FileNotFoundError("a.tar"), PermissionError("Forbidden")])
-def test_what_does_not_pass_is_told_at_once(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
+def test_permanent_errors_are_reported_at_once(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
     filesystem = Broken(problem)
     use(monkeypatch, filesystem)
     with pytest.raises(UserError, match=r"s3://bucket/a\.tar: cannot be read \("):
@@ -110,12 +110,12 @@ def test_a_missing_package_is_named() -> None:
         read_range(ByteRange("gs://bucket/a.tar", 8, 8))
 
 
-def test_ranges_are_fetched_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranges_are_fetched_in_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
     class Together(Broken):
         barrier = threading.Barrier(16)
 
         def cat_file(self, path: str, start: int, end: int) -> bytes:
-            self.barrier.wait(timeout=60)  # an error unless all are on their way
+            self.barrier.wait(timeout=60)  # fails unless all are requested at once
             return super().cat_file(path, start, end)
 
     use(monkeypatch, Together())
