@@ -1,4 +1,4 @@
-"""`asr evaluate`, `asr info` and `asr transcribe` with a model of labels: every utterance, scores, refusals."""
+"""`asr evaluate`, `asr info` and `asr transcribe` with classifiers: results, scores and refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With two models that have learned a little: enough to err."""
+    """A folder with two models that have learned a little, so they make some errors."""
     folder = write_labeled_tones(tmp_path_factory.mktemp("tones"), train=16, dev=6)
     for kind in KINDS:
         train(build_run(folder, kind, f"output_dir={folder}/{kind}", "train.steps=6"))
@@ -53,8 +53,8 @@ def evaluate_as_json(capsys: pytest.CaptureFixture[str], *arguments: object, sta
 
 @every_kind
 @torch.inference_mode()
-def test_labels_are_those_of_the_model(kind: str, corpus: Path) -> None:
-    """Of each utterance alone; what is expected comes from the manifest."""
+def test_labels_are_the_predictions_of_the_model(kind: str, corpus: Path) -> None:
+    """Predictions equal those of each utterance alone; expected labels come from the manifest."""
     system, utterances = load(corpus, kind), list(read_manifest(corpus / "dev.jsonl"))
     task = Classification(load(corpus, kind), "here", utterances)
     split = task.decode(CPU, 2)
@@ -107,7 +107,7 @@ def test_the_interval_draws_speakers_unless_they_are_the_label(
 
 @every_kind
 def test_evaluate(kind: str, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Table, JSON and files tell of the same labels."""
+    """Table, JSON and files contain the same labels."""
     arguments = [corpus / kind, corpus / "dev.jsonl", "--output-dir", tmp_path]
     record = evaluate_as_json(capsys, *arguments)
     rows = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()]
@@ -126,7 +126,7 @@ def test_evaluate(kind: str, corpus: Path, tmp_path: Path, capsys: pytest.Captur
     assert shown.splitlines()[3].split() == ["label", "count", "precision", "%", "recall", "%"]
 
 
-def test_a_bad_file_costs_its_utterance(
+def test_a_bad_file_affects_only_its_utterance(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = list(read_manifest(corpus / "dev.jsonl"))[:2]

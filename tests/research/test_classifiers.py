@@ -40,7 +40,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 every_kind = pytest.mark.parametrize("kind", MODELS)
-# One system for each encoder.
+# A config for each encoder.
 ENCODERS = {config.encoder.model_dump_json(): name for name, config in reversed(SYSTEMS.items())}.values()
 every_encoder = pytest.mark.parametrize("encoder", mark_relatives(ENCODERS))
 
@@ -56,7 +56,7 @@ def build_example(kind: str, encoder: str = "transformer-ctc") -> LabelModel:
 
 
 def make_batch(model: LabelModel, kind: str, padding: float = 0.0) -> Utterances:
-    """Any labels, as many as the model gives."""
+    """Random labels, as many as the model predicts."""
     counts = [1] * len(FEATURE_LENGTHS)
     if kind == "frames":
         counts = [math.ceil(length / model.subsampling_factor) for length in FEATURE_LENGTHS]
@@ -80,8 +80,8 @@ def test_an_utterance_is_the_same_alone_and_in_a_batch(kind: str, encoder: str) 
 
 @every_kind
 @torch.no_grad()
-def test_pooling_is_that_of_a_loop(kind: str) -> None:
-    """Over the steps of each utterance, in float64."""
+def test_pooling_equals_a_loop(kind: str) -> None:
+    """A loop over the steps of each utterance, in float64."""
     model = build_example(kind)
     batch = make_batch(model, kind)
     encoded_BTD, lengths_B = model.encoder(*batch[:2])
@@ -106,7 +106,7 @@ def test_pooling_is_that_of_a_loop(kind: str) -> None:
 
 @every_kind
 @torch.no_grad()
-def test_losses_are_those_of_a_loop(kind: str) -> None:
+def test_losses_equal_a_loop(kind: str) -> None:
     """Cross-entropy and right labels, in float64; unseen labels have no loss and are never right.
 
     Padding changes nothing, neither of the features nor of the targets, where halving a batch leaves it.
@@ -142,14 +142,14 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def corpus(recordings: Path, tmp_path: Path) -> Path:
-    """Manifests of its own, which a test may change."""
+    """A copy of the manifests, which the test may change."""
     for split in ("train", "dev"):
         write_manifest(tmp_path / f"{split}.jsonl", read_manifest(recordings / f"{split}.jsonl"))
     return tmp_path
 
 
 def change_manifest(path: Path, **fields: Any) -> None:
-    """Of the last utterance."""
+    """Set a field of the last utterance."""
     utterances = list(read_manifest(path))
     last = Utterance.model_validate(utterances[-1].model_dump() | fields)
     write_manifest(path, [*utterances[:-1], last])
@@ -206,7 +206,7 @@ def test_resuming_is_exact(kind: str, corpus: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("kind", ["recording", pytest.param("frames", marks=pytest.mark.slow)])
-def test_it_learns_and_the_best_on_dev_is_kept(kind: str, corpus: Path) -> None:
+def test_it_learns_and_keeps_the_best_model_on_dev(kind: str, corpus: Path) -> None:
     config = build_run(corpus, kind, "train.steps=40", "train.validate_every=20", "train.keep_best=1")
     folder = train(config)
     dev, chosen = read_log(corpus / "run", "dev"), read_log(corpus / "run", "model")[0]
@@ -227,7 +227,7 @@ def test_it_learns_and_the_best_on_dev_is_kept(kind: str, corpus: Path) -> None:
         ("recording", ["tokenizer.vocab_size=9"], "type = labels takes no vocab_size"),
     ],
 )
-def test_settings_that_do_not_go_together(
+def test_incompatible_settings_are_refused(
     kind: str, overrides: list[str], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=message):
@@ -243,7 +243,7 @@ def test_a_missing_label_is_named_before_training(split: str, corpus: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_label_that_training_has_not_counts_as_an_error(
+def test_a_label_missing_in_training_counts_as_an_error(
     corpus: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     change_manifest(corpus / "dev.jsonl", speaker="stranger")

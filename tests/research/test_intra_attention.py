@@ -1,4 +1,4 @@
-"""Intra-attention against a plain float64 loop from the equations, and step by step against all steps at once."""
+"""Intra-attention compared with a float64 loop over the equations; all steps at once and step by step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DIM, INPUT_DIM = 5, 3
 def build_layer() -> IntraAttention:
     torch.manual_seed(0)
     layer = IntraAttention(INPUT_DIM, DIM).double()
-    for parameter in layer.parameters():  # large enough for lively gates and uneven attention
+    for parameter in layer.parameters():  # large enough to move the gates and make attention uneven
         torch.nn.init.normal_(parameter)
     return layer
 
@@ -40,7 +40,7 @@ def random_inputs(batch: int, length: int) -> Tensor:
 
 @torch.no_grad()
 def run_plainly(cell: IntraAttentionCell, x_TD: Tensor) -> tuple[Tensor, Tensor]:
-    """Hidden and cell states of one sequence, by the equations of the paper, a vector at a time."""
+    """Hidden and cell states of one sequence by the equations of the paper, one vector at a time."""
     weights = {f"cell.{name}": part.numpy() for name, part in cell.state_dict().items()}
     past: list[tuple[np.ndarray, np.ndarray]] = []
     summary = np.zeros(DIM)
@@ -58,8 +58,8 @@ def run_by_steps(cell: IntraAttentionCell, x_BTD: Tensor) -> tuple[Tensor, Intra
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-def test_both_ways_equal_a_plain_loop_of_the_equations(is_training: bool) -> None:
-    """All steps at once, and step by step on a growing tape."""
+def test_both_implementations_equal_a_plain_loop(is_training: bool) -> None:
+    """The implementations compute all steps at once, and step by step on a growing tape."""
     layer, x_BTD = build_layer(), random_inputs(2, 40)
     with torch.set_grad_enabled(is_training):
         at_once_BTD, _ = layer(x_BTD)
@@ -75,7 +75,7 @@ def test_both_ways_equal_a_plain_loop_of_the_equations(is_training: bool) -> Non
 @given(batch=st.integers(1, 3), length=st.integers(1, 9))
 @settings(max_examples=25)
 def test_gradients_equal_those_step_by_step(batch: int, length: int) -> None:
-    """The way back is written by hand; step by step PyTorch differentiates."""
+    """The backward pass is written by hand; for single steps PyTorch derives it."""
     layer, x_BTD = build_layer(), random_inputs(batch, length).requires_grad_()
     upstream_BTD = torch.randn(batch, length, DIM, dtype=torch.float64)
     arguments = (x_BTD, *layer.parameters())

@@ -1,4 +1,4 @@
-"""Scores of labels: counts by hand, shares, intervals of known width, tables."""
+"""Label scores: counts, shares, intervals of known width, and tables."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_intervals() -> None:
     assert interval.low == pytest.approx(1 - 3.689 / 300, abs=1e-5)
 
 
-def test_labels_of_one_utterance_or_speaker_stand_together() -> None:
-    """Ten utterances that are all right or all wrong say as much as ten labels, not as a thousand."""
+def test_labels_of_one_utterance_or_speaker_are_resampled_together() -> None:
+    """Ten utterances, each all right or all wrong, carry as much evidence as ten labels, not a thousand."""
     wrong = {1, 4, 5, 8}
     whole = [[("a", "b" if number in wrong else "a")] * 100 for number in range(10)]
     single = [[found[0]] for found in whole for _ in range(100)]

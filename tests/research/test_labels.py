@@ -1,4 +1,4 @@
-"""asr/research/labels.py: the label of a recording, the label of each moment, and fields that hold neither."""
+"""asr/research/labels.py: labels of recordings, labels at each time, and invalid fields."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def make_timed(times: str) -> Utterance:
         ("text", {"text": "  Twenty   TWO "}, "TWENTY TWO"),
     ],
 )
-def test_field(field: str, fields: dict[str, object], label: str) -> None:
-    """A text is made alike as for training; nothing else is."""
+def test_label_from_a_field(field: str, fields: dict[str, object], label: str) -> None:
+    """Texts are normalized as for training; other fields are used unchanged."""
     labels = RecordingLabels(field, TextConfig(training=("uppercase", "collapse_spaces")))
     assert labels.names(make_utterance(**fields)) == labels.at(make_utterance(**fields), NO_TIMES) == [label]
 
@@ -63,8 +63,8 @@ moments = st.lists(st.integers(0, 300), min_size=0, max_size=12).map(sorted)
 
 
 @given(moments, st.lists(st.integers(-20, 400), max_size=30))
-def test_label_of_a_moment(edges: list[int], times: list[int]) -> None:
-    """As a search through all stretches finds it; stretches may touch, and may be empty."""
+def test_label_at_a_time(edges: list[int], times: list[int]) -> None:
+    """Equals a search through all spans, which may touch or be empty."""
     stretches = [
         (f"w{number % 3}", edges[2 * number] / 100, edges[2 * number + 1] / 100)
         for number in range(len(edges) // 2)
@@ -82,7 +82,7 @@ def test_label_of_a_moment(edges: list[int], times: list[int]) -> None:
     ]
 
 
-def test_as_the_recipe_writes_it() -> None:
+def test_labels_as_a_recipe_writes_them() -> None:
     found = read_spans(make_timed("TWO:0.1060-0.4364 a:b:1-2"), "extras.word_times")
     assert found.labels == ("TWO", "a:b")
     assert found.begins_K.tolist() == [0.106, 1.0] and found.ends_K.tolist() == [0.4364, 2.0]
@@ -102,7 +102,7 @@ def test_as_the_recipe_writes_it() -> None:
         ),
     ],
 )
-def test_times_that_make_no_sense(times: str, message: str) -> None:
+def test_invalid_times_are_refused(times: str, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)) as caught:
         read_spans(make_timed(times), "extras.word_times")
     assert str(caught.value).startswith("utterance u1, extras.word_times: ")

@@ -1,4 +1,4 @@
-"""`asr evaluate` with a model of two speakers at once: scores that `asr score` confirms, problems."""
+"""`asr evaluate` with a model of two simultaneous speakers: scores that `asr score` confirms, and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_evaluate(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The files that it writes have the errors that it counts; what cannot be read counts as deleted."""
+    """The files that it writes have the errors that it counts; unreadable utterances count as deleted."""
     good = list(read_manifest(corpus / "dev.jsonl"))
     write_manifest(tmp_path / "a.jsonl", [*good, good[0].model_copy(update={"id": "b", "audio": "no.wav"})])
     arguments = [str(corpus / "run"), str(tmp_path / "a.jsonl"), "--output-dir", str(tmp_path)]

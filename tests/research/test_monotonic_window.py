@@ -1,4 +1,4 @@
-"""The learned monotonic window: positions are the sum over all paths, token by token and at once."""
+"""The learned monotonic window: positions sum over all paths, token by token and all at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from asr.text.tokenizer import SOS_ID
 def build_tracking(
     name: str = "transformer-monotonic", seed: int = 0
 ) -> tuple[SpeechModel, PositionTrackingDecoder]:
-    """A model that is sure of its position, as no new one is."""
+    """A model that is sure of its position, unlike an untrained one."""
     model = build_example(name)
     assert isinstance(model.decoder, PositionTrackingDecoder)
     random = torch.Generator().manual_seed(seed)
@@ -32,7 +32,7 @@ def build_tracking(
 
 
 def sum_paths(decoder: PositionTrackingDecoder, scores_UT: torch.Tensor) -> list[float]:
-    """Where the last of U tokens is, by listing all places of all of them."""
+    """The position of the last of U tokens, by enumerating the positions of all tokens."""
     num_tokens, num_steps = scores_UT.shape
     moves = decoder.move.softmax(0).tolist()
     weights = [0.0] * num_steps
@@ -50,7 +50,7 @@ def sum_paths(decoder: PositionTrackingDecoder, scores_UT: torch.Tensor) -> list
 @given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 4))
 @settings(max_examples=25)
 @torch.no_grad()
-def test_the_window_is_where_all_ways_to_the_token_lead(seed: int, num_steps: int, num_tokens: int) -> None:
+def test_the_window_equals_the_sum_over_all_paths(seed: int, num_steps: int, num_tokens: int) -> None:
     _, decoder = build_tracking(seed=seed)
     random = torch.Generator().manual_seed(seed)
     encoded_BTL = torch.randn(1, num_steps, decoder.key.in_features, generator=random)
@@ -73,7 +73,7 @@ def test_the_window_is_where_all_ways_to_the_token_lead(seed: int, num_steps: in
 
 @pytest.mark.parametrize(("bias", "expected"), [(17.0, 1), (20.0, 9)])  # log of the floor: -18.4
 @torch.no_grad()
-def test_a_place_out_of_reach_needs_strong_evidence(bias: float, expected: int) -> None:
+def test_a_position_out_of_reach_needs_strong_evidence(bias: float, expected: int) -> None:
     _, decoder = build_tracking()
     decoder.query.weight.zero_()
     decoder.move.fill_(-1e4)

@@ -1,4 +1,4 @@
-"""Models of several speakers at once: the loss is that of the best assignment, found here by loops; one learns."""
+"""Models of simultaneous speakers: their loss equals the best assignment from a loop, and one learns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def build_example(num_speakers: int = 2, encoder: str = "lstm-ctc") -> MultiSpea
 
 
 def make_batch(num_speakers: int, padding: float = 0.0) -> tuple[Utterances, list[list[list[int]]]]:
-    """A batch, and the texts of each utterance; one of them is empty."""
+    """A batch and the texts of each utterance, one of which is empty."""
     random = torch.Generator().manual_seed(1)
     texts = [
         [torch.randint(5, VOCAB_SIZE, (n,), generator=random).tolist() for n in lengths[:num_speakers]]
@@ -51,7 +51,7 @@ def make_batch(num_speakers: int, padding: float = 0.0) -> tuple[Utterances, lis
 @pytest.mark.parametrize("padding", [0.0, float("nan")])
 @pytest.mark.parametrize("num_speakers", [2, 3])
 @torch.no_grad()
-def test_the_loss_is_that_of_the_best_assignment(num_speakers: int, padding: float) -> None:
+def test_the_loss_uses_the_best_assignment(num_speakers: int, padding: float) -> None:
     model = build_example(num_speakers)
     batch, texts = make_batch(num_speakers, padding)
     log_probabilities_BSTV, lengths_B = model.ctc_log_probabilities(*batch[:2])
@@ -89,6 +89,6 @@ def test_both_texts_of_an_utterance_are_encoded() -> None:
     tokens = encode_text(both, inputs)
     end = tokens.index(EOS_ID)
     assert (tokens[:end], tokens[end + 1 :]) == (tokenizer.encode("ABB"), tokenizer.encode("C"))
-    assert needed_frames(tokens) == 4  # of the longer text, with a blank between equal letters
+    assert needed_frames(tokens) == 4  # steps for the longer text, with a blank between equal letters
     with pytest.raises(UserError, match=r"utterance m has no extras\.text_2; give it one"):
         encode_text(both.model_copy(update={"extras": {}}), inputs)

@@ -1,4 +1,4 @@
-"""asr/research/non_autoregressive: the length predictor, gaps and losses against loops; who sees what."""
+"""asr/research/non_autoregressive: length predictor, gaps and losses compared with loops; attention."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def build(name: str, **decoder: Any) -> SpeechModel:
 
 
 def encode(model: SpeechModel, lengths: tuple[int, ...] = (11, 6, 9, 4)) -> tuple[Tensor, Tensor]:
-    """Random encoded steps, with garbage behind them."""
+    """Random encoded steps, with garbage in the padding."""
     lengths_B = torch.tensor(lengths)
     encoded_BTD = torch.randn(
         len(lengths), max(lengths), model.encoder.output_dim, generator=torch.Generator().manual_seed(1)
@@ -47,7 +47,7 @@ def encode(model: SpeechModel, lengths: tuple[int, ...] = (11, 6, 9, 4)) -> tupl
 
 
 def smoothed_loss(scores_V: Tensor, target: int) -> float:
-    """In float64, by the definition."""
+    """The definition, in float64."""
     log_probabilities = scores_V.double().log_softmax(-1).tolist()
     spread = sum(log_probabilities) / len(log_probabilities)
     return -(1 - SMOOTHING) * log_probabilities[target] - SMOOTHING * spread
@@ -58,7 +58,7 @@ def smoothed_loss(scores_V: Tensor, target: int) -> float:
 
 @given(mean=st.floats(0, 300), log_scale=st.floats(-3, 3))
 def test_length_predictor_is_a_distribution(mean: float, log_scale: float) -> None:
-    """Over all whole numbers, by differences of sigmoids."""
+    """It sums to 1 over all integers, and equals differences of sigmoids."""
     predictor = LengthPredictor(4).double()
     with torch.no_grad():
         predictor.log_scale.fill_(log_scale)
@@ -77,10 +77,12 @@ def test_a_length_far_off_still_has_a_gradient() -> None:
     loss = -predictor.log_probability(torch.tensor([1000, 10]), means).sum()
     loss.backward()
     assert loss.isfinite() and means.grad is not None
-    torch.testing.assert_close(means.grad, torch.tensor([-1.0, 1.0]))  # one over the scale, and no more
+    torch.testing.assert_close(
+        means.grad, torch.tensor([-1.0, 1.0])
+    )  # one over the scale, which is the maximum
 
 
-def test_length_is_the_sum_of_what_each_step_adds() -> None:
+def test_length_is_the_sum_over_steps() -> None:
     predictor, (encoded_BTD, lengths_B) = LengthPredictor(32), encode(build("parallel-length"))
     expected = [
         sum(
@@ -94,7 +96,7 @@ def test_length_is_the_sum_of_what_each_step_adds() -> None:
 
 @torch.no_grad()
 def test_loss_of_length_and_tokens() -> None:
-    """Each text by itself: the probability of its length, and then of its tokens."""
+    """The loop adds, for each text, the log-probability of its length and of its tokens."""
     model = build("parallel-length")
     decoder = model.decoder
     assert isinstance(decoder, LengthDecoder)
@@ -117,7 +119,7 @@ def test_loss_of_length_and_tokens() -> None:
     assert decoder_loss.parts["length"].item() == pytest.approx(length_loss, rel=1e-4)
     assert decoder_loss.loss.item() == pytest.approx(cross_entropy + length_loss, rel=1e-5)
     assert decoder_loss.num_rows_B.tolist() == [4, 2, 0, 3]
-    # A right length counts like a right token.
+    # A correct length counts like a correct token.
     decoder.output.bias[7] += 1e3
     decoder.length_predictor.forward = lambda *_: torch.tensor(predicted)  # type: ignore[method-assign]
     assert decoder.compute_loss(TARGETS, encoded, {}, FORCING).parts["correct"] == 4 + 2
@@ -137,7 +139,7 @@ def test_gaps_are_any_number_of_any_tokens() -> None:
             continue
         numbers = own.sum(1)
         assert numbers.min() == 1 and numbers.max() == length
-        for number in range(1, length + 1):  # each number as often, each place as often
+        for number in range(1, length + 1):  # all counts are equally frequent, and so are all positions
             assert (numbers == number).float().mean().item() == pytest.approx(1 / length, abs=0.03)
         middle = (length + 1) / 2 / length
         assert own[:, :length].mean(0).tolist() == pytest.approx([middle] * length, abs=0.03)
@@ -145,7 +147,7 @@ def test_gaps_are_any_number_of_any_tokens() -> None:
 
 @torch.no_grad()
 def test_loss_of_the_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In training of those that are drawn; in evaluation everything is a gap."""
+    """In training random tokens are gaps; in evaluation every token is."""
     model = build("mask-ctc")
     decoder = model.decoder
     assert isinstance(decoder, MaskDecoder)
@@ -157,7 +159,7 @@ def test_loss_of_the_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
         for row, count in enumerate(TARGETS.lengths_B.tolist()):
             own, gaps = TARGETS.tokens_BU[row, :count].tolist(), gaps_BU[row, :count].tolist()
             if not count:
-                num_correct += 1  # there is nothing to fill in
+                num_correct += 1  # there is nothing to fill
                 continue
             read = [VOCAB_SIZE if gap else token for token, gap in zip(own, gaps, strict=True)]
             steps = int(encoded[1][row])
@@ -179,8 +181,8 @@ def test_loss_of_the_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @every_non_autoregressive
 @torch.no_grad()
-def test_attention_that_is_asked_for(name: str) -> None:
-    """A row for each token; of the heads named, each a distribution over the steps."""
+def test_requested_attention_weights(name: str) -> None:
+    """For each requested head and each token, a distribution over the steps."""
     model = build_example(name)
     assert model.decoder is not None
     encoded = encode(model)

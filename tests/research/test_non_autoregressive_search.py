@@ -1,4 +1,4 @@
-"""asr/research/non_autoregressive_search: lengths, ends and gaps against loops over one utterance; and what search promises."""
+"""asr/research/non_autoregressive_search: lengths, ends and gaps compared with loops; other guarantees."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def alone(encoded: tuple[Tensor, Tensor], row: int) -> tuple[Tensor, Tensor]:
 
 
 def say(scores_UV: Tensor, tokens: range) -> list[tuple[int, float]]:
-    """The best of these tokens at each place, and its log-probability among all."""
+    """The best of these tokens at each position, and its log-probability among all tokens."""
     log_probabilities = scores_UV.double().log_softmax(-1).tolist()
     return [
         max(((token, row[token]) for token in tokens), key=lambda pair: pair[1]) for row in log_probabilities
@@ -59,7 +59,7 @@ def say(scores_UV: Tensor, tokens: range) -> list[tuple[int, float]]:
     "config", [{"beam": 1}, {"beam": 4, "nbest": 4}, {"beam": 30, "nbest": 30}, {"beam": 5, "nbest": 2}]
 )
 @torch.no_grad()
-def test_the_likeliest_lengths_are_tried(config: dict[str, Any]) -> None:
+def test_the_most_likely_lengths_are_tried(config: dict[str, Any]) -> None:
     model = build_talker("parallel-length", 1)
     decoder = model.decoder
     assert isinstance(decoder, LengthDecoder)
@@ -82,7 +82,7 @@ def test_the_likeliest_lengths_are_tried(config: dict[str, Any]) -> None:
         for hypothesis, (_, total, tokens) in zip(hypotheses, expected, strict=True):
             assert hypothesis.score == hypothesis.log_probability == pytest.approx(total, abs=1e-4)
             assert len(hypothesis.attended_steps) == len(tokens) + 1
-            assert hypothesis.attended_steps[-1] == LENGTHS[row] - 1  # no query asks where the end is
+            assert hypothesis.attended_steps[-1] == LENGTHS[row] - 1  # no query predicts the end
 
 
 @given(
@@ -90,8 +90,8 @@ def test_the_likeliest_lengths_are_tried(config: dict[str, Any]) -> None:
     chances=st.lists(st.floats(0.4, 1.0), min_size=9, max_size=9),
     padding=st.integers(0, 3),
 )
-def test_tokens_of_ctc_and_how_sure_it_is(path: list[int], chances: list[float], padding: int) -> None:
-    """Among others, which are longer and shorter."""
+def test_tokens_and_probabilities_of_ctc(path: list[int], chances: list[float], padding: int) -> None:
+    """In a batch with longer and shorter ones."""
     rows = [path, path[:1], [NUM_SPECIAL] * (len(path) + padding)]
     scores_BTV = torch.full((3, len(path) + padding, VOCAB_SIZE), -20.0)
     for row, own in enumerate(rows):
@@ -134,7 +134,7 @@ def fill_gaps(
 
 
 @torch.no_grad()
-def test_gaps_are_filled_with_the_surest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_most_probable_gaps_are_filled_first(monkeypatch: pytest.MonkeyPatch) -> None:
     model, texts = build_talker("mask-ctc", 2), set()
     encoded = random_encoded(model, [30, 1, 17, 24])
     for threshold, iterations in itertools.product((0.0, 0.5, 1.0), (1, 2, 5, 20)):
@@ -151,11 +151,11 @@ def test_gaps_are_filled_with_the_surest_first(monkeypatch: pytest.MonkeyPatch) 
     assert len(texts) >= 3  # more passes change a text
 
 
-# --- what search promises -----------------------------------------------------------------------
+# --- guarantees of the search -------------------------------------------------------------------
 
 
 @every_non_autoregressive
-def test_the_batch_changes_nothing(name: str) -> None:
+def test_texts_do_not_depend_on_the_batch(name: str) -> None:
     model = build_talker(name, 2, -2.0)
     if isinstance(model.decoder, LengthDecoder):
         torch.nn.init.zeros_(model.decoder.length_predictor.count.bias)  # more tokens for each step
@@ -165,7 +165,7 @@ def test_the_batch_changes_nothing(name: str) -> None:
             ranked = decode_parallel(model, encoded, beam=4, nbest=2)
             found += [[text.tokens for text in hypotheses] for hypotheses in ranked]
     assert texts[1] == texts[7] == texts[20]
-    assert len({ranked[0] for ranked in texts[1]}) > 3  # or one that says always the same would pass
+    assert len({ranked[0] for ranked in texts[1]}) > 3  # otherwise a constant output would pass
 
 
 @every_non_autoregressive
@@ -181,18 +181,18 @@ def test_without_encoded_steps_there_is_no_text(name: str) -> None:
 
 
 @every_non_autoregressive
-def test_lists_are_ranked_and_special_tokens_stay_unsaid(name: str) -> None:
+def test_nbest_lists_are_ranked_and_have_no_special_tokens(name: str) -> None:
     model = build_talker(name, 1, -2.0)
     for hypotheses in decode_parallel(model, random_encoded(model, [12, 1, 6]), beam=6, nbest=5):
         scores = [hypothesis.score for hypothesis in hypotheses]
         assert scores == sorted(scores, reverse=True) and all(map(math.isfinite, scores))
         assert len({hypothesis.tokens for hypothesis in hypotheses}) == len(hypotheses)
-        if name != "mask-ctc":  # where an untrained CTC head says anything
+        if name != "mask-ctc":  # an untrained CTC head outputs arbitrary tokens
             assert all(token >= UNK_ID for hypothesis in hypotheses for token in hypothesis.tokens)
 
 
 @pytest.mark.parametrize("name", [*PARALLEL, "transformer-hybrid", "transformer-ctc"])
-def test_each_decoder_is_offered_the_methods_that_it_can(name: str) -> None:
+def test_each_decoder_has_the_methods_that_it_supports(name: str) -> None:
     ctc: list[str] = ["ctc_greedy", "ctc_beam"]
     expected: dict[str, tuple[str, list[str]]] = {
         "parallel-length": ("parallel", ["parallel"]),
@@ -221,9 +221,9 @@ def test_a_language_model_is_never_ignored(name: str, instead: str) -> None:
     assert offered_methods(model, with_language_model=True) == kept
 
 
-def test_what_goes_astray_is_decoded_again_by_ctc() -> None:
+def test_rejected_texts_are_decoded_again_with_ctc() -> None:
     def methods(name: str) -> list[str]:
         return [attempt.method for attempt in plan_fallbacks(build_talker(name), DecodingConfig())]
 
     assert methods("mask-ctc") == ["parallel", "ctc_beam"]
-    assert methods("parallel-length") == ["parallel"]  # a second time it would say the same
+    assert methods("parallel-length") == ["parallel"]  # a second attempt would give the same text

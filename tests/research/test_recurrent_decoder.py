@@ -1,4 +1,4 @@
-"""Recurrent decoders against the equations of their papers in float64, and PyTorch's networks; beams; weights."""
+"""Recurrent decoders compared with the equations of their papers in float64 and with PyTorch; beams."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def build(tree: dict[str, Any]) -> Decoder:
-    """In float64, with weights large enough for attention to be choosy."""
+    """A decoder in float64, with weights large enough for selective attention."""
     torch.manual_seed(0)
     model = {"encoder": {"type": "lstm"}, "decoder": {"dim": 8} | tree}
     config = SpeechModelConfig.model_validate_json(json.dumps(model)).decoder
@@ -53,7 +53,7 @@ def build(tree: dict[str, Any]) -> Decoder:
 
 
 def example(num_tokens: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Tokens, encoded steps with garbage in the padding, lengths."""
+    """Tokens, encoded steps with garbage in the padding, and lengths."""
     torch.manual_seed(1)
     tokens_BU = torch.randint(NUM_SPECIAL, VOCAB_SIZE, (len(LENGTHS), num_tokens))
     encoded_BTE = torch.randn(len(LENGTHS), max(LENGTHS), MEMORY_DIM, dtype=torch.float64)
@@ -132,7 +132,7 @@ def attend(w: dict[str, Array], score: str, state: Array, encoded_TE: Array, las
 
 
 def follow_papers(tree: dict[str, Any], decoder: Decoder, tokens: list[int], encoded_TE: Array) -> Any:
-    """Scores and weights of one utterance, token by token and step by step."""
+    """Scores and weights of one utterance, computed token by token and step by step."""
     w = {name: parameter.detach().numpy() for name, parameter in decoder.named_parameters()}
     depth, dim = tree.get("num_layers", 1), 8
     score = tree.get("attention", {}).get("score", "additive")
@@ -176,7 +176,7 @@ CASES += [
 
 @pytest.mark.parametrize("tree", CASES, ids=str)
 @torch.no_grad()
-def test_scores_and_weights_are_those_of_the_papers(tree: dict[str, Any]) -> None:
+def test_scores_and_weights_equal_the_papers(tree: dict[str, Any]) -> None:
     decoder = build(tree)
     tokens_BU, encoded_BTE, lengths_B = example()
     scores_BUV, weights = decoder(tokens_BU, encoded_BTE, lengths_B, decoder.last_heads)
@@ -193,17 +193,17 @@ def test_scores_and_weights_are_those_of_the_papers(tree: dict[str, Any]) -> Non
 
 @every_decoder
 @torch.no_grad()
-def test_token_by_token_is_as_all_at_once(name: str) -> None:
-    """Also with utterances and beams chosen on the way: each beam continues from its own past."""
+def test_token_by_token_equals_all_at_once(name: str) -> None:
+    """Also if utterances and beams are selected meanwhile: each beam continues from its own past."""
     decoder = build(DECODERS[name])
     tokens_BU, encoded_BTE, lengths_B = example(num_tokens=8)
     state = decoder.start(encoded_BTE, lengths_B)
     said = tokens_BU[:, :0]
     plan = [
         (None, None),
-        (None, [0, 0, 1, 1, 2, 2]),  # two beams of each
+        (None, [0, 0, 1, 1, 2, 2]),  # two beams for each utterance
         (None, [1, 0, 2, 2, 5, 4]),
-        ([2, 0], [5, 4, 0, 1]),  # the second utterance is done
+        ([2, 0], [5, 4, 0, 1]),  # the second utterance is finished
         (None, [0, 0, 1, 2, 2, 3]),  # three beams
         ([1], [4, 3, 5]),
     ]

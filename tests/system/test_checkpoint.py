@@ -1,4 +1,4 @@
-"""asr/system/checkpoint.py: a folder that describes itself, and what is said of one that is damaged or hostile."""
+"""asr/system/checkpoint.py: self-contained folders, and errors for damaged or hostile ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_what_is_saved_is_loaded(folder: Path, tiny_run: Callable[..., RunConfig
 
 
 class Bomb:
-    """Unpickled, it would write a file."""
+    """A pickle that writes a file if it is executed."""
 
     def __reduce__(self) -> tuple[object, tuple[str, str]]:
         return open, ("unpickled", "w")
@@ -65,7 +65,7 @@ def truncate(folder: Path) -> None:
 
 
 def claim_much(folder: Path) -> None:
-    """A header that says it is 2^62 bytes long."""
+    """A header that claims a length of 2^62 bytes."""
     (folder / "model.safetensors").write_bytes((2**62).to_bytes(8, "little") + b"{}")
 
 
@@ -108,7 +108,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_damage_is_said_and_nothing_runs(
+def test_damage_is_reported_and_no_code_runs(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -121,7 +121,7 @@ def test_damage_is_said_and_nothing_runs(
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "\x00"])
-def test_a_damaged_state_is_said(folder: Path, content: str) -> None:
+def test_a_damaged_state_is_reported(folder: Path, content: str) -> None:
     (folder / "state.json").write_text(content)
     with pytest.raises(UserError, match=r"state\.json"):
         load_state(folder)
@@ -148,7 +148,7 @@ def test_find_model(folder: Path, tmp_path: Path) -> None:
     assert find_model(run) == run / "model"
 
 
-def test_the_old_folder_goes_when_the_new_one_has_its_name(
+def test_the_old_folder_is_removed_after_the_new_one_is_in_place(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system, removed = load_system(folder), []
@@ -163,7 +163,7 @@ def test_the_old_folder_goes_when_the_new_one_has_its_name(
     assert removed == [("old", "new")]
 
 
-# --- the commit, and what comes along with the package --------------------------------------------
+# --- the commit, and files in the package ---------------------------------------------------------
 
 
 def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
     assert describe_commit(tmp_path) == f"{commit}-dirty"
 
 
-def test_the_commit_is_that_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_is_read_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     commits = iter(["at the start", "later"])
     monkeypatch.setattr("asr.system.checkpoint.describe_commit", lambda root: next(commits))
     find_commit.cache_clear()
@@ -207,8 +207,8 @@ def test_the_commit_is_that_of_the_start(monkeypatch: pytest.MonkeyPatch) -> Non
         find_commit.cache_clear()
 
 
-def test_what_comes_along_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an installed package in its own folder; a file of that name in the current folder comes first."""
+def test_files_in_the_package_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package finds them in its own folder; a file in the current folder takes precedence."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(files, "CHECKOUT", tmp_path / "site-packages")
     monkeypatch.setattr(files, "SHIPPED", tmp_path / "shipped")

@@ -1,4 +1,4 @@
-"""RunConfig: settings that do not go together, and numbers that no machine has room for."""
+"""RunConfig: incompatible settings, and numbers that no machine has memory for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def build(*overrides: str) -> RunConfig:
         ("144", "145", "145.0 becomes 161.111 at the slowest augment.speed, more than .* 160.0"),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_together_is_refused(right: str, wrong: str, message: str) -> None:
+def test_incompatible_settings_are_refused(right: str, wrong: str, message: str) -> None:
     settings = {
         "text": ("text.training",),
         "27": ("augment.spec_augment",),
@@ -40,13 +40,13 @@ def test_what_goes_wrong_together_is_refused(right: str, wrong: str, message: st
         build(*others, f"{key}={wrong}")
 
 
-def test_masks_that_are_off_may_be_wide() -> None:
+def test_disabled_masks_may_be_wide() -> None:
     build("augment.spec_augment.frequency_mask_width=500")
 
 
 @pytest.mark.parametrize("value", ["1000000000", "9" * 19, "1e308"])
-def test_no_number_is_too_large_for_a_message(value: str) -> None:
-    """Each setting of a config from elsewhere, before memory is allocated."""
+def test_huge_numbers_give_an_error_message(value: str) -> None:
+    """Every setting of a foreign config is checked before memory is allocated."""
     refused = []
     for key in dict.fromkeys(key for key, _ in _known_keys(RunConfig)):
         try:

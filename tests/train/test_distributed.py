@@ -1,4 +1,4 @@
-"""asr/train/distributed.py: gradients that are sent while others are computed, whatever happens meanwhile."""
+"""asr/train/distributed.py: gradients are sent while others are computed, even if a pass fails."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TWO = Process(0, 2, torch.device("cpu"))
 
 
 class Sent:
-    """The other process, which has the same gradients: what it and ours send."""
+    """A fake second process with the same gradients, and a record of what both send."""
 
     def __init__(self) -> None:
         self.messages: list[Tensor] = []
@@ -57,7 +57,7 @@ class Sent:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
-    """Buckets of one parameter each."""
+    """Buckets with one parameter each."""
     sent = Sent()
     monkeypatch.setattr(distributed.dist, "all_reduce", sent.all_reduce)
     monkeypatch.setattr(distributed, "BUCKET_BYTES", 1)
@@ -73,7 +73,7 @@ def gradients(layers: tuple[nn.Linear, ...], inputs: list[Tensor]) -> list[Tenso
     for layer in layers:
         layer.zero_grad()
     for x in inputs:
-        for layer in layers[:2]:  # nothing comes by the third
+        for layer in layers[:2]:  # no gradient reaches the third
             x = layer(x)
         x.square().sum().backward()
     return [p.grad if p.grad is None else p.grad.clone() for layer in layers for p in layer.parameters()]
@@ -102,7 +102,7 @@ def test_gradients_are_sent_within_the_last_pass_and_become_sums(sent: Sent) -> 
             )
 
 
-def test_they_travel_while_others_are_computed(sent: Sent) -> None:
+def test_gradients_are_sent_while_others_are_computed(sent: Sent) -> None:
     layers = build()[:2]
     gradient_sum = GradientSum([p for layer in layers for p in layer.parameters()], TWO)
     seen: list[int] = []
@@ -112,8 +112,8 @@ def test_they_travel_while_others_are_computed(sent: Sent) -> None:
     assert seen[0] >= 2 and len(sent.messages) == 4, "those of the second layer were on their way"
 
 
-def test_a_pass_that_is_broken_off_is_not_sent_twice(sent: Sent) -> None:
-    """As when memory is short: the batch comes again as two halves, the first of which is not the last pass."""
+def test_gradients_of_an_aborted_pass_are_not_sent_twice(sent: Sent) -> None:
+    """As after lack of memory: the batch is repeated as two halves, the first of which is not the last pass."""
     layers = build()[:2]
     whole, halves = torch.arange(6.0).view(2, 3), list(torch.arange(6.0).view(2, 1, 3))
     parameters = [p for layer in layers for p in layer.parameters()]
@@ -142,7 +142,7 @@ def test_a_pass_that_is_broken_off_is_not_sent_twice(sent: Sent) -> None:
         torch.testing.assert_close(parameter.grad, 2 * one)
 
 
-def test_an_error_of_the_main_process_reaches_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_main_process_reaches_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[list[Any]] = []
 
     def fail() -> None:
@@ -158,7 +158,7 @@ def test_an_error_of_the_main_process_reaches_those_that_wait(monkeypatch: pytes
             broadcast_from_main(fail, Process(rank, 2, torch.device("cpu"), group))
 
 
-def test_those_that_start_together_agree_on_a_name_that_no_one_had_before() -> None:
+def test_processes_that_start_together_agree_on_a_new_key() -> None:
     store = torch.distributed.HashStore()
     store.set("asr/start/1", "of one that died")
     names = set()
@@ -177,15 +177,15 @@ def test_those_that_start_together_agree_on_a_name_that_no_one_had_before() -> N
     ("first", "asked", "now"),
     [(2, None, 1), (4, None, 3), (1, 5, 3), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((4, None, 2), (2, 6, 4)))],
 )  # fmt: skip
-def test_another_number_of_processes_learns_from_the_same_batches(
+def test_any_number_of_processes_learns_from_the_same_batches(
     tiny_run: TinyRun, first: int, asked: int | None, now: int
 ) -> None:
-    """Update by update, from each update on: nothing of an epoch is lost, nothing comes twice."""
+    """Update by update, and resumed at any update, no part of an epoch is lost or repeated."""
     setting = f"train.batches_per_update={'null' if asked is None else asked}"
     system = prepare_system(tiny_run("batches.max_utterances=1", setting), Process(0, 1, torch.device("cpu")))
 
     def updates(world_size: int, batches_done: int) -> list[set[str]]:
-        """The utterances of each, from all processes."""
+        """The utterances of each update, from all processes."""
         processes = [Process(rank, world_size, torch.device("cpu")) for rank in range(world_size)]
         epochs = [TrainingData(system, process, first).epoch(1, batches_done) for process in processes]
         return [
@@ -205,7 +205,7 @@ def run_two_processes(arguments: Sequence[str], *program: str) -> subprocess.Com
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.slow  # now and then, gloo aborts a process that has done all its work and is about to end
+@pytest.mark.slow  # gloo sometimes aborts a process that has done all its work and is about to end
 def test_two_processes_equal_one(tiny_run: TinyRun, tmp_path: Path) -> None:
     """Two gloo processes, a batch each, against one process with two batches to an update; and one process that
     continues where two were."""
@@ -228,7 +228,9 @@ def test_two_processes_equal_one(tiny_run: TinyRun, tmp_path: Path) -> None:
         log = [line for line in read_log(folder, "train") if line["step"] != 3]
         assert [line["step"] for line in one_log] == [line["step"] for line in log]
         for ours, theirs in zip(one_log, log, strict=True):
-            if folder.name == "two" or ours["step"] != 4:  # whose mean begins at the last line, of update 3
+            if (
+                folder.name == "two" or ours["step"] != 4
+            ):  # its mean starts at the last line, which is update 3
                 assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
         ours, theirs = (
             load_file(find_checkpoints(run)[-1] / "model.safetensors") for run in (one.parent, folder)
@@ -262,7 +264,7 @@ sys.exit(status)
 def test_two_processes_share_a_tokenizer_and_count_broken_files_together(
     tiny_run: TinyRun, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_broken: int
 ) -> None:
-    """Of 48 utterances 5 may be broken, whichever of the processes meets them."""
+    """At most 5 of 48 utterances may be unreadable, in whichever process."""
     utterances = [
         item.model_copy(update={"audio": f"{tmp_path}/none.wav"})
         if number % 8 == 0 and number < 8 * num_broken
@@ -296,13 +298,13 @@ def test_two_processes_report_an_error_once(tiny_run: TinyRun, tmp_path: Path) -
     ):
         done = run_two_processes([conf, setting])
         assert done.returncode != 0
-        said = done.stderr.partition("torch/distributed/elastic")[0]  # what follows is of torchrun itself
+        said = done.stderr.partition("torch/distributed/elastic")[0]  # the rest is printed by torchrun
         assert [line for line in done.stderr.splitlines() if line.startswith("asr: ")] and message in said
         assert said.count("asr: ") == 1 and "in _train" not in done.stderr
 
 
 def test_one_process_reports_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The main one. The others wait to be ended by torchrun, longest where a connection broke because of it."""
+    """The main process reports it. The others wait for torchrun to stop them, longest after a lost connection."""
     waits: list[float] = []
     monkeypatch.setattr(distributed.time, "sleep", waits.append)
     lost, bad = RuntimeError("Connection closed by peer"), UserError("bad input")
@@ -323,8 +325,8 @@ def test_only_the_first_process_reports_a_bad_config(
 
 
 @pytest.mark.slow
-def test_a_second_machine_may_come_later(tiny_run: TinyRun, tmp_path: Path) -> None:
-    """Two torchruns on loopback, the second after the first checkpoint: the batches are those of one process."""
+def test_a_second_machine_may_join_later(tiny_run: TinyRun, tmp_path: Path) -> None:
+    """Two torchruns on loopback, the second after the first checkpoint, use the batches of one process."""
     settings = [*("model.encoder.dropout=0.0", "model.decoder.dropout=0.0", "train.steps=150"),
                 *("train.batches_per_update=2", "batches.max_utterances=2", "train.validate_every=150")]  # fmt: skip
     one = train(tiny_run(*settings))

@@ -1,4 +1,4 @@
-"""asr/train/learner: what an update does, and what it survives; memory between updates."""
+"""asr/train/learner: updates, errors that they survive, and memory between updates."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_trying_a_batch_changes_nothing(tiny_run: TinyRun) -> None:
         assert torch.equal(tensor, before[name]), name
 
 
-def test_a_batch_of_broken_files_alone_changes_nothing(tiny_run: TinyRun) -> None:
+def test_a_batch_of_unreadable_files_changes_nothing(tiny_run: TinyRun) -> None:
     learner, batches = make_learner(tiny_run())
     before = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
     none = slice(0, 0)
@@ -109,14 +109,14 @@ def test_a_batch_of_broken_files_alone_changes_nothing(tiny_run: TinyRun) -> Non
 
 
 def test_no_two_updates_share_their_dropout_masks(tiny_run: TinyRun) -> None:
-    """The masks depend on seed, update and process, and on nothing that a resume would have to restore."""
+    """Masks depend only on seed, update and process, so a resume need not restore any random state."""
     settings = ("model.encoder.dropout=0.5", "model.decoder.dropout=0.5", "optim.learning_rate=1e-30")
     learner, batches = make_learner(tiny_run(*settings))
 
     def loss(step: int, rank: int = 0, seed: int = 0) -> float:
         learner.process = replace(learner.process, rank=rank)
         learner.config = tiny_run(*settings, f"seed={seed}")
-        torch.rand(3)  # whatever drew numbers before
+        torch.rand(3)  # regardless of numbers drawn before
         return learner.update(batches[:1], step).sums["total"]
 
     losses = [loss(0), loss(1), loss(2), loss(1, rank=1), loss(1, seed=1)]
@@ -126,7 +126,7 @@ def test_no_two_updates_share_their_dropout_masks(tiny_run: TinyRun) -> None:
     assert loss(2) == losses[2]
 
 
-def test_want_of_memory_halves_the_batch(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lack_of_memory_halves_the_batch(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_run("model.encoder.dropout=0.0", "model.decoder.dropout=0.0")
     expected, batches = make_learner(config)
     expected.update(batches[:1], 0)
@@ -145,10 +145,10 @@ def test_want_of_memory_halves_the_batch(tiny_run: TinyRun, monkeypatch: pytest.
     outcome = learner.update(batches[:1], 0)
     assert max(sizes) == 8 and outcome.is_finite
     for ours, theirs in zip(learner.model.parameters(), expected.model.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)  # the update moves all by 7.5e-4
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)  # the update moves all weights by 7.5e-4
 
 
-def test_the_model_is_told_where_speech_was_before_the_masks(
+def test_the_model_gets_the_spans_of_speech_from_before_the_masks(
     tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner, batches = make_learner(tiny_run("augment.spec_augment={num_time_masks: 2}"))
@@ -184,11 +184,11 @@ def test_precision_is_chosen_by_the_processor(
     assert [choose_precision(wanted, process) for wanted in ("float32", "fp16")] == ["float32", "fp16"]
 
 
-def test_precision_of_unlike_processors_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precision_of_different_processors_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
     monkeypatch.setattr(
         learner_module, "sum_over_processes", lambda values, process: list(values)
-    )  # the other: 0
+    )  # the other process reports 0
     assert choose_precision("auto", Process(0, 2, torch.device("cpu"))) == "float32"
 
 
@@ -212,7 +212,7 @@ def test_fp16_trains_on_a_gpu(tiny_run: TinyRun) -> None:
 
 
 def test_a_loss_scale_falls_after_an_overflow_and_is_restored(tiny_run: TinyRun) -> None:
-    """An overflow skips the update. Growth, by default after 2,000 updates, counts from there."""
+    """An overflow skips the update. The scale grows again 2,000 updates later by default."""
     config = tiny_run()
     learner, batches = make_learner(config)
     first, second = (Learner(learner.model, config, learner.process, "fp16") for _ in range(2))
@@ -233,7 +233,7 @@ def test_a_loss_scale_falls_after_an_overflow_and_is_restored(tiny_run: TinyRun)
     assert second.scaler.get_scale() == 2048, "the third in a row without an overflow"
 
 
-def test_an_overflow_in_fp16_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_overflow_in_fp16_causes_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     for loss, precision, level in (
         (1.0, "fp16", "INFO"),
         (math.nan, "fp16", "WARNING"),
@@ -263,7 +263,7 @@ print(count_problems(25_000_000), count_problems(24_000_000))
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such switch")
 def test_freed_memory_is_kept() -> None:
-    """A second tensor finds the pages of the first, of which there are 24,000."""
+    """A second tensor reuses the 24,000 pages of the first."""
     done = subprocess.run([sys.executable, "-c", PROBLEMS], capture_output=True, text=True, check=True)
     first, second = map(int, done.stdout.split())
     assert second < first / 10
@@ -272,7 +272,7 @@ def test_freed_memory_is_kept() -> None:
 @pytest.mark.parametrize(
     ("options", "rates"),
     [
-        # The warm-up never starts at zero and ends right before the peak.
+        # The warm-up never starts at zero, and ends one update before the peak.
         ({"schedule": "constant", "warmup_steps": 3}, {0: 0.25, 1: 0.5, 2: 0.75, 3: 1.0, 4: 1.0, 999: 1.0}),
         ({"schedule": "constant", "warmup_steps": 0}, {0: 1.0, 999: 1.0}),
         ({"schedule": "inverse_sqrt", "warmup_steps": 100}, {99: 100 / 101, 100: 1.0, 400: 0.5, 900: 1 / 3}),
@@ -289,7 +289,7 @@ def test_freed_memory_is_kept() -> None:
                 2000: 0.01,
             },
         ),
-        # Its fall is one update long.
+        # The decay takes a single update.
         ({"schedule": "cosine", "warmup_steps": 999}, {998: 0.999, 999: 1.0, 1000: 0.01}),
     ],
 )
@@ -351,10 +351,10 @@ def test_one_update_decays_and_steps() -> None:
 
 def test_moving_average_equals_a_plain_loop() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))  # has a counter, which is no average
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))  # has a counter, which is not averaged
     average = MovingAverage(model, decay=0.9)
     expected = {name: tensor.double().clone() for name, tensor in model.state_dict().items()}
-    for step in range(20):  # after many more, nothing would be left of how it began
+    for step in range(20):  # many more updates would hide how it started
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += torch.randn_like(parameter)
@@ -368,7 +368,9 @@ def test_moving_average_equals_a_plain_loop() -> None:
         torch.testing.assert_close(tensor.double(), expected[name], rtol=0, atol=1e-5)
 
 
-def test_a_warm_up_beyond_the_end_is_named(tiny_run: TinyRun, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warm_up_longer_than_training_is_reported(
+    tiny_run: TinyRun, caplog: pytest.LogCaptureFixture
+) -> None:
     for warmup, expected in ((3, 0), (4, 1)):
         config = tiny_run("train.steps=4", f"optim.warmup_steps={warmup}", "optim.learning_rate=0.01")
         caplog.clear()

@@ -1,4 +1,4 @@
-"""asr/train/monitor.py: the log, the learning curve, TensorBoard and a callback."""
+"""asr/train/monitor.py: log, learning curve, TensorBoard and callback."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_lines_have_the_time(tiny_run: TinyRun, tmp_path: Path) -> None:
 def test_no_rate_is_logged_twice(
     scores: dict[str, float], shown: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The file has all of them."""
+    """log.jsonl still has all of them."""
     config = RunConfig.model_construct(
         output_dir=str(tmp_path), train=TrainConfig.model_construct(steps=2, tensorboard=False)
     )
@@ -72,14 +72,14 @@ def test_no_rate_is_logged_twice(
 @pytest.mark.parametrize(
     ("minutes", "shown"), [(10, "30 min"), (19.8, "59 min"), (20, "1 h 0 min"), (45, "2 h 15 min")]
 )
-def test_the_time_left_is_told(
+def test_the_time_left_is_logged(
     minutes: float,
     shown: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As if each update took as long as those since the start or the resume: here one, of four to go."""
+    """It assumes the mean time of updates since the start or resume, here of one, for the four that are left."""
     config = RunConfig.model_construct(
         output_dir=str(tmp_path), train=TrainConfig.model_construct(steps=9, tensorboard=False)
     )
@@ -92,7 +92,7 @@ def test_the_time_left_is_told(
     assert caplog.messages == [f"train 6/9, {shown} left: loss 1", "train 9/9: loss 1"]
 
 
-def test_log_tells_what_goes_on(tiny_run: TinyRun, tmp_path: Path) -> None:
+def test_log_describes_the_progress(tiny_run: TinyRun, tmp_path: Path) -> None:
     started = time.monotonic()
     train(tiny_run("train.steps=6", "train.validate_every=2"))
     lines = read_log(tmp_path / "run", "train")
@@ -113,7 +113,7 @@ def test_log_tells_what_goes_on(tiny_run: TinyRun, tmp_path: Path) -> None:
 def test_from_python_progress_is_shown(
     tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the program has set up no logging, which pytest has."""
+    """If the program has set up no logging, unlike pytest."""
     monkeypatch.setattr(logging.getLogger("asr"), "propagate", False)
     tiny_run()
     done = train_model(tmp_path / "run.yaml", ["train.steps=2"])
@@ -125,7 +125,7 @@ def test_from_python_progress_is_shown(
     assert not logging.getLogger("asr").handlers and logging.getLogger("asr").level == logging.NOTSET
 
 
-def test_the_learning_curve_is_that_of_the_log(
+def test_the_learning_curve_shows_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lines = [("train", 1, {"loss": 3.0}), ("train", 2, {"loss": 2.0}), ("dev", 2, {"loss": 2.5, "wer": 0.5})]
@@ -158,7 +158,7 @@ def test_the_learning_curve_is_drawn_at_each_validation(
 
 
 def test_axes_of_the_learning_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole updates, also of few; no point is outside, nor its marker on the border."""
+    """Ticks are whole updates even if there are few, and no point or marker leaves the axes."""
     drawn: list[Any] = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.extend(self.axes))
     for highest in (1.0, 7.15):
@@ -179,7 +179,7 @@ def test_means_and_speeds_since_the_last_line() -> None:
     assert found["audio_seconds_per_second"] == pytest.approx(19 / 4)
 
 
-def test_a_model_that_has_learned_nothing_is_said(
+def test_a_model_that_has_learned_nothing_causes_a_warning(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     panels: dict[str, Any] = {}
@@ -199,7 +199,7 @@ def test_a_model_that_has_learned_nothing_is_said(
 def test_a_callback_gets_what_the_log_has(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of a training that is resumed."""
+    """Also after a resume."""
     shown: dict[str, dict[int, float]] = {}
 
     def note(step: int, values: Mapping[str, float]) -> None:
@@ -214,7 +214,7 @@ def test_a_callback_gets_what_the_log_has(
     assert shown["train/loss"] == log and {"dev/wer", "model/wer"} <= shown.keys()
 
 
-def test_one_that_fails_warns_once_and_stops_nothing(
+def test_a_failing_callback_warns_once_and_training_continues(
     tiny_run: TinyRun, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:

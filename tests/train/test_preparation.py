@@ -1,4 +1,4 @@
-"""asr/train/preparation: a tokenizer that is not of these texts, and sets that it does not know, stop a training."""
+"""asr/train/preparation: tokenizers and data sets that do not match stop a training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROCESS = Process(0, 1, torch.device("cpu"))
 
 
 def rewrite(source: Path, target: Path, change: Callable[[str], str | None]) -> str:
-    """A manifest with other texts; the setting that names it."""
+    """Write a manifest with other texts, and return the setting that names it."""
     utterances = [item.model_copy(update={"text": change(item.text or "")}) for item in read_manifest(source)]
     write_manifest(target, utterances)
     return f"data.{target.stem}={target}"
@@ -42,7 +42,7 @@ def rewrite(source: Path, target: Path, change: Callable[[str], str | None]) -> 
     [("text.training=[lowercase]", "data.max_unknown=1"), ("tokenizer={type: bpe, vocab_size: 18}",)],
 )
 def test_a_stale_tokenizer_is_refused(tiny_run: TinyRun, tmp_path: Path, overrides: tuple[str, ...]) -> None:
-    """The run that left it stopped before its first update; this one has other texts or settings."""
+    """An earlier run left it and stopped before its first update; this one has other texts or settings."""
     first = ("tokenizer={type: bpe, vocab_size: 17}",) if "bpe" in overrides[0] else ()
     load_or_train_tokenizer(tiny_run(*first))
     path = tmp_path / "run" / "tokenizer.json"
@@ -57,7 +57,7 @@ def test_a_stale_tokenizer_is_refused(tiny_run: TinyRun, tmp_path: Path, overrid
         load_or_train_tokenizer(tiny_run("tokenizer={type: words}"))
 
 
-def test_the_same_texts_and_settings_take_the_tokenizer_that_is_there(
+def test_the_same_texts_and_settings_reuse_the_tokenizer(
     tiny_run: TinyRun, tones: Path, tmp_path: Path
 ) -> None:
     first = load_or_train_tokenizer(tiny_run())
@@ -77,10 +77,8 @@ def test_the_tokenizer_of_another_start_is_refused(tiny_run: TinyRun, tones: Pat
         load_or_train_tokenizer(tiny_run(f"start_from={tmp_path}/lower", *lower))
 
 
-def test_a_run_of_phones_has_the_words_of_its_own_dictionary(
-    tiny_run: TinyRun, tones: Path, tmp_path: Path
-) -> None:
-    """Its tokens, and so its weights, are those of what it starts from."""
+def test_a_phone_run_has_the_words_of_its_own_lexicon(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:
+    """Its tokens, and so its weights, are inherited from the model that it starts from."""
     words = {word for item in read_manifest(tones / "train.jsonl") for word in (item.text or "").split()}
     first, second = tmp_path / "first.dict", tmp_path / "second.dict"
     first.write_text("".join(f"{word} {' '.join(word)}\n" for word in sorted(words)) + "BAR B AA\n")
@@ -96,7 +94,7 @@ def test_a_run_of_phones_has_the_words_of_its_own_dictionary(
     assert tokenizer.tokens == source.tokenizer.tokens
     assert tokenizer.decode(tokenizer.encode("NEO ONE ENO")) == "NEO ONE ENO"
     assert tokenizer.encode("ONE") == source.tokenizer.encode("ONE"), "known words keep their spelling"
-    # No entry; and a homophone that needs a mark, #1, which training had not.
+    # No entry; and a homophone that needs the mark #1, which training did not have.
     assert tokenizer.find_unknown("NEO ONE BAR WON") == ["BAR", "WON"]
     assert load_or_train_tokenizer(run) == tokenizer, "the one that is there is its own"
     before, after = (system.model.state_dict() for system in (source, prepare_system(run, PROCESS)))
@@ -158,7 +156,7 @@ def test_a_resumed_training_reports_and_refuses_too(tiny_run: TinyRun, tmp_path:
 
 
 def test_a_training_set_in_several_files(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:
-    """The same as the one file that holds all."""
+    """They give the same training as a single file with all utterances."""
     whole = list(read_manifest(tones / "train.jsonl"))
     write_manifest(tmp_path / "one" / "train.jsonl", whole[:5])
     write_manifest(tmp_path / "two" / "train.jsonl", whole[5:])
@@ -177,7 +175,7 @@ def test_a_training_set_in_several_files(tiny_run: TinyRun, tones: Path, tmp_pat
         tiny_run("data.train=[]")
 
 
-def test_a_gpu_that_is_not_there_is_said(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_reported(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match=r"train\.device = cuda: PyTorch finds no GPU"):
         train(tiny_run("train.device=cuda"))
@@ -206,7 +204,7 @@ def test_rules_may_make_half_of_the_words_wrong(
         check_dev(config, None)
 
 
-def test_shared_and_doubled_ids_are_said(
+def test_shared_and_duplicate_ids_are_reported(
     tiny_run: TinyRun, tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def warnings(*settings: str) -> str:
@@ -222,7 +220,7 @@ def test_shared_and_doubled_ids_are_said(
     assert "48 duplicate ids" in warnings(twice, f"output_dir={tmp_path}/twice")
 
 
-def test_only_ctc_leaves_texts_out_that_have_more_tokens_than_steps(tiny_run: TinyRun) -> None:
+def test_only_ctc_leaves_out_texts_with_more_tokens_than_steps(tiny_run: TinyRun) -> None:
     process, used = Process(0, 1, torch.device("cpu")), {}
     for weight, guided in ((0.3, "{loss: {}}"), (0.0, "null")):
         config = tiny_run(
@@ -251,7 +249,7 @@ def test_a_missing_file_is_named(tiny_run: TinyRun, setting: str) -> None:
         train(tiny_run(setting.format("no/such/file")))
 
 
-def test_data_that_is_not_there_is_named_with_its_remedy(tiny_run: TinyRun, tmp_path: Path) -> None:
+def test_missing_data_is_named_with_a_remedy(tiny_run: TinyRun, tmp_path: Path) -> None:
     for path, remedy in (
         ("data/digits/no.jsonl", "run `asr recipe run digits --stage prepare`, or correct the path"),
         ("data/none/no.jsonl", f"not found from {Path.cwd()}; correct the path"),
@@ -266,9 +264,9 @@ def test_data_that_is_not_there_is_named_with_its_remedy(tiny_run: TinyRun, tmp_
 def test_a_failed_start_leaves_no_folder(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But what was there before stays, and what was logged or saved."""
+    """But a folder that already existed stays, and so does one with a log or checkpoint."""
     folder = tmp_path / "run"
-    rules = ("text.training=[lowercase]", "data.max_unknown=1")  # refused once the tokenizer is written
+    rules = ("text.training=[lowercase]", "data.max_unknown=1")  # refused after the tokenizer was written
     with pytest.raises(UserError, match="WER would be"):
         train(tiny_run(*rules))
     assert not folder.exists()
@@ -300,7 +298,7 @@ def test_texts_in_capitals_for_a_model_of_lower_case(
 
 
 @pytest.mark.slow
-def test_a_training_goes_on_without_the_one_it_started_from(
+def test_a_training_resumes_without_the_model_it_started_from(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = tiny_run(f"output_dir={tmp_path}/first", "train.steps=2")
@@ -315,7 +313,7 @@ def test_a_training_goes_on_without_the_one_it_started_from(
     assert_equal_bits(Path(whole.output_dir) / "model", Path(whole.output_dir).with_name("cut") / "model")
 
 
-def test_what_a_training_cannot_start_from(tiny_run: TinyRun, tmp_path: Path) -> None:
+def test_models_that_a_training_cannot_start_from(tiny_run: TinyRun, tmp_path: Path) -> None:
     first, first_process = tiny_run(f"output_dir={tmp_path}/first"), Process(0, 1, torch.device("cpu"))
     system = prepare_system(first, first_process)
     save_checkpoint(tmp_path / "first" / "model", system, {})
@@ -333,10 +331,10 @@ def test_what_a_training_cannot_start_from(tiny_run: TinyRun, tmp_path: Path) ->
         shutil.rmtree(tmp_path / "new")
 
 
-def test_a_training_starts_from_another_with_a_tokenizer_of_its_own(
+def test_a_training_starts_from_another_with_its_own_tokenizer(
     tiny_run: TinyRun, tones: Path, tmp_path: Path
 ) -> None:
-    """The encoder and the inner layers of the decoder stay; what has a row for each token is new."""
+    """Encoder and inner layers of the decoder are kept; weights with a row for each token are new."""
     process = Process(0, 1, torch.device("cpu"))
     source = prepare_system(tiny_run(f"output_dir={tmp_path}/first"), process)
     save_checkpoint(tmp_path / "first" / "model", source, {})

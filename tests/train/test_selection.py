@@ -1,4 +1,4 @@
-"""train.select_by: each measure in its direction, and what a model does not offer."""
+"""train.select_by: the direction of each measure, and measures that a model does not have."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ CTC_ALONE = ("model.decoder=null", "model.ctc_weight=1.0", "model.guided_attenti
         ("accuracy", (math.nan, 0.7, math.nan, 0.6), [2, 4]),
     ],
 )
-def test_direction(measure: str, values: Sequence[float], best: list[int]) -> None:
-    """The lowest of errors and losses, the highest of the rest; what is no number is the worst."""
+def test_direction_of_measures(measure: str, values: Sequence[float], best: list[int]) -> None:
+    """Errors and losses are better when lower, the others when higher; NaN is the worst."""
     state = TrainingState(precision="float32")
     for step, value in enumerate(values, start=1):
         state.step = step
@@ -37,8 +37,8 @@ def test_direction(measure: str, values: Sequence[float], best: list[int]) -> No
     assert [one.step for one in state.best[:2]] == best
 
 
-def test_the_dev_loss_decides_among_equals() -> None:
-    """A small dev set gives many checkpoints the same WER; without a loss the earliest of them comes first."""
+def test_the_dev_loss_breaks_ties() -> None:
+    """On a small dev set many checkpoints have the same WER; with NaN losses the earliest comes first."""
     state = TrainingState(precision="float32", best=[Ranked(0.25, 1, math.nan)])
     for step, wer, loss in (
         (2, 0.25, 3.0),
@@ -55,8 +55,10 @@ def test_the_dev_loss_decides_among_equals() -> None:
     assert [one.step for one in better.best] == [2]
 
 
-def test_the_latest(tiny_run: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever dev says: the mean of the last checkpoints, with a warning if it is worse than the last one."""
+def test_updates_selects_the_latest_checkpoints(
+    tiny_run: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The result is their average regardless of dev, with a warning if the last one alone is better."""
     folder = train(
         tiny_run("train.select_by=updates", "train.steps=6", "train.validate_every=2", "train.keep_best=2")
     )
@@ -80,6 +82,8 @@ def test_the_latest(tiny_run: TinyRun, tmp_path: Path, caplog: pytest.LogCapture
         (("train.select_by=token_accuracy", *CTC_ALONE), "token_accuracy needs a decoder"),
     ],
 )
-def test_what_a_model_does_not_offer(tiny_run: TinyRun, overrides: tuple[str, ...], message: str) -> None:
+def test_measures_that_a_model_lacks_are_refused(
+    tiny_run: TinyRun, overrides: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         tiny_run(*overrides)

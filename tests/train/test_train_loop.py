@@ -1,4 +1,4 @@
-"""asr/train: resuming is exact, nothing is lost, and what goes wrong is survived or said."""
+"""asr/train: resumes are exact, no update is lost, and errors are survived or reported."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TinyRun = Callable[..., RunConfig]
     ("killed_at", "overrides"),
     [
         pytest.param(4, ("train.steps=6", "train.precision=fp16"), marks=pytest.mark.slow),
-        (4, ("train.steps=6",)),  # in the first epoch, a checkpoint behind
+        (4, ("train.steps=6",)),  # in the first epoch, one checkpoint earlier
         # In the second epoch, with averaged weights.
         pytest.param(8, ("train.steps=9", "train.average_decay=0.9"), marks=pytest.mark.slow),
         pytest.param(10, ("batches.num_workers=1", "train.batches_per_update=2"), marks=pytest.mark.slow),
@@ -70,10 +70,10 @@ def test_resuming_is_exact(
     assert steps == expected, "an update is in the log twice, or lost"
 
 
-def test_a_resumed_training_has_the_threads_of_its_start(
+def test_a_resumed_training_uses_the_threads_of_its_start(
     tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, restored_threads: None
 ) -> None:
-    """The cores were free then, perhaps, and are not now."""
+    """Otherwise their number could depend on which cores are free now."""
     short = ("train.steps=4", "train.save_every=1", "train.validate_every=4")
     torch.set_num_threads(2)
     run_until_killed(monkeypatch, 1, lambda: train(tiny_run(*short)))
@@ -184,16 +184,16 @@ def run_in_a_group_of_its_own(arguments: list[str], messages: Path) -> None:
 
 
 def test_a_training_in_a_thread(tiny_run: TinyRun) -> None:
-    """As in a notebook or a service, where no signal reaches it."""
+    """As in a notebook or a service, where signals do not reach it."""
     with ThreadPoolExecutor(1) as pool:
         folder = pool.submit(train, tiny_run("train.steps=1")).result()
     assert load_state(folder)["step"] == 1
 
 
-def test_an_interrupt_that_is_ignored_stays_so(
+def test_an_ignored_interrupt_stays_ignored(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in the trainings of a recipe, whose caller ends them after Ctrl-C."""
+    """As in the trainings of a recipe, which stops them itself after Ctrl-C."""
     send_signals(monkeypatch, [signal.SIGINT])
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -208,13 +208,13 @@ def test_an_interrupt_that_is_ignored_stays_so(
     ("number", "status"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow), (signal.SIGINT, 130)]
 )
 def test_termination_of_the_whole_group(tiny_run: TinyRun, tmp_path: Path, number: int, status: int) -> None:
-    """As a scheduler or a terminal does it: the signal reaches the processes that load data, too."""
+    """As with a scheduler or terminal, whose signal also reaches the data loading processes."""
     tiny_run()
     arguments = ["train", str(tmp_path / "run.yaml"), "train.steps=100000", "train.threads=1"]
     arguments += ["batches.num_workers=1", "train.log_every=1", "train.validate_every=100000"]
     arguments += ["train.save_every=100000"]
     messages = tmp_path / "messages"
-    # A fork is quicker than a new interpreter, which would import torch first.
+    # A fork is faster than a new interpreter, which would import torch first.
     process = multiprocessing.get_context("fork").Process(
         target=run_in_a_group_of_its_own, args=(arguments, messages)
     )
@@ -249,7 +249,7 @@ def test_the_result_is_the_best_on_dev(
     assert system.model.training is False and len(system.tokenizer) > 5
 
 
-def test_error_rates_of_dev_are_those_of_all_utterances_together(
+def test_error_rates_of_dev_are_computed_over_all_utterances(
     tiny_run: TinyRun, tones: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = Process(0, 1, torch.device("cpu"))
@@ -269,7 +269,7 @@ def test_error_rates_of_dev_are_those_of_all_utterances_together(
 def test_a_process_without_dev_batches_has_the_scores_of_all(
     tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where there are fewer batches than processes."""
+    """As with fewer batches than processes."""
     process = Process(0, 1, torch.device("cpu"))
     system = prepare_system(tiny_run(), process)
     sums: list[dict[Any, float]] = []
@@ -296,7 +296,7 @@ def test_changed_settings_are_refused(tiny_run: TinyRun, monkeypatch: pytest.Mon
 def test_a_finished_training_is_extended(
     tiny_run: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With more updates than planned at first, it is the one that was planned with so many."""
+    """A training extended to more updates ends like one that was started with that many."""
     whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.steps=3", "train.validate_every=1"))
     train(tiny_run("train.steps=2", "train.validate_every=1"))
     with caplog.at_level(logging.INFO):
@@ -308,7 +308,7 @@ def test_a_finished_training_is_extended(
     assert [line["step"] for line in read_log(tmp_path / "run", "model")] == [3]
 
 
-def test_a_cosine_that_is_stretched_is_named(tiny_run: TinyRun, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stretched_cosine_causes_a_warning(tiny_run: TinyRun, caplog: pytest.LogCaptureFixture) -> None:
     settings = ("train.validate_every=1", "optim.schedule=cosine")
     train(tiny_run("train.steps=1", *settings))
     train(tiny_run("train.steps=2", *settings))
@@ -316,7 +316,7 @@ def test_a_cosine_that_is_stretched_is_named(tiny_run: TinyRun, caplog: pytest.L
 
 
 def test_a_run_and_its_data_may_move(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:
-    """Other paths to the same utterances, and other times of checkpoints, make the same model."""
+    """Other paths to the same utterances, and other checkpoint intervals, give the same model."""
     settings = ("train.select_by=updates", "train.keep_best=1")
     whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.steps=2", *settings))
     train(tiny_run("train.steps=1", *settings))
@@ -326,7 +326,7 @@ def test_a_run_and_its_data_may_move(tiny_run: TinyRun, tones: Path, tmp_path: P
     assert_equal_bits(whole, train(tiny_run("train.steps=2", *moved, *settings)))
 
 
-def test_one_broken_file_of_a_small_dev_set_stops_nothing(
+def test_one_unreadable_file_of_a_small_dev_set_is_tolerated(
     tiny_run: TinyRun, tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     utterances = list(read_manifest(tones / "dev.jsonl"))
@@ -351,10 +351,10 @@ def test_a_validation_that_fails_loses_no_update(
 
 
 @pytest.mark.parametrize(("validate_every", "failed"), [(4, 1), (2, 2), (2, 1)])
-def test_a_validation_that_failed_is_made_up_for(
+def test_a_failed_validation_is_repeated(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validate_every: int, failed: int
 ) -> None:
-    """The last one, without and with one before it, or one in between."""
+    """Whether it is the only one, the last of several, or one in between."""
     settings = ("train.steps=4", f"train.validate_every={validate_every}", "train.keep_best=1")
     whole = train(tiny_run(f"output_dir={tmp_path}/whole", *settings))
     original, calls = loop.compute_dev_scores, iter(range(1, 9))
@@ -390,11 +390,11 @@ def test_a_changed_manifest_is_refused(tiny_run: TinyRun, tones: Path, tmp_path:
     write_manifest(tmp_path / "own.jsonl", utterances[::-1])
     with pytest.raises(UserError, match=rf"data\.{name}: the utterances changed"):
         train(tiny_run("train.steps=2", setting))
-    write_manifest(tmp_path / "own.jsonl", utterances)  # the same once more
+    write_manifest(tmp_path / "own.jsonl", utterances)  # and again
     train(tiny_run("train.steps=2", setting))
 
 
-def test_what_a_killed_training_left_is_removed(tiny_run: TinyRun, tmp_path: Path) -> None:
+def test_remains_of_a_killed_training_are_removed(tiny_run: TinyRun, tmp_path: Path) -> None:
     left = [tmp_path / "run" / "checkpoints" / ".step-00000006.123.tmp", tmp_path / "run" / ".model.7.tmp"]
     for folder in left:
         folder.mkdir(parents=True)
@@ -408,10 +408,10 @@ def test_what_a_killed_training_left_is_removed(tiny_run: TinyRun, tmp_path: Pat
 # --- what goes wrong ----------------------------------------------------------------------------
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(
+def test_training_continues_while_a_checkpoint_is_written(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds the weights of its own update, whatever becomes of them meanwhile."""
+    """The checkpoint has the weights of its update, although they change meanwhile."""
     settings = ("train.steps=5", "train.validate_every=5", "train.keep_best=1")
     run_until_killed(monkeypatch, 4, lambda: train(tiny_run(f"output_dir={tmp_path}/whole", *settings)))
     write, update = checkpoint.save_file, Learner.update
@@ -457,5 +457,5 @@ def test_command_line(tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureF
     tiny_run()
     assert main(["train", str(tmp_path / "run.yaml"), "train.steps=1"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "run" / "model")
-    assert loop.train  # the command is that loop
+    assert loop.train  # the command runs the same loop
     assert (tmp_path / "run" / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"

@@ -1,4 +1,4 @@
-"""Files, patterns, folders: which are found, in which order, under which names."""
+"""Files, patterns and folders: which recordings are found, in which order and under which names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_files_are_named_by_their_stem(folder: Path) -> None:
     assert found(str(folder / "sub" / "a.wav")) == [(str(folder / "sub" / "a.wav"), "a")]
 
 
-def test_missing_files_are_kept_for_their_error() -> None:
+def test_missing_files_are_kept_and_reported_later() -> None:
     assert found("no/such.wav", "a\0b.wav") == [("no/such.wav", "such"), ("a\0b.wav", "a_b")]
 
 
@@ -85,14 +85,14 @@ def test_equal_names_keep_more_of_their_path(folder: Path) -> None:
 
 
 def test_names_stay_below_their_folder(folder: Path) -> None:
-    """Whatever is given, no name climbs out of the folder of outputs."""
+    """No name leaves the output folder, whatever path is given."""
     os.chdir(folder / "sub")
     for name in (item.name for item in find_recordings(["../a.wav", "a.wav", "../other"], recursive=True)):
         assert ".." not in name.split("/") and not os.path.isabs(name)
 
 
-def test_a_manifest_stands_for_its_utterances(tmp_path: Path) -> None:
-    """With or without texts; parts of one file are recordings of their own."""
+def test_a_manifest_is_expanded_to_its_utterances(tmp_path: Path) -> None:
+    """With or without texts. Each part of a file is a separate recording."""
     utterances = [
         Utterance(id="u1", audio=str(tmp_path / "a.wav"), start=1.5, duration=2.0),
         Utterance(id="u2", audio=str(tmp_path / "a.wav"), start=4.0, duration=0.5, text="hi", channel=2),
@@ -133,7 +133,7 @@ def bucket() -> str:
 
 
 def test_files_at_an_address(bucket: str) -> None:
-    """A name that leads out of its folder is left out: whoever writes there chooses it."""
+    """Names that lead out of the folder are ignored, because remote names are not trusted."""
     assert found(f"{bucket}/talks", recursive=True) == [
         (f"{bucket}/talks/b.wav", "b"),
         (f"{bucket}/talks/deep/a.flac", "deep/a"),
@@ -152,7 +152,7 @@ def test_files_at_an_address(bucket: str) -> None:
         ("none.wav", False, "none.wav: cannot be read"),
     ],
 )
-def test_addresses_that_are_refused(bucket: str, name: str, recursive: bool, message: str) -> None:
+def test_unsuitable_addresses_are_refused(bucket: str, name: str, recursive: bool, message: str) -> None:
     with pytest.raises(UserError, match=message):
         find_recordings([f"{bucket}/{name}"], recursive)
 
@@ -171,9 +171,9 @@ def test_every_item_is_in_one_unit(seconds: list[float]) -> None:
     assert all(units), "no unit is empty"
     lengths = [sum(seconds[index] for index in unit) for unit in units]
     assert all(length <= 60 or len(unit) == 1 for unit, length in zip(units, lengths, strict=True))
-    for length, other in pairwise(zip(lengths, units, strict=True)):  # none could take the next one
+    for length, other in pairwise(zip(lengths, units, strict=True)):  # no unit has room for the next item
         assert length[0] + seconds[other[1].start] > 60
 
 
-def test_a_unit_of_unknown_length_ends_too() -> None:
+def test_units_of_unknown_duration_are_limited_too() -> None:
     assert [len(unit) for unit in plan_units([0.0] * (MAX_UNIT_ITEMS + 1))] == [MAX_UNIT_ITEMS, 1]

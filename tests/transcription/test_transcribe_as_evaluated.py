@@ -1,4 +1,4 @@
-"""Transcribing the utterances of a split gives the texts of evaluating it, for each family of models."""
+"""Transcribing the utterances of a data set gives the texts of evaluating it, for each model family."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECONDS = (0.3, 0.62, 0.6, 1.4)
 
 @pytest.fixture
 def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """One file, of which the last utterance is a part, with silence before: no detector may cut that off."""
+    """One file whose last utterance has silence before it, which no detector may cut off."""
     monkeypatch.chdir(tmp_path)
     rows = []
     for number, seconds in enumerate(SECONDS):
@@ -45,7 +45,7 @@ def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def save_model(tiny_run: Callable[..., RunConfig], name: str) -> str:
-    """Random weights that say a lot."""
+    """Random weights that produce long texts."""
     features = FeaturesConfig(num_mels=20, cmvn="utterance")
     run = tiny_run().model_copy(update={"model": SYSTEMS[name], "features": features})
     tokenizer = Tokenizer.train(TokenizerConfig(type="characters"), ["ONE TWO SIX TEN"])
@@ -65,7 +65,7 @@ def save_model(tiny_run: Callable[..., RunConfig], name: str) -> str:
 def decode_both_ways(
     model: str, manifest: str, *settings: str, files: Sequence[str] = ()
 ) -> tuple[dict[str, str], dict[str, str], int]:
-    """Texts by transcribing the manifest, or `files`, and by evaluating; how many texts the checks rejected."""
+    """Texts from transcribing the manifest or `files`, from evaluating, and the number of rejected texts."""
     options = [f"--set={setting}" for setting in settings]
     command = ["transcribe", *(files or [manifest]), "--model", model, "--format=json", "--output-dir=out"]
     assert cli.main([*command, "--device=cpu", "--batch-size=3", *options]) == 0
@@ -93,10 +93,10 @@ def decode_both_ways(
         ("mask-ctc", "parallel"),
     ],
 )
-def test_transcribed_as_evaluated(
+def test_transcription_equals_evaluation(
     tiny_run: Callable[..., RunConfig], manifest: str, name: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Random weights are never sure: what they say is checked, but not dropped as no speech.
+    # Random weights are never confident, so texts are checked but not dropped as silence.
     monkeypatch.setattr(hypothesis, "MIN_SPEECH_PROBABILITY", 1e-9)
     monkeypatch.setattr(hypothesis, "MIN_AGREED_PROBABILITY", 1e-9)
     settings = [f"decoding.method={method}", "decoding.beam=3"]
@@ -106,7 +106,7 @@ def test_transcribed_as_evaluated(
 
 
 def test_files_as_utterances(tiny_run: Callable[..., RunConfig], manifest: str) -> None:
-    """Silence is cut off neither: the model was trained with it."""
+    """Silence is cut off in neither case, because the model was trained with it."""
     model = save_model(tiny_run, "lstm-ctc")
     files = [f"{number}.wav" for number in range(len(SECONDS))]
     transcribed, evaluated, _ = decode_both_ways(model, manifest, "checks=off", files=files)
@@ -121,8 +121,8 @@ def test_at_several_speeds(tiny_run: Callable[..., RunConfig], manifest: str) ->
 
 
 @pytest.mark.slow
-def test_what_is_too_long_is_cut_in_both(tiny_run: Callable[..., RunConfig], manifest: str) -> None:
-    """Longer than any utterance of the training was allowed to be."""
+def test_long_utterances_are_cut_in_both(tiny_run: Callable[..., RunConfig], manifest: str) -> None:
+    """They are longer than training allowed."""
     model = save_model(tiny_run, "transformer-hybrid")
     path = Path(model, "config.yaml")
     limit = json.dumps(1.1)
@@ -135,7 +135,7 @@ def test_what_is_too_long_is_cut_in_both(tiny_run: Callable[..., RunConfig], man
 
 
 def write_whisper(num_steps: int) -> str:
-    """Random weights that say text, with windows of so many steps of 20 ms."""
+    """Random weights that produce text, with windows of `steps` steps of 20 ms."""
     sizes = SIZES | {"n_audio_ctx": num_steps, "n_text_ctx": 32}
     weights = make_weights(sizes=sizes)
     weights["decoder.token_embedding.weight"][: len(VOCABULARY)] *= 4
@@ -153,8 +153,8 @@ def test_whisper(manifest: str, checks: str) -> None:
     assert (rejected > 0) == (checks == "on")
 
 
-def test_files_as_utterances_by_whisper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence is cut off both, and what is silent has no text in either."""
+def test_files_as_utterances_with_whisper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence is cut off in both cases, and silent audio has no text in either."""
     monkeypatch.chdir(tmp_path)
     rows = []
     for number, (before, speech, after) in enumerate(((1.5, 1.2, 0.8), (0.0, 0.6, 3.0), (3.5, 0.0, 0.0))):

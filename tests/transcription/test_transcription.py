@@ -1,4 +1,4 @@
-"""asr/transcription: the same text in any company, in the order of the files, and nothing lost on the way."""
+"""asr/transcription: texts do not depend on the batch, come in order of the files, and none is lost."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SHORT = SegmentationConfig(max_seconds=3.0)
 
 
 def build_system(tiny_run: Callable[..., RunConfig], name: str, words: str = "ONE TWO SIX TEN") -> System:
-    """Random weights: what it says means nothing, but near-ties are many."""
+    """Random weights, whose texts mean nothing but have many near-ties."""
     run = tiny_run()
     features = FeaturesConfig(num_mels=20, cmvn="utterance")
     run = run.model_copy(update={"model": SYSTEMS[name], "features": features})
@@ -69,7 +69,7 @@ def build_recognizer(tiny_run: Callable[..., RunConfig], name: str) -> Recognize
 
 
 def make_audio(seconds: float, seed: int = 0) -> np.ndarray:
-    """Bursts of noise with pauses between."""
+    """Bursts of noise with pauses between them."""
     source = np.random.default_rng(seed)
     pieces = []
     while sum(map(len, pieces)) < seconds * RATE:
@@ -83,7 +83,7 @@ def make_audio(seconds: float, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """From a hundredth of a second to five seconds, the last one of several segments."""
+    """From 0.01 s to 5 s, the last one with several segments."""
     folder = tmp_path_factory.mktemp("files")
     lengths = [0.01, 0.1, 0.5, 0.7, 1.3, 1.31, 1.0, 5.0]
     for number, seconds in enumerate(lengths):
@@ -178,7 +178,7 @@ def test_batches_of_short_segments_are_full(
 def test_segments_come_one_by_one(
     tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path
 ) -> None:
-    """Before the audio is read to its end, and the same as of the whole."""
+    """They come before the audio is read to its end, and equal those of the whole transcript."""
     recognizer = build_recognizer(tiny_run, "lstm-ctc")
     decoding = DecodingConfig(method="ctc_greedy")
     whole = Model(recognizer).transcribe(files[-1], decoding=decoding)
@@ -208,7 +208,7 @@ def test_segments_come_one_by_one(
 
 
 @pytest.mark.parametrize("name", ["lstm-ctc", "transformer-hybrid"])
-def test_what_the_model_was_not_trained_for_is_said(
+def test_audio_that_the_model_was_not_trained_for_causes_a_warning(
     tiny_run: Callable[..., RunConfig], files: list[Path], name: str
 ) -> None:
     """By the mean over the tokens of all segments and speeds: of the decoder, or of CTC where there is none."""
@@ -244,7 +244,7 @@ def test_what_the_model_was_not_trained_for_is_said(
 
 @torch.inference_mode()
 def score_by_decoder(system: System, audio_S: np.ndarray, tokens: Sequence[int]) -> float:
-    """The log-probability of the tokens and the end, one after the other."""
+    """The log-probability of the tokens and the end, computed token by token."""
     assert isinstance(system.model, SpeechModel) and isinstance(system.model.decoder, Decoder)
     features, lengths = system.front_end(torch.from_numpy(audio_S)[None], torch.tensor([len(audio_S)]))
     encoded_BTD, lengths_B = system.model.encode(features, lengths)
@@ -272,7 +272,7 @@ def score_by_decoder(system: System, audio_S: np.ndarray, tokens: Sequence[int])
         pytest.param("mask-ctc", "auto", marks=pytest.mark.slow),
     ],
 )
-def test_company_and_order_change_nothing(
+def test_batch_and_order_do_not_change_texts(
     tiny_run: Callable[..., RunConfig], files: list[Path], name: str, method: str
 ) -> None:
     recognizer = build_recognizer(tiny_run, name)
@@ -284,10 +284,10 @@ def test_company_and_order_change_nothing(
         assert [(w.start, w.end) for w in found[id].words] == [(w.start, w.end) for w in transcript.words]
 
 
-def test_what_is_heard_at_another_speed_has_the_times_of_the_recording(
+def test_words_decoded_at_another_speed_have_the_times_of_the_recording(
     tiny_run: Callable[..., RunConfig],
 ) -> None:
-    """Hearing at 0.8 is hearing a recording that was slowed down, in one segment, with its times shrunk."""
+    """Decoding at speed 0.8 equals decoding a slowed recording in one segment, with times scaled back."""
     segmentation = SegmentationConfig(method="none")
     recognizer = Recognizer(
         build_system(tiny_run, "lstm-ctc"), "cpu", segmentation=segmentation, checks=ChecksConfig.off()
@@ -307,15 +307,15 @@ def test_what_is_heard_at_another_speed_has_the_times_of_the_recording(
     assert own.text != found.text and both.text in (own.text, found.text)
 
 
-def test_a_model_that_cannot_tell_when_is_refused(tiny_run: Callable[..., RunConfig]) -> None:
+def test_a_model_without_word_times_is_refused(tiny_run: Callable[..., RunConfig]) -> None:
     with pytest.raises(UserError, match=r"neither a CTC head nor attention.* decode it with asr evaluate"):
         build_recognizer(tiny_run, "single-summary")
 
 
-def test_encoder_gives_the_same_bits_in_any_company(
+def test_encoder_gives_the_same_bits_in_any_batch(
     tiny_run: Callable[..., RunConfig], files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This is where invariance comes from: shapes that do not depend on the batch."""
+    """Texts are invariant because shapes do not depend on the batch."""
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
     encoded: dict[tuple[int, int], list[torch.Tensor]] = {}
     encode = recognizer.model.encode
@@ -323,7 +323,7 @@ def test_encoder_gives_the_same_bits_in_any_company(
     def spy(features_BTF: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         result = encode(features_BTF, lengths_B)
         for row, length in enumerate(result[1].tolist()):
-            # The features tell which utterance this is.
+            # The features identify the utterance.
             key = (length, hash(features_BTF[row].numpy().tobytes()))
             encoded.setdefault(key, []).append(result[0][row, :length])
         return result
@@ -344,7 +344,7 @@ def test_loading_leaves_the_environment_alone(
     before = dict(os.environ)
     load_model(tmp_path / "model", "cpu")
     assert dict(os.environ) == before
-    limit_threads(None)  # which the commands call
+    limit_threads(None)  # called by the commands
     assert [os.environ.pop(name) for name in names] == ["32", "32"]
 
 
@@ -357,7 +357,7 @@ def test_loading_leaves_the_environment_alone(
         ({"device": 0}, "device 0: expected auto, cpu, cuda or cuda:1"),
     ],
 )
-def test_options_of_load_model_that_there_are_not(options: Any, message: str) -> None:
+def test_unknown_options_of_load_model_are_refused(options: Any, message: str) -> None:
     with pytest.raises(UserError) as caught:
         load_model("there is no such model", **options)
     assert str(caught.value).startswith(message)
@@ -387,10 +387,10 @@ def test_python_interface(tiny_run: Callable[..., RunConfig], files: list[Path],
     )
 
 
-def test_options_of_a_call_are_those_of_the_command_line(
+def test_options_of_a_call_match_the_command_line(
     tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path
 ) -> None:
-    """They mean the same settings; what the model does not support is refused, with what it supports."""
+    """They set the same settings; the error for an unsupported option lists the supported ones."""
     recognizer = build_recognizer(tiny_run, "transformer-hybrid")
     model, requests = Model(recognizer), list[Request]()
     recognizer.follow = lambda _, request: requests.append(request) or iter(())  # type: ignore[method-assign,func-returns-value]
@@ -435,7 +435,7 @@ def test_parts_of_a_file_have_the_times_of_the_file(
     assert all(2.0 <= segment.start < segment.end <= 5.02 for segment in transcript.segments)
 
 
-def test_a_bad_file_is_reported_in_its_place_and_the_rest_goes_on(
+def test_a_bad_file_is_reported_in_order_and_the_rest_is_transcribed(
     tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path
 ) -> None:
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
@@ -447,7 +447,7 @@ def test_a_bad_file_is_reported_in_its_place_and_the_rest_goes_on(
     assert results[2] == Model(recognizer).transcribe(files[-1])
 
 
-def test_what_came_before_a_break_is_kept_and_the_break_is_said(
+def test_audio_before_a_defect_is_transcribed_and_the_defect_reported(
     tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path
 ) -> None:
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
@@ -464,7 +464,7 @@ def test_what_came_before_a_break_is_kept_and_the_break_is_said(
     assert whole.text.startswith(transcript.text[:20])
 
 
-def test_silence_and_noise_say_nothing(
+def test_silence_and_noise_have_no_text(
     tiny_run: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(silero, "load_silero", SileroModel)
@@ -505,8 +505,8 @@ def test_a_model_in_8_bits(tiny_run: Callable[..., RunConfig], files: list[Path]
 
 
 @pytest.mark.slow
-def test_words_are_found_where_they_were_put(tiny_run: Callable[..., RunConfig]) -> None:
-    """A model of four words, each a tone; new strings of them, joined at known times."""
+def test_words_have_the_times_at_which_they_were_placed(tiny_run: Callable[..., RunConfig]) -> None:
+    """A model of four words, each a tone, on new sequences of them with known times."""
     settings = tiny_run(
         *("train.steps=1000", "train.validate_every=500", "train.save_every=500", "train.log_every=100"),
         *("augment.speed=[1.0]", "augment.spec_augment={}", "model.encoder.dim=64"),
@@ -534,7 +534,7 @@ def test_words_are_found_where_they_were_put(tiny_run: Callable[..., RunConfig])
     assert float(np.median(errors)) < 0.05
 
 
-def test_segments_are_no_longer_than_what_training_heard(
+def test_segments_are_no_longer_than_training_utterances(
     tiny_run: Callable[..., RunConfig], tones: Path, tmp_path: Path
 ) -> None:
     system = build_system(tiny_run, "transformer-ctc")
@@ -550,10 +550,10 @@ def test_segments_are_no_longer_than_what_training_heard(
     ("heard", "set_seconds", "whole", "longest_segment"),
     [(2.5, 20.0, 2.5, 4.0), (29.0, 20.0, 20.0, 20.0), (29.0, 40.0, 29.0, 29.0), (33.0, 40.0, 30.0, 30.0)],
 )
-def test_how_long_a_recording_stays_whole(
+def test_recordings_up_to_the_training_length_stay_whole(
     tiny_run: Callable[..., RunConfig], heard: float, set_seconds: float, whole: float, longest_segment: float
 ) -> None:
-    """A file as long as training had; an utterance of a manifest as long as training may have, to the sample."""
+    """Files up to the longest training utterance, utterances of a manifest up to the allowed maximum."""
     system, segmentation = build_system(tiny_run, "lstm-ctc"), SegmentationConfig(max_seconds=set_seconds)
     assert system.config.batches.max_utterance_seconds == 30.0
     recognizer = Recognizer(system, "cpu", segmentation=segmentation, longest_seconds=heard)

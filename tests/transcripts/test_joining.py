@@ -1,4 +1,4 @@
-"""asr/joining: no word is lost or doubled where two segments overlap."""
+"""Joining segments: no word is lost or duplicated where two segments overlap."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def words_at(*starts: float, length: float = 0.3, shift: float = 0.0) -> list[Wo
     cut=st.floats(3.0, 5.0),
     shift=st.floats(-0.03, 0.03),
 )
-def test_two_views_of_the_same_words_become_one(
+def test_overlapping_words_are_kept_once(
     gaps: list[float], lengths: list[float], names: list[str], cut: float, shift: float
 ) -> None:
-    """Each side hears whole words up to 1 s past the cut, at times that differ by up to 30 ms."""
+    """Each side has whole words up to 1 s past the cut, at times that differ by up to 30 ms."""
     words, time = [], 0.0
     for gap, length, name in zip(gaps, lengths, names, strict=True):
         words.append(Word(name, time + gap, time + gap + length, 0.9))
@@ -44,8 +44,8 @@ def test_two_views_of_the_same_words_become_one(
     assert [word.text for word in [*left, *right]] == names
 
 
-def test_a_word_cut_in_two_at_the_edge_of_the_other_view_is_kept_once() -> None:
-    before = [*words_at(1.0, 2.0, 3.0), Word("w3.8 bro", 3.8, 4.0, 0.2)]  # its end is not heard here
+def test_a_word_truncated_at_the_edge_of_one_segment_is_kept_once() -> None:
+    before = [*words_at(1.0, 2.0, 3.0), Word("w3.8 bro", 3.8, 4.0, 0.2)]  # its end is outside of this segment
     after = [Word("ken", 2.1, 2.2, 0.1), *words_at(3.0, 3.8, 5.0)]
     left, right = join_words(before, after, 3.1)
     assert [word.text for word in [*left, *right]] == ["w1.0", "w2.0", "w3.0", "w3.8", "w5.0"]
@@ -57,7 +57,7 @@ def test_without_agreement_each_side_keeps_its_own() -> None:
 
 
 class Joiner(Recognizer):
-    """A model whose texts are known before."""
+    """A fake model with known texts."""
 
     name, compute_type, resources = "known", "", DecodingResources()
 
@@ -98,7 +98,7 @@ def test_segments_keep_text_and_times_of_their_words() -> None:
         assert (segment.start, segment.end) == (segment.words[0].start, segment.words[-1].end)
 
 
-def test_a_segment_is_final_when_the_next_one_can_no_longer_change_it() -> None:
+def test_a_segment_is_final_once_the_next_one_cannot_change_it() -> None:
     decoded = build_decoded(
         (words_at(1.0, 2.0, 3.0), None, 2.6),
         (words_at(2.0, 3.0, 4.0), 2.6, 4.5),
@@ -119,7 +119,7 @@ def test_a_segment_is_final_when_the_next_one_can_no_longer_change_it() -> None:
     assert taken == expected.split(", ")
 
 
-def test_recordings_that_break_off_say_so() -> None:
+def test_truncated_recordings_have_a_warning() -> None:
     error = UserError("cut short")
     broken = build_decoded((words_at(1.0), None, None), end=End(Recording("a/b.wav"), 2.5, error))
     nothing = End(Recording("c.wav"), 0.0, UserError("no audio"))
@@ -152,7 +152,7 @@ def test_words_stay_inside_the_spans_of_speech() -> None:
     speech=st.lists(st.floats(0.0, 10.0), max_size=6, unique=True),
     step=st.sampled_from([0.0, 0.02, 0.5]),
 )
-def test_clipped_words_are_in_order_and_have_a_length(
+def test_clipped_words_are_in_order_and_have_a_duration(
     times: list[float], speech: list[float], step: float
 ) -> None:
     times = sorted(round(time / step) * step if step else time for time in times)

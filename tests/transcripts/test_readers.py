@@ -1,4 +1,4 @@
-"""Every format is recognized by its content; hostile files get a message or the right reading, never silence."""
+"""Formats are recognized by content; hostile files are read correctly or give an error message."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_formats_with_ids_are_recognized(kind: str, line_end: str, tmp_path: Pat
 
 
 def test_a_field_of_a_table_is_read_by_its_name(tmp_path: Path) -> None:
-    """A record without the field has no text of that system, which is not an empty one."""
+    """A record without the field has no text of that system, which differs from an empty text."""
     path = write(
         tmp_path, jsonl({"id": "a", "text": "x", "run.joint": ""}, {"id": "b", "text": "y", "other": "z"})
     )
@@ -71,7 +71,7 @@ def test_a_field_of_a_table_is_read_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", FORMATS)
 def test_encodings_and_gzip(kind: str, encoding: str, tmp_path: Path) -> None:
     last = FORMATS[kind].split("\n")[-2].replace("spk2-u3", "spk2-u4")
-    content = FORMATS[kind] + last.replace("é", "\u0a0a")  # a letter that holds two bytes of a line end
+    content = FORMATS[kind] + last.replace("é", "\u0a0a")  # a letter whose bytes include a line end
     packed = write(tmp_path, gzip.compress(content.encode(encoding)), "file.gz")
     for path in (write(tmp_path, content.encode(encoding)), packed):
         file = read_transcripts(path)
@@ -85,7 +85,7 @@ def test_plain_text_compares_line_with_line(tmp_path: Path) -> None:
     assert any("line N" in note for note in file.notes)
 
 
-def test_first_words_that_are_ids(tmp_path: Path) -> None:
+def test_first_words_are_recognized_as_ids(tmp_path: Path) -> None:
     assert read_transcripts(write(tmp_path, "1 2 3\n4 5\n10:30 is late\n1,000 more\n")).format == "plain"
     path = write(tmp_path, "alpha one two\nbeta three\n")
     assert read_transcripts(path).format == "plain"
@@ -192,7 +192,7 @@ WORDS = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_si
     ),
     kind=st.sampled_from(["trn", "kaldi", "jsonl", "tsv"]),
 )
-def test_any_text_comes_back_from_any_format(
+def test_any_text_survives_any_format(
     utterances: dict[str, list[str]], kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     spoken = {id: " ".join(words) for id, words in utterances.items()}
@@ -244,7 +244,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_cannot_be_read_is_explained(name: str, tmp_path: Path) -> None:
+def test_unreadable_files_are_explained(name: str, tmp_path: Path) -> None:
     content, message = FAULTS[name]
     with pytest.raises(UserError, match=message):
         read_transcripts(write(tmp_path, content))
@@ -270,7 +270,7 @@ def test_100_megabytes_on_one_line_are_refused_early(tmp_path: Path) -> None:
     try:
         with pytest.raises(UserError, match=r"long.txt:1: the line is longer than 50,000,000 bytes"):
             read_transcripts(path)
-        assert tracemalloc.get_traced_memory()[1] < 130e6  # the pieces, and their sum
+        assert tracemalloc.get_traced_memory()[1] < 130e6  # the pieces and their sum
     finally:
         tracemalloc.stop()
     assert time.perf_counter() - started < 5

@@ -1,4 +1,4 @@
-"""Cues: the width, the lines, the times, and that nothing is lost."""
+"""Cues: their width, lines and times, and that no text is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_line_width(line_width: int) -> None:
     cues = cut(make_segment(TEXT), line_width=line_width)
     assert max(map(len, lines(cues))) <= line_width
     assert " ".join(lines(cues)) == TEXT
-    # The limit is used: no two lines of a cue would fit on one.
+    # Lines are as long as possible: no two lines of a cue would fit on one.
     assert all(len(" ".join(cue.lines)) > line_width for cue in cues if len(cue.lines) > 1)
 
 
@@ -51,7 +51,7 @@ def test_max_seconds() -> None:
 
 
 def test_min_seconds() -> None:
-    """A short cue stays for a second, but neither over the next one nor over the end."""
+    """A short cue stays for a second, unless the next one or the end comes earlier."""
     word = make_segment("no", 1.0, 0.2)
     assert cut(word) == [Cue(1000, 2000, ("no",))]
     assert cut(word, duration=1.3) == [Cue(1000, 1300, ("no",))]
@@ -84,7 +84,7 @@ def test_wide_characters_take_two_columns() -> None:
     cues = cut(Segment(0, 9.5, text, (Word(text, 0, 9.5, 1.0),)), line_width=10)
     assert "".join(lines(cues)) == text
     assert max(map(len, lines(cues))) == 5
-    # One word of 19 characters in 9.5 s: each cue takes as much of both.
+    # One word of 19 characters in 9.5 s, whose cues have time in proportion to their characters.
     assert [cue.end_ms - cue.start_ms for cue in cues] == [500 * len("".join(cue.lines)) for cue in cues]
 
 
@@ -111,7 +111,7 @@ def test_overlapping_segments_follow_each_other() -> None:
     assert cues == [Cue(0, 5000, ("a",)), Cue(5000, 6000, ("b",))]
 
 
-def test_the_label_of_a_speaker_takes_its_place() -> None:
+def test_the_label_of_a_speaker_takes_space() -> None:
     cues = cut(make_segment(TEXT, speaker="SPEAKER_00"))
     assert {cue.label for cue in cues} == {"SPEAKER_00: "}
     assert max(len(f"{cue.label}{cue.lines[0]}") for cue in cues) <= 42
@@ -124,8 +124,8 @@ def test_the_label_of_a_speaker_takes_its_place() -> None:
     assert cue.lines == ("good morning",)
 
 
-def test_who_speaks_at_once_is_shown_in_turn() -> None:
-    """The first cue makes room as soon as it can be read: 40 ms a column, half a second at least."""
+def test_simultaneous_speakers_are_shown_in_turn() -> None:
+    """The first cue ends as soon as it could be read, after 40 ms per column and at least 0.5 s."""
     ann = make_segment("I have been there for years", 0.0, 0.5, "Ann")  # 27 columns
     assert [(cue.start_ms, cue.end_ms) for cue in show(ann, make_segment("yes", 2.0, 0.2, "Bob"))] == [
         (0, 2000),
@@ -151,7 +151,7 @@ def show(*segments: Segment) -> list[Cue]:
     max_lines=st.integers(1, 3),
     speakers=st.lists(st.sampled_from([None, "Ann", "字" * 20, "é" * 50]), min_size=3, max_size=3),
 )
-def test_limits_hold(
+def test_cues_keep_the_limits(
     words: list[str], gaps: list[float], width: int, max_lines: int, speakers: list[str | None]
 ) -> None:
     time, timed = 0.0, []
@@ -159,7 +159,7 @@ def test_limits_hold(
         timed.append(Word(word, time + gap / 2, time + gap, 1.0))
         time += gap
     segment = Segment(0, time, " ".join(words), tuple(timed))
-    segments = [replace(segment, diarized=speaker) for speaker in speakers]  # all speak at once
+    segments = [replace(segment, diarized=speaker) for speaker in speakers]  # all speak simultaneously
     cues = build_cues(segments, 100.0, SubtitlesConfig(line_width=width, max_lines=max_lines))
     assert sorted("".join(lines(cues)).replace(" ", "")) == sorted(3 * "".join(words))
     for cue in cues:

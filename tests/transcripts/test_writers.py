@@ -1,4 +1,4 @@
-"""Every format is read back by a reader that is not ours: FFmpeg, json, csv, or the columns of the standard."""
+"""Every format is read back by independent code: FFmpeg, json, csv, or the columns of the standard."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ EXPECTED = {
 EXPECTED_OF_SILENCE = {"stm": "silence 1 unknown 0.000 4.000 <NA>\n", "trn": "(silence)\n"}
 
 
-def test_json_holds_all() -> None:
+def test_json_contains_everything() -> None:
     record = json.loads(format_transcript("json", MEETING))
     assert (record["id"], record["audio"], record["duration"]) == ("meeting", "talks/meeting.wav", 10.0)
     found = [(one["start"], one["end"], one["decoding"], one["warnings"]) for one in record["segments"]]
@@ -69,7 +69,7 @@ def test_jsonl_is_one_line() -> None:
     assert json.loads(text)["id"] == hostile.id and json.loads(text)["text"] == "x\n\u2029y"
 
 
-def test_no_confidence_is_null() -> None:
+def test_a_missing_confidence_is_null() -> None:
     segment = Segment(0, 1, "a", (Word("a", 0, 1, float("nan")),), float("nan"))
     transcript = Transcript("a", "a.wav", 1.0, (segment,))
     (described,) = transcript.to_dict()["segments"]
@@ -95,8 +95,8 @@ def test_one_stream_for_several_recordings() -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_what_is_written(name: str) -> None:
-    """Tables grow by rows, and subtitles are of one recording."""
+def test_content_of_each_format(name: str) -> None:
+    """Tables grow row by row, and subtitles are for one recording."""
     of_silence = EXPECTED_OF_SILENCE.get(name, "")
     assert format_transcript(name, MEETING) == stream(name, MEETING, several=False) == EXPECTED[name]
     assert format_transcript(name, SILENCE) == (of_silence or WRITERS[name].header)
@@ -126,7 +126,7 @@ SECONDS = st.floats(0, 360_000)
 
 @st.composite
 def transcripts(draw: st.DrawFn) -> Transcript:
-    """Whatever could come: any text, words of no length, words that do not spell the text, long pauses."""
+    """Any text, words of zero duration, words that do not spell the text, and long pauses."""
     segments = []
     time = draw(st.floats(0, 400_000))
     for _ in range(draw(st.integers(0, 3))):
@@ -141,7 +141,7 @@ def transcripts(draw: st.DrawFn) -> Transcript:
 
 
 def spoken(text: str) -> str:
-    """Without spaces and what cannot be printed as one character of a line."""
+    """The text without spaces and characters that do not print as one column."""
     return "".join(
         character
         for character in text
@@ -150,7 +150,7 @@ def spoken(text: str) -> str:
 
 
 def read_by_ffmpeg(text: str, name: str) -> list[tuple[int, int, str]]:
-    """(start, end, text) of each cue, by FFmpeg's own reader."""
+    """(start, end, text) of each cue, as read by FFmpeg."""
     cues = []
     with av.open(io.BytesIO(text.encode()), format={"srt": "srt", "vtt": "webvtt"}[name]) as file:
         for packet in file.demux(file.streams.subtitles[0]):
@@ -190,7 +190,7 @@ def test_json_is_read_back(transcript: Transcript) -> None:
             assert described["text"] == segment.text
             assert [word["text"] for word in described["words"]] == [word.text for word in segment.words]
             for word, own in zip(described["words"], segment.words, strict=True):
-                # The times that Python's own formatting, which rounds exactly, gives.
+                # Expected times come from Python's formatting, which rounds exactly.
                 assert f"{word['start']:.3f} {word['end']:.3f}" == f"{own.start:.3f} {own.end:.3f}"
 
 
@@ -208,7 +208,7 @@ def test_tsv_is_read_by_csv(transcript: Transcript) -> None:
 
 @given(transcript=transcripts())
 def test_nist_columns(transcript: Transcript) -> None:
-    """Columns are what white space parts; %20 and the like are undone as in a URL."""
+    """Columns are separated by white space, and escapes such as %20 are decoded as in a URL."""
     said = [segment for segment in transcript.segments if spoken(segment.text)]
     rows = [line.split(" ") for line in format_transcript("stm", transcript).splitlines()]
     assert [spoken("".join(row[6:])) for row in rows] == [spoken(s.text) for s in said] or not said
@@ -234,7 +234,7 @@ def read_id(column: str) -> str:
 
 
 def test_everything_can_be_encoded() -> None:
-    """A file name that is not UTF-8 reaches Python as half characters."""
+    """In Python, a file name that is not UTF-8 contains lone surrogates."""
     transcript = replace(MEETING, id="a\udcff", audio="a\udcff.wav")
     for name in WRITERS:
         format_transcript(name, transcript).encode()
@@ -293,7 +293,7 @@ EXPECTED_OF_CALL = {
 
 @pytest.mark.parametrize("name", ["jsonl", *EXPECTED_OF_CALL])
 def test_channels_are_speakers_in_every_format(name: str) -> None:
-    """Someone who interrupts has a cue of his own at that time."""
+    """Someone who interrupts has a separate cue at that time."""
     written = format_transcript(name, CALL)
     if name == "jsonl":
         found = [(one["speaker"], one["channel"]) for one in json.loads(written)["segments"]]
