@@ -1,1 +1,1 @@
-"""Experimental models with their search and scoring. Nothing else depends on this folder."""
+"""Experimental models with their search and scoring; the folder can be deleted."""

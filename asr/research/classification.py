@@ -35,7 +35,7 @@ class ReadSplit(ComputingTime):
     """Results of the utterances that could be read, and messages about the others."""
 
     results: dict[str, list[str]] = field(default_factory=dict)
-    """By id: one label, a label for each encoded step, or the text of each speaker."""
+    """Results by id: one label, a label for each encoded step, or the text of each speaker."""
     problems: dict[str, str] = field(default_factory=dict)  # error messages by id
 
 

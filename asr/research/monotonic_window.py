@@ -9,7 +9,7 @@ from asr.models.decoders import Decoder, DecoderState, Weights, WeightsOf
 from asr.models.guided_attention import WINDOW_FLOOR, GaussianWindow
 from asr.models.layers import length_mask
 
-# B utterances, R rows (beams, those of an utterance next to each other), U new tokens, T encoded steps,
+# B utterances, R rows (beams; an utterance's are adjacent), U new tokens, T encoded steps,
 # L their dimension, K dimension of query and key
 
 QUERY_DIM = 64

@@ -56,7 +56,7 @@ def _decode_by_length(
 
 
 def _fill_gaps(decoder: MaskDecoder, encoded_BTD: Tensor, lengths_B: Tensor, paths: BestPaths) -> NBest:
-    """Fill the gaps where CTC is unsure. Each pass fills equally many, those of highest probability."""
+    """Fill the gaps where CTC is unsure. Each pass fills equally many, the most probable first."""
     tokens_BU, log_probabilities_BU, counts_B = paths.tokens_BU, paths.log_probabilities_BU, paths.counts_B
     is_token_BU = length_mask(counts_B, tokens_BU.size(1))
     is_gap_BU = is_token_BU & (log_probabilities_BU.exp() < MASK_THRESHOLD)

@@ -28,7 +28,7 @@ LOCATION_CHANNELS = 16
 
 
 class RecurrentAttentionConfig(Config):
-    """How attention scores an encoded step, given the state of the decoder."""
+    """The score that attention gives an encoded step, from it and the state of the decoder."""
 
     score: Literal["additive", "dot", "scaled_dot"] = "additive"
     """additive: a small network. dot: query times key. scaled_dot: dot over the root of their dimension."""

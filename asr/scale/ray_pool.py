@@ -39,7 +39,7 @@ OBJECT_STORE_BYTES = 200_000_000  # small, because only paths and texts pass thr
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """How many workers to start, and where."""
+    """Number of the workers, and where they run."""
 
     address: str | None = None
     """Address of a Ray cluster; None starts a pool on this machine, which ends with the call."""

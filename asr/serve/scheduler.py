@@ -108,7 +108,7 @@ class Scheduler:
         return not self._is_gone and self._clock() - self._busy_since < STUCK_SECONDS
 
     def transcriber_for(self, client: Client) -> Recognizer:
-        """Return a copy of the transcriber that queues its segments here, among those of other clients."""
+        """Return a copy of the transcriber that queues its segments here, where all clients wait in turn."""
         front = copy.copy(self.transcriber)
         front.recognize = functools.partial(self.recognize, client)  # type: ignore[method-assign]
         return front

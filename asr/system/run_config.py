@@ -46,7 +46,7 @@ class DataConfig(Config):
 
     @property
     def named_paths(self) -> list[tuple[str, str]]:
-        """Pairs of setting and path: those of train, then dev."""
+        """Pairs of setting and path: all of train, then dev."""
         return [*(("train", path) for path in self.train_paths), ("dev", self.dev)]
 
     @property

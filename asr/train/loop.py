@@ -290,7 +290,7 @@ FREE_SETTINGS = {
 def require_same_training(
     config: RunConfig, saved: RunConfig, data_hashes: dict[str, str], checkpoint: Path
 ) -> None:
-    """Reject data and settings that differ from those of the first start, if updates depend on them.
+    """Reject data and settings that differ from the first start, if updates depend on them.
 
     Files may have moved. With other utterances or another order, an epoch could repeat or miss some.
     """

@@ -1,4 +1,4 @@
-"""From audio to text: read and cut, batch, decode, time, join. Read this file from top to bottom.
+"""All steps from audio to text, in the order of this file: read and cut, batch, decode, time, join.
 
     cut_recordings     recordings -> segments of speech between pauses, in a thread that reads ahead
     decode_recordings  segments of similar length in batches -> their texts, with word times

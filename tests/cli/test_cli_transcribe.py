@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
 
 class Done(NamedTuple):
-    """Exit status, standard output, and all that was said beside it."""
+    """Exit status, standard output and standard error."""
 
     status: int
     out: str

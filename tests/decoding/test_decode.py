@@ -288,7 +288,7 @@ def test_only_rejected_rows_are_decoded_again(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_text_without_problems_goes_before_a_likelier_one() -> None:
-    """Among those of one utterance at several speeds; too fast for a single step, there is none."""
+    """The best of one utterance at several speeds; none if it is too fast for a single step."""
     clean = DecodedUtterance((7,), "joint", (), -9.0)
     likelier = DecodedUtterance((8,), "ctc_beam", ("joint: a loop",), -1.0)
     silent, worse = DecodedUtterance((), "", ("no speech",)), DecodedUtterance((9,), "joint", (), -10.0)

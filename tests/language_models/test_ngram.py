@@ -1,4 +1,4 @@
-"""N-grams: estimates equal to those of KenLM's lmplz, scores equal to a plain walk through the file."""
+"""N-grams: estimates equal KenLM's lmplz, and scores equal a plain walk through the file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FOUR = [text.split() for text in ("A AB", "AB", "BA AB", "A A")]
 
 
 def make_sentences() -> list[list[str]]:
-    """200 sentences of the words a to l, the first ones likelier; the numbers are those of Park and Miller."""
+    """200 sentences of the words a to l, the first ones likelier, drawn with Park and Miller's generator."""
     number, sentences = 1, []
     for length in range(200):
         words = []
@@ -199,7 +199,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 WHOLE = "\\data\\\nngram 1=3\nngram 2=1\n\n\\1-grams:\n-1\t<s>\t-0.5\n-1\t</s>\n-0.2 A -0.1\n\n\\2-grams:\n-0.3\tA </s>\n\n\\end\\\n"
-FAULTS = {
+DEFECTS = {
     "empty": ("", "complete"),
     "cut": (WHOLE[:-8], "complete"),
     "wrong count": (WHOLE.replace("ngram 1=3", "ngram 1=4"), "damaged"),
@@ -216,9 +216,9 @@ FAULTS = {
 TOKENIZER = Tokenizer.train(TokenizerConfig(), ["AB"])
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", DEFECTS)
 def test_damage_is_said(name: str, tmp_path: Path) -> None:
-    content, message = FAULTS[name]
+    content, message = DEFECTS[name]
     (tmp_path / "lm.arpa").write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(UserError, match=re.escape(message)) as caught:
         load_language_model(tmp_path / "lm.arpa", TOKENIZER)

@@ -1,4 +1,4 @@
-"""Moonshine beside transformers: random weights, and the published ones where ASR_MOONSHINE has them."""
+"""Moonshine compared with transformers: random weights, and published ones if ASR_MOONSHINE has them."""
 
 from __future__ import annotations
 

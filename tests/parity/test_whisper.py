@@ -1,6 +1,6 @@
 """Features, encoder, scores, text and tokens as of openai-whisper and transformers.
 
-Random weights are made here. Those of OpenAI are looked for in the folder that ASR_WHISPER_MODELS names, as
+Random weights are made here. OpenAI's weights are read from the folder that ASR_WHISPER_MODELS names, as
 ggml-tiny.bin and ggml-base.en.bin, and AN4 in the one of ASR_CORPORA.
 """
 

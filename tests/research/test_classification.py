@@ -54,7 +54,7 @@ def evaluate_as_json(capsys: pytest.CaptureFixture[str], *arguments: object, sta
 @every_kind
 @torch.inference_mode()
 def test_labels_are_the_predictions_of_the_model(kind: str, corpus: Path) -> None:
-    """Predictions equal those of each utterance alone; expected labels come from the manifest."""
+    """A batch has the predictions of each utterance alone; expected labels come from the manifest."""
     system, utterances = load(corpus, kind), list(read_manifest(corpus / "dev.jsonl"))
     task = Classification(load(corpus, kind), "here", utterances)
     split = task.decode(CPU, 2)

@@ -56,7 +56,7 @@ def test_written_outputs_are_done(out: Path, recording: Recording) -> None:
     assert not open_folder(out, {"model": "m", "beam": 6}).is_done(recording)
     assert not open_folder(out, formats=("txt", "json")).is_done(recording)
     write(open_folder(out, formats=("vtt",)), recording)
-    assert open_folder(out, formats=("txt", "vtt")).is_done(recording), "those of several calls add up"
+    assert open_folder(out, formats=("txt", "vtt")).is_done(recording), "outputs of several calls add up"
     settings, before, after, *_ = map(json.loads, (out / JOURNAL).read_text().splitlines())
     assert settings["made_by"] == MADE_BY
     assert [line.get("seconds") for line in (before, after)] == [None, 2.5]
@@ -173,7 +173,7 @@ def test_finished_segments_are_reused_only_for_the_same_audio(out: Path, recordi
 
 
 def test_foreign_files_are_kept(out: Path, recording: Recording, tmp_path: Path) -> None:
-    """Beside a.wav there often is an a.txt: what was really said."""
+    """Next to a.wav there often is an a.txt with the reference text."""
     (out / "sub").mkdir(parents=True)
     (out / "sub" / "a.txt").write_text("a reference")
     for call in (OutputFolder.require_free, write):

@@ -1,4 +1,4 @@
-"""`asr transcribe --engine ray`: outputs are those of one process, in any order of deaths and interruptions."""
+"""`asr transcribe --engine ray`: outputs equal those from one process, after any deaths and interruptions."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_a_worker_that_dies_while_loading_is_restarted() -> None:
 
 
 def test_cores_and_gpus_are_divided(ray: StandIn) -> None:
-    """Two workers fit on two cores beside what else Ray starts: with whole CPUs they would wait for ever."""
+    """Two workers and Ray's own processes fit on two cores; with whole CPUs they would wait forever."""
 
     def share(cpus: float, gpus: float, workers: int | None) -> tuple[float, float, int, int]:
         ray.resources = {"CPU": cpus, "GPU": gpus}

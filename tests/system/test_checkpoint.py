@@ -88,7 +88,7 @@ def change_config(before: str, after: str) -> Callable[[Path], None]:
 
 
 HEAD = "model.ctc_head.bias"
-FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
+DEFECTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "pickle": (put_pickle, "damaged safetensors file"),
     "torch file": (put_torch_file, "damaged safetensors file"),
     "truncated": (truncate, "damaged safetensors file"),
@@ -107,12 +107,12 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", DEFECTS)
 def test_damage_is_reported_and_no_code_runs(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    spoil, message = FAULTS[name]
+    spoil, message = DEFECTS[name]
     spoil(folder)
     with pytest.raises(UserError) as caught:
         load_system(folder)

@@ -113,9 +113,9 @@ def test_refused_text_is_named_with_the_rule_that_mends_it(
     with pytest.raises(UserError, match=rf"text 2, character \d+, near '.*': .*{rule}"):
         train(type, ["x y", text])
     rules: list[Rule] = [rule] if type != "words" else [rule, "collapse_spaces"]
-    mended = normalize(text, rules)
-    tokenizer = train(type, ["x y", mended])
-    assert tokenizer.decode(tokenizer.encode(mended)) == mended
+    repaired = normalize(text, rules)
+    tokenizer = train(type, ["x y", repaired])
+    assert tokenizer.decode(tokenizer.encode(repaired)) == repaired
 
 
 def test_what_is_no_character_is_refused() -> None:

@@ -92,7 +92,7 @@ def test_gradients_are_sent_within_the_last_pass_and_become_sums(sent: Sent) -> 
         gradient_sum.begin_pass(is_last=True)
         for x in inputs[1:]:
             layers[1](layers[0](x)).square().sum().backward()
-        assert not sent.messages, "those of the third layer go first in all processes, and never come"
+        assert not sent.messages, "the third layer's are sent first in all processes, and never come"
         gradient_sum.finish()
         assert len(sent.messages) == 6
         for parameter, one in zip(parameters, expected, strict=True):
@@ -109,7 +109,7 @@ def test_gradients_are_sent_while_others_are_computed(sent: Sent) -> None:
     layers[0].weight.register_hook(lambda gradient: seen.append(len(sent.messages)))
     gradient_sum.begin_pass(is_last=True)
     gradients(layers, [torch.ones(1, 3)])
-    assert seen[0] >= 2 and len(sent.messages) == 4, "those of the second layer were on their way"
+    assert seen[0] >= 2 and len(sent.messages) == 4, "the second layer's were being sent"
 
 
 def test_gradients_of_an_aborted_pass_are_not_sent_twice(sent: Sent) -> None:

@@ -178,7 +178,7 @@ def test_batches_of_short_segments_are_full(
 def test_segments_come_one_by_one(
     tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path
 ) -> None:
-    """They come before the audio is read to its end, and equal those of the whole transcript."""
+    """They come before the audio is read to its end, and equal the segments of the transcript."""
     recognizer = build_recognizer(tiny_run, "lstm-ctc")
     decoding = DecodingConfig(method="ctc_greedy")
     whole = Model(recognizer).transcribe(files[-1], decoding=decoding)

@@ -211,7 +211,7 @@ def test_any_text_survives_any_format(
 
 # --- hostile input ------------------------------------------------------------------------------
 
-FAULTS = {
+DEFECTS = {
     "nul": (b"u_1 one\nu_2 t\0wo\n", r"file.txt:2: NUL at byte 6, .*binary"),
     "utf16_without_mark": ("u_1 one\nu_2 two\n".encode("utf-16-le"), r"file.txt:1: NUL .*UTF-16.*iconv"),
     "latin1": ("u_1 one\nu_2 caf\u00e9\n".encode("latin-1"), r"file.txt:2: byte 8 is not UTF-8 .*iconv -f latin1"),
@@ -243,9 +243,9 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", DEFECTS)
 def test_unreadable_files_are_explained(name: str, tmp_path: Path) -> None:
-    content, message = FAULTS[name]
+    content, message = DEFECTS[name]
     with pytest.raises(UserError, match=message):
         read_transcripts(write(tmp_path, content))
 
