@@ -41,10 +41,12 @@ TUTORIALS = [
     "add-encoder.md",
     "score.md",
     "archive.md",
+    "models.md",
+    "gpu.md",
 ]
 
 RUN = [
-    *TUTORIALS,
+    *(name for name in TUTORIALS if name not in ("models.md", "gpu.md")),
     "manifests.md",
     "run-directories.md",
     "extend.md",
@@ -128,6 +130,49 @@ def test_titles_agree_with_the_navigation() -> None:
         assert not missing or page == "faq", f"{page}.md is called {title}"
 
 
+# The ten questions that people ask first, where each is answered, and what the answer contains.
+QUESTIONS = {
+    "a folder": ("transcribe.md#many-files", "asr transcribe -r interviews"),
+    "timestamps and subtitles": ("transcribe.md#formats", "--format srt"),
+    "another language": ("models.md#languages", "--language de"),
+    "fine-tuning in another language": ("models.md#fine-tune-in-another-language", "language: de"),
+    "a GPU": ("gpu.md#choose-the-device", "--device cuda"),
+    "data of my own": ("own-corpus.md#2-a-manifest", "asr manifest convert"),
+    "fine-tuning of Whisper": ("fine-tune-whisper.md#2-fine-tune", "asr train"),
+    "a comparison of two models": ("compare.md", "asr score"),
+    "a model of my own": ("add-encoder.md#registration", "asr/research/kinds.py"),
+    "a server": ("serve.md", "asr serve --model"),
+    "labels of speakers": ("diarization.md", "--diarize"),
+}
+
+
+def find_links(page: Path) -> set[Path]:
+    targets = re.findall(r"\]\(([^)\s#]+\.md)(?:#[^)]*)?\)", read(page))
+    return {(page.parent / target).resolve() for target in targets if "://" not in target}
+
+
+def read_section(page: Path, fragment: str) -> str:
+    """The text below a heading, up to the next one that is not below it."""
+    parts = re.split(r"^(#+) (.+)\n", read(page), flags=re.M)
+    headings = [*zip(parts[1::3], parts[2::3], parts[3::3], strict=True)]
+    (first,) = [number for number, (_, title, _) in enumerate(headings) if anchor(title) == fragment]
+    after = [
+        n for n, (level, _, _) in enumerate(headings) if n > first and len(level) <= len(headings[first][0])
+    ]
+    return "".join(text for _, _, text in headings[first : after[0] if after else None])
+
+
+@pytest.mark.parametrize("start", [ROOT / "README.md", DOCS / "index.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_is_answered_within_two_clicks(question: str, start: Path) -> None:
+    target, answer = QUESTIONS[question]
+    name, _, fragment = target.partition("#")
+    page = DOCS / name
+    assert answer in (read_section(page, fragment) if fragment else read(page))
+    near = find_links(start)
+    assert page in near or any(page in find_links(between) for between in near if between.is_file())
+
+
 def test_every_page_is_in_the_navigation() -> None:
     settings = yaml.safe_load(read(ROOT / "mkdocs.yml"))
     entries = [entry for section in settings["nav"] for entry in section.values()]
@@ -197,6 +242,20 @@ def test_the_conf_and_recipe_shown_are_the_files() -> None:
         parts = re.findall(r"^```yaml\n(.*?)```", read(DOCS / page), flags=re.M | re.S)
         assert parts and all(f"\n{part}" in f"\n{read(examples / path)}" for part in parts)
     assert f"```python\n{read(examples / 'commands' / 'recipe.py')}```" in read(DOCS / "extend.md")
+
+
+def test_the_settings_for_another_language_are_understood() -> None:
+    """By the config that the page starts from: on the command line, and as the lines to change in a copy."""
+    page = DOCS / "models.md"
+    (command,) = [command for command in read(page).splitlines() if command.startswith("asr train")]
+    conf, *overrides = shlex.split(command)[2:]
+    config = RunConfig.load(ROOT / conf, overrides)
+    (changes,) = re.findall(r"^```yaml\n(.*?)```", read(page), flags=re.M | re.S)
+    changed = yaml.safe_load(changes)
+    assert changed["model"]["decoder"]["language"] == config.model.decoder.language == "de"
+    assert {name: tuple(rules) for name, rules in changed["text"].items()} == config.text.model_dump()
+    assert changed["data"].items() <= config.data.model_dump().items()
+    assert (changed["output_dir"], changed["start_from"]) == (str(config.output_dir), config.start_from)
 
 
 def test_confs_for_a_corpus_of_ones_own_take_the_settings_shown() -> None:
