@@ -49,8 +49,8 @@ def test_label_from_a_field(field: str, fields: dict[str, object], label: str) -
         ("speaker", {}, "utterance u1 has no speaker"),
         ("extras.gender", {"extras": {"sex": "f"}}, "utterance u1 has no extras.gender"),
         ("extras.gender", {"extras": {"gender": None}}, "set model.label to another field"),
-        ("text", {"text": "  "}, "its text is empty"),
-        ("extras.gender", {"extras": {"gender": ""}}, "its extras.gender is empty"),
+        ("text", {"text": "  "}, "text is empty"),
+        ("extras.gender", {"extras": {"gender": ""}}, "extras.gender is empty"),
     ],
 )
 def test_no_label(field: str, fields: dict[str, object], message: str) -> None:

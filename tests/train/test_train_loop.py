@@ -388,7 +388,7 @@ def test_a_changed_manifest_is_refused(tiny_run: TinyRun, tones: Path, tmp_path:
     setting = f"data.{name}={tmp_path}/own.jsonl"
     train(tiny_run("train.steps=1", setting))
     write_manifest(tmp_path / "own.jsonl", utterances[::-1])
-    with pytest.raises(UserError, match=rf"data\.{name}: the utterances changed"):
+    with pytest.raises(UserError, match=rf"data\.{name}: the utterances have changed"):
         train(tiny_run("train.steps=2", setting))
     write_manifest(tmp_path / "own.jsonl", utterances)  # and again
     train(tiny_run("train.steps=2", setting))

@@ -308,7 +308,7 @@ def test_words_decoded_at_another_speed_have_the_times_of_the_recording(
 
 
 def test_a_model_without_word_times_is_refused(tiny_run: Callable[..., RunConfig]) -> None:
-    with pytest.raises(UserError, match=r"neither a CTC head nor attention.* decode it with asr evaluate"):
+    with pytest.raises(UserError, match=r"neither a CTC head nor attention.* decode it with `asr evaluate`"):
         build_recognizer(tiny_run, "single-summary")
 
 

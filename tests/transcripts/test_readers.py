@@ -256,7 +256,7 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
             read_transcripts(f"{kind}:{write(tmp_path, '')}")
     with pytest.raises(UserError, match="cannot read the file"):
         read_transcripts(tmp_path / "nothing")
-    with pytest.raises(UserError, match="a folder without `text`"):
+    with pytest.raises(UserError, match="not a Kaldi data folder"):
         read_transcripts(tmp_path)
 
 
