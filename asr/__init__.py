@@ -1,6 +1,6 @@
 """Speech recognition: run dataset recipes, transcribe audio files, score WER.
 
-The names that people use most, in __init__.pyi, are imported when they are asked for: torch takes seconds.
+The most common names (see __init__.pyi) are imported on first use, because importing torch takes seconds.
 """
 
 import lazy_loader

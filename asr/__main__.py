@@ -9,7 +9,7 @@ from asr.cli import main
 
 
 def run() -> NoReturn:
-    """Run one command, and leave it to the system to unload PyTorch, which takes itself half a second."""
+    """Run one command, then exit without unloading PyTorch, which would take half a second."""
     status = main()
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""One YAML file is one run: strict typed settings, `key=value` overrides, and errors that name the key."""
+"""Settings from YAML files: strictly typed, with `key=value` overrides and errors that name the key."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 else:
     ModelMetaclass = type(pydantic.BaseModel)
 
-MAX_CONFIG_BYTES = 1_000_000  # a run file has some sixty lines; anything near this is not one
+MAX_CONFIG_BYTES = 1_000_000  # a config has about sixty lines, so a file near this size is something else
 MAX_DEPTH = 20
 
 
 class _CheckedType(ModelMetaclass):
-    """Report a wrong value in Python, as in DecodingConfig(beam=0), as a UserError, like one in a file.
+    """Raise a UserError for a wrong value in Python code, such as DecodingConfig(beam=0).
 
-    Pydantic does not come by here when it builds a section inside of another.
+    Pydantic bypasses this class when it builds a section inside another section.
     """
 
     def __call__(self, *args: Any, **values: Any) -> Any:
@@ -50,7 +50,7 @@ class Config(pydantic.BaseModel, metaclass=_CheckedType):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def refuse_idle(self, is_used: bool, needs: str, *names: str) -> None:
-        """Refuse, in validators, settings that were changed and do nothing."""
+        """Raise an error, for use in validators, if a setting was changed but has no effect."""
         for name in names:
             value = getattr(self, name)
             if not is_used and value != type(self).model_fields[name].default:
@@ -59,7 +59,7 @@ class Config(pydantic.BaseModel, metaclass=_CheckedType):
 
 ConfigType = TypeVar("ConfigType", bound=Config)
 
-# Limits of what a config from elsewhere can ask for: sizes beyond them overflow before a model has shapes.
+# Limits for configs from untrusted sources: larger sizes overflow before the model's shapes are computed.
 Size = Annotated[int, pydantic.Field(gt=0, le=100_000)]
 Depth = Annotated[int, pydantic.Field(gt=0, le=1_000)]
 
@@ -67,7 +67,7 @@ Depth = Annotated[int, pydantic.Field(gt=0, le=1_000)]
 def load_config(
     config_class: type[ConfigType], path: str | Path, overrides: Sequence[str] = ()
 ) -> ConfigType:
-    """Read `path`, apply overrides such as `train.learning_rate=1e-3`, check every key and value."""
+    """Read `path`, apply overrides such as `train.learning_rate=1e-3`, and check every key and value."""
     content = read_limited(path, MAX_CONFIG_BYTES, "too large for a config; is it one?")
     tree, lines = _parse_yaml(content, str(path))
     return build_config(config_class, overrides, str(path), tree, lines)
@@ -80,7 +80,7 @@ def build_config(
     tree: dict[str, Any] | None = None,
     lines: Mapping[str, int] | None = None,
 ) -> ConfigType:
-    """Build the tree of a file, or the defaults, with overrides such as `decoding.beam=5`."""
+    """Build a config from a parsed file or the defaults, and apply overrides such as `decoding.beam=5`."""
     tree, lines = tree or {}, lines or {}
     for override in overrides:
         _apply_override(tree, override)
@@ -96,20 +96,20 @@ def build_config(
         return f"{source}:{lines[key]}: " if key else f"{source}: "
 
     try:
-        # By way of JSON, whose strict mode knows that a list may fill a tuple and a string a path.
+        # Validate as JSON, because strict mode then accepts a list for a tuple and a string for a path.
         return config_class.model_validate_json(json.dumps(tree))
     except pydantic.ValidationError as error:
         raise UserError(_explain(error, config_class, tree, locate)) from None
 
 
 def dump_config(config: Config) -> str:
-    """The effective settings as YAML that `load_config` reads back to an equal config."""
+    """Return the effective settings as YAML from which `load_config` builds an equal config."""
     tree = json.loads(config.model_dump_json())
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 class ByType(NamedTuple):
-    """Metadata of a section whose class depends on its `type`: see `choose_by_type`."""
+    """Annotation metadata of a section whose class depends on its `type`; see `choose_by_type`."""
 
     find_all: Callable[[], dict[str, type[Config]]]
 
@@ -117,10 +117,10 @@ class ByType(NamedTuple):
 def choose_by_type(
     kinds: Iterable[type[Config]], default: str | None, more: Callable[[], Iterable[type[Config]]] = list
 ) -> Any:
-    """Annotation of a section of one of these kinds; without a `type` it is of the default one.
+    """Return the annotation of a section that is one of these kinds; its `type` defaults to `default`.
 
-    `more` finds further kinds, in folders that may be missing. It is called where a type is not among the
-    first ones, and where all are listed.
+    `more` finds further kinds in optional packages. It is called only if a type is not in `kinds`, or to list
+    all of them.
     """
 
     def name_all(kinds: Iterable[type[Config]]) -> dict[str, type[Config]]:
@@ -142,14 +142,14 @@ def choose_by_type(
             near = suggest(name, found := find_all(), "")
             expected = f"expected one of {', '.join(found)}{near and f'; {near}'}{describe_missing()}"
             raise ValueError(f"type {shorten(section.get('type'))}: {expected}")
-        # By way of JSON, for the reason that `build_config` has; `type` may be left out.
+        # Validate as JSON, for the same reason as `build_config`; `type` may be omitted.
         return kind.model_validate_json(json.dumps(section))
 
     return Annotated[Any, pydantic.PlainValidator(validate), ByType(find_all)]
 
 
 def describe_config(config: Config, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
-    """(key, value, documentation) of every setting, depth first, in the order of declaration."""
+    """Yield (key, value, documentation) of every setting, depth first, in the order of declaration."""
     for name in type(config).model_fields:
         value = getattr(config, name)
         if isinstance(value, Config):
@@ -159,7 +159,7 @@ def describe_config(config: Config, prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def document_setting(section: type[Config], name: str) -> str:
-    """The string below a setting, read from the source when asked for: pydantic would at each import."""
+    """Return the string below a setting, read on demand, because pydantic would do so at each import."""
     kinds = [kind for kind in section.__mro__ if issubclass(kind, Config)]
     texts = (_read_documentation(kind.__module__).get((kind.__name__, name)) for kind in kinds)
     return next(filter(None, texts), "")
@@ -167,7 +167,7 @@ def document_setting(section: type[Config], name: str) -> str:
 
 @functools.cache
 def _read_documentation(module: str) -> dict[tuple[str, str], str]:
-    """The strings of a module that document a field, by class and field."""
+    """Map (class, field) to the string that documents the field, for all classes in a module."""
     found = {}
     for kind in ast.walk(ast.parse(inspect.getsource(sys.modules[module]))):
         for pair in itertools.pairwise(kind.body) if isinstance(kind, ast.ClassDef) else ():
@@ -178,7 +178,7 @@ def _read_documentation(module: str) -> dict[tuple[str, str], str]:
 
 
 def find_differences(first: Config, second: Config, prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Find settings that differ, with both values; None where one has no such setting."""
+    """Return both values of each setting that differs; None if a config does not have the setting."""
     ours, theirs = ({key: value for key, value, _ in describe_config(c, prefix)} for c in (first, second))
     return {
         key: (ours.get(key), theirs.get(key)) for key in theirs | ours if ours.get(key) != theirs.get(key)
@@ -189,7 +189,7 @@ def find_differences(first: Config, second: Config, prefix: str = "") -> dict[st
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # in C, as the loader
-    """Quotes all but plain words: texts such as 0E0, a number to the loader below, or with line breaks."""
+    """Quotes all strings but plain words, because the loader below reads a text such as 0E0 as a number."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -219,7 +219,7 @@ _TAGS = [f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "bool", "
 
 
 def _parse_yaml(text: str | bytes, source: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """The tree, and the line of each dotted key."""
+    """Return the parsed tree, and the line number of each dotted key."""
     lines: dict[str, int] = {}
     try:
         loader = _Loader(text)
@@ -240,8 +240,8 @@ def _parse_yaml(text: str | bytes, source: str) -> tuple[dict[str, Any], dict[st
 
 
 def _index_keys(node: yaml.Node, prefix: str, lines: dict[str, int], source: str, seen: set[int]) -> None:
-    """Note the line of each key. Anchors, which let a few bytes unfold to gigabytes, and tags, which build
-    objects, are refused."""
+    """Record the line of each key. Anchors are refused, because a few bytes can expand to gigabytes, and so
+    are tags, because they build objects."""
     place = f"{source}:{node.start_mark.line + 1}"
     if id(node) in seen:
         raise UserError(f"{place}: anchors and aliases are not allowed; write the value out")
@@ -289,14 +289,14 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
 def _explain(
     error: pydantic.ValidationError, config_class: Any, tree: Mapping[str, Any], locate: Callable[[str], str]
 ) -> str:
-    """Explain each error. `locate`: begins the line about a key."""
+    """Explain each error on a line of its own; `locate` returns the prefix for a key."""
     known = dict.fromkeys(key for key, _ in _known_keys(config_class))
     details = [(dotted_key(detail, tree), detail) for detail in error.errors(include_url=False)]
     return "\n".join(locate(key) + explain_error(detail, key, known) for key, detail in details)
 
 
 def describe_error(error: pydantic.ValidationError) -> str:
-    """Explain the first error of a record that pydantic built without this module."""
+    """Explain the first error in a record that pydantic validated without this module."""
     detail = error.errors(include_url=False)[0]
     return f"{error.title}: {explain_error(detail, '.'.join(map(str, detail['loc'])))}"
 
@@ -304,32 +304,32 @@ def describe_error(error: pydantic.ValidationError) -> str:
 def explain_error(
     detail: Any, key: str, known: Collection[str] = (), noun: str = "key", advice: str = ""
 ) -> str:
-    """Put what pydantic says of a key into our words.
+    """Reword a pydantic error about a key.
 
-    `known`: dotted keys to suggest; `advice`: what to do where none is near, instead of a list of them.
+    `known`: dotted keys to suggest; `advice`: shown instead of the list of keys if none is similar.
     """
     given = shorten(detail["input"])
     if detail["type"] == "extra_forbidden":
-        shown = key if re.fullmatch(r"[\w.-]{1,60}", key) else shorten(key)  # a record of a stranger has any
+        shown = key if re.fullmatch(r"[\w.-]{1,60}", key) else shorten(key)  # an untrusted record has any key
         return f"unknown {noun} {shown} (value {given}){_suggest(key, known, advice)}"
     if detail["type"] == "missing":
         return f"{key} is missing; add it"
     if detail["type"] == "model_type":
         return f"{key} = {given}: expected a section, that is, indented `key: value` lines"
     problem = explain_problem(detail)
-    # A check of a whole section has the section as its input, which would say nothing.
+    # The input of a check on a whole section is the section itself, which is no help in a message.
     subject = f"{key} = {given}" if key and not isinstance(detail["input"], dict) else key
     return f"{subject}: {problem}" if subject else problem
 
 
 def explain_problem(detail: Any) -> str:
-    """Tell what is wrong with a value, or what was expected instead."""
+    """Describe what is wrong with a value, or what was expected instead."""
     problem = str(detail["msg"]).removeprefix("Value error, ")
     return problem.replace("Input should be", "expected").replace("String should have", "expected")
 
 
 def dotted_key(detail: Any, tree: Any) -> str:
-    """Keep the keys that stand in the file: pydantic puts the names of types between them."""
+    """Return the dotted key as it is in the file, without the type names that pydantic inserts."""
     names, node = [], tree
     for depth, part in enumerate(detail["loc"]):
         is_missing = detail["type"] == "missing" and depth == len(detail["loc"]) - 1
@@ -346,7 +346,7 @@ RENAMED = {"lexicon": "words", "pronunciations": "lexicon"}  # settings and opti
 
 
 def _suggest(key: str, known: Collection[str], advice: str) -> str:
-    """Suggest the nearest name in the section of an unknown key; where none is near, advice or all names."""
+    """Suggest the most similar key in the section; if there is none, give the advice or list all keys."""
     if key in known:
         return "; it belongs to another type of this section"
     section, dot, name = key.rpartition(".")
@@ -360,7 +360,7 @@ def _suggest(key: str, known: Collection[str], advice: str) -> str:
 
 
 def _known_keys(annotation: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """List every dotted key that a config class, or a union of them, accepts, with its field."""
+    """Yield every dotted key that a config class, or a union of config classes, accepts, with its field."""
     if isinstance(annotation, type) and issubclass(annotation, Config):
         for name, field in annotation.model_fields.items():
             yield f"{prefix}{name}", field
@@ -374,7 +374,7 @@ def _known_keys(annotation: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _known_keys(option, prefix)
 
 
-# --- what families of pretrained models, and arguments, need before torch is imported ---------------
+# --- shared by model families and command-line arguments, without importing torch -------------------
 
 Precision = Literal["auto", "float32", "bf16", "fp16", "int8", "int8_bf16"]
 """int8: linear layers in 8 bits; int8_bf16: attention, convolution and, with AMX, the encoder in bf16."""
@@ -395,12 +395,12 @@ class DecoderConfig(Config):
     """Section model.decoder; each kind of decoder has its `type`."""
 
     reads_tokens: ClassVar[bool] = True
-    """It sees the tokens before the next one, and can be given a bias of its attention to each."""
+    """Whether the decoder reads the previous tokens, so that its attention to each can have a bias."""
     needs_ctc: ClassVar[bool] = False
 
     type: str
 
     @property
     def cross_attention(self) -> tuple[int, int]:
-        """Layers that attend to the encoded steps, and heads of each; (0, 0): none does."""
+        """Number of layers that attend to the encoded steps, and heads per layer; (0, 0) if none does."""
         return 0, 0

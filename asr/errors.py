@@ -1,4 +1,4 @@
-"""UserError, which the command line prints without a traceback, and how messages show values and names."""
+"""UserError, which the command line prints without a traceback, and helpers that format error messages."""
 
 import difflib
 import importlib
@@ -11,15 +11,15 @@ from typing import Any
 
 
 class UserError(ValueError):
-    """Wrong input. The message says what came, what was expected and what to do about it."""
+    """Invalid input. The message says what was given, what was expected, and what to do about it."""
 
 
 class AudioError(UserError):
-    """A problem of an audio file, or of what is asked of it; the message starts with the file's path."""
+    """A problem with an audio file or with a request for a part of it. The message starts with its path."""
 
 
 def shorten(value: object) -> str:
-    """Show a value in a message, in at most 60 characters: a text in quotes, others as YAML writes them."""
+    """Format a value for a message in at most 60 characters: strings as their repr, other values as JSON."""
     if isinstance(value, bytes):
         value = value[:100].decode(errors="backslashreplace")
     if isinstance(value, (str, Path)):
@@ -33,12 +33,12 @@ def shorten(value: object) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Count things in words: `1 speaker`, `2 speakers`."""
+    """Format a count with its noun: `1 speaker`, `2 speakers`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Refuse a value that an option does not have."""
+    """Raise a UserError unless the value is one of the choices."""
     if value not in choices:
         near = suggest(value, choices, "") if isinstance(value, str) else ""
         hint = f"; {near}" if near else ""
@@ -46,7 +46,7 @@ def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def suggest(name: str, known: Collection[str], otherwise: str | None = None) -> str:
-    """Suggest the nearest of the known names; where none is near, list them, or say what else to do."""
+    """Suggest the most similar known name. If there is none, return `otherwise`, or list all known names."""
     if near := difflib.get_close_matches(name, known, n=1):
         return f"did you mean {near[0]}?"
     return f"there are {', '.join(known) or 'none'}" if otherwise is None else otherwise

@@ -1,7 +1,7 @@
-"""Find models: those of runs, and those of families of pretrained models, such as Whisper.
+"""Find models: those trained here, and pretrained model families such as Whisper.
 
-A family is a folder of `asr` and a name in FAMILIES. The core imports it here alone, so if the folder is
-deleted, the core still trains models and transcribes with them.
+A family is a folder of `asr` and a name in FAMILIES. This is the only place where the core imports it, so the
+core still trains and transcribes if the folder is deleted.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ if TYPE_CHECKING:
 
 
 class Family(Protocol):
-    """Pretrained models that are loaded in their own way: what its folder offers, `asr/NAME/__init__.py`."""
+    """A family of pretrained models with a loader of its own: the interface of `asr/NAME/__init__.py`."""
 
     @property
     def name(self) -> str:
-        """The name that people know it by."""
+        """Display name."""
 
     @property
     def section(self) -> str:
-        """The section of its settings; also the type of its tokenizer in a run."""
+        """Name of its config section, and type of its tokenizer in a run."""
 
     @property
     def config_class(self) -> type[Config]:
-        """Settings that only its models have, such as the language."""
+        """Settings specific to its models, such as the language."""
 
     @property
     def decoding(self) -> DecodingConfig:
-        """The settings that its models decode with, unless a call asks for others."""
+        """Default decoding settings of its models."""
 
     @property
     def languages(self) -> Mapping[str, str]:
-        """Code to name of the languages that can be asked for."""
+        """Supported languages: code to name."""
 
     @property
     def model_names(self) -> Sequence[str]: ...
 
     @property
     def prefers_int8(self) -> bool:
-        """Compute in 8 bits with precision auto, on a CPU with instructions for it."""
+        """Whether precision auto means int8 on a CPU with instructions for it."""
 
     def matches(self, source: str | Path, as_run: bool = False) -> bool:
-        """Recognize a model. A run that fine-tuned one counts too, unless it is asked for `as_run`."""
+        """Whether a model belongs to this family. Fine-tuned runs count too, except with `as_run`."""
 
     def load(
         self,
@@ -74,41 +74,39 @@ class Family(Protocol):
     ) -> Recognizer: ...
 
     def describe(self, source: str) -> dict[str, Any]:
-        """The facts that `asr info` shows."""
+        """Return the properties that `asr info` shows."""
 
     def find_weights(self, source: str | Path) -> Path:
-        """A file that changes when the model does."""
+        """Return a file that changes whenever the model does."""
 
 
 @runtime_checkable
 class Convertible(Protocol):
-    """A family whose models `asr convert` writes."""
+    """A family whose models `asr convert` can write."""
 
     def convert(self, source: str, target: Path, dtype: torch.dtype | None) -> None: ...
 
 
 @runtime_checkable
 class Trainable(Protocol):
-    """A family whose models a run may start from."""
+    """A family whose models can be fine-tuned: a run may start from them."""
 
     TokenizerUnits: type[Units]
 
     def load_source(self, source: str) -> System[Net]: ...
     def check_run(self, run: RunConfig) -> None:
-        """Refuse, as a ValueError, the settings of a run that do not go with its parts."""
+        """Raise a ValueError for settings of a run that do not fit this family's models."""
 
 
 def require_trainable(family: Family) -> Trainable:
     if not isinstance(family, Trainable):
-        raise UserError(
-            f"a run cannot start from a {family.name} model, nor use its tokens; remove start_from"
-        )
+        raise UserError(f"a run cannot start from a {family.name} model or use its tokens; remove start_from")
     return family
 
 
 @runtime_checkable
 class HasOptions(Protocol):
-    """A family with options of its own for `asr transcribe`."""
+    """A family that adds options to `asr transcribe`."""
 
     def add_options(
         self, parser: argparse.ArgumentParser, formats: Sequence[str], read_clip: Callable[[str], object]
@@ -117,25 +115,25 @@ class HasOptions(Protocol):
 
 @runtime_checkable
 class HasDefault(Protocol):
-    """A family with a model for calls that name none."""
+    """A family that has a default model."""
 
     def find_default(self, asked: Mapping[str, object]) -> str | None:
-        """Its name, if it is at hand and takes these options, of which None is not given."""
+        """Return the default model's name if it is available and supports the options that are not None."""
 
 
-FAMILIES = ("whisper", "moonshine")  # the last is the first to be asked for a default model
+FAMILIES = ("whisper", "moonshine")  # the last one is asked first for a default model
 
 
 def find_families() -> list[Family]:
-    """Import the families whose folders are there."""
+    """Import the families that are installed."""
     found: list[Any] = [import_module(f"asr.{name}") for name in FAMILIES if find_spec(f"asr.{name}")]
     return found
 
 
 def find_family(source: str | Path, *, as_run: bool = False) -> Family | None:
-    """The family of a model, by its path or name; None for a native model.
+    """Return the family of a model, given its path or name; None for a native model.
 
-    A run that fine-tuned a model of a family is of that family too, unless it is asked for `as_run`.
+    A run that fine-tuned a model of a family belongs to that family too, except with `as_run`.
     """
     folder = find_shipped(source)
     for config in (folder / "config.yaml", folder / "model" / "config.yaml"):
@@ -147,22 +145,22 @@ def find_family(source: str | Path, *, as_run: bool = False) -> Family | None:
 
 
 def find_default_model(**asked: object) -> str:
-    """The model for a call that names none: ASR_MODEL, else the first one here that takes these options."""
+    """Return the default model: ASR_MODEL, else the first available one that supports these options."""
     if named := os.environ.get("ASR_MODEL"):
         return named
     for family in reversed(find_families()):
         if isinstance(family, HasDefault) and (found := family.find_default(asked)):
             return found
-    raise UserError(f"expected --model MODEL, because no model is here by default{describe_missing()}")
+    raise UserError(f"expected --model MODEL, because no default model is installed{describe_missing()}")
 
 
 def find_checkpoints(output_dir: Path) -> list[Path]:
-    """Find the checkpoints of a training, the oldest first."""
+    """List the checkpoints of a training, oldest first."""
     return sorted((output_dir / "checkpoints").glob("step-*"))
 
 
 def find_model(path: str | Path) -> Path:
-    """The folder to load for a run (its final model, else its last checkpoint) or for a checkpoint itself."""
+    """Return the folder to load: a checkpoint itself, or a run's final model, else its last checkpoint."""
     path = find_shipped(path)
     for folder in (path, path / "model"):
         if os.path.isfile(folder / "model.safetensors"):
@@ -172,11 +170,11 @@ def find_model(path: str | Path) -> Path:
     expected = "give the output_dir of a training or one of its checkpoints"
     for family in find_families():
         expected = suggest(str(path), family.model_names, f"{expected}, or the name of a {family.name} model")
-    raise UserError(f"{path}: no model here; {expected}{describe_missing()}")
+    raise UserError(f"{path}: no model found; {expected}{describe_missing()}")
 
 
 def describe_missing() -> str:
-    """Name the folders of models that are not there, for the message about an unknown one; "" if all are."""
+    """Name the optional packages that are not installed, for messages about an unknown model; "" if none."""
     missing = [
         f"asr.{name}" for name in (*FAMILIES, "research", "speakers") if find_spec(f"asr.{name}") is None
     ]

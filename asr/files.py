@@ -21,20 +21,21 @@ from asr.errors import UserError
 logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
-# gzip packs text to a tenth, seldom to a hundredth; a bomb has a thousand times its size.
+
+# gzip shrinks text tenfold, rarely a hundredfold; a decompression bomb expands about a thousandfold.
 MAX_EXPANSION = 200
-MAX_FREE_EXPANSION = 10_000_000  # bytes that any gzip file may unpack to
-MAX_UNPACKED_PIPE = 1_000_000_000  # bytes that a pipe, whose size nobody knows, may unpack to
+MAX_FREE_EXPANSION = 10_000_000  # bytes that any gzip file may unpack to, however small it is
+MAX_UNPACKED_PIPE = 1_000_000_000  # bytes that a pipe may unpack to, because its size is unknown
 
 
 def unpack(file: IO[bytes], name: str | Path, max_bytes: int | None = None) -> io.BufferedReader:
-    """The same file, or what gzip packed into it, read piece by piece, up to a limit that no text reaches."""
+    """Return the file itself, or a stream that unpacks it if it is gzipped, up to a limit no text reaches."""
     buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, file))
     if buffered.peek(2)[:2] != b"\x1f\x8b":
         return buffered
     if max_bytes is None:
         max_bytes = MAX_UNPACKED_PIPE
-        with contextlib.suppress(OSError):  # not a file of the system
+        with contextlib.suppress(OSError):  # not a file on disk
             status = os.fstat(buffered.fileno())
             if stat.S_ISREG(status.st_mode):
                 max_bytes = MAX_FREE_EXPANSION + MAX_EXPANSION * status.st_size
@@ -54,21 +55,21 @@ class _Gunzip(io.RawIOBase):
         try:
             data = self._unpacked.read(len(buffer))
         except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"{self._name}: damaged gzip file ({error}); get or pack it again") from None
+            raise UserError(f"{self._name}: damaged gzip file ({error}); download it again") from None
         self._left -= len(data)
         if self._left < 0:
             raise UserError(
                 f"{self._name}: unpacks to more than {self._max_bytes:,} bytes, too much for its size; "
-                "unpack it by gunzip if you trust it"
+                "unpack it with gunzip if you trust it"
             )
         buffer[: len(data)] = data
         return len(data)
 
 
 def require_local(path: str | Path) -> None:
-    """Refuse to write to an address such as s3://bucket, which would become a folder named `s3:`."""
+    """Refuse to write to a URL such as s3://bucket, which would create a folder named `s3:`."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):
-        raise UserError(f"{path}: outputs are written to this machine; give a path, and copy it there after")
+        raise UserError(f"{path}: outputs are written to local files; give a local path, and upload it later")
 
 
 def make_folder(path: str | Path) -> None:
@@ -76,14 +77,14 @@ def make_folder(path: str | Path) -> None:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{path}: cannot make this folder ({error.strerror}); give another one") from None
+        raise UserError(f"{path}: cannot create this folder ({error.strerror}); give another one") from None
 
 
 @contextlib.contextmanager
 def replace_file(path: str | Path, *, flush: bool = True) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the place of `path` at the end. After an error, `path` is as it was.
+    """Open a temporary file that replaces `path` at the end. After an error, `path` is unchanged.
 
-    `flush`: wait for the disk, so that a power cut leaves it whole too; too slow for thousands of files.
+    `flush`: wait for the disk, so that the file survives a power cut; too slow for thousands of files.
     """
     require_local(path)
     target = Path(os.path.realpath(path))  # a symbolic link stays one
@@ -98,7 +99,7 @@ def replace_file(path: str | Path, *, flush: bool = True) -> Iterator[IO[bytes]]
             if flush:
                 os.fsync(file.fileno())
         os.replace(temporary, target)
-    except OSError as error:  # of this file, or of one that is read within
+    except OSError as error:  # from this file, or from a file that is read inside the `with`
         name = f": {error.filename}" if error.filename else ""
         raise UserError(f"{path}: cannot write the file ({error.strerror}{name})") from None
     finally:
@@ -108,7 +109,7 @@ def replace_file(path: str | Path, *, flush: bool = True) -> Iterator[IO[bytes]]
 
 @contextlib.contextmanager
 def usual_mode(path: Path) -> Iterator[None]:
-    """Give what a library writes there the mode that the umask asks for: those of safetensors are private."""
+    """Give a file that a library writes the mode set by the umask; safetensors makes its files private."""
     path.touch()
     mode = path.stat().st_mode
     yield
@@ -116,19 +117,19 @@ def usual_mode(path: Path) -> Iterator[None]:
 
 
 def read_limited(path: str | Path, max_bytes: int, reason: str) -> bytes:
-    """The whole content. A file of more bytes is refused, for this reason, and never held in memory."""
+    """Return the whole content. A larger file is refused with this reason and never held in memory."""
     try:
         with open(path, "rb") as file:
             content = file.read(max_bytes + 1)
     except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror})") from None
+        raise UserError(f"{path}: cannot read the file ({error.strerror})") from None
     if len(content) > max_bytes:
         raise UserError(f"{path}: over {max_bytes:,} bytes, {reason}")
     return content
 
 
 def hash_file(path: str | Path) -> str:
-    """SHA-256 of the content."""
+    """Return the SHA-256 of the content in hexadecimal."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -138,11 +139,11 @@ def hash_file(path: str | Path) -> str:
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 SHIPPED = Path(__file__).resolve().parent / "shipped"
-"""Folder of `recipes` and `conf` in an installed package; in a checkout they lie beside the package."""
+"""Folder of `recipes` and `conf` in an installed package; in a checkout they are next to the package."""
 
 
 def find_shipped(path: str | Path) -> Path:
-    """The path, else what comes along under this name, such as `recipes/an4/pretrained`."""
+    """Return the path if it exists, else the file or folder shipped under it (`recipes/an4/pretrained`)."""
     path = Path(path)
     if os.path.exists(path) or path.parts[:1] not in (("conf",), ("recipes",)) or ".." in path.parts:
         return path
@@ -150,16 +151,16 @@ def find_shipped(path: str | Path) -> Path:
 
 
 _claims: set[tuple[int, str]] = set()
-"""Process and lock file of each claim: to open a file that this process has locked and close it would end the
-lock. A child process starts with a copy, and without the locks."""
+"""Process ID and lock file of each claim. To open and close a file that this process has locked would release
+the lock. A child process inherits this set but not the locks, hence the process ID."""
 
 
 @contextlib.contextmanager
 def claim_folder(folder: str | Path) -> Iterator[None]:
-    """Refuse any other claim of the folder. A claim ends with its process, however that ends."""
+    """Lock the folder against other claims. A claim ends with its process, however the process ends."""
     require_local(folder)
     path = Path(folder) / LOCK
-    taken = UserError(f"{folder}: another process is writing there; wait, stop it, or take another folder")
+    taken = UserError(f"{folder}: another process is writing there; wait, stop it, or use another folder")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         claim = os.getpid(), os.path.realpath(path)
@@ -170,11 +171,11 @@ def claim_folder(folder: str | Path) -> Iterator[None]:
         raise taken
     with file:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike that of flock, no child inherits it
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock's, not inherited by children
         except BlockingIOError:
             raise taken from None
         except OSError as error:  # a file system without locks
-            logger.warning("%s: not claimed (%s)", folder, error.strerror)
+            logger.warning("%s: cannot be locked (%s)", folder, error.strerror)
         _claims.add(claim)
         try:
             yield

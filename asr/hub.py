@@ -1,4 +1,4 @@
-"""Models of a hub such as Hugging Face: in the cache, or fetched."""
+"""Models from the Hugging Face Hub: taken from the cache, or downloaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def fetch_model(
     announce: Callable[[], None],
     hint: str,
 ) -> Path:
-    """The folder of a model on the hub: that in the cache, or fetched there, which `announce` logs before."""
+    """Return the cached folder of a model from the hub. `announce` is called before a download."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -42,7 +42,7 @@ def fetch_model(
 
 
 def find_network_problem() -> str:
-    """Say within a second why the hub cannot be reached; "" if it can, or is only slow to answer."""
+    """Return within a second why the hub is unreachable; "" if it is reachable or merely slow to answer."""
     import socket
     import threading
     from urllib.parse import urlsplit
@@ -51,7 +51,7 @@ def find_network_problem() -> str:
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set, so nothing is fetched"
+        return "HF_HUB_OFFLINE is set, so nothing is downloaded"
     hub = urlsplit(constants.ENDPOINT)
     if getproxies() or hub.hostname is None:  # a proxy may reach what this machine cannot
         return ""
@@ -64,7 +64,7 @@ def find_network_problem() -> str:
         except OSError as error:
             failures.append(error)
 
-    # Looking a name up has no limit of its own, so it runs in a thread that nobody waits for.
+    # DNS lookup has no timeout, so it runs in a daemon thread that may be abandoned.
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     thread.join(MAX_CONNECT_SECONDS)

@@ -1,8 +1,8 @@
-"""Threads: how many cores are free, and work that runs side by side, each piece in a thread of its own.
+"""Threads: count the free cores, and run independent pieces of work in parallel, one thread each.
 
-Threads that share one matrix product wait for each other thousands of times a second. That is quick on idle
-cores, but where another process takes one of them, a wait may last until the scheduler's next turn. So long
-work is split into pieces that do not wait for each other, and what cannot be split takes free cores only.
+Threads that share a matrix product wait for each other thousands of times a second. On idle cores this is
+fast, but if another process uses one of the cores, a wait may last a scheduler time slice. So long jobs are
+split into independent pieces, and work that cannot be split uses free cores only.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_SIDE_BY_SIDE = 4  # pieces; of more, Python itself would be the bottleneck
-SHORTEST_SECONDS = 0.2  # of watching: the system counts in hundredths of a second
-LOOK_EVERY_SECONDS = 10.0  # while a training runs
+MAX_SIDE_BY_SIDE = 4  # threads; with more, Python itself would be the bottleneck
+SHORTEST_SECONDS = 0.2  # shortest time to measure load over: the system counts in hundredths of a second
+LOOK_EVERY_SECONDS = 10.0  # interval between load checks during a training
 
 
 class LoadWatch:
-    """Counts the cores that other processes use, from when it is made."""
+    """Counts the cores that other processes have used since it was created."""
 
     def __init__(self) -> None:
         self._began, self._others = time.monotonic(), _read_seconds_of_others()
         self._has_warned = False
 
     def count_busy_cores(self) -> int:
-        """The average number; 0 after too short a time to tell, and on systems that do not count."""
+        """Return the average number; 0 if too little time has passed or the system does not report it."""
         seconds = time.monotonic() - self._began
         others = _read_seconds_of_others()
         if seconds < SHORTEST_SECONDS or others is None or self._others is None:
@@ -42,7 +42,7 @@ class LoadWatch:
         return max(0, round((others - self._others) / seconds))
 
     def warn_of_waiting(self) -> None:
-        """Warn, once, of threads that wait for each other since other processes came; look now and then."""
+        """Warn once if other processes now make this training's threads wait; check every 10 seconds."""
         import torch
 
         if self._has_warned or time.monotonic() - self._began < LOOK_EVERY_SECONDS:
@@ -59,7 +59,7 @@ class LoadWatch:
 
 
 def _read_seconds_of_others() -> float | None:
-    """CPU seconds of all processes but this one and its children; None where the system does not say."""
+    """Return the CPU seconds of all processes but this one and its children; None if not reported."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             ticks = sum(map(int, file.readline().split()[1:4]))  # user, nice, system
@@ -73,19 +73,19 @@ def _read_seconds_of_others() -> float | None:
 
 
 _load: LoadWatch | None = None  # since the command started
-_side_by_side: int | None = None  # None: as many as PyTorch has threads
+_side_by_side: int | None = None  # None: as many as PyTorch's threads
 
 
 def watch_load() -> None:
-    """Begin to watch the load, for `use_threads` a moment later: importing PyTorch takes a second."""
+    """Start to measure the load while PyTorch is imported, which takes a second; `use_threads` reads it."""
     global _load
     _load = LoadWatch()
 
 
 def use_threads(threads: int | None) -> None:
-    """Use so many threads. None or 0: the cores that other processes leave free.
+    """Set the number of threads. None or 0: as many as the cores that other processes leave free.
 
-    Work that runs side by side has no waits, so it takes all cores unless a number is given.
+    Work that is split by `side_by_side` has no such waits, so it uses all cores unless a number is given.
     """
     import torch
 
@@ -99,12 +99,12 @@ def use_threads(threads: int | None) -> None:
 
 
 SideBySide = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
-"""A `map` that works on several items at once; results come in their order."""
+"""A `map` that processes several items in parallel and returns the results in order."""
 
 
 @contextlib.contextmanager
 def side_by_side(device: torch.device) -> Iterator[SideBySide]:
-    """Threads that each work on an item of their own. A single item, and a GPU, get the usual threads."""
+    """Yield a `map` that processes one item per thread. A single item, or a GPU, uses the usual threads."""
     import torch
 
     threads = torch.get_num_threads()
@@ -119,4 +119,4 @@ def side_by_side(device: torch.device) -> Iterator[SideBySide]:
         yield run
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        torch.set_num_threads(threads)  # threads that start later take the number that was set last
+        torch.set_num_threads(threads)  # threads that start later use the last value set

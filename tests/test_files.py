@@ -138,4 +138,4 @@ def test_commands_write_nothing_to_addresses(
     before = sorted(tmp_path.iterdir())
     status = main(command.split())
     assert (status, sorted(tmp_path.iterdir())) == (2, before)
-    assert "outputs are written to this machine" in capsys.readouterr().err
+    assert "outputs are written to local files" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Any audio file to float32 samples and back, in blocks or whole; speech detection and segmentation."""
+"""Read and write audio files as float32 samples, whole or in blocks; detect speech and cut recordings."""
 
 import lazy_loader
 

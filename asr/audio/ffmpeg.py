@@ -1,6 +1,7 @@
-"""Any audio file as float32 frames, by FFmpeg with an allow-list of formats; header facts that it leaves out.
+"""Decode any audio file to float32 frames with FFmpeg, and read header fields that FFmpeg does not report.
 
-Where sound is damaged, decoding continues after it, with silence instead.
+FFmpeg may open only an allow-list of formats, with limited allocations; it is not sandboxed. Damaged audio is
+replaced with silence, and decoding continues after it.
 """
 
 from __future__ import annotations
@@ -23,40 +24,43 @@ import numpy as np
 
 from asr.errors import AudioError
 
-_PIECE_SAMPLES = 1 << 16  # of silence at once, over all channels
-_ALAC_PACKET = 4096  # frames, to which some headers round up
-# Where the header may include the delay and the padding of a lossy codec, up to two packets each.
+_PIECE_SAMPLES = 1 << 16  # samples of silence yielded at once, summed over all channels
+_ALAC_PACKET = 4096  # frames per packet; some headers round the length up to whole packets
+# The header may include the delay and the padding of a lossy codec, up to two packets each.
 _CODEC_TOLERANCE_SECONDS = 0.25
-# Lossy decoders need up to 0.3 s of sound before they give the same samples as when they began at the start.
+
+# After a seek, lossy decoders need up to 0.3 s of audio before their samples equal those of a full decode.
 _PREROLL_SECONDS = 1
 _LONGEST_OGG_PAGE = 65_307  # bytes
 
-# Plain containers, which name no other files: no playlists, image sequences, devices or scripts (hls, dash,
-# concat, image2, lavfi, sdp ...). The headers of the first tell the length, for the others FFmpeg may guess.
+
+# Plain containers, which cannot refer to other files: no playlists, image sequences, devices or scripts (hls,
+# concat, image2, lavfi, sdp ...). Headers of the first group state the length; FFmpeg may guess the others.
 _EXACT_CONTAINERS = "aiff,ape,au,caf,dsf,flac,matroska,mov,mpc,mpc8,nistsphere,ogg,tta,w64,wv"
 _OTHER_CONTAINERS = (
     "aa,aac,aax,ac3,ac4,act,adx,aea,amr,amrnb,amrwb,apm,asf,ast,avi,avr,bonk,codec2,dss,dts,dtshd,dv,eac3,epaf,flv,gsm,"
     "gxf,hcom,iff,ilbc,ircam,iss,laf,lc3,loas,mlp,mmf,mp3,mpeg,mpegts,mxf,nut,oma,osq,pvf,qcp,qoa,rka,rm,rso,"
     "sds,shn,smjpeg,sox,swf,tak,truehd,voc,vqf,wav,wavarc,wsd,wtv,wve,xwma"
 )
-_SEEKABLE_CONTAINERS = ("matroska", "mov")  # by an index; in the others packets are skipped without decoding
+_SEEKABLE_CONTAINERS = ("matroska", "mov")  # have an index; in others, packets are skipped without decoding
 _PADDED_CONTAINERS = ("caf", "dsf", "matroska", "mov", "mp3", "ogg")
-# Seconds by which time stamps are off without damage: Vorbis near its end, and what is stamped by a clock.
+
+# Seconds by which time stamps may be off in intact files: Vorbis near its end, and clock-based containers.
 _MAX_JITTER = {"ogg": 0.05} | dict.fromkeys(("asf", "avi", "flv", "matroska", "mpeg", "mpegts", "rm"), 0.25)
 _USUAL_MAX_JITTER = 0.005
-_MAX_SILENCE_SECONDS = 3600  # instead of what is missing in a file: damaged time stamps may lead anywhere
-_MAX_BAD_PACKETS = 10  # more than there are good ones: then it is no sound at all
-# That a header may claim: as many as the file has bytes, but never more than a hundred hours of AAC have.
+_MAX_SILENCE_SECONDS = 3600  # inserted per file at most, because damaged time stamps may be arbitrarily large
+_MAX_BAD_PACKETS = 10  # if bad packets outnumber good ones by more than this, the file is not audio
+# Limits on the samples that a header may claim: one per byte of the file, but at most 100 hours of AAC.
 _USUAL_SAMPLES, _MAX_SAMPLES = 1 << 20, 1 << 24
-_MAX_ALLOCATION = 1 << 27  # bytes of one allocation of FFmpeg, such as the index of 36 hours of AAC
+_MAX_ALLOCATION = 1 << 27  # bytes per allocation by FFmpeg: enough for the index of 36 hours of AAC
 
 
 class FFmpegDecoder:
-    """One open file. A frame is one sample of every channel.
+    """Decoder for one open file. A frame is one sample of every channel.
 
-    `num_frames` is what the header has, None if it has none or an estimate; `tolerance_seconds` by
-    how much such headers are wrong; `damaged` the first and past-the-end frame of each span decoded as
-    silence; `is_truncated`: more sound followed, of unknown length.
+    `num_frames` is the length in the header, None if it is missing or an estimate; `tolerance_seconds` is
+    how far such headers may be off. `damaged` lists the first and past-the-end frame of each span replaced
+    with silence. `is_truncated` means that audio of unknown length is missing at the end.
     """
 
     def __init__(self, path: Path, file: BinaryIO, stack: contextlib.ExitStack) -> None:
@@ -64,27 +68,27 @@ class FFmpegDecoder:
         size = os.fstat(file.fileno()).st_size
         if (claimed := count_claimed_samples(file)) > min(max(size, _USUAL_SAMPLES), _MAX_SAMPLES):
             raise AudioError(
-                f"{path}: its header claims {claimed:,.0f} samples, more than {size:,} bytes hold; "
-                "copy it again, or convert it to FLAC"
+                f"{path}: the header claims {claimed:,.0f} samples, more than {size:,} bytes can hold; "
+                "copy the file again, or convert it to FLAC"
             )
         has_tag = has_length_tag(file)
         self.is_truncated, is_chained = inspect_ogg_end(file)
         self._file = stack.enter_context(open_ffmpeg(_NamelessFile(file)))
         streams = self._file.streams
         if not streams.audio:
-            kind = "a video without" if streams.video else "a file without"
-            raise AudioError(f"{path}: is {kind} a sound track; give one with sound")
+            kind = "this video" if streams.video else "this file"
+            raise AudioError(f"{path}: {kind} has no audio track; give a file with audio")
         self._stream = streams.audio[0]
         codec = self._stream.codec_context
         if codec is None:
-            raise AudioError(f"{path}: its sound has a codec without a decoder here; convert it to FLAC")
+            raise AudioError(f"{path}: there is no decoder for its audio codec; convert it to FLAC")
         self.container = self._file.format.name.split(",")[0]
         if (self.container, codec.name) == ("caf", "alac"):
             from av.codec.context import Flags2
 
-            codec.flags2 |= Flags2.skip_manual  # else FFmpeg drops the padding of a last packet that has none
+            codec.flags2 |= Flags2.skip_manual  # else FFmpeg trims a last packet that has no padding
         if codec.name == "flac":
-            codec.options = {"err_detect": "crccheck+explode"}  # else damage becomes noise
+            codec.options = {"err_detect": "crccheck+explode"}  # else damage is decoded as noise
         self.sample_rate: int = codec.sample_rate
         self.num_channels: int = codec.layout.nb_channels
         is_exact = self.container in _EXACT_CONTAINERS.split(",") or (self.container == "mp3" and has_tag)
@@ -100,22 +104,22 @@ class FFmpegDecoder:
     def _count_frames(self) -> int | None:
         stream = self._stream
         if stream.frames and stream.codec_context.name.startswith("pcm_"):
-            return int(stream.frames)  # of a CAF file cut short, the duration is that of what is there
+            return int(stream.frames)  # the duration of a truncated CAF file covers only what is left
         if stream.duration:
             seconds = stream.duration * stream.time_base
-        elif self._file.duration and len(self._file.streams) == 1:  # or it may be that of the pictures
+        elif self._file.duration and len(self._file.streams) == 1:  # else it may be the video's duration
             seconds = Fraction(self._file.duration, 1_000_000)
         else:
             return None
-        delay = stream.codec_context.delay if self.container == "ogg" else 0  # Opus counts what comes before
+        delay = stream.codec_context.delay if self.container == "ogg" else 0  # Opus counts its pre-skip
         return round(seconds * self.sample_rate) - delay if seconds > 0 else None
 
     def frames(self, first: int, count: int | None) -> Iterator[np.ndarray]:
-        """Decode `count` frames from `first` on, without what pads the last packet beyond the known end."""
+        """Decode `count` frames from `first` on, without the last packet's padding past the known end."""
         padding = None
         for position, piece in self._decode(first):
             if padding is not None:
-                yield padding  # more sound follows, so the header was wrong
+                yield padding  # more audio follows, so the length in the header was wrong
                 padding = None
             start = max(first - position, 0)
             end = len(piece) if count is None else min(first + count - position, len(piece))
@@ -129,7 +133,7 @@ class FFmpegDecoder:
                 return
 
     def _decode(self, first: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Pieces and their positions; starts somewhat before frame `first`."""
+        """Yield pieces with their positions, starting slightly before frame `first`."""
         early = first - _PREROLL_SECONDS * self.sample_rate
         if early <= 0:
             frames, position = self._decode_packets(self._file.demux(self._stream)), 0
@@ -137,7 +141,7 @@ class FFmpegDecoder:
             frames, position = self._decode_from(early)
         if position > first:
             raise AudioError(
-                f"{self._path}: its time stamps do not lead to {first / self.sample_rate:.3f} s; "
+                f"{self._path}: cannot seek to {first / self.sample_rate:.3f} s with its time stamps; "
                 "convert it to FLAC first"
             )
         origin = None
@@ -149,7 +153,7 @@ class FFmpegDecoder:
                 room = self._silence_left
                 if self.num_frames is not None:
                     room = min(room, self.num_frames - position)
-                if self._max_jitter < num_missing <= room:  # else it is a wrong time stamp
+                if self._max_jitter < num_missing <= room:  # else the time stamp is wrong
                     self.damaged.append((position, position + num_missing))
                     self._silence_left -= num_missing
                     end, step = position + num_missing, max(1, _PIECE_SAMPLES // self.num_channels)
@@ -157,19 +161,19 @@ class FFmpegDecoder:
                         piece = np.zeros((min(step, end - position), self.num_channels), np.float32)
                         yield position, piece
                         position += len(piece)
-                elif abs(num_missing) > self._max_jitter:  # as where another stream begins at 0 again
+                elif abs(num_missing) > self._max_jitter:  # for example, a chained stream restarts at 0
                     origin += num_missing
             piece = self._convert(frame)
             yield position, piece
             position += len(piece)
 
     def _decode_from(self, early: int) -> tuple[Iterator[Any], int]:
-        """Decoded frames, and the position of the first by the container's clock. Matroska's counts ms."""
+        """Return decoded frames, and the first one's position by the container's clock (ms in Matroska)."""
         stream = self._stream
         ticks_per_frame = 1 / (stream.time_base * self.sample_rate)
         origin = stream.start_time or 0
         if self.container in _SEEKABLE_CONTAINERS:
-            # start_time may leave out the delay of the codec.
+            # start_time may exclude the codec delay.
             first_frame = next(self._decode_packets(self._file.demux(stream)), None)
             origin = getattr(first_frame, "pts", None) or 0
             self._file.seek(origin + int(early * ticks_per_frame), stream=stream)
@@ -180,7 +184,7 @@ class FFmpegDecoder:
         return iter([]), 0
 
     def _skip_packets(self, tick: Fraction) -> Iterator[Any]:
-        """Packets from the last one on that begins before `tick`; those before cost no decoding."""
+        """Yield packets from the last one that begins before `tick`; those before it are not decoded."""
         last_before = None
         for packet in self._file.demux(self._stream):
             if packet.pts is not None and packet.pts < tick:
@@ -202,7 +206,7 @@ class FFmpegDecoder:
                 self._num_bad += 1
                 if self._num_bad > self._num_good + _MAX_BAD_PACKETS:
                     raise
-                is_last_bad = self.container != "mp3"  # which may have tags at its end
+                is_last_bad = self.container != "mp3"  # MP3 files may end with tags
                 continue
             if frames:
                 self._num_good += 1
@@ -211,12 +215,12 @@ class FFmpegDecoder:
         self.is_truncated = self.is_truncated or is_last_bad
 
     def _convert(self, frame: Any) -> np.ndarray:
-        """(frames, channels), full scale at 1."""
+        """Convert to float32 of shape (frames, channels), with full scale at 1."""
         num_channels = frame.layout.nb_channels
         if (frame.sample_rate, num_channels) != (self.sample_rate, self.num_channels):
             raise AudioError(
                 f"{self._path}: changes from {self.num_channels} channels at {self.sample_rate} Hz to "
-                f"{num_channels} at {frame.sample_rate} Hz on the way; convert it to FLAC first"
+                f"{num_channels} at {frame.sample_rate} Hz partway through; convert it to FLAC first"
             )
         samples = frame.to_ndarray()  # (channels, frames) or (1, frames * channels)
         samples = samples.T if frame.format.is_planar else samples.reshape(-1, num_channels)
@@ -228,7 +232,7 @@ class FFmpegDecoder:
 
 
 def open_ffmpeg(source: Any, **more: str) -> Any:
-    """FFmpeg on our own file object: it opens nothing itself, and accepts no format that would."""
+    """Open a file object with FFmpeg, which may open nothing else and accepts no format that would."""
     import av
 
     _limit_allocations()
@@ -237,13 +241,13 @@ def open_ffmpeg(source: Any, **more: str) -> Any:
         "protocol_whitelist": "none",
         "codec_whitelist": _list_audio_codecs(),
     }
-    # Not `options=`: PyAV before 18 frees memory that it does not own when it hands those on to the streams.
+    # Not `options=`, because PyAV before 18 frees memory that it does not own when it passes them to streams.
     return av.open(source, container_options=options, metadata_errors="replace", io_open=_refuse_to_open)
 
 
 @functools.cache
 def _limit_allocations() -> None:
-    """Limit each allocation of the FFmpeg that comes with PyAV, where headers lie in a way not known here."""
+    """Limit each allocation by PyAV's bundled FFmpeg, in case a header lies in a way that is not checked."""
     import av
 
     folder = Path(av.__file__).parent
@@ -252,7 +256,7 @@ def _limit_allocations() -> None:
 
 
 class _NamelessFile:
-    """A file without a name, whose suffix FFmpeg would believe."""
+    """A file object without a name, because FFmpeg would trust the suffix."""
 
     def __init__(self, file: BinaryIO) -> None:
         file.seek(0)
@@ -262,7 +266,7 @@ class _NamelessFile:
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         try:
             return self._file.seek(offset, whence)
-        except (OSError, OverflowError):  # damaged files lead to places before their start
+        except (OSError, OverflowError):  # damaged files ask for negative offsets
             return -1
 
 
@@ -272,12 +276,12 @@ def _refuse_to_open(url: str, *_: Any) -> Any:
 
 @functools.cache
 def _list_audio_codecs() -> str:
-    """All decoders of sound: so that no picture of a video is decoded, whatever its size."""
+    """Return all audio decoders; with these alone, no video frame is decoded, whatever its size."""
     import av
 
     names = []
     for name in av.codecs_available:
-        with contextlib.suppress(ValueError):  # encoders only
+        with contextlib.suppress(ValueError):  # raised for codecs that can only encode
             if av.Codec(name, "r").type == "audio":
                 names.append(name)
     return ",".join(sorted(names))
@@ -287,7 +291,7 @@ def _list_audio_codecs() -> str:
 
 
 def inspect_ogg_end(file: BinaryIO) -> tuple[bool, bool]:
-    """Check if the last page of an Ogg file is cut, and if it is of another stream."""
+    """Return whether an Ogg file's last page is cut off, and whether it belongs to another stream."""
     file.seek(0)
     head = file.read(18)
     if not head.startswith(b"OggS"):
@@ -300,9 +304,9 @@ def inspect_ogg_end(file: BinaryIO) -> tuple[bool, bool]:
 
 
 def has_length_tag(file: BinaryIO) -> bool:
-    """Check if the first frame of an MP3 file has the number of frames, and these make up the file.
+    """Check that the first MP3 frame states the number of frames, and that these make up the whole file.
 
-    Where much more follows, such as pictures or a second recording, FFmpeg guesses the length from it all.
+    If much more follows, such as pictures or a second recording, FFmpeg estimates the length from all of it.
     """
     size = os.fstat(file.fileno()).st_size
     file.seek(0)
@@ -318,16 +322,17 @@ def has_length_tag(file: BinaryIO) -> bool:
 # --- MP4 and MOV --------------------------------------------------------------------------------
 
 _MP4_PARENTS = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf")
-# Boxes to look into, and how many bytes: of stsc all up to a million runs, of the others their first numbers.
+
+# Boxes to read, and the number of bytes: for stsc up to a million runs, for the others the first fields.
 _MP4_TABLES = {b"stsc": 12 << 20} | dict.fromkeys((b"hdlr", b"stsz", b"stts", b"stco", b"co64", b"trun"), 16)
 _MAX_MP4_BOXES = 1 << 20
 
 
 def count_claimed_samples(file: BinaryIO) -> float:
-    """Count the samples for which FFmpeg allocates 24 to 40 bytes each because of an MP4 header alone.
+    """Count the samples for which an MP4 header alone makes FFmpeg allocate 24 to 40 bytes each.
 
-    Those whose sizes are in a table have at least its bytes; those of one size, or of a fragment, need none.
-    Infinite where the header is compressed, or has too many boxes; 0 for files of other kinds.
+    A table of sizes takes bytes of the file for each sample; equal sizes, or a fragment, take none. Returns
+    infinity if the header is compressed or has too many boxes, and 0 for other kinds of files.
     """
     end = os.fstat(file.fileno()).st_size
     track: dict[bytes, list[bytes]] = defaultdict(list)
@@ -362,7 +367,7 @@ def _count_track_samples(track: dict[bytes, list[bytes]]) -> float:
     handlers, times = {handler[8:12] for handler in track[b"hdlr"]}, track[b"stts"]
     is_sound = b"soun" in handlers <= {b"soun", b"url ", b"alis"}
     if is_sound and times and all(number(table, 1) == number(table, 3) == 1 for table in times):
-        # PCM, a sample of which is a frame: FFmpeg reads it in pieces of chunks.
+        # PCM, whose samples are single frames: FFmpeg reads chunks in pieces of 1,024 samples.
         num_chunks, num_samples = sum(number(table, 1) for table in track[b"stco"] + track[b"co64"]), 0.0
         for table in track[b"stsc"]:
             runs = np.frombuffer(table[8 : len(table) - (len(table) - 8) % 12], ">u4").reshape(-1, 3)

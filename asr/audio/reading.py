@@ -1,8 +1,8 @@
-"""Any audio file to float32 mono at a requested rate, at once or in blocks, and back to WAV and FLAC.
+"""Read any audio file as float32 mono at a requested rate, whole or in blocks; write WAV and FLAC.
 
-libsndfile reads what it supports, FFmpeg the rest; the content decides, never the suffix. Full scale is 1.
-Several channels are averaged, unless one is picked. Every problem of a file is an `AudioError`: not audio,
-silent throughout ... So is damage, but `read_blocks` can report it and return all that is left.
+libsndfile reads what it supports, FFmpeg the rest, chosen by content and never by suffix. Full scale is 1.
+Channels are averaged unless one is selected. Every problem with a file, such as silence throughout, raises an
+`AudioError`. So does damage, but `read_blocks` can report it and return the rest.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ from asr.files import replace_file
 logger = logging.getLogger(__name__)
 
 MIN_SAMPLE_RATE = 1_000
-MAX_SAMPLE_RATE = 768_000  # the highest of any converter; more would only make resampling explode
-MAX_READ_SECONDS = 2 * 3600.0  # 460 MB at 16 kHz
-PIECE_SAMPLES = 1 << 16  # decoded at once, over all channels
-# Manifests round to milliseconds or hundredths, and some headers count their own bytes as sound.
+MAX_SAMPLE_RATE = 768_000  # Hz; no converter has more, and resampling would need huge buffers
+MAX_READ_SECONDS = 2 * 3600.0  # seconds that `read` holds in memory: 460 MB at 16 kHz
+PIECE_SAMPLES = 1 << 16  # samples decoded at once, summed over all channels
+# Manifests round to milliseconds or hundredths, and some headers count their own bytes as audio.
 TOLERANCE_SECONDS = 0.01
-MAX_MIXED_CHANNELS = 8  # 7.1; more is a recording of a microphone array, whose mean is useless
-# Float files may go over full scale, and lossy codecs do. 40 dB over it, they hold integers stored as floats.
+MAX_MIXED_CHANNELS = 8  # 7.1 surround; more channels are a microphone array, whose mean is useless
+# Float files and lossy codecs may exceed full scale. At 40 dB above it, they are integers stored as floats.
 MAX_LEVEL = 100.0
-# Of the mean over the channels: those of independent sounds leave half of the power, or an eighth of eight. A
-# channel with the sign reversed leaves what a codec adds, or what differs in gain: -17 dB at 2.5 dB.
-CANCELLED_SHARE = 0.02
-MIN_POWER = 1e-7  # -70 dB of full scale; below there is nothing to lose
-MAX_SPANS_SHOWN = 5  # of damage
 
-# What is given by its own name is read, or refused, by what is in it. In a folder, other files are skipped.
+# Power of the channel mean relative to the channels: 1/2 for two independent channels, 1/8 for eight. If one
+# channel is inverted, only coding noise or a gain difference remains (-17 dB if the gains differ by 2.5 dB).
+CANCELLED_SHARE = 0.02
+MIN_POWER = 1e-7  # -70 dB relative to full scale; below it, there is nothing to lose
+MAX_SPANS_SHOWN = 5  # damaged spans listed in a message
+
+
+# Suffixes that a folder is searched for. A file that is named explicitly is judged by its content instead.
 # fmt: off
 AUDIO_SUFFIXES = frozenset((
     ".aac", ".ac3", ".aif", ".aifc", ".aiff", ".amr", ".ape", ".au", ".avi", ".caf", ".dts", ".flac", ".flv",
@@ -54,18 +56,18 @@ AUDIO_SUFFIXES = frozenset((
 # fmt: on
 
 AudioContent = bytes | BinaryIO
-"""A file in memory, or one of the system that is open for reading."""
+"""The bytes of an audio file, or a file on disk that is open for reading."""
 
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """The header of an audio file."""
+    """Properties from the header of an audio file."""
 
     path: Path
     sample_rate: int
     num_channels: int
     seconds: float | None
-    """Duration by the header; None if it has none: raw streams, such as MP3 without a length tag."""
+    """Duration stated in the header; None for raw streams, such as MP3 without a length tag."""
     container: str
 
 
@@ -73,7 +75,7 @@ OnDamage = Callable[[str], None]  # called with a message that names the missing
 
 
 def read_info(path: str | Path, content: AudioContent | None = None) -> AudioInfo:
-    """Read the header only. `content`: of the file, in memory or opened."""
+    """Read the header only. `content`: the file's bytes, or the opened file."""
     path = Path(path)
     with _open_audio(path, content) as decoder:
         seconds = None if decoder.num_frames is None else decoder.num_frames / decoder.sample_rate
@@ -81,7 +83,7 @@ def read_info(path: str | Path, content: AudioContent | None = None) -> AudioInf
 
 
 def measure_seconds(path: str | Path, content: AudioContent | None = None) -> float:
-    """Duration of an audio file: from its header, or by decoding it if the header has none."""
+    """Return the duration of an audio file, which is decoded if its header does not state it."""
     info = read_info(path, content)
     if info.seconds is not None:
         return info.seconds
@@ -99,10 +101,10 @@ def read(
     allow_silence: bool = False,
     content: AudioContent | None = None,
 ) -> np.ndarray:
-    """The file, or the part of `duration` seconds from `start`, as float32 (samples,).
+    """Read the file, or `duration` seconds from `start`, as float32 of shape (samples,).
 
-    A part may reach past the end by `TOLERANCE_SECONDS`, and is shorter then. `channel` counts from 0.
-    `content`: of the file, in memory or opened; `path` is then only its name in messages.
+    A part may extend past the end by `TOLERANCE_SECONDS`, and is then shorter. `channel` counts from 0.
+    `content`: the file's bytes, or the opened file; `path` is then only used in messages.
     """
     blocks = read_blocks(
         path,
@@ -117,7 +119,7 @@ def read(
     audio = next(blocks)
     if next(blocks, None) is not None:
         raise AudioError(
-            f"{path}: too long to be read at once (at most {MAX_READ_SECONDS:,.0f} s); read a part, or use "
+            f"{path}: too long to read at once (at most {MAX_READ_SECONDS:,.0f} s); read a part, or use "
             "read_blocks"
         )
     return audio
@@ -135,21 +137,21 @@ def read_blocks(
     content: AudioContent | None = None,
     on_damage: OnDamage | None = None,
 ) -> Iterator[np.ndarray]:
-    """Read the same in blocks of `block_seconds`, of which the last may be shorter.
+    """Like `read`, but in blocks of `block_seconds`; the last block may be shorter.
 
-    Memory does not grow with the file, but for the index of MP4, 5 MB for an hour. Some problems show at
-    the end only, after the blocks before: that all samples are zero, or that some are missing. The latter is
-    passed to `on_damage`, if given, and is an error otherwise.
+    Memory does not grow with the file, except for the index of MP4 (5 MB per hour). Some problems are
+    detected only after the last block: that all samples are zero, or that some are missing. Missing samples
+    are reported to `on_damage`, if given, and raise an error otherwise.
     """
     reading = _Reading(Path(path), sample_rate, start, duration, channel, allow_silence, content, on_damage)
     return _regroup(reading.pieces(), max(1, round(block_seconds * sample_rate)))
 
 
 def write(path: str | Path, audio: np.ndarray, sample_rate: int) -> None:
-    """Write mono 16-bit `.wav` or `.flac`, then put the file in place of `path`.
+    """Write a mono 16-bit `.wav` or `.flac` file, which replaces `path` once it is complete.
 
-    Values outside [-1, 1], which resampling makes of loud audio, are clipped. What was read from a 16-bit
-    file is written back unchanged.
+    Values outside [-1, 1], which resampling of loud audio produces, are clipped. Samples that were read from
+    a 16-bit file are written back unchanged.
     """
     import soundfile
 
@@ -162,7 +164,7 @@ def write(path: str | Path, audio: np.ndarray, sample_rate: int) -> None:
             f"{audio.dtype} {audio.shape}"
         )
     samples = np.clip(np.rint(audio * 32768), -32768, 32767).astype(np.int16)
-    content = io.BytesIO()  # of a file, soundfile would wait for the disk
+    content = io.BytesIO()  # because soundfile would sync a file to disk
     try:
         soundfile.write(content, samples, sample_rate, "PCM_16", format=container)
     except RuntimeError as error:
@@ -172,7 +174,7 @@ def write(path: str | Path, audio: np.ndarray, sample_rate: int) -> None:
 
 
 def resample(audio: np.ndarray, from_rate: int, to_rate: int) -> np.ndarray:
-    """float32 (samples,) at another rate, by the high-quality filter that `read` uses too."""
+    """Resample to another rate with the high-quality filter that `read` also uses."""
     import soxr
 
     audio = np.asarray(audio, np.float32)
@@ -192,17 +194,17 @@ def resample_pieces(pieces: Iterable[np.ndarray], from_rate: int, to_rate: int) 
 
 
 def change_speed(audio: np.ndarray, speed: float, sample_rate: int) -> np.ndarray:
-    """Tempo and pitch together: played faster, samples belong to a higher rate, then come back to ours."""
+    """Change tempo and pitch together, by treating the samples as if recorded at another rate."""
     return resample(audio, round(sample_rate * speed), sample_rate)
 
 
 def mix(piece: np.ndarray, channel: int | None, path: Path) -> np.ndarray:
-    """(frames, channels) -> (frames,): the mean; where that cancels the sound out, the first channel."""
+    """Reduce (frames, channels) to (frames,): one channel, or the mean, unless that cancels the sound out."""
     if piece.shape[1] == 1:
         return piece.reshape(-1)
     if channel is not None:
         return np.ascontiguousarray(piece[:, channel])
-    with np.errstate(all="ignore"):  # what is not finite will be found
+    with np.errstate(all="ignore"):  # values that are not finite are detected later
         mean = sum(piece.T) / np.float32(piece.shape[1])  # ten times as fast as mean(axis=1)
         power, mean_power = np.square(piece).mean(), np.square(mean).mean()
     if power > MIN_POWER and mean_power < CANCELLED_SHARE * power:
@@ -213,12 +215,12 @@ def mix(piece: np.ndarray, channel: int | None, path: Path) -> np.ndarray:
 
 @functools.lru_cache  # once for each file
 def _warn_cancelled(path: Path) -> None:
-    problem = "its channels cancel each other out, as when one is wired the wrong way round"
-    logger.warning("%s: %s; the first one is taken where they do", path, problem)
+    problem = "its channels cancel each other out, as if one had reversed polarity"
+    logger.warning("%s: %s; there, only the first channel is used", path, problem)
 
 
 def _regroup(pieces: Iterable[np.ndarray], length: int) -> Iterator[np.ndarray]:
-    """The same samples in pieces of exactly `length`; the last one may be shorter."""
+    """Yield the same samples in pieces of exactly `length`; the last piece may be shorter."""
     held: list[np.ndarray] = []
     num_held = 0
     try:
@@ -232,7 +234,7 @@ def _regroup(pieces: Iterable[np.ndarray], length: int) -> Iterator[np.ndarray]:
                 num_held += len(piece)
     except Exception:
         if held:
-            yield np.concatenate(held)  # before the error, nothing is lost
+            yield np.concatenate(held)  # so that no samples before the error are lost
         raise
     if held:
         yield np.concatenate(held) if len(held) > 1 else held[0]
@@ -243,7 +245,7 @@ def _regroup(pieces: Iterable[np.ndarray], length: int) -> Iterator[np.ndarray]:
 
 @dataclass
 class _Reading:
-    """One reading of a file, or of a part of it: its frames as mono, and what was wrong with them."""
+    """One pass over a file or a part of it: converts the frames to mono, and collects problems."""
 
     path: Path
     sample_rate: int
@@ -254,11 +256,11 @@ class _Reading:
     content: AudioContent | None
     on_damage: OnDamage | None = None
     num_frames: int = 0
-    invalid: list[tuple[int, int]] = field(default_factory=list)  # spans of samples that are no numbers
-    error: AudioError | None = None  # after it nothing could be decoded
+    invalid: list[tuple[int, int]] = field(default_factory=list)  # spans of samples that are not finite
+    error: AudioError | None = None  # the error that ended decoding early
 
     def pieces(self) -> Iterator[np.ndarray]:
-        """Mono at the requested rate, in pieces of any length."""
+        """Yield mono audio at the requested rate, in pieces of any length."""
         with _open_audio(self.path, self.content) as self.decoder:
             self._locate()
             num_samples = 0
@@ -266,29 +268,29 @@ class _Reading:
                 num_samples += len(piece)
                 yield piece
             if self.on_damage is None and not num_samples:
-                raise AudioError(f"{self.path}: too short for a sample at {self.sample_rate} Hz")
+                raise AudioError(f"{self.path}: too short for even one sample at {self.sample_rate} Hz")
             if self.on_damage is not None and (damage := self._find_damage()):
                 self.on_damage(damage)
 
     def _locate(self) -> None:
-        """Find the first frame of the part and the number of frames; None: up to the end."""
+        """Compute the first frame of the part, and its number of frames (None: up to the end)."""
         rate, known = self.decoder.sample_rate, self.decoder.num_frames
         num_channels = self.decoder.num_channels
         if self.channel is None and num_channels > MAX_MIXED_CHANNELS:
             raise AudioError(
-                f"{self.path}: has {num_channels} channels, of which at most {MAX_MIXED_CHANNELS} are "
-                "averaged; pick one with channel="
+                f"{self.path}: has {num_channels} channels, but at most {MAX_MIXED_CHANNELS} can be "
+                "averaged; select one with channel="
             )
         if self.channel is not None and not 0 <= self.channel < num_channels:
             has = plural(num_channels, "channel")
-            raise AudioError(f"{self.path}: has {has}, counted from 1, and no channel {self.channel + 1}")
+            raise AudioError(f"{self.path}: has {has}, counted from 1, so no channel {self.channel + 1}")
         self.first = round(self.start * rate)
         self.count = None if self.duration is None else round(self.duration * rate)
         if self.first < 0 or (self.count is not None and self.count < 1):
             until = "" if self.duration is None else f" and lasts {self.duration} s"
             raise AudioError(
                 f"{self.path}: a part that starts at {self.start} s{until} begins before 0, or is less than "
-                "a sample"
+                "one sample"
             )
         if known is not None:
             end = self.first + (self.count or 1)
@@ -302,7 +304,7 @@ class _Reading:
         return AudioError(f"{self.path}: requested {part}, but the audio ends at {seconds:.3f} s")
 
     def _frames(self) -> Iterator[np.ndarray]:
-        """Pieces (frames,), silent where damaged, which is an error at the end unless on_damage is given."""
+        """Yield mono pieces; damage becomes silence, and an error at the end unless on_damage is given."""
         is_silent = True
         for piece in self._decode():
             is_silent = is_silent and not piece.any()
@@ -320,7 +322,7 @@ class _Reading:
             raise AudioError(f"{self.path}: all samples {which}are zero; is it the right file?")
 
     def _decode(self) -> Iterator[np.ndarray]:
-        """All pieces, or those before an error where it can be told later."""
+        """Yield all pieces, or those before an error if the error can be reported later."""
         try:
             with _as_audio_errors(self.path):
                 size = max(1, PIECE_SAMPLES // self.decoder.num_channels)
@@ -332,7 +334,7 @@ class _Reading:
             self.error = error
 
     def _check_level(self, piece: np.ndarray) -> np.ndarray:
-        if piece.min() >= -MAX_LEVEL and piece.max() <= MAX_LEVEL:  # NaN is neither
+        if piece.min() >= -MAX_LEVEL and piece.max() <= MAX_LEVEL:  # false if any sample is NaN
             return piece
         is_number = np.isfinite(piece)
         position = self.first + self.num_frames
@@ -340,7 +342,7 @@ class _Reading:
             index = int(np.argmin(np.abs(piece) <= MAX_LEVEL))
             seconds = (position + index) / self.decoder.sample_rate
             raise AudioError(
-                f"{self.path}: a sample at {seconds:.3f} s is {piece[index]:.6g}, expected -1 to 1; if "
+                f"{self.path}: the sample at {seconds:.3f} s is {piece[index]:.6g}, expected -1 to 1; if "
                 "integers were stored as floats, divide by their full scale"
             )
         edges = np.flatnonzero(np.diff(is_number, prepend=True, append=True)) + position
@@ -348,7 +350,7 @@ class _Reading:
         return np.where(is_number, piece, np.float32(0))
 
     def _find_damage(self) -> str:
-        """Description of the missing parts, once the last piece was read; "" if none is missing."""
+        """Describe the missing parts after the last piece was read; "" if nothing is missing."""
         decoder, rate = self.decoder, self.decoder.sample_rate
         decoded = self.first + self.num_frames
         requested = math.inf if self.count is None else self.first + self.count
@@ -360,7 +362,7 @@ class _Reading:
             if first < decoded and last > self.first
         ]
         problems = [f"is damaged: {_describe_spans(spans)} cannot be decoded"] if spans else []
-        ends = f"the sound ends at {decoded / rate:.3f} s; copy or download it again"
+        ends = f"the audio ends at {decoded / rate:.3f} s; copy or download it again"
         if self.error is not None:
             problem = str(self.error).removeprefix(f"{self.path}: ")
             problems.append(f"{problem}: nothing is decoded after {decoded / rate:.3f} s")
@@ -381,10 +383,12 @@ def _describe_spans(spans: list[tuple[float, float]]) -> str:
 
 # --- opening ------------------------------------------------------------------------------------
 
-# Not MP3, of which libsndfile complains on standard error; nor Ogg, in which it skips damage without a
-# word, and over a second stream; nor SPHERE, in which it does not report that the end is missing.
+
+# Kinds that libsndfile decodes. Not MP3, because it prints complaints to standard error; nor Ogg, because it
+# silently skips damage and a second stream; nor SPHERE, because it does not report a missing end.
 _LIBSNDFILE_KINDS = (b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b"caff", b"fLaC", b".snd")
-# Archives, documents and pictures that people mistake for audio. FFmpeg might find a frame of MP3 in them.
+
+# Archives, documents and pictures given by mistake. FFmpeg might find an MP3 frame in them.
 _OTHER_KINDS = (
     *(b"PK\x03\x04", b"\x1f\x8b", b"%PDF", b"\x89PNG", b"\xff\xd8\xff", b"GIF8"),
     *(b"<!", b"<h", b"<H", b"<?"),
@@ -394,9 +398,9 @@ _TEXT_BYTES = bytes(range(0x20, 0x7F)) + b"\t\n\f\r"
 
 @contextlib.contextmanager
 def _open_audio(path: Path, content: AudioContent | None = None) -> Iterator[Any]:
-    """A decoder for the file, or for its content, of which `path` is then only the name in messages.
+    """Open a decoder for the file, or for its content; `path` is then only used in messages.
 
-    What the libraries raise, in here and inside the `with`, is an AudioError.
+    Errors that the libraries raise, here and inside the `with`, become AudioErrors.
     """
     with contextlib.ExitStack() as stack, _as_audio_errors(path):
         if content is None:
@@ -411,9 +415,9 @@ def _open_audio(path: Path, content: AudioContent | None = None) -> Iterator[Any
         decoder = _choose_decoder(path, file, head, stack)
         if not MIN_SAMPLE_RATE <= decoder.sample_rate <= MAX_SAMPLE_RATE:
             expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,} Hz"
-            raise AudioError(f"{path}: a sample rate of {decoder.sample_rate} Hz, expected {expected}")
+            raise AudioError(f"{path}: has a sample rate of {decoder.sample_rate} Hz, expected {expected}")
         if decoder.num_channels < 1:
-            raise AudioError(f"{path}: its header says {decoder.num_channels} channels; it is damaged")
+            raise AudioError(f"{path}: is damaged: its header says {decoder.num_channels} channels")
         if decoder.num_frames is not None and decoder.num_frames < 1:
             raise AudioError(f"{path}: contains a header but no samples; record or copy it again")
         yield decoder
@@ -422,9 +426,9 @@ def _open_audio(path: Path, content: AudioContent | None = None) -> Iterator[Any
 def _choose_decoder(path: Path, file: BinaryIO, head: bytes, stack: contextlib.ExitStack) -> Any:
     import soundfile
 
-    is_mpeg = head.partition(b"fmt ")[2][4:6] in (b"P\0", b"U\0")  # libsndfile prints notes on its damage
+    is_mpeg = head.partition(b"fmt ")[2][4:6] in (b"P\0", b"U\0")  # for it, libsndfile prints complaints
     if head.startswith(_LIBSNDFILE_KINDS) and not is_mpeg:
-        file.seek(0)  # libsndfile begins where the descriptor stands
+        file.seek(0)  # libsndfile starts at the descriptor's current position
         with contextlib.suppress(soundfile.LibsndfileError):
             sound = stack.enter_context(soundfile.SoundFile(file.fileno(), closefd=False))
             if not sound.subtype.startswith("MPEG") and sound.frames not in (0, _UNKNOWN_LENGTH):
@@ -442,7 +446,7 @@ def _as_audio_errors(path: Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        from av.error import FFmpegError  # here, so that good files do not pay for the import
+        from av.error import FFmpegError  # imported here, so that intact files do not pay for it
 
         problems = (FFmpegError, OSError, RuntimeError, ValueError, ArithmeticError, MemoryError, EOFError)
         if not isinstance(error, problems):
@@ -456,7 +460,7 @@ def _as_audio_errors(path: Path) -> Iterator[None]:
 
 
 def _open_file(path: Path) -> BinaryIO:
-    """Opening a pipe would block and opening a device may act, so check first."""
+    """Open a regular file. This is checked first, because opening a pipe blocks, and a device may react."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         _require_regular(path, os.stat(path))
@@ -466,11 +470,11 @@ def _open_file(path: Path) -> BinaryIO:
     except UserError:
         raise
     except ValueError as error:  # a null byte, or characters that no file name can have
-        raise AudioError(f"{path}: is no file name ({error})") from None
+        raise AudioError(f"{path}: is not a valid file name ({error})") from None
 
 
 def _hold_in_file(content: bytes) -> BinaryIO:
-    """A file without a name, in memory where the system has such: the libraries require a descriptor."""
+    """Return an anonymous file, in memory if possible, because the libraries need a descriptor."""
     if hasattr(os, "memfd_create"):
         file = cast(BinaryIO, os.fdopen(os.memfd_create("audio"), "w+b", buffering=0))
     else:
@@ -481,7 +485,7 @@ def _hold_in_file(content: bytes) -> BinaryIO:
 
 def _require_regular(path: Path, status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise AudioError(f"{path}: is a folder; give one audio file, or all in it with --recursive")
+        raise AudioError(f"{path}: is a folder; give an audio file, or --recursive for all files in it")
     if not stat.S_ISREG(status.st_mode):
         raise AudioError(f"{path}: is a pipe, socket or device; give the path of a regular file")
     if status.st_size == 0:
@@ -491,15 +495,17 @@ def _require_regular(path: Path, status: os.stat_result) -> None:
 # --- libsndfile ---------------------------------------------------------------------------------
 
 _UNKNOWN_LENGTH = (1 << 63) - 1  # SF_COUNT_MAX
-# Programs that cannot know the length, as FFmpeg and SoX writing into a pipe, put 2 GiB less a bit, or more.
+
+# Programs that cannot know the length (FFmpeg and SoX writing to a pipe) state slightly under 2 GiB, or more.
 _STREAMED_BYTES = 0x7FFF_0000
-# In its log: the bytes of a chunk of sound (or of all) that the header promises, and those that are there.
+
+# Matches a line in libsndfile's log: the bytes that a chunk's header promises, and those that are present.
 _SHORT_CHUNK = re.compile(r"^ *(?:data|SSND|Data Size|riff|Riff size) *: (\d+) \(should be (\d+)\)", re.M)
-_ALAC_PACKET = 4096  # frames, to which some headers round up
+_ALAC_PACKET = 4096  # frames per packet; some headers round the length up to whole packets
 
 
 class _LibsndfileDecoder:
-    """Frames by libsndfile, up to the first error: FFmpeg continues after it."""
+    """Decoder that uses libsndfile up to the first error, and FFmpeg after it."""
 
     is_truncated = False
 
@@ -508,7 +514,7 @@ class _LibsndfileDecoder:
         self.container: str = sound.format.lower()
         self.sample_rate: int = sound.samplerate
         self.num_channels: int = sound.channels
-        # By the header; `sound.frames` are those that are present in a file cut short.
+        # The length in the header; `sound.frames` counts only the frames present in a truncated file.
         self.num_frames: int | None = sound.frames
         for promised, present in (
             map(int, lengths) for lengths in _SHORT_CHUNK.findall(sound.extra_info)[-1:]

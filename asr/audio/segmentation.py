@@ -1,6 +1,6 @@
-"""Recordings as input: files, their parts and arrays, read ahead in blocks, and cut between pauses.
+"""Recordings as input: files, parts of files, and arrays, read ahead in blocks and cut at pauses.
 
-Memory holds one segment and what the search for the next cut looks ahead, however long the recording is.
+Memory holds one segment and the lookahead for the next cut, however long the recording is.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 FRAMES_PER_SECOND = 100
 
-BLOCK_SECONDS = 4.0  # whole chunks of the detector
+BLOCK_SECONDS = 4.0  # seconds per block: a whole number of the detector's chunks
 STANDARD_INPUT = "-"
 Item = TypeVar("Item")
 
 
 class Fetch(Protocol):
-    """A function that fetches a file from elsewhere, such as a ByteRange."""
+    """A function that fetches the content of a file, such as a ByteRange."""
 
     def __call__(self) -> bytes: ...
 
@@ -49,40 +49,40 @@ class Fetch(Protocol):
 class Recording:
     """A recording to read, or a part of one: a file, samples, or a function that fetches a file."""
 
-    path: str | Path = ""  # path as given or found; "-" for standard input, "" for samples
+    path: str | Path = ""  # as entered or found; "-" for standard input, "" for samples
     id: str = ""
-    """Id of its transcript, and where its outputs go below a folder; without one, the stem of the path."""
+    """ID of its transcript, and path of its outputs within a folder; by default, the stem of the path."""
     start: float = 0.0  # seconds
     duration: float | None = None  # seconds; None: up to the end
-    channel: int | None = None  # counted from 0; None: their mean
+    channel: int | None = None  # counted from 0; None: the mean of all channels
     content: np.ndarray | IO[bytes] | Fetch | None = None
-    """Mono samples, an opened file, or a function that fetches a file; `path` is then its name. None: the
-    file at `path`."""
-    sample_rate: int | None = None  # sample rate of `samples`
-    is_utterance: bool = False  # True for an utterance of a manifest; cut no further unless it is very long
+    """Mono samples, an opened file, or a function that fetches a file; `path` is then only its name. None:
+    the file at `path`."""
+    sample_rate: int | None = None  # sample rate in Hz if `content` is samples
+    is_utterance: bool = False  # True for an utterance from a manifest, which is cut only if very long
     on_read: Callable[[float], None] | None = None
-    """Called with the seconds read so far, after each block; an exception that it raises ends the reading."""
+    """Called after each block with the seconds read so far; an exception from it ends the reading."""
 
     @property
     def name(self) -> str:
-        """The id of its transcript."""
+        """ID of its transcript."""
         return self.id or Path(self.path).stem
 
 
 AudioFile = str | Path | Recording
 AudioInput: TypeAlias = "str | Path | Recording | bytes | IO[bytes] | np.ndarray | torch.Tensor"
-"""A path or Recording; an array or tensor, with its sample rate; or a file as bytes or opened."""
+"""A path or Recording; an array or tensor with its sample rate; or a file's bytes, or an opened file."""
 Channels = Literal["mix", "separate"] | Annotated[int, pydantic.Field(ge=1)]
 
 
 def make_recording(source: Any, sample_rate: int | None = None) -> Recording:
     """Turn anything that holds audio into a recording."""
-    if callable(getattr(source, "numpy", None)):  # a tensor, wherever it is
+    if callable(getattr(source, "numpy", None)):  # a tensor, on any device
         source = source.detach().cpu().float().numpy() if source.is_floating_point() else source.cpu().numpy()
     if isinstance(source, np.ndarray):
         return make_samples(source, sample_rate)
     if sample_rate is not None:
-        raise UserError("sample_rate belongs to an array of samples; a file has its own")
+        raise UserError("sample_rate is for an array of samples only, because a file has its own; remove it")
     if isinstance(source, Recording):
         return source
     if isinstance(source, str | Path):
@@ -98,34 +98,34 @@ def make_recording(source: Any, sample_rate: int | None = None) -> Recording:
 
 
 def make_samples(audio_S: np.ndarray, sample_rate: int | None) -> Recording:
-    """Check samples: mono audio in [-1, 1] alone, as integers would be noise at full blast."""
+    """Check samples and wrap them in a Recording. Integers are refused, because they would be pure noise."""
     rates = range(audio.MIN_SAMPLE_RATE, audio.MAX_SAMPLE_RATE + 1)
     if not isinstance(sample_rate, int | np.integer) or int(sample_rate) not in rates:
         raise UserError(f"sample_rate {sample_rate!r} of an array: expected Hz, such as sample_rate=16000")
-    if audio_S.ndim == 2 and 1 in audio_S.shape:  # as torchaudio and soundfile give one channel
+    if audio_S.ndim == 2 and 1 in audio_S.shape:  # how torchaudio and soundfile return one channel
         audio_S = audio_S.reshape(-1)
     if audio_S.ndim != 1 or audio_S.dtype.kind != "f":
         raise UserError(
             f"an array of shape {audio_S.shape} and type {audio_S.dtype}: expected one channel, (samples,), "
-            "of floats in [-1, 1]; take the mean of the channels, divide 16-bit integers by 32768"
+            "of floats in [-1, 1]; average the channels, and divide 16-bit integers by 32768"
         )
     if len(audio_S) and not np.abs(audio_S).max() <= audio.MAX_LEVEL:
-        raise UserError("an array with samples that are not numbers, or far outside of [-1, 1]; check it")
+        raise UserError("the array has samples that are NaN or far outside [-1, 1]; check how it was made")
     return Recording(content=audio_S.astype(np.float32, copy=False), sample_rate=int(sample_rate))
 
 
 def split_channels(recording: Recording, channels: Channels) -> list[Recording]:
-    """Split into what is transcribed by itself: the mean of all channels, each of them, or one."""
+    """Split into recordings that are transcribed separately: the mean of all channels, each one, or one."""
     if channels == "mix" or isinstance(recording.content, np.ndarray) or recording.channel is not None:
         return [recording]
     if recording.content is not None and not callable(recording.content):
-        raise UserError("channels of a file in memory: only their mean is read; write it to disk first")
+        raise UserError("cannot select channels of a file in memory; write it to disk first")
     if channels != "separate":
         return [replace(recording, channel=channels - 1)]
     try:
         num_channels = audio.read_info(recording.path, _load(recording)).num_channels
     except UserError:
-        return [recording]  # the error is reported when it is read
+        return [recording]  # the error is reported when the recording is read
     if not 1 < num_channels <= audio.MAX_MIXED_CHANNELS:
         return [recording]
     return [replace(recording, channel=channel) for channel in range(num_channels)]
@@ -134,7 +134,7 @@ def split_channels(recording: Recording, channels: Channels) -> list[Recording]:
 def read_recording(
     recording: Recording, sample_rate: int, on_damage: audio.OnDamage | None = None
 ) -> Iterator[np.ndarray]:
-    """float32 (samples,) in blocks. Silence is no error here."""
+    """Yield float32 blocks of shape (samples,). Silence is not an error here."""
     if isinstance(recording.content, np.ndarray):
         assert recording.sample_rate is not None
         samples = audio.resample(recording.content, recording.sample_rate, sample_rate)
@@ -166,12 +166,12 @@ def _load(recording: Recording) -> bytes | None:
 
 @contextlib.contextmanager
 def _open(recording: Recording) -> Iterator[tuple[str | Path, AudioContent | None]]:
-    """Name and content of a file; one without a path goes to the disk, since decoders jump about in it."""
+    """Yield a file's name and content; a stream is copied to disk first, because decoders need to seek."""
     opened = recording.content
     if opened is None or callable(opened):
         yield recording.path, _load(recording)
         return
-    if isinstance(opened, io.FileIO) and opened.seekable():  # on the disk, and nothing is in a buffer
+    if isinstance(opened, io.FileIO) and opened.seekable():  # on disk and unbuffered
         yield recording.path, cast(BinaryIO, opened)
         return
     assert not isinstance(opened, np.ndarray)
@@ -185,9 +185,9 @@ def _open(recording: Recording) -> Iterator[tuple[str | Path, AudioContent | Non
 
 
 def read_ahead(items: Iterable[Item], max_waiting: int) -> Generator[Item]:
-    """The same items, made in a thread while the caller works on those before; at most so many wait.
+    """Yield the same items, produced in a thread while the caller works; at most `max_waiting` are queued.
 
-    Close the iterator (contextlib.closing) to end the thread before the items do.
+    Close the iterator (contextlib.closing) to end the thread before the items run out.
     """
     iterator, over = iter(items), object()
     with ThreadPoolExecutor(1, "read-ahead") as pool:
@@ -203,33 +203,33 @@ def read_ahead(items: Iterable[Item], max_waiting: int) -> Generator[Item]:
 
 # --- segmentation ------------------------------------------------------------------------------
 
-SHORTEST_SECONDS = 0.05  # of a recording with a word in it
-INNER_PAUSE_SECONDS = 0.5  # between two spans of speech of one segment
-MIN_PAUSE_SECONDS = 0.2  # a shorter one is a part of speech, such as the stop in a t
-MIN_VAD_SECONDS = 3.0  # a shorter recording is one segment: too little for the detector
-OVERLAP_RATIO = 0.05  # of the longest segment, at most a second, that both sides of a cut in speech hold
+SHORTEST_SECONDS = 0.05  # a shorter recording cannot contain a word
+INNER_PAUSE_SECONDS = 0.5  # shortest pause between two spans of speech in one segment
+MIN_PAUSE_SECONDS = 0.2  # a shorter pause is part of speech, such as the closure of a t
+MIN_VAD_SECONDS = 3.0  # a shorter recording is one segment, because the detector needs more audio
+OVERLAP_RATIO = 0.05  # overlap at a cut within speech, as a share of max_seconds; at most 1 s
 
-SILENCE_DB = -80.0  # of full scale: the rounding of 16 bits lies 20 dB below, the quietest speech above
-_PRE_EMPHASIS = 0.97  # or hum and rumble would hide the speech
+SILENCE_DB = -80.0  # dB re full scale: 20 dB above 16-bit rounding noise, below the quietest speech
+_PRE_EMPHASIS = 0.97  # filter coefficient; without it, hum and rumble would mask the speech
 
 
 class SegmentationConfig(Config):
-    """Segmentation of recordings by voice activity."""
+    """Settings for cutting recordings by voice activity."""
 
     method: Literal["silero", "none"] = "silero"
-    """silero: cuts between pauses in speech, which the model of the package silero-vad tells from music and
-    noise. none: no cut, the whole recording is one segment."""
+    """silero: cut at pauses in speech, which the silero-vad model distinguishes from music and noise.
+    none: do not cut; the whole recording is one segment."""
     max_seconds: float = pydantic.Field(default=20.0, ge=1)
-    """Longest segment, never longer than the longest utterance that the model was trained on. For Whisper
-    models that always compute 30 s (all but tiny and base.en) the default is 28."""
+    """Longest segment in seconds, never longer than the longest training utterance. For a model that always
+    processes 30 s at once, the default is 28."""
 
     @property
     def overlap_seconds(self) -> float:
-        """Audio that both sides share where speech is cut without a pause; their common words are joined."""
+        """Seconds of audio shared by both sides of a cut within speech; their common words are merged."""
         return min(1.0, OVERLAP_RATIO * self.max_seconds)
 
     def limited(self, max_seconds: float) -> SegmentationConfig:
-        """The same with segments of at most so many seconds."""
+        """Return the same settings with segments of at most `max_seconds`."""
         return self.model_copy(update={"max_seconds": min(max_seconds, self.max_seconds)})
 
     def with_rules(self, **changed: float) -> CuttingRules:
@@ -237,16 +237,16 @@ class SegmentationConfig(Config):
 
 
 class CuttingRules(SegmentationConfig):
-    """All rules of cutting: the settings, and what a kind of model or a client of the server changes."""
+    """All cutting rules: the settings, and what a model family or a server client may change."""
 
     min_share: float = 0.4
-    """Speech that continues past max_seconds is not cut before this share of it."""
+    """If speech continues past max_seconds, it is not cut before this share of max_seconds."""
     max_pause_seconds: float = 0.5
-    """A longer pause always ends a segment; at shorter ones cuts are made only where max_seconds asks."""
+    """A longer pause always ends a segment; shorter pauses are cut only if max_seconds requires it."""
     padding_seconds: float = 0.3
-    """Kept before and after speech: weak sounds at its edges."""
+    """Seconds kept before and after speech, for weak sounds at its edges."""
     speech_threshold: float = 0.5
-    """silero: speech begins where it is at least so likely."""
+    """silero: speech begins when its probability exceeds this."""
 
 
 @dataclass(frozen=True)
@@ -257,12 +257,13 @@ class AudioSegment:
     audio_S: np.ndarray
     sample_rate: int
     cut_before: float | None = None
-    """Second at which speech was cut without a pause: this segment begins earlier, the other ends later."""
-    cut_after: float | None = None  # the same at the end
+    """Time in seconds at which speech was cut without a pause; this segment begins earlier, and the previous
+    one ends later."""
+    cut_after: float | None = None  # the same for the end of the segment
     speech: tuple[tuple[float, float], ...] = ()
-    """Begin and end of each span of speech in it, in seconds of the recording, with pauses of at least
-    INNER_PAUSE_SECONDS between; empty if unknown."""
-    recording: Recording = field(default_factory=Recording)  # recording that the segment was cut from
+    """Start and end of each span of speech, in seconds of the recording, separated by pauses of at least
+    INNER_PAUSE_SECONDS; empty if unknown."""
+    recording: Recording = field(default_factory=Recording)  # the recording it was cut from
 
     @property
     def end(self) -> float:
@@ -270,12 +271,12 @@ class AudioSegment:
 
     @property
     def overlaps(self) -> bool:
-        """It shares audio with the segment before or after."""
+        """Whether it shares audio with the previous or next segment."""
         return self.cut_before is not None or self.cut_after is not None
 
 
 class Segmenter:
-    """Cutter of a stream of samples into segments, each given as soon as its end is certain."""
+    """Cuts a stream of samples into segments, each returned as soon as its end is certain."""
 
     def __init__(
         self,
@@ -285,7 +286,7 @@ class Segmenter:
         uncut_seconds: float = 0.0,
         is_live: bool = False,
     ) -> None:
-        """A recording of at most `uncut_seconds`, if there is speech in it, is one segment."""
+        """A recording of at most `uncut_seconds` is one segment if it contains speech."""
         self.sample_rate, self.offset, self.uncut_seconds = sample_rate, offset, uncut_seconds
         self.rules = config if isinstance(config, CuttingRules) else config.with_rules()
         self.frame_samples = sample_rate / FRAMES_PER_SECOND  # frames may begin between two samples
@@ -306,7 +307,7 @@ class Segmenter:
 
     @property
     def seconds(self) -> float:
-        """Seconds taken so far."""
+        """Seconds received so far."""
         return self._num_samples / self.sample_rate
 
     def push(self, block_S: np.ndarray) -> list[AudioSegment]:
@@ -318,7 +319,7 @@ class Segmenter:
         return [] if self.seconds <= self.uncut_seconds else self._pop_segments(is_last=False)
 
     def finish(self) -> list[AudioSegment]:
-        """The rest; nothing can be pushed after."""
+        """Return the remaining segments; nothing can be pushed afterward."""
         whole = [AudioSegment(self.offset, self._audio, self.sample_rate)]
         if self._detector is None:
             return whole if self._num_samples else []
@@ -331,14 +332,14 @@ class Segmenter:
         return whole if is_short and not is_silent and not self._has_output else segments
 
     def current(self) -> AudioSegment | None:
-        """The segment that has begun and is not over, up to the newest sample; None in a pause."""
+        """Return the unfinished segment up to the newest sample; None in a pause."""
         speech_T = self._find_speech()
         if not speech_T:
             return None
         return self._cut_out(self._segment_start(speech_T[0]), self._num_samples / self.frame_samples, None)
 
     def ending(self) -> AudioSegment | None:
-        """Provisional segment: final if the current pause lasts."""
+        """Return the segment that ends here if the current pause lasts long enough; None if in speech."""
         speech_T = self._find_speech()
         if not speech_T or self._known - 1 - speech_T[-1] < self._padding:
             return None
@@ -347,7 +348,7 @@ class Segmenter:
     # --- frames ---------------------------------------------------------------------------------
 
     def _find_speech(self) -> list[int]:
-        """Frames of speech that belong to no segment yet."""
+        """Return the speech frames that do not belong to a segment yet."""
         return (self._next + np.flatnonzero(self._is_speech_T[self._next - self._first :])).tolist()
 
     @property
@@ -356,13 +357,13 @@ class Segmenter:
 
     @property
     def _audio(self) -> np.ndarray:
-        """The blocks as one, joined on demand: with method none there may be hours of them."""
+        """All blocks as one array, joined on demand, because with method none there may be hours of them."""
         if len(self._blocks) > 1:
             self._blocks = [np.concatenate(self._blocks)]
         return self._blocks[0]
 
     def _measure(self, first: int, past: int) -> np.ndarray:
-        """Energies of frames, measured from the frame before on, whose last sample pre-emphasis needs."""
+        """Return frame energies, computed from one frame earlier, whose last sample pre-emphasis needs."""
         before = max(first - 1, self._first)
         begin, end = (
             math.floor(frame * self.frame_samples) - self._audio_first for frame in (before, past + 1)
@@ -379,7 +380,7 @@ class Segmenter:
         return segments
 
     def _next_segment(self, is_last: bool) -> AudioSegment | None:
-        """The first one whose end is certain."""
+        """Return the first segment whose end is certain; None if there is none yet."""
         known, padding = self._known, self._padding
         speech_T = self._find_speech()
         if not speech_T:
@@ -388,33 +389,33 @@ class Segmenter:
         begin, start = speech_T[0], self._segment_start(speech_T[0])
         limit = start + _count_frames(self.rules.max_seconds)
         longest_pause = _count_frames(self.rules.max_pause_seconds)
-        certain = max(longest_pause, 2 * padding)  # then a pause ends a segment
+        certain = max(longest_pause, 2 * padding)  # a pause of this length always ends a segment
         shortest_pause = min(_count_frames(MIN_PAUSE_SECONDS), longest_pause)
         silent = find_runs(~self._is_speech_T[begin - self._first :])
         pauses = [(begin + a, begin + b) for a, b in silent if b - a >= shortest_pause]
         for first, past in pauses:
-            # One that continues at the newest frame must be long enough for the padding of both sides.
+            # A pause that is still going on must be long enough for the padding on both sides.
             enough = certain if past == known else longest_pause
             if past - first >= enough and first <= limit - padding:
                 end = first + min(padding, (past - first) // 2)
                 return self._emit(start, end, max(past - padding, end))
-        horizon = limit + certain  # what is known beyond depends on the sizes of the blocks
+        horizon = limit + certain  # how much is known beyond this depends on the block sizes
         if known >= horizon or (is_last and known >= limit):
             return self._cut(start, limit, [(first, min(past, horizon)) for first, past in pauses])
         if is_last:
             end = min(speech_T[-1] + 1 + padding, known)
-            rest = self._num_samples / self.frame_samples  # a part of a frame at the end belongs to it
+            rest = self._num_samples / self.frame_samples  # includes a partial frame at the end
             return self._emit(start, rest if end == known else end, known)
         return None
 
     def _segment_start(self, speech: int) -> int:
-        """First frame of a segment whose speech begins at a frame."""
+        """Return the first frame of a segment whose speech begins at frame `speech`."""
         if self._cut_before is not None:
             return self._next
         return max(self._next, speech - self._padding)
 
     def _cut(self, start: int, limit: int, pauses: list[tuple[int, int]]) -> AudioSegment:
-        """Speech continues past the limit: cut in its longest late pause, else at its quietest frame."""
+        """Cut speech that continues past the limit: in its longest late pause, else at its quietest frame."""
         earliest = start + _count_frames(self.rules.min_share * self.rules.max_seconds)
         inside = [(a, b) for a, b in pauses if earliest <= (a + b) // 2 <= limit and a < limit]
         if inside:
@@ -463,7 +464,7 @@ def _count_frames(seconds: float) -> int:
 
 
 def find_runs(is_on_T: np.ndarray) -> list[tuple[int, int]]:
-    """First and past-the-end frame of each run of frames that are on."""
+    """Return the first and past-the-end frame of each run of True."""
     edges_T = np.flatnonzero(np.diff(is_on_T.astype(np.int8), prepend=0, append=0))
     return list(zip(edges_T[::2].tolist(), edges_T[1::2].tolist(), strict=True))
 
@@ -472,19 +473,21 @@ def find_runs(is_on_T: np.ndarray) -> list[tuple[int, int]]:
 
 
 def measure_energies(audio_S: np.ndarray, sample_rate: int) -> np.ndarray:
-    """The energy of each whole frame of 10 ms in dB of full scale, high frequencies raised."""
+    """Return the energy of each whole 10 ms frame in dB relative to full scale, after pre-emphasis."""
     return _Energies(sample_rate).push(audio_S)
 
 
 class _Energies:
-    """The same as `measure_energies`, for audio that comes in blocks."""
+    """Streaming version of `measure_energies`."""
 
     def __init__(self, sample_rate: int, first_frame: int = 0) -> None:
         self._frame_samples = sample_rate / FRAMES_PER_SECOND
         self._rest = np.zeros(0)
         self._last = 0.0
         self._num_frames = first_frame
-        self._position = math.floor(first_frame * self._frame_samples)  # of the first sample in _rest
+        self._position = math.floor(
+            first_frame * self._frame_samples
+        )  # position of the first sample in _rest
 
     def push(self, block_S: np.ndarray) -> np.ndarray:
         block = block_S.astype(np.float64)
@@ -503,6 +506,6 @@ class _Energies:
 
 
 def smooth(values_T: np.ndarray, width: int) -> np.ndarray:
-    """Mean over `width` frames around each."""
+    """Return the moving average over `width` frames."""
     padded = np.pad(values_T, width // 2, mode="edge")
     return np.convolve(padded, np.full(width, 1 / width), mode="valid")

@@ -1,4 +1,4 @@
-"""Detect speech by the model of the package silero-vad, which tells speech from music and noise."""
+"""Detect speech with the silero-vad model, which distinguishes it from music and noise."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torch.nn import functional as F
 # S samples, T frames of 10 ms, C chunks of 32 ms, D dimension
 
 RATES = (8_000, 16_000)  # Hz
-_HYSTERESIS = 0.15  # its authors': so far below the probability where speech begins, it ends
+_HYSTERESIS = 0.15  # speech ends this far below the threshold at which it begins (the authors' value)
 
 
 class SileroDetector:
-    """Detector that returns True for each frame of 10 ms that is speech.
+    """Speech detector for a stream: returns a bool for each 10 ms frame.
 
-    Audio at other rates than 8 and 16 kHz is resampled to 16 kHz.
+    Audio at rates other than 8 and 16 kHz is resampled to 16 kHz.
     """
 
     def __init__(self, sample_rate: int, threshold: float) -> None:
@@ -39,7 +39,7 @@ class SileroDetector:
         self._chunk_frames = self._model.chunk_samples / (rate / 100)
         self._rest = np.zeros(0, np.float32)  # less than a chunk
         self._num_samples = self._num_detected = 0
-        self._is_speech_C = np.zeros(0, bool)  # of the chunks from _first_chunk on
+        self._is_speech_C = np.zeros(0, bool)  # starting with chunk _first_chunk
         self._first_chunk = 0
         self._was_speech = False
 
@@ -56,7 +56,7 @@ class SileroDetector:
         return self._detect(np.concatenate([last_S, np.zeros(missing, np.float32)]))
 
     def _detect(self, block_S: np.ndarray) -> np.ndarray:
-        """Run the model on each complete chunk; the frames that these cover."""
+        """Run the model on each complete chunk, and return the flags of the frames that these cover."""
         audio_S, size = np.concatenate([self._rest, block_S]), self._model.chunk_samples
         past = len(audio_S) - len(audio_S) % size
         chunks_CS, self._rest = audio_S[:past].reshape(-1, size), audio_S[past:]
@@ -75,7 +75,7 @@ class SileroDetector:
 
 
 def _apply_hysteresis(is_on_T: np.ndarray, is_off_T: np.ndarray, was_on: bool) -> np.ndarray:
-    """Fill in what is neither on nor off: as the frame before."""
+    """Return flags; a frame that is neither on nor off keeps the state of the frame before it."""
     last_T = np.maximum.accumulate(np.where(is_on_T | is_off_T, np.arange(len(is_on_T)), -1))
     return np.where(last_T < 0, was_on, is_on_T[last_T])
 
@@ -87,17 +87,18 @@ _DIM = 128
 
 
 class SileroModel(nn.Module):
-    """Probability of speech in each chunk, from many chunks at once: six times as fast as one by one.
+    """The silero-vad network, run on many chunks at once, which is six times as fast as one by one.
 
-    Spectra and convolutions see one chunk each; an LSTM runs over the chunks. The weights are the package's.
+    Spectra and convolutions cover one chunk each; an LSTM runs over the chunks. The weights come from the
+    silero-vad package.
     """
 
     def __init__(self, sample_rate: int) -> None:
         super().__init__()
         self.chunk_samples = sample_rate * 32 // 1000
-        self._context_samples = self.chunk_samples // 8  # of the chunk before
+        self._context_samples = self.chunk_samples // 8  # samples of the previous chunk put before each chunk
         weights = _read_weights("_model" if sample_rate == 16_000 else "_model_8k")
-        self._window = weights["stft.forward_basis_buffer"][0, 0]  # times the cosine of frequency 0: 1
+        self._window = weights["stft.forward_basis_buffer"][0, 0]  # row of frequency 0, whose cosine is 1
         self._kernels = [
             tuple(weights[f"encoder.{index}.reparam_conv.{part}"] for part in ("weight", "bias"))
             for index in range(len(_STRIDES))
@@ -110,7 +111,7 @@ class SileroModel(nn.Module):
 
     @torch.inference_mode()
     def forward(self, chunks_CS: np.ndarray, state: Any) -> tuple[np.ndarray, Any]:
-        """(C,) probabilities, and the state after the last chunk; None before the first one."""
+        """Return probabilities (C,) and the state after the last chunk; the first state is None."""
         if not len(chunks_CS):
             return np.zeros(0, np.float32), state
         context_S, memory = state or (torch.zeros(self._context_samples), None)
@@ -126,14 +127,14 @@ class SileroModel(nn.Module):
         padded_CS = F.pad(audio_CS[:, None], (0, size // 4), mode="reflect")[:, 0]
         x_CTD = torch.fft.rfft(padded_CS.unfold(1, size, size // 2) * self._window).abs()
         for (weight, bias), stride in zip(self._kernels, _STRIDES, strict=True):
-            # As a product: a convolution would compile a kernel for each number of chunks.
+            # As a matrix product, because a convolution would compile a kernel for each number of chunks.
             around_CTD = F.pad(x_CTD, (0, 0, 1, 1)).unfold(1, 3, stride).flatten(2)
             x_CTD = F.linear(around_CTD, weight.flatten(1), bias).relu()
         return x_CTD[:, 0]
 
 
 def _read_weights(prefix: str) -> dict[str, Tensor]:
-    """Read the file of the package without its import, which is slow and sets PyTorch to one thread."""
+    """Read the package's weights without importing it, which is slow and sets PyTorch to one thread."""
     package = importlib.util.find_spec("silero_vad")
     assert package is not None and package.origin is not None
     with warnings.catch_warnings():
@@ -144,5 +145,5 @@ def _read_weights(prefix: str) -> dict[str, Tensor]:
 
 @functools.lru_cache
 def load_silero(sample_rate: int) -> SileroModel:
-    """Load the model once; it has no state, so all recordings share it."""
+    """Load the model once. It is stateless, so all recordings share it."""
     return SileroModel(sample_rate)

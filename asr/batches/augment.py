@@ -1,7 +1,7 @@
 """Vary the training audio: speed, noise, SpecAugment. Every choice is reproducible.
 
-A choice depends on (seed, epoch, stage, utterance id) and on nothing else: not on the number of workers, not
-on the other utterances of a batch, not on which other stages are switched on.
+A choice depends only on (seed, epoch, stage, utterance ID), not on the number of workers, the rest of the
+batch, or which other stages are enabled.
 
 Shapes: N utterances of a corpus, B utterances of a batch, T frames, F features.
 """
@@ -23,12 +23,12 @@ from asr.system.run_config import AugmentConfig, SpecAugmentConfig
 
 # Power of colored noise falls with frequency f as f ** -exponent.
 NOISE_EXPONENTS = {"white": 0.0, "pink": 1.0, "brown": 2.0}
-LOWEST_NOISE_HZ = 20.0  # of colored noise: what is inaudible would be most of its power
-MAX_TIME_MASK_SHARE = 0.2  # of the frames of an utterance, under one mask
+LOWEST_NOISE_HZ = 20.0  # high-pass for colored noise, most of whose power would otherwise be inaudible
+MAX_TIME_MASK_SHARE = 0.2  # widest time mask, as a share of the utterance's frames
 
 
 class Augmenter:
-    """Augmentation by an AugmentConfig. Holds no state: calls may come in any order and from any process."""
+    """Applies an AugmentConfig. It is stateless, so calls may come in any order and from any process."""
 
     def __init__(self, config: AugmentConfig, seed: int, sample_rate: int) -> None:
         self._config = config
@@ -37,15 +37,17 @@ class Augmenter:
         path = config.noise.recordings
         self._recordings = [] if path is None else list(read_manifest(path))
         if path is not None and not self._recordings:
-            raise UserError(f"augment.noise.recordings = {path}: no recordings in this manifest")
+            raise UserError(
+                f"augment.noise.recordings = {path}: this manifest is empty; give one with noises"
+            )
 
     def choose_speeds(self, id_hashes_N: np.ndarray, epoch: int) -> np.ndarray:
-        """The speed factor of each utterance, given `hash_names` of the ids."""
+        """Return the speed factor of each utterance, given `hash_names` of the IDs."""
         speeds = np.array(self._config.speed or (1.0,))
         return speeds[choose(id_hashes_N, len(speeds), self._seed, epoch, "speed")]
 
     def augment_audio(self, audio: np.ndarray, utterance_id: str, epoch: int) -> tuple[np.ndarray, float]:
-        """Change the speed, then add noise. Returns the speed too. Samples may leave [-1, 1]."""
+        """Change the speed, then add noise. Also returns the speed. Samples may exceed [-1, 1]."""
         speed = float(self.choose_speeds(hash_names([utterance_id]), epoch)[0])
         if speed != 1.0:
             audio = audio_files.change_speed(audio, speed, self._sample_rate)
@@ -56,7 +58,7 @@ class Augmenter:
     def augment_features(
         self, features_BTF: Tensor, feature_lengths_B: Tensor, ids: Sequence[str], epoch: int
     ) -> tuple[Tensor, Tensor | None]:
-        """Apply SpecAugment. Returns the spans of speech too, if it masked any."""
+        """Apply SpecAugment. Also returns the spans of speech, if SpecAugment is on."""
         config = self._config.spec_augment
         is_on = config.time_warp or config.num_frequency_masks or config.num_time_masks
         if not is_on or not len(ids):
@@ -64,7 +66,7 @@ class Augmenter:
         return apply_spec_augment(config, self._seed, features_BTF, feature_lengths_B, ids, epoch)
 
     def stream(self, stage: str, utterance_id: str, epoch: int) -> np.random.Generator:
-        """The random numbers of one stage for one utterance."""
+        """Return the random numbers for one stage and one utterance."""
         return random_stream(self._seed, epoch, stage, utterance_id)
 
     def _add_noise(self, audio: np.ndarray, stream: np.random.Generator) -> np.ndarray:
@@ -80,12 +82,12 @@ class Augmenter:
         speech_power = np.mean(np.square(audio, dtype=np.float64))
         noise_power = np.mean(np.square(noise, dtype=np.float64))
         if not speech_power or not noise_power:
-            return audio  # a silent excerpt cannot be brought to any ratio
+            return audio  # a silent excerpt has no signal-to-noise ratio
         scale = np.sqrt(speech_power / noise_power) * 10 ** (-snr_db / 20)
         return audio + noise * np.float32(scale)
 
     def _read_noise(self, num_samples: int, stream: np.random.Generator) -> np.ndarray:
-        """A random excerpt of a random recording; a recording that is too short is repeated."""
+        """Read a random excerpt of a random recording; a recording that is too short is repeated."""
         recording = self._recordings[stream.integers(len(self._recordings))]
         seconds = num_samples / self._sample_rate
         start = recording.start + stream.uniform(0, max(0.0, recording.duration - seconds))
@@ -99,11 +101,11 @@ class Augmenter:
 def make_noise(
     num_samples: int, sample_rate: int, exponent: float, stream: np.random.Generator
 ) -> np.ndarray:
-    """Gaussian noise whose power falls as frequency ** -exponent."""
+    """Return Gaussian noise whose power falls with frequency as f ** -exponent."""
     noise = stream.standard_normal(num_samples, dtype=np.float32)
     if not exponent:
         return noise
-    # A length of small factors: the transform of a long prime one is several times slower.
+    # Use a power of two, because the FFT of a long prime length is several times slower.
     size = 1 << (num_samples - 1).bit_length()
     spectrum = np.fft.rfft(noise, size)
     frequencies = np.fft.rfftfreq(size, 1 / sample_rate)
@@ -122,7 +124,7 @@ def apply_spec_augment(
     ids: Sequence[str],
     epoch: int,
 ) -> tuple[Tensor, Tensor]:
-    """Warp, find the spans of speech, then mask. Padding stays as it is."""
+    """Warp, find the spans of speech, then mask. Padding is left unchanged."""
     num_frames, num_features = features_BTF.shape[1:]
     warps, time_masks, bands = [], [], []
     for name, length in zip(ids, feature_lengths_B.tolist(), strict=True):
@@ -143,7 +145,7 @@ def apply_spec_augment(
 
 
 def _draw_warp(limit: int, length: int, keys: tuple[str | int, ...]) -> tuple[int, int]:
-    """A frame and its shift. Both ends of the utterance stay in place, so the frame keeps off them."""
+    """Draw a frame and its shift. The frame keeps its distance from both ends, which do not move."""
     if not limit or length < 2 * limit + 3:
         return 0, 0
     stream = random_stream(*keys)
@@ -151,7 +153,7 @@ def _draw_warp(limit: int, length: int, keys: tuple[str | int, ...]) -> tuple[in
 
 
 def draw_masks(num_masks: int, max_width: int, size: int, keys: tuple[str | int, ...]) -> np.ndarray:
-    """(num_masks, 2) starts and widths below `size`; widths from 0 to max_width, anywhere."""
+    """Draw starts and widths (num_masks, 2): widths from 0 to max_width, anywhere within `size`."""
     if not num_masks:
         return np.zeros((0, 2), np.int64)
     stream = random_stream(*keys)
@@ -160,7 +162,7 @@ def draw_masks(num_masks: int, max_width: int, size: int, keys: tuple[str | int,
 
 
 def build_mask(masks: Sequence[np.ndarray], size: int) -> Tensor:
-    """(batch, size) bool: true where one of the utterance's masks, (start, width) each, lies."""
+    """Return a bool tensor (batch, size), True within any of the utterance's masks (start, width)."""
     masks_BM2 = np.zeros((len(masks), max(map(len, masks)), 2), dtype=np.int64)
     for row, masks_M2 in zip(masks_BM2, masks, strict=True):
         row[: len(masks_M2)] = masks_M2
@@ -170,14 +172,14 @@ def build_mask(masks: Sequence[np.ndarray], size: int) -> Tensor:
 
 
 def warp_time(features_BTF: Tensor, feature_lengths_B: Tensor, warps_B2: np.ndarray) -> Tensor:
-    """Move a frame of each utterance by (frame, shift): one side is stretched, the other squeezed."""
+    """Shift one frame of each utterance, so that one side is stretched and the other squeezed."""
     if not warps_B2[:, 1].any():
         return features_BTF
     device = features_BTF.device
     positions_T = torch.arange(features_BTF.shape[1], dtype=torch.float64, device=device)
     frame_B1, shift_B1 = torch.from_numpy(warps_B2).double().to(device).T.unsqueeze(2)
     last_B1 = feature_lengths_B.to(device).double()[:, None] - 1
-    # Rows that stay as they are may divide by 0 here; `where` below leaves their positions alone.
+    # Rows that are not warped may divide by 0 here; `where` below ignores their results.
     target_B1 = frame_B1 + shift_B1
     left_BT = positions_T * frame_B1 / target_B1
     right_BT = frame_B1 + (positions_T - target_B1) * (last_B1 - frame_B1) / (last_B1 - target_B1)
@@ -194,7 +196,7 @@ def warp_time(features_BTF: Tensor, feature_lengths_B: Tensor, warps_B2: np.ndar
 
 
 def _mean(features_BTF: Tensor, valid_BT1: Tensor) -> Tensor:
-    """(B, 1, 1) mean of each utterance over its own frames; in float64, so that padding never shows."""
+    """Return each utterance's mean over its frames (B, 1, 1), in float64 so that padding has no effect."""
     frame_means_BT1 = features_BTF.double().mean(2, keepdim=True) * valid_BT1
     means_B11 = frame_means_BT1.sum(1, keepdim=True) / valid_BT1.sum(1, keepdim=True).clamp(min=1)
     return means_B11.to(features_BTF)

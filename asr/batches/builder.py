@@ -1,4 +1,4 @@
-"""A list of utterances to one padded batch: read, augment, compute features, encode the text.
+"""Build a padded batch from a list of utterances: read, augment, compute features, encode the text.
 
 Shapes: B utterances of a batch, S samples, T frames, F features, U tokens.
 """
@@ -39,7 +39,7 @@ class Skipped(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Input of one step; of length 0 if none of the utterances planned for it could be used."""
+    """Input of one training step; empty if none of its planned utterances could be used."""
 
     ids: tuple[str, ...]
     features_BTF: Tensor
@@ -47,21 +47,21 @@ class Batch:
     tokens_BU: Tensor  # padded with the tokenizer's pad_id
     token_lengths_B: Tensor
     texts: tuple[str, ...]  # as in the manifest
-    audio_seconds: float  # without padding, after the change of speed
+    audio_seconds: float  # without padding, after speed perturbation
     skipped: tuple[Skipped, ...] = ()
     speech_spans_B2: Tensor | None = None
-    """The first loud frame and one past the last, before masks hid any; None: nothing is masked."""
+    """First loud frame and past the last one, computed before masking; None if nothing is masked."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def padded_size(self) -> int:
-        """Frames with the padding; tokens where there is no audio."""
+        """Number of frames, padding included; number of tokens if there is no audio."""
         return self.features_BTF.shape[:2].numel() or self.tokens_BU.numel()
 
     def take(self, rows: Sequence[int]) -> Batch:
-        """Select rows by index, in this order, repeats included; drop frames that are padding in all."""
+        """Select rows by index, in this order, with repeats; drop frames that are padding in all rows."""
         share = float(self.feature_lengths_B[rows].sum() / self.feature_lengths_B.sum().clamp(min=1))
         taken = self._map(lambda tensor: tensor[rows])
         return replace(
@@ -74,11 +74,11 @@ class Batch:
         )
 
     def to(self, device: torch.device | str) -> Batch:
-        """Copy to the device; from pinned memory, beside the computation."""
+        """Copy to the device; from pinned memory, this overlaps with computation."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
-        """Called by PyTorch's loader, where it pins."""
+        """Pin all tensors; PyTorch's data loader calls this."""
         return self._map(Tensor.pin_memory)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
@@ -95,12 +95,12 @@ class Inputs:
     text: TextConfig
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     num_encoded_frames: Callable[[Tensor], Tensor] = operator.pos
-    """Number of encoded frames for so many feature frames; by default as many."""
-    labels: Labels | None = None  # source of the labels that the model is to learn; None: it learns the text
+    """Maps a number of feature frames to the number of encoded frames; by default, the identity."""
+    labels: Labels | None = None  # source of the labels to learn; None: the model learns the text
     step_times: Callable[[int], np.ndarray] | None = None
-    """The middles of so many encoded steps, in seconds; needed with labels."""
-    num_texts: int = 1  # texts of an utterance that the model learns. Their tokens have EOS_ID between them
-    has_ctc: bool = True  # True where the model learns by CTC, which needs a frame for each token
+    """Maps a number of encoded steps to the times of their middles, in seconds; needed with labels."""
+    num_texts: int = 1  # number of texts learned per utterance; EOS_ID separates their tokens
+    has_ctc: bool = True  # whether the model has a CTC loss, which needs a frame for each token
 
 
 Example = tuple[Utterance, list[int], np.ndarray]
@@ -108,10 +108,10 @@ Example = tuple[Utterance, list[int], np.ndarray]
 
 
 class BatchBuilder(Dataset["Batch | UserError"]):
-    """Builds the batch of (epoch, keys of utterances). Without an epoch nothing is augmented.
+    """Builds the batch for (epoch, utterance keys). If the epoch is None, nothing is augmented.
 
-    `utterances`: a manifest by positions, or anything else that has utterances by keys. No state is kept
-    between batches: it does not matter which process builds which of them.
+    `utterances`: a manifest indexed by position, or anything else that maps keys to utterances. No state is
+    kept between batches, so any process may build any of them.
     """
 
     def __init__(self, utterances: Any, inputs: Inputs, augmenter: Augmenter) -> None:
@@ -120,10 +120,10 @@ class BatchBuilder(Dataset["Batch | UserError"]):
         self._augmenter = augmenter
 
     def __getitem__(self, item: tuple[int | None, list[Any]]) -> Batch | UserError:
-        """A problem of more than one utterance is returned: raised in a worker, it would gain a traceback."""
+        """Return an error instead of raising it, because PyTorch would add a traceback in a worker."""
         epoch, keys = item
-        # One thread, as in workers: more gain little on such small pieces of work, and lose a lot by waiting
-        # for each other where other processes want the same cores.
+        # Use one thread, as in workers: more gain little on such small tasks, and lose a lot of time waiting
+        # for each other if other processes use the same cores.
         before = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
@@ -176,11 +176,11 @@ class BatchBuilder(Dataset["Batch | UserError"]):
         if num_encoded < num_needed:
             raise UserError(
                 f"{utterance.audio}: {num_encoded} frames after the encoder, but {num_needed} are needed "
-                f"for {len(tokens)} tokens"
+                f"for {len(tokens)} tokens; check its text, or leave it out"
             )
         if self._inputs.labels is not None:
             assert self._inputs.step_times is not None
-            times_T = speed * self._inputs.step_times(num_encoded)  # in the audio before its change
+            times_T = speed * self._inputs.step_times(num_encoded)  # in the audio before speed perturbation
             names = self._inputs.labels.at(utterance, times_T)
             from asr.research.labels import encode_labels
 
@@ -189,7 +189,7 @@ class BatchBuilder(Dataset["Batch | UserError"]):
 
 
 def pad_rows(rows: Sequence[np.ndarray], dtype: npt.DTypeLike, value: float) -> tuple[Tensor, Tensor]:
-    """The rows below each other, filled up with a value, and their lengths."""
+    """Stack rows of different lengths, padded with a value; also return their lengths."""
     lengths = [len(row) for row in rows]
     padded = np.full((len(rows), max(lengths, default=0)), value, dtype)
     for target, row in zip(padded, rows, strict=True):
@@ -198,7 +198,7 @@ def pad_rows(rows: Sequence[np.ndarray], dtype: npt.DTypeLike, value: float) -> 
 
 
 def encode_text(utterance: Utterance, inputs: Inputs) -> list[int]:
-    """Token ids of a text; none where labels are learned instead of texts."""
+    """Return the token IDs of an utterance's texts; none if labels are learned instead."""
     if inputs.labels is not None:
         return []
     tokens: list[int] = []
@@ -211,9 +211,9 @@ def encode_text(utterance: Utterance, inputs: Inputs) -> list[int]:
 
 
 def needed_frames(tokens: Sequence[int]) -> int:
-    """CTC needs a frame for each token and for a blank between equal ones; without tokens, one.
+    """Count the frames that CTC needs: one per token and per blank between equal tokens, at least 1.
 
-    Of several texts, with EOS_ID between them, each has the frames for itself.
+    Each of several texts (separated by EOS_ID) can use all frames, so the largest need counts.
     """
     if EOS_ID in tokens:
         end = tokens.index(EOS_ID)

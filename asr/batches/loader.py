@@ -1,4 +1,4 @@
-"""The batches of a manifest for training and evaluation: read by worker processes, resumable at any step."""
+"""Load batches for training and evaluation in worker processes; training can resume at any step."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from asr.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-MAX_BROKEN_SHARE = 0.01  # of a manifest; beyond it something is wrong with the corpus, not with a file
-MAX_BROKEN = 5  # or half, of a small one
+MAX_BROKEN_SHARE = 0.01  # share of a manifest; with more, the problem is the corpus, not a few files
+MAX_BROKEN = 5  # always allowed, unless this is more than half of a small manifest
 
 
 class UtteranceLoader:
-    """Base of the loaders of this process's batches.
+    """Base class of loaders; each yields the batches of its own process.
 
-    A problem of one utterance costs that utterance: it is missing in its batch, and named in `Batch.skipped`.
-    Every planned batch comes, even if nothing is left of it. So all processes take the same number of steps,
-    and a step has the same number whether files were broken or not.
+    An utterance that cannot be used is left out of its batch and listed in `Batch.skipped`. Every planned
+    batch is yielded, even if it is empty, so all processes take the same number of steps, and step numbers
+    do not depend on broken files.
     """
 
     def __init__(
@@ -59,26 +59,26 @@ class UtteranceLoader:
         self._builder = BatchBuilder(utterances, inputs, self._augmenter)
         self._num_utterances = num_utterances
         self._skipped: dict[str, str] = {}
-        """The messages of all that was skipped so far, by id."""
+        """Messages of all utterances skipped so far, by ID."""
         self.num_skipped = 0
-        """Utterances that could not be used, in the pass over the data that is in progress."""
+        """Number of utterances that could not be used in the current pass over the data."""
 
     def find_window(self, batches_done: int) -> tuple[int, int]:
-        """Find the window of shards of the next batch of this epoch, and the batches before it."""
+        """Return the shard window of the epoch's next batch, and the number of batches before that window."""
         return 0, 0
 
     def _load(
         self, planned: Iterable[list[Any]], epoch: int | None, num_workers: int | None = None
     ) -> Iterator[Batch]:
-        """Build a batch of each list of keys in worker processes; lists are drawn some batches ahead."""
+        """Build a batch from each list of keys in worker processes, which work a few batches ahead."""
         loader = DataLoader(
             self._builder,
             sampler=((epoch, keys) for keys in planned),
             batch_size=None,
             collate_fn=_as_it_is,
             num_workers=self._config.num_workers if num_workers is None else num_workers,
-            pin_memory=torch.cuda.is_initialized(),  # where a GPU is in use, to copy beside its computation
-            generator=torch.Generator(),  # the global one is for dropout, which must not change by a resume
+            pin_memory=torch.cuda.is_initialized(),  # lets copies to a GPU overlap with its computation
+            generator=torch.Generator(),  # the global one drives dropout, which a resume must not change
         )
         self.num_skipped = 0
         with block_signals():
@@ -90,10 +90,10 @@ class UtteranceLoader:
                 self._note_skipped(result.skipped)
                 yield result
         finally:
-            del results  # ends the workers, also while an error still holds on to this frame
+            del results  # ends the workers even if an error's traceback keeps this frame alive
 
     def _note_skipped(self, skipped: Sequence[Skipped]) -> None:
-        """Record utterances that cannot be used, and log each once, as an error: all processes show these."""
+        """Record skipped utterances, and log each once, as an error, because all processes show errors."""
         self.num_skipped += len(skipped)
         for item in skipped:
             if item.id not in self._skipped:
@@ -102,7 +102,7 @@ class UtteranceLoader:
         self.require_few_skipped(self.num_skipped)
 
     def require_few_skipped(self, num_skipped: float) -> None:
-        """Stop the run if so many utterances that could not be used are too many."""
+        """Raise an error, which stops the run, if too many utterances were skipped."""
         count = self._num_utterances
         allowed = max(int(MAX_BROKEN_SHARE * count), min(MAX_BROKEN, count // 2))
         if num_skipped > allowed:
@@ -114,7 +114,7 @@ class UtteranceLoader:
 
 
 class BatchLoader(UtteranceLoader):
-    """Loader of the batches of a manifest."""
+    """Loads the batches of a manifest."""
 
     def __init__(self, manifest: Manifest, inputs: Inputs, config: BatchConfig, **options: Any) -> None:
         super().__init__(manifest.name, manifest, len(manifest), inputs, config, **options)
@@ -129,7 +129,7 @@ class BatchLoader(UtteranceLoader):
         return chosen
 
     def plan_epoch(self, epoch: int) -> list[np.ndarray]:
-        """Batches of an epoch for all processes together, as positions in the manifest."""
+        """Return the epoch's batches for all processes, as positions in the manifest."""
         chosen, multiple = self.training_set, self._share.multiple
         seconds_N = chosen.seconds_N / self._augmenter.choose_speeds(chosen.id_hashes_N, epoch)
         groups = plan_epoch(seconds_N, self._config, self._seed, epoch, multiple)
@@ -142,17 +142,17 @@ class BatchLoader(UtteranceLoader):
         yield from self._load_groups(self._share.take(groups, start), epoch)
 
     def evaluation_batches(self) -> Iterator[Batch]:
-        """Every utterance of the manifest once in all processes together, as it is, the longest first."""
+        """Yield every utterance once across all processes, without augmentation, longest first."""
         groups = group_by_length(self._manifest.durations, self._config, None)
         yield from self._load_groups(self._share.take(groups[::-1]), None)
 
     @property
     def longest_seconds(self) -> float:
-        """Length of the longest training utterance, at its original speed."""
+        """Duration of the longest training utterance, at its original speed."""
         return float(self.training_set.seconds_N.max(initial=0.0))
 
     def largest_batch(self) -> Batch:
-        """The largest one of the first epoch, padding included, to try out whether memory is enough."""
+        """Return the largest batch of the first epoch, padding included, to test whether memory suffices."""
         seconds_N = self._manifest.durations
         largest = max(self.plan_epoch(0), key=lambda group: len(group) * seconds_N[group].max())
         return next(self._load_groups([largest], 0))
@@ -164,16 +164,16 @@ class BatchLoader(UtteranceLoader):
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """The utterances of a manifest that training uses: a few numbers for each."""
+    """The utterances that training uses, with a few numbers for each."""
 
     positions_N: np.ndarray  # in the manifest
     seconds_N: np.ndarray  # at the original speed
     id_hashes_N: np.ndarray
-    left_out: dict[str, np.ndarray]  # positions of the others, by the reason
+    left_out: dict[str, np.ndarray]  # reason to the positions left out for it
 
 
 def measure_utterances(utterances: Iterable[Utterance], inputs: Inputs) -> list[np.ndarray]:
-    """Measure each utterance: seconds, frames that its tokens need, hash of the id."""
+    """Return arrays of each utterance's seconds, frames that its tokens need, and ID hash."""
     seconds, needed, id_hashes = array("d"), array("q"), array("Q")
     for utterance in utterances:
         tokens = encode_text(utterance, inputs)
@@ -184,10 +184,10 @@ def measure_utterances(utterances: Iterable[Utterance], inputs: Inputs) -> list[
 
 
 def select_training_set(utterances: Iterable[Utterance], inputs: Inputs, config: BatchConfig) -> TrainingSet:
-    """Leave out what is too short, too long or, with CTC, has too many tokens.
+    """Leave out utterances that are too short, too long or, with CTC, have too many tokens.
 
-    `utterances`: a manifest, or a window of shards. Frames are counted at the fastest speed, so that the same
-    utterances are left out in every epoch.
+    `utterances`: a manifest, or a window of shards. Frames are counted at the fastest speed, so that every
+    epoch leaves out the same utterances.
     """
     seconds_N, needed_N, id_hashes_N = measure_utterances(utterances, inputs)
     samples_N = seconds_N * inputs.front_end.config.sample_rate / max(inputs.augment.speed, default=1.0)
@@ -210,7 +210,7 @@ def select_training_set(utterances: Iterable[Utterance], inputs: Inputs, config:
 
 
 def report_left_out(name: str, utterances: Sequence[Utterance], chosen: TrainingSet) -> None:
-    """Log how many utterances training does not use, why, and which are the first."""
+    """Log how many utterances are left out of training, for each reason, and the first few IDs."""
     for reason, positions in chosen.left_out.items():
         first = ", ".join(utterances[int(position)].id for position in positions[:5])
         logger.warning(
@@ -225,10 +225,10 @@ def _as_it_is(result: Any) -> Any:
 
 @contextlib.contextmanager
 def block_signals() -> Iterator[None]:
-    """Start processes within that never see Ctrl-C or a scheduler's SIGTERM, which reach all processes.
+    """Make processes started inside ignore Ctrl-C and a scheduler's SIGTERM, which reach all processes.
 
-    The main one still needs its workers to finish the update in progress, and ends them itself. It gets
-    a signal of this moment a little later.
+    The main process needs its workers to finish the current update, and ends them itself. It receives a
+    signal sent inside this block after the block.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
@@ -239,7 +239,7 @@ def block_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def translate_worker_errors() -> Iterator[None]:
-    """Report a dead worker as a UserError, wherever PyTorch raises it; after any other error end them all."""
+    """Turn a dead worker into a UserError, wherever PyTorch raises it; end all workers after any other error."""
     try:
         yield
     except BaseException as error:
@@ -248,12 +248,12 @@ def translate_worker_errors() -> Iterator[None]:
             traceback.clear_frames(error.__traceback__)
             raise
         for process in multiprocessing.active_children():
-            if process.daemon:  # it may wait for a lock of the dead one, and SIGTERM does not reach it
+            if process.daemon:  # it may wait for a lock of the dead worker, and it blocks SIGTERM
                 process.kill()
                 process.join()
         raise UserError(
-            f"a process that loads data has died ({error}); if memory ran out, lower batches.num_workers "
-            "or batches.max_seconds, or enlarge /dev/shm"
+            f"a data loading process died ({error}); if memory ran out, lower batches.num_workers or "
+            "batches.max_seconds, or enlarge /dev/shm"
         ) from None
 
 
@@ -261,9 +261,9 @@ def translate_worker_errors() -> Iterator[None]:
 
 
 class TextLoader:
-    """Loader of this process's batches of all `texts`; each sentence is a sequence of its own."""
+    """Loads this process's batches of sentences for a language model; each is a separate sequence."""
 
-    num_skipped, longest_seconds = 0, None  # texts are never broken, and last no time
+    num_skipped, longest_seconds = 0, None  # texts are never broken, and have no duration
 
     def __init__(
         self,
@@ -283,16 +283,16 @@ class TextLoader:
         self._ends = np.array(ends, dtype=np.int64)
         self._name = name
         self._tokenizer = tokenizer
-        # Grouped as audio is, but by tokens instead of seconds.
+        # Grouped like audio, but by tokens instead of seconds.
         self._config = config.model_copy(update={"max_seconds": float(config.max_tokens)})
         self._seed = seed
         self._share = share
-        self._lengths_N = np.diff(self._ends) + 1.0  # with the end
+        self._lengths_N = np.diff(self._ends) + 1.0  # one more for the end token
         self._fitting_N = np.flatnonzero(self._lengths_N <= config.max_tokens)
         if not len(self._fitting_N):
             raise UserError(
-                f"{name}: {len(self)} sentences, none of at most batches.max_tokens = {config.max_tokens}; "
-                "give text, one sentence a line"
+                f"{name}: all {len(self)} sentences are longer than batches.max_tokens = {config.max_tokens}; "
+                "give text with one sentence per line"
             )
 
     def __len__(self) -> int:
@@ -316,7 +316,7 @@ class TextLoader:
         pass
 
     def evaluation_batches(self) -> Iterator[Batch]:
-        """Every sentence once in all processes together, the longest first."""
+        """Yield every sentence once across all processes, longest first."""
         groups = group_by_length(self._lengths_N, self._config, None)
         yield from map(self._build, self._share.take(groups[::-1]))
 

@@ -1,4 +1,4 @@
-"""Names that other toolkits have: of the fields of a record, and of their kinds of manifests."""
+"""Field names and manifest kinds of other toolkits, and how they map to ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from asr.errors import UserError, shorten
 
-# The kinds of manifests that `asr manifest convert` reads.
+# Kinds of manifests that `asr manifest convert` reads.
 SOURCES = ("jsonl", "nemo", "kaldi", "csv", "tsv", "audiofolder", "files")
 
 COLUMNS = {
@@ -32,23 +32,23 @@ _TIMES = ("start", "end", "duration", "milliseconds")
 
 
 def describe_columns() -> str:
-    """List the column names that are understood, for messages and help."""
+    """List the known column names, for messages and help."""
     return "; ".join(f"{meaning}: {', '.join(names)}" for meaning, names in COLUMNS.items())
 
 
 class NamedFields(NamedTuple):
-    """A record whose known fields have our names."""
+    """A record whose known fields were renamed to our names."""
 
     values: dict[str, Any]
-    """Id, audio, text, speaker, language, start and duration, as far as the record has them."""
+    """ID, audio, text, speaker, language, start and duration, if the record has them."""
     rest: dict[str, Any]
-    """All other fields, under their own names."""
+    """All other fields, under their original names."""
     names: dict[str, str]
-    """Under which name the record has each known field."""
+    """Our name to the record's name, for each known field."""
 
 
 def name_fields(record: Mapping[str, Any], columns: Mapping[str, Sequence[str]] = COLUMNS) -> NamedFields:
-    """Find the known fields. Of several names of one field, the first in `columns` counts."""
+    """Find the known fields. If a field has several names, the first one in `columns` is used."""
     names: dict[str, str] = {}
     own_names = {name.lower(): name for name in reversed(list(record))}
     for meaning, known in columns.items():
@@ -77,18 +77,18 @@ def name_fields(record: Mapping[str, Any], columns: Mapping[str, Sequence[str]] 
 
 
 def read_seconds(name: str, value: Any) -> float:
-    """A number, or its digits; `name` is for the message of the error."""
+    """Parse seconds from a number or a string; `name` is for the error message."""
     try:
         seconds = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if not 0 <= seconds < 1e9:
-        raise UserError(f"{name} = {shorten(value)}: expected seconds")
+        raise UserError(f"{name} = {shorten(value)}: expected a number of seconds")
     return seconds
 
 
 def build_id(audio: object, start: object = None, duration: object = None) -> str:
-    """Build an id from the name of the audio file and, for a part of it, the milliseconds."""
+    """Build an ID from the name of the audio file and, for a part of it, start and end in milliseconds."""
     name = re.sub(r"[\s\x00-\x1f\x7f-\x9f]+", "_", Path(str(audio)).stem)[:150] or "utterance"
     if isinstance(start, (int, float)) and isinstance(duration, (int, float)) and start > 0:
         return f"{name}-{start * 1000:07.0f}-{(start + duration) * 1000:07.0f}"

@@ -1,7 +1,7 @@
-"""Utterances as strict records in JSON Lines: read lazily, written safely, opened for random access.
+"""Manifests: utterances as strict JSON Lines records, read lazily, written atomically, or accessed randomly.
 
 A manifest is UTF-8 text with one JSON object per line. Blank lines and a byte order mark are skipped; every
-other line must be a complete `Utterance`. Audio paths are relative to the manifest's folder, or absolute.
+other line must be a complete `Utterance`. Audio paths are absolute or relative to the manifest's folder.
 """
 
 from __future__ import annotations
@@ -23,50 +23,52 @@ from asr.data.text_lines import MAX_LINE_BYTES, open_regular, parse_json, read_l
 from asr.errors import UserError, shorten
 from asr.files import replace_file, unpack
 
-MAX_ID_LENGTH = 200  # file names, which ids become here and there, end at 255 bytes
-MAX_SECONDS = 1_000_000.0  # 11 days: what exceeds it was counted in milliseconds or samples
+MAX_ID_LENGTH = 200  # because some IDs become file names, which are limited to 255 bytes
+MAX_SECONDS = 1_000_000.0  # 11 days; a larger value is probably milliseconds or samples
 MAX_CHANNEL = 1_000
 
 _REFERENCE = re.compile(r"reference_([2-9]|[1-9]\d{1,3})")
 _Value = TypeVar("_Value")
 
-# Any limit makes pydantic look at the characters, and refuse lone surrogates.
+
+# Any length limit makes pydantic check the characters, and so refuse lone surrogates.
 Text = Annotated[str, Field(max_length=MAX_LINE_BYTES)]
-# Paths and names are printed and written into files of one record per line: no control characters.
+
+# No control characters, because paths and names are printed, and written to files with one record per line.
 Name = Annotated[str, Field(pattern=r"^\P{Cc}+$")]
 
 
 class Utterance(Config):
-    """One utterance: a span of an audio file and what is known about it."""
+    """One utterance: a span of an audio file, and its metadata."""
 
-    # Kaldi files, trn and ctm separate their columns by white space.
+    # No white space, which separates the columns of Kaldi, trn and ctm files.
     id: str = Field(max_length=MAX_ID_LENGTH, pattern=r"^[^\s\p{Cc}]+$")
-    """Unique name: no spaces, no control characters."""
+    """Unique ID without spaces and control characters."""
     audio: Name
-    """Path of the audio file; a relative one starts at the manifest's folder."""
+    """Path of the audio file, absolute or relative to the manifest's folder."""
     start: float = Field(default=0.0, ge=0, le=MAX_SECONDS)
-    """Seconds from the beginning of the file."""
+    """Start in seconds from the beginning of the file."""
     duration: float = Field(gt=0, le=MAX_SECONDS)
-    """Seconds."""
+    """Duration in seconds."""
     channel: int | None = Field(default=None, ge=1, le=MAX_CHANNEL)
-    """Channel of the file, counted from 1: on the telephone, a side; null: the mean of all."""
+    """Channel of the file, counted from 1, such as one side of a call; null: the mean of all channels."""
     text: Text | None = None
-    """The words; null: no transcript, "": no speech."""
+    """Transcript; null if there is none, "" if there is no speech."""
     speaker: Name | None = None
     """Name of the speaker; null if unknown."""
     language: Name | None = None
-    """Code of the language; null if unknown."""
+    """Language code; null if unknown."""
     extras: dict[Text, Text | int | float | bool | None] = Field(default_factory=dict)
-    """Anything else that is worth keeping."""
+    """Any other fields worth keeping."""
 
     @property
     def channel_index(self) -> int | None:
-        """The channel counted from 0, as reading audio wants it."""
+        """The channel counted from 0, as audio readers expect it."""
         return None if self.channel is None else self.channel - 1
 
     @property
     def more_references(self) -> list[str]:
-        """Other texts that are right too: `extras.reference_2`, `extras.reference_3` and so on."""
+        """Alternative references: `extras.reference_2`, `extras.reference_3` and so on."""
         texts = []
         for name, text in find_more_references(self.extras).items():
             if not isinstance(text, str | None):
@@ -75,17 +77,17 @@ class Utterance(Config):
         return texts
 
     def find_texts(self, count: int = 1) -> list[str]:
-        """The text of each of so many speakers: `text`, `extras.text_2` and so on."""
+        """Return the texts of `count` speakers: `text`, `extras.text_2` and so on."""
         names = ["text", *(f"extras.text_{number}" for number in range(2, count + 1))]
         texts = [self.text, *(self.extras.get(name.removeprefix("extras.")) for name in names[1:])]
         for name, text in zip(names, texts, strict=True):
             if not isinstance(text, str):
-                raise UserError(f"utterance {self.id} has no {name}; give it one, or take it out")
+                raise UserError(f"utterance {self.id} has no {name}; add it, or remove the utterance")
         return [str(text) for text in texts]
 
 
 def read_manifest(*paths: str | Path) -> Iterator[Utterance]:
-    """The utterances of the files in their order, with absolute audio paths; one line in memory at a time."""
+    """Yield the utterances of the files in order, with absolute audio paths, one line in memory at a time."""
     for path in paths:
         folder = os.path.dirname(os.path.abspath(path))
         for number, _, line in read_lines(path):
@@ -93,7 +95,7 @@ def read_manifest(*paths: str | Path) -> Iterator[Utterance]:
 
 
 def is_manifest(path: str | Path) -> bool:
-    """Tell a manifest from files of other toolkits, by its name and its first record."""
+    """Distinguish a manifest from other toolkits' files, by its name and first record."""
     if not str(path).lower().removesuffix(".gz").endswith((".jsonl", ".json")) or not os.path.isfile(path):
         return False
     first = next((parse_json(line) for _, line in read_text_lines(path)), None)
@@ -101,9 +103,9 @@ def is_manifest(path: str | Path) -> bool:
 
 
 def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> int:
-    """Write all, then put the file in place of `path`; returns the count.
+    """Write all utterances to a file that replaces `path` once it is complete; returns their number.
 
-    Audio below the manifest's folder is stored relative, so that the folder can be moved as a whole.
+    Audio paths below the manifest's folder are stored as relative, so that the folder can be moved.
     """
     folder = os.path.dirname(os.path.abspath(path))
     count = 0
@@ -113,7 +115,7 @@ def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> int:
             if stored != utterance.audio:
                 utterance = utterance.model_copy(update={"audio": stored})
             line = utterance.model_dump_json(exclude_defaults=True).encode()
-            if len(line) >= MAX_LINE_BYTES:  # it could not be read again
+            if len(line) >= MAX_LINE_BYTES:  # could not be read back
                 raise UserError(f"utterance {utterance.id}: {_too_long(line)}")
             file.write(line + b"\n")
             count += 1
@@ -121,30 +123,30 @@ def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> int:
 
 
 class Manifest(Sequence[Utterance]):
-    """Random access to the utterances of one or more files by an index of their lines: 16 bytes for each.
+    """Random access to the utterances of one or more files, with an index of 16 bytes per line.
 
-    Each access opens the file for itself. So a manifest can be pickled and shared by processes and threads,
-    and a file that has changed since `Manifest.open` is noticed, not misread.
+    Each access opens the file again. So a manifest can be pickled and shared by processes and threads, and a
+    file that has changed since `Manifest.open` is detected instead of misread.
     """
 
     def __init__(self, *paths: str | Path) -> None:
         """Read the files once and check every line."""
-        # Path, size and time of change, and the position of its first utterance.
+        # Path; size and modification time; position of the file's first utterance.
         self._files: list[tuple[Path, tuple[int, int], int]] = []
         offsets, durations = array("q"), array("d")
         for path in paths:
             with open_regular(path) as file:
                 stamp = _stamp(file)
                 if unpack(file, path) is not file:
-                    raise UserError(f"{path}: packed by gzip, so lines cannot be found: gunzip it first")
-            absolute = Path(os.path.abspath(path))  # a worker process may have another current folder
+                    raise UserError(f"{path}: gzip does not allow random access to lines; gunzip it first")
+            absolute = Path(os.path.abspath(path))  # a worker may have a different current folder
             self._files.append((absolute, stamp, len(offsets)))
             for number, offset, line in read_lines(path):
                 durations.append(parse_utterance(line, f"{path}:{number}").duration)
                 offsets.append(offset)
         self._offsets = np.array(offsets, dtype=np.int64)
         self.durations = np.array(durations, dtype=np.float64)
-        """Seconds of each utterance, float64, read-only."""
+        """Duration of each utterance in seconds, float64, read-only."""
         self.durations.flags.writeable = False
 
     @classmethod
@@ -157,7 +159,7 @@ class Manifest(Sequence[Utterance]):
 
     @property
     def name(self) -> str:
-        """The files, for messages."""
+        """Names of the files, for messages."""
         return " + ".join(map(str, self.paths))
 
     def __len__(self) -> int:
@@ -170,7 +172,7 @@ class Manifest(Sequence[Utterance]):
         return read_manifest(*self.paths)
 
     def __getitem__(self, index: int) -> Utterance:  # type: ignore[override]
-        position = range(len(self))[operator.index(index)]  # IndexError, and negative ones count from the end
+        position = range(len(self))[operator.index(index)]  # handles negative indices, raises IndexError
         path, stamp, first = next(file for file in reversed(self._files) if file[2] <= position)
         source = f"{path}: utterance number {position - first + 1}"
         with open_regular(path) as file:
@@ -190,11 +192,11 @@ def _stamp(file: IO[bytes]) -> tuple[int, int]:
 
 def _require_unchanged(file: IO[bytes], path: Path, stamp: tuple[int, int]) -> None:
     if _stamp(file) != stamp:
-        raise UserError(f"{path}: the manifest has changed since it was opened; start again with the new one")
+        raise UserError(f"{path}: the manifest has changed since it was opened; start again")
 
 
 def find_more_references(fields: Mapping[str, _Value]) -> dict[str, _Value]:
-    """Return the fields reference_2, reference_3 and so on, in this order."""
+    """Return the fields reference_2, reference_3 and so on, in numeric order."""
     numbers = {name: int(match[1]) for name in fields if (match := _REFERENCE.fullmatch(name))}
     return {name: fields[name] for name in sorted(numbers, key=lambda name: numbers[name])}
 
@@ -203,7 +205,7 @@ def find_more_references(fields: Mapping[str, _Value]) -> dict[str, _Value]:
 
 
 def build_utterance(source: str, fields: Mapping[str, Any]) -> Utterance:
-    """An utterance from values of elsewhere; `source`, such as path:line, begins the message of an error."""
+    """Build an utterance from foreign values; error messages start with `source`, such as path:line."""
     try:
         return Utterance.model_validate(fields)
     except pydantic.ValidationError as error:
@@ -211,7 +213,7 @@ def build_utterance(source: str, fields: Mapping[str, Any]) -> Utterance:
 
 
 def parse_utterance(line: bytes, source: str = "") -> Utterance:
-    """One line of a manifest; `source`, such as path:line, begins the message of an error."""
+    """Parse one line of a manifest; error messages start with `source`, such as path:line."""
     place = f"{source}: " if source else ""
     if len(line) > MAX_LINE_BYTES:
         raise UserError(f"{place}{_too_long(line)}")
@@ -228,7 +230,7 @@ def with_absolute_audio(utterance: Utterance, folder: str | Path) -> Utterance:
 
 
 def relative_audio(audio: str, folder: str) -> str:
-    """The path as seen from `folder` if it lies below, else unchanged."""
+    """Return the path relative to `folder` if it is below it, else unchanged."""
     prefix = folder.rstrip(os.sep) + os.sep
     below = audio[len(prefix) :].lstrip(os.sep) if audio.startswith(prefix) else ""
     return below or audio
@@ -239,17 +241,17 @@ def _too_long(line: bytes) -> str:
 
 
 def _explain(error: pydantic.ValidationError, record: Any) -> str:
-    """Explain the first error of a record: what came, and what was expected."""
+    """Explain the first error in a record: what was given, and what was expected."""
     detail = error.errors(include_url=False, include_context=False)[0]
     if detail["type"] == "json_invalid":
         problem = detail["msg"].removeprefix("Invalid JSON: ")
-        return f"not a JSON object on one line ({problem}); `asr manifest convert` makes manifests of tables"
+        return f"not a JSON object on one line ({problem}); `asr manifest convert` reads tables"
     if not detail["loc"]:
         return f"expected a JSON object, found {shorten(detail['input'])}"
     field = dotted_key(detail, record)
     if detail["type"] == "string_pattern_mismatch":
         detail["msg"] = f"expected a name without control characters{' or spaces' * (field == 'id')}"
-    advice = "fields of your own belong into extras; `asr manifest convert` reads other formats"
+    advice = "fields of your own belong in extras; `asr manifest convert` reads other formats"
     problem = explain_error(detail, field, Utterance.model_fields, "field", advice)
     name = record.get("id")
     return problem if name is None else f"utterance {shorten(name)}: {problem}"

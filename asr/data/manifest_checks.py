@@ -1,4 +1,4 @@
-"""Problems of a manifest, record by record, and its contents in numbers."""
+"""Validate a manifest record by record, and compute its statistics."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from asr.errors import UserError, shorten
 from asr.text.normalization import SAFE_RULES, Rule, normalize
 from asr.text.tokenizer import Tokenizer
 
-# What a duration may lack of its file: many are rounded, and headers count the padding of lossy codecs.
-# Beyond the end it may reach by TOLERANCE_SECONDS, as far as reading allows.
+# A duration may be this much shorter than its file, because many are rounded, and headers count the padding
+# of lossy codecs. It may exceed the file by TOLERANCE_SECONDS, which is what reading allows.
 LACKING_SECONDS = 0.1
 MAX_UNKNOWN_SHOWN = 20
-FETCHED_TOGETHER = 64  # audio files of shards
+FETCHED_TOGETHER = 64  # audio files fetched from shards at once
 
 CheckAudio = Literal["no", "header", "decode"]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with one line of a manifest."""
+    """One problem with one line of a manifest."""
 
-    line: int  # of shards the number of the utterance, in the order of the shards
+    line: int  # in shards, the number of the utterance in shard order
     id: str | None  # None if not even the id could be read
     kind: str
     message: str
@@ -51,17 +51,17 @@ def validate(
     check_audio: CheckAudio = "header",
     progress: bool = False,
 ) -> Iterator[Problem]:
-    """All problems of a manifest or a folder of shards; a bad record never hides those of the rest.
+    """Yield all problems of a manifest or folder of shards; a bad record does not hide later problems.
 
-    With a tokenizer, each utterance needs a text that it can write after normalization by `rules`.
-    `check_audio` reads the header of each file, or decodes each utterance, which also finds files that are
-    damaged or silent; both check the SHA-256 of shards.
+    With a tokenizer, each utterance needs a text that can be encoded after normalization with `rules`.
+    `check_audio` reads each file's header, or decodes each utterance, which also detects damaged and silent
+    files; both verify the SHA-256 of shards.
     """
     records = _read_shards(path, check_audio != "no") if is_shards(path) else _read_lines(path)
-    if progress:  # disable=None: only a terminal shows it
+    if progress:  # disable=None: shown only on a terminal
         records = iter(tqdm(records, total=count_records(path), desc=str(path), disable=None))
     audio_checks = _AudioChecks(decode=check_audio == "decode")
-    line_of_id: dict[int, int] = {}  # by hash: 64 random bits do not collide in practice
+    line_of_id: dict[int, int] = {}  # keyed by hash: 64 random bits do not collide in practice
     for number, utterance, content in records:
         if isinstance(utterance, Problem):
             yield utterance
@@ -77,7 +77,7 @@ def validate(
 
 
 def count_records(path: str | Path) -> int:
-    """Lines of a manifest, or utterances of a folder of shards."""
+    """Count the records of a manifest, or the utterances in a folder of shards."""
     return len(open_shards(path)) if is_shards(path) else sum(1 for _ in read_lines(path))
 
 
@@ -114,17 +114,17 @@ def _read_shards(path: str | Path, with_audio: bool) -> Iterator[_Record]:
 
 
 class _AudioChecks:
-    """Checks that need the audio file."""
+    """Checks that require the audio files."""
 
     def __init__(self, decode: bool) -> None:
         self._decode = decode
-        # The utterances of one recording usually follow each other.
+        # Cached, because utterances of one recording are usually adjacent.
         self._measure: Callable[[str], float] = functools.lru_cache(maxsize=1000)(measure_seconds)
         self._in_parts: set[int] = set()
         self._shorter: list[tuple[int, Problem]] = []
 
     def check(self, number: int, utterance: Utterance, content: Content) -> Iterator[Problem]:
-        """`content`: of the audio file, where that is in a shard."""
+        """Check one utterance; `content` is its audio file if that is in a shard."""
         place = number, utterance.id
         audio = utterance.audio
         if content is None and not os.path.isfile(audio):
@@ -151,11 +151,11 @@ class _AudioChecks:
         if end - seconds > TOLERANCE_SECONDS:
             yield Problem(*place, "wrong-duration", f"ends at {has_seconds}")
         elif utterance.start == 0 and end - seconds < -LACKING_SECONDS:
-            message = f"ends at {has_seconds}, of which nothing else is used"
+            message = f"ends at {has_seconds}, and the rest is not used"
             self._shorter.append((hash(audio), Problem(*place, "wrong-duration", message)))
 
     def finish(self) -> Iterator[Problem]:
-        """A first part is rightly shorter than its recording if later parts are used as well."""
+        """Report utterances that end before their recording, unless its later parts are used, too."""
         yield from (problem for recording, problem in self._shorter if recording not in self._in_parts)
 
 
@@ -169,7 +169,7 @@ def _check_text(
     text: str | None, tokenizer: Tokenizer | None, rules: Sequence[Rule]
 ) -> Iterator[tuple[str, str]]:
     if text is not None and not text.strip():
-        yield "empty-text", f"text = {shorten(text)}: nothing is said"
+        yield "empty-text", f"text = {shorten(text)}: no words"
     elif tokenizer is not None and text is None:
         yield "empty-text", "has no text to learn from"
     elif tokenizer is not None and text is not None:
@@ -192,19 +192,19 @@ PERCENTILES = (0, 1, 5, 25, 50, 75, 95, 99, 100)
 
 
 class Statistics(NamedTuple):
-    """The contents of a manifest in numbers."""
+    """Statistics of a manifest."""
 
     utterances: int
     hours: float
     words: int  # separated by white space
     without_text: int
-    hours_by_speaker: dict[str, float]  # most first; utterances of unknown speakers are left out
+    hours_by_speaker: dict[str, float]  # largest first, without utterances of unknown speakers
     hours_by_language: dict[str, float]
     seconds: dict[str, float]  # mean and percentiles
 
 
 def compute_statistics(utterances: Iterable[Utterance]) -> Statistics:
-    """One pass; memory is 8 bytes an utterance."""
+    """Compute statistics in one pass, with 8 bytes of memory per utterance."""
     durations = array("d")
     speakers, languages = defaultdict[str | None, float](float), defaultdict[str | None, float](float)
     words = without_text = 0

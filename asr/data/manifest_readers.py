@@ -1,6 +1,6 @@
-"""Readers of utterances, whatever they are in: manifests, folders of shards, manifests of other toolkits.
+"""Read utterances from manifests, folders of shards, and manifests of other toolkits.
 
-The only place in which the core imports asr/shards and asr/formats: manifests work without these folders.
+Only here does the core import asr/shards and asr/formats; manifests work without these folders.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_shards(path: str | os.PathLike[str]) -> bool:
-    """Tell a folder of shards from a manifest; any address is one."""
+    """Return whether a path is a folder of shards instead of a manifest; any URL counts as one."""
     return is_address(path) or Path(path).is_dir() or Path(path).name == INDEX_NAME
 
 
@@ -36,14 +36,14 @@ def open_shards(path: str | os.PathLike[str]) -> ShardFolder:
 
 
 def hash_file_or_shards(path: str | Path) -> str:
-    """SHA-256 of a manifest, or of the index of a folder of shards, which has the hash of each shard."""
+    """Return the SHA-256 of a manifest, or of a shard folder's index, which contains the shards' hashes."""
     return open_shards(path).sha256 if is_shards(path) else hash_file(path)
 
 
 def read_data(*paths: str | Path, max_packed: int | None = None) -> Iterator[Utterance]:
-    """The utterances of manifests and of folders of shards, one after the other.
+    """Yield the utterances of manifests and folders of shards, one after another.
 
-    `max_packed`: no more than so many of each folder, whose shards are mixtures of the corpus.
+    `max_packed`: read at most this many from each folder, which suffices because shards are shuffled.
     """
     for path in paths:
         if not is_shards(path):
@@ -51,13 +51,13 @@ def read_data(*paths: str | Path, max_packed: int | None = None) -> Iterator[Utt
             continue
         folder = open_shards(path)
         if max_packed is not None and max_packed < len(folder):
-            logger.info("%s: the first %d of %d utterances are looked at", path, max_packed, len(folder))
+            logger.info("%s: only the first %d of %d utterances are used", path, max_packed, len(folder))
         packed = itertools.chain.from_iterable(shard.utterances() for shard in folder.shards)
         yield from itertools.islice(packed, max_packed)
 
 
 def read_any(path: str | Path) -> Iterator[Utterance]:
-    """The utterances of a manifest, or of a file or folder of another toolkit."""
+    """Yield the utterances of a manifest, or of another toolkit's file or folder."""
     if is_manifest(path):
         return read_manifest(path)
     from asr.formats.foreign_manifests import guess_source_kind, read_utterances

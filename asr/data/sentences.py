@@ -1,4 +1,4 @@
-"""Sentences to learn from, of manifests, folders of shards and text files: normalized as for training."""
+"""Read training sentences from manifests, folders of shards and text files, normalized as for training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asr.text.normalization import TextConfig, normalize
 def read_sentences(
     path: str | Path, config: TextConfig, max_packed: int | None = None, num_texts: int = 1
 ) -> Iterator[str]:
-    """Read a manifest, a folder of shards, of which `max_packed` utterances suffice, or a file named .txt.
+    """Read a manifest, at most `max_packed` utterances of a folder of shards, or a .txt file.
 
     Each utterance has `num_texts` texts.
     """
@@ -34,7 +34,7 @@ def read_text_file(path: str | Path, config: TextConfig) -> Iterator[str]:
 
 
 def _normalize(texts: Iterable[tuple[str, str | None]], config: TextConfig) -> Iterator[str]:
-    """Normalize as for training; texts that are empty then are left out."""
+    """Normalize as for training; texts that become empty are left out."""
     for place, text in texts:
         try:
             sentence = normalize(text or "", config.training)

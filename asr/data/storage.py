@@ -1,4 +1,4 @@
-"""Read byte ranges of files, here or at an address such as s3://, https:// or hf://: retried and timed."""
+"""Read byte ranges of local and remote files (s3://, https://, hf:// ...), with retries and timeouts."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ logger = logging.getLogger(__name__)
 ATTEMPTS = 7
 FIRST_WAIT_SECONDS = 0.5  # before the second attempt; twice as long before each further one
 LONGEST_WAIT_SECONDS = 20.0
-TIMEOUT_SECONDS = 60.0  # of one attempt
-CONCURRENT_RANGES = 16  # of one process at a time
-# Of the properties that file systems tell, those that are others when a file is.
+TIMEOUT_SECONDS = 60.0  # per attempt
+CONCURRENT_RANGES = 16  # ranges fetched at once per process
+# File properties, as reported by file systems, that change when the file does.
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "mtime", "LastModified", "last_modified", "created")
-# What another attempt would meet again.
+
+# Errors that a retry would hit again.
 _FINAL = (FileNotFoundError, IsADirectoryError, PermissionError, ImportError, NotImplementedError, TypeError)
 
 
 class MissingFileError(UserError):
-    """There is no such file."""
+    """The file does not exist."""
 
 
 class ByteRange(NamedTuple):
@@ -39,14 +40,14 @@ class ByteRange(NamedTuple):
     offset: int
     size: int
     version: str = ""
-    """A hash of the whole file: the range of another version is another one."""
+    """A hash of the whole file, so that ranges of different versions are not equal."""
 
     def __call__(self) -> bytes:
         return read_range(self)
 
 
 def is_address(path: str | os.PathLike[str]) -> bool:
-    """Tell an address for fsspec from a local path."""
+    """Return whether a path is a URL for fsspec instead of a local path."""
     return "://" in str(path)
 
 
@@ -55,15 +56,15 @@ def join_address(folder: str, name: str) -> str:
 
 
 def find_file(address: str) -> ByteRange:
-    """The whole of a file at an address."""
+    """Return the byte range of a whole file at a URL."""
     filesystem, path = _find_filesystem(address)
     return _whole_file(address, retry(address, lambda: filesystem.info(path)))
 
 
 def list_files(folder: str) -> list[ByteRange]:
-    """All files below a folder at an address, in the order of their names.
+    """List all files below a folder at a URL, sorted by name.
 
-    What the names are is up to those who write there: one that would lead out of the folder is left out.
+    Names are untrusted, so one that would lead out of the folder is left out.
     """
     filesystem, path = _find_filesystem(f"{folder.rstrip('/')}/")
     found = retry(folder, lambda: filesystem.find(path.rstrip("/"), detail=True))
@@ -74,21 +75,21 @@ def list_files(folder: str) -> list[ByteRange]:
         if is_below and isinstance(info.get("size"), int):
             files.append(_whole_file("/".join([folder.rstrip("/"), *parts]), info))
         else:
-            logger.warning("%s: %r is left out: no name below it, or a file of unknown size", folder, name)
+            logger.warning("%s: skipping %r, which is outside the folder or of unknown size", folder, name)
     return files
 
 
 def _whole_file(address: str, info: Mapping[str, Any]) -> ByteRange:
     if info.get("type") == "directory" or not isinstance(info.get("size"), int):
-        raise UserError(f"{address}: not a file whose size is known; give the address of a file or folder")
+        raise UserError(f"{address}: not a file of known size; give the URL of a file or folder")
     version = next((info[name] for name in _VERSIONS if info.get(name) is not None), "")
-    if isinstance(version, datetime):  # some file systems list it as a number
+    if isinstance(version, datetime):  # some file systems return it as a number
         version = version.timestamp()
     return ByteRange(address, 0, info["size"], str(version))
 
 
 def read_start(address: str, max_bytes: int) -> bytes:
-    """Read a whole file of unknown size, of which more than `max_bytes` are refused."""
+    """Read a whole file of unknown size; one larger than `max_bytes` is refused."""
     content = _read(address, 0, max_bytes + 1, least=0)
     if len(content) > max_bytes:
         raise UserError(f"{address}: larger than the {max_bytes:,} bytes that such a file may have")
@@ -101,17 +102,17 @@ def read_range(request: ByteRange) -> bytes:
     content = _read(address, offset, size, least=size)
     if len(content) != size:
         raise UserError(
-            f"{address}: {size:,} bytes were requested from byte {offset:,} on, but {len(content):,} came; "
-            "the file is cut short, not the one of its index, or its server does not know the header Range"
+            f"{address}: requested {size:,} bytes from byte {offset:,} on, but received {len(content):,}; "
+            "the file is truncated or does not match its index, or the server does not support ranges"
         )
     return content
 
 
 def read_ranges(requests: Sequence[ByteRange]) -> list[bytes | UserError]:
-    """Read ranges, those at addresses at the same time. A problem costs its range alone."""
+    """Read ranges, remote ones concurrently. A failed range is returned as its error."""
     if sum(is_address(one.address) for one in requests) <= 1:
         return [_read_or_error(one) for one in requests]
-    for one in requests:  # here, so that all threads share the connections of one file system
+    for one in requests:  # opened here, so that all threads share the file system's connections
         if is_address(one.address):
             with contextlib.suppress(UserError):
                 _find_filesystem(one.address)
@@ -127,14 +128,14 @@ def _read_or_error(request: ByteRange) -> bytes | UserError:
 
 
 def _read(address: str, offset: int, size: int, least: int) -> bytes:
-    """Read up to `size` bytes. At an address, fewer than `least` are a problem that is tried again."""
+    """Read up to `size` bytes. If a remote file returns fewer than `least`, it is tried again."""
     if is_address(address):
         filesystem, path = _find_filesystem(address)
 
         def fetch() -> bytes:
             content = _cat(filesystem, path, offset, offset + size)
             if len(content) < least:
-                raise EOFError(f"{len(content):,} of {size:,} bytes came")
+                raise EOFError(f"received {len(content):,} of {size:,} bytes")
             return content
 
         return bytes(retry(address, fetch))
@@ -158,7 +159,7 @@ def _find_filesystem(address: str) -> tuple[Any, str]:
 
 @functools.lru_cache(maxsize=64)
 def _open_filesystem(process_id: int, folder: str) -> tuple[Any, str]:
-    """Open a file system for this process: a forked worker cannot use the connections of its parent."""
+    """Open a file system for this process, because a forked worker cannot use its parent's connections."""
     import fsspec
 
     try:
@@ -166,12 +167,12 @@ def _open_filesystem(process_id: int, folder: str) -> tuple[Any, str]:
     except ImportError as error:
         raise UserError(f"{folder}: {error}") from None  # fsspec names the package to install
     except (ValueError, OSError) as error:
-        raise UserError(f"{folder}: not an address that can be read ({error})") from None
+        raise UserError(f"{folder}: not a URL that can be read ({error})") from None
     return filesystem, str(path)
 
 
 def _cat(filesystem: Any, path: str, start: int, end: int) -> bytes:
-    if not filesystem.async_impl:  # these have time-outs of their own
+    if not filesystem.async_impl:  # synchronous ones have timeouts of their own
         return bytes(filesystem.cat_file(path, start=start, end=end))
     from fsspec.asyn import sync
 
@@ -185,7 +186,7 @@ def retry(
     attempts: int | None = None,
     passing: tuple[type[Exception], ...] = (Exception,),  # each file system has its own
 ) -> Any:
-    """Call again after an error that may pass; one that another attempt meets again is raised at once."""
+    """Call `attempt`, and retry after transient errors; permanent errors are raised at once."""
     attempts = attempts or ATTEMPTS
     for number in range(1, attempts + 1):
         try:
@@ -194,15 +195,15 @@ def retry(
             raise
         except passing as error:
             problem = str(error) or type(error).__name__
-            status = getattr(error, "status", None)  # of HTTP
+            status = getattr(error, "status", None)  # HTTP status
             is_final = isinstance(error, _FINAL) if not isinstance(status, int) else status // 100 == 4
             if is_final and status not in (408, 425, 429):
                 kind = MissingFileError if isinstance(error, FileNotFoundError) else UserError
                 raise kind(f"{address}: cannot be read ({problem})") from None
             if number == attempts:
-                raise UserError(f"{address}: cannot be read, after {attempts} attempts ({problem})") from None
+                raise UserError(f"{address}: cannot be read after {attempts} attempts ({problem})") from None
             wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** (number - 1))
-            wait *= random.uniform(0.5, 1.0)  # so that a thousand processes do not come back all at once
+            wait *= random.uniform(0.5, 1.0)  # jitter, so that processes do not all retry at once
             logger.info("%s: %s; trying again in %.1f s", address, problem, wait)
             time.sleep(wait)
     raise AssertionError

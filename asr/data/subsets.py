@@ -1,4 +1,4 @@
-"""Parts of a manifest that keep speakers apart, and speakers from paths."""
+"""Split a manifest without dividing speakers, and derive speakers from paths."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
 
 REST = "rest"
-MAX_REPEATS = 3  # in a pattern: matching takes time to the power of it, and endless time if groups repeat
+MAX_REPEATS = 3  # in a pattern: matching time is exponential in this, and unbounded if groups repeat
 Unit = Literal["speaker", "utterance"]
 
 
 def parse_share(text: str) -> float | int | str:
-    """A part of a split: a fraction of the hours ("0.1"), a number of units ("20") or "rest"."""
+    """Parse the share of a part: a fraction of the hours ("0.1"), a number of units ("20"), or "rest"."""
     if text == REST:
         return REST
     try:
@@ -38,18 +38,18 @@ def split_manifest(
     by: Unit | None = None,
     seed: int = 0,
 ) -> dict[str, int]:
-    """Write each utterance of `path` to one of `output_dir`/NAME.jsonl; returns the utterances of each.
+    """Write each utterance of `path` to one of `output_dir`/NAME.jsonl; returns their number in each part.
 
     A share is a fraction of the hours, a number of units, or "rest". A unit, which is never divided, is a
-    speaker or an utterance; without `by`, a speaker wherever speakers are known. Which unit goes where
-    depends on names, hours and seed alone, not on the order of the lines.
+    speaker or an utterance; without `by`, it is a speaker if speakers are known. The split depends only on
+    names, durations and seed, not on the order of lines.
     """
     _check_shares(shares)
     outputs = {name: Path(output_dir) / f"{name}.jsonl" for name in shares}
     if Path(path).resolve() in {output.resolve() for output in outputs.values()}:
         raise UserError(f"{path}: a part would overwrite the input; choose another folder or name")
     by = by or choose_unit(path, shares)
-    microseconds: defaultdict[str, int] = defaultdict(int)  # whole ones add up to the same in any order
+    microseconds: defaultdict[str, int] = defaultdict(int)  # integers, so that order does not matter
     for utterance in read_manifest(path):
         microseconds[_unit(utterance, by)] += round(utterance.duration * 1e6)
     chosen = assign_units(microseconds, shares, seed)
@@ -61,7 +61,7 @@ def split_manifest(
 
 
 def choose_unit(path: str | Path, shares: Mapping[str, float | int | str]) -> Unit:
-    """The speaker if all are known; the utterance if none is, which no number of speakers goes with."""
+    """Return "speaker" if all are known, "utterance" if none is; then a share must not count speakers."""
     known = Counter(utterance.speaker is not None for utterance in read_manifest(path))
     if known[True] and known[False]:
         raise UserError(f"{path}: {known[False]:,} utterances have no speaker; add it, or split by utterance")
@@ -76,13 +76,13 @@ def choose_unit(path: str | Path, shares: Mapping[str, float | int | str]) -> Un
 
 
 def name_speakers(utterances: Iterable[Utterance], rule: str) -> Iterator[Utterance]:
-    """Take each speaker from the path of the audio: its folder, or what the group of a pattern matches."""
+    """Derive each speaker from the audio path: its folder, or the group of a regular expression."""
     expected = f"--speaker-from {rule}: expected folder, or a regular expression"
     try:
         pattern = re.compile(r"([^/]+)/[^/]*$" if rule == "folder" else rule)
     except re.error as error:
         raise UserError(f"{expected} ({error})") from None
-    bare = re.sub(r"\\.|\[\^?\]?[^]]*\]", "x", rule)  # escapes and sets are characters
+    bare = re.sub(r"\\.|\[\^?\]?[^]]*\]", "x", rule)  # escapes and sets match one character
     if pattern.groups != 1 or re.search(r"\)[*+?{]", bare) or len(re.findall("[*+{]", bare)) > MAX_REPEATS:
         raise UserError(f"{expected} with one group, not repeated, and at most {MAX_REPEATS} of *, + and {{")
 
@@ -97,7 +97,7 @@ def name_speakers(utterances: Iterable[Utterance], rule: str) -> Iterator[Uttera
 def assign_units(
     durations: Mapping[str, int], shares: Mapping[str, float | int | str], seed: int
 ) -> dict[str, str]:
-    """Unit -> name of its part, given the duration of each unit as a whole number of anything."""
+    """Return the part of each unit, given the units' durations as integers of any scale."""
     ranked = sorted(durations, key=lambda unit: hashlib.sha256(f"{seed}:{unit}".encode()).digest())
     if len(ranked) < len(shares):
         raise UserError(f"{len(ranked)} speakers or utterances cannot fill {len(shares)} parts")
@@ -105,10 +105,12 @@ def assign_units(
     for name, share in shares.items():
         if isinstance(share, int):
             if len(ranked) < share:
-                raise UserError(f"part {name}: {share} speakers or utterances are asked for of {len(ranked)}")
+                raise UserError(
+                    f"part {name}: needs {share} speakers or utterances, but {len(ranked)} are left"
+                )
             chosen.update(dict.fromkeys(ranked[:share], name))
             ranked = ranked[share:]
-    # Remaining duration of each part. The next unit goes where most remains.
+    # Remaining duration of each part; the next unit goes to the part with the most.
     total = sum(durations.values())
     remaining = {name: share * total for name, share in shares.items() if isinstance(share, float)}
     if REST in shares.values():
@@ -118,7 +120,7 @@ def assign_units(
             raise UserError(f"nothing is left for {name}; ask for less in the other parts")
     empty = list(remaining)
     for left, unit in zip(range(len(ranked), 0, -1), ranked, strict=True):
-        candidates = empty if left <= len(empty) else remaining  # the last units are for those that got none
+        candidates = empty if left <= len(empty) else remaining  # the last units go to empty parts
         name = max(candidates, key=remaining.__getitem__)
         chosen[unit] = name
         remaining[name] -= durations[unit]
@@ -138,10 +140,10 @@ def _unit(utterance: Utterance, by: Unit) -> str:
 
 
 def _check_shares(shares: Mapping[str, float | int | str]) -> None:
-    """Check that the parts together take every utterance."""
+    """Check that the parts together cover every utterance."""
     for name in shares:
         if not re.fullmatch(r"\w[\w.-]*", name):
-            raise UserError(f"part {name!r}: expected a plain word, it becomes the name of a file")
+            raise UserError(f"part {name!r}: expected a plain word, because it becomes a file name")
     rest = sum(share == REST for share in shares.values())
     fractions = sum(share for share in shares.values() if isinstance(share, float))
     counted = any(isinstance(share, int) for share in shares.values())

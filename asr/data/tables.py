@@ -1,4 +1,4 @@
-"""Rows of tables and objects of JSON Lines, each with its line in the file."""
+"""Read rows of tables and JSON Lines objects, each with its line number."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from asr.errors import shorten
 
 SEPARATORS = (",", ";", "\t", "|")
 LJSPEECH_COLUMNS = {2: ("path", "text"), 3: ("id", "raw_text", "normalized_text")}
-"""Columns of a table without a header, by their number."""
+"""Column names of a table without a header, by number of columns."""
 
 
 def read_objects(lines: Lines) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The JSON object of each line that is not blank, with the number of the line."""
+    """Yield (line number, JSON object) for each line that is not blank."""
     for number, line in lines.numbered:
         if line.strip():
             record = parse_json(line)
@@ -28,18 +28,18 @@ def read_objects(lines: Lines) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_rows(lines: Lines, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """The header, then rows as long as it, each with its line.
+    """Yield the header, then rows of equal length, each with its line number.
 
-    `separator` gives way to another one by which the header has more known names. Cells between commas or
-    semicolons may stand in quotes; elsewhere quotes are letters like others, as in Common Voice. A table with
-    | and no known name in its first line has no header, as LJSpeech's.
+    Another separator is used if it yields more known names in the header. Cells may be quoted if commas or
+    semicolons separate them; otherwise quotes are plain characters, as in Common Voice. A table with | and no
+    known name in its first line has no header, as in LJSpeech.
     """
     first = next(((number, line) for number, line in lines.numbered if line.strip()), (1, ""))
 
     def count_known(own: str) -> int:
         return sum(name.strip(' "\r').lower() in MEANINGS for name in first[1].split(own))
 
-    separator = max((separator, *SEPARATORS), key=count_known)  # of equal ones the first
+    separator = max((separator, *SEPARATORS), key=count_known)  # the first one wins a tie
     lines = replace(lines, numbered=itertools.chain([first], lines.numbered))
     rows = _split_quoted(lines, separator) if separator in ",;" else _split_plain(lines, separator)
     if not count_known(separator) and (columns := LJSPEECH_COLUMNS.get(first[1].count("|") + 1)):
@@ -47,7 +47,7 @@ def read_rows(lines: Lines, separator: str) -> Iterator[tuple[int, list[str]]]:
     number, header = next(rows, (1, []))
     names = [name.strip().strip('"') for name in header]
     if "" in names or len(set(names)) < len(names):
-        raise lines.error(number, f"a column without a name, or two of one name, in {shorten(names)}")
+        raise lines.error(number, f"a column has no name, or two have the same name: {shorten(names)}")
     yield number, names
     for number, row in rows:
         if len(row) != len(names):
@@ -68,7 +68,7 @@ def _split_quoted(lines: Lines, separator: str) -> Iterator[tuple[int, list[str]
         nonlocal row_size
         for number, line in lines.numbered:
             row_size += len(line)
-            if row_size > MAX_TEXT_LINE_BYTES:  # a row has many lines if its quotes do
+            if row_size > MAX_TEXT_LINE_BYTES:  # a row may span lines if a quoted cell does
                 raise lines.error(number, f"the row is longer than {MAX_TEXT_LINE_BYTES:,} characters")
             yield line + "\n"
 

@@ -1,6 +1,6 @@
-"""Lines of text files, pipes and standard input; other encodings and endless lines get clear answers.
+"""Read lines of text files, pipes and standard input; other encodings and endless lines are refused clearly.
 
-`open_lines` gives decoded lines, `read_lines` bytes with the place of each in its file.
+`open_lines` yields decoded lines, `read_lines` bytes with their offsets.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import IO, Any
 from asr.errors import UserError, shorten
 from asr.files import read_limited, unpack
 
-BLANKS = " \t\r\n\v\f"  # white space that no text needs; all else, such as U+00A0, belongs to it
-MAX_TEXT_LINE_BYTES = 50_000_000  # a transcript of some days, with the times of all words, as one JSON record
-MAX_LINE_BYTES = 1_000_000  # of `read_lines`: some 15 hours of transcript; a longer line is no text
+BLANKS = " \t\r\n\v\f"  # white space that is stripped; other space, such as U+00A0, is part of a text
+MAX_TEXT_LINE_BYTES = 50_000_000  # a JSON record of several days of transcript with word times
+MAX_LINE_BYTES = 1_000_000  # for `read_lines`: about 15 hours of transcript; a longer line is not text
 
 
 def parse_json(line: bytes | str) -> Any:
-    """The value of a JSON text; None if it is none."""
+    """Parse JSON; return None if it is invalid."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
@@ -35,20 +35,20 @@ def parse_json(line: bytes | str) -> Any:
 
 
 def read_object(path: Path, max_bytes: int, reason: str) -> dict[str, Any]:
-    """An object of JSON that is a whole file; a larger file is refused for this reason."""
+    """Read a file that is a JSON object; a file larger than `max_bytes` is refused with this reason."""
     tree = parse_json(read_limited(path, max_bytes, reason))
     if not isinstance(tree, dict):
-        raise UserError(f"{path}: no JSON object, or nested too deep; download it again")
+        raise UserError(f"{path}: not a JSON object, or nested too deeply; download it again")
     return tree
 
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of a text file, with the name that messages call it by."""
+    """The lines of a text file, with its name for messages."""
 
     name: str
-    folder: str  # relative audio paths start here
-    numbered: Iterator[tuple[int, str]]  # (number, line without its line feed); blank lines too
+    folder: str  # the folder that relative audio paths refer to
+    numbered: Iterator[tuple[int, str]]  # (number, line without its newline), including blank lines
 
     def error(self, number: int, message: str) -> UserError:
         return UserError(f"{self.name}:{number}: {message}")
@@ -56,7 +56,7 @@ class Lines:
 
 @contextlib.contextmanager
 def open_lines(path: str | Path) -> Iterator[Lines]:
-    """The lines of a file, pipe or standard input ("-"). UTF-8, or what a byte order mark says."""
+    """Open a file, pipe or standard input ("-") as UTF-8, or as its byte order mark says."""
     path = str(path)
     name = "standard input" if path == "-" else path
     folder = "." if path == "-" else os.path.dirname(os.path.abspath(path))
@@ -68,7 +68,7 @@ def open_lines(path: str | Path) -> Iterator[Lines]:
 
 
 def read_text_lines(path: str | Path) -> Iterator[tuple[str, str]]:
-    """(path:number, stripped line) of each line that is not blank."""
+    """Yield (path:number, stripped line) for each line that is not blank."""
     with open_lines(path) as lines:
         for number, line in lines.numbered:
             if stripped := line.strip(BLANKS):
@@ -79,9 +79,9 @@ _GAP = re.compile(f"[{BLANKS}]+")
 
 
 def read_id_texts(lines: Lines, separator: str | None = None) -> Iterator[tuple[int, str, str]]:
-    """(number, id, text) of each line that is not blank. `separator` divides them, white space by default.
+    """Yield (number, ID, text) for each line that is not blank; `separator` defaults to white space.
 
-    A line that is an id alone has an empty text.
+    If a line has only an ID, its text is empty.
     """
     for number, line in lines.numbered:
         if stripped := line.strip(BLANKS):
@@ -90,7 +90,7 @@ def read_id_texts(lines: Lines, separator: str | None = None) -> Iterator[tuple[
 
 
 def read_texts(path: str | Path, separator: str | None = None) -> dict[str, str]:
-    """Text by id, where each line has both, and each id one text."""
+    """Return a dict from ID to text; each line must have both, and each ID only one text."""
     texts: dict[str, str] = {}
     with open_lines(path) as lines:
         for number, id, text in read_id_texts(lines, separator):
@@ -102,7 +102,7 @@ def read_texts(path: str | Path, separator: str | None = None) -> dict[str, str]
 def read_decoded(
     path: str | Path, encoding: str = "utf-8", errors: str = "strict"
 ) -> Iterator[tuple[int, str]]:
-    """(number, stripped line) of each line that is not blank, in an encoding that the caller knows."""
+    """Yield (number, stripped line) for each line that is not blank, in the given encoding."""
     for number, _, line in read_lines(path):
         try:
             text = line.decode(encoding, errors).strip()
@@ -116,12 +116,12 @@ def _open(path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
     if path == "-":
         return contextlib.nullcontext(sys.stdin.buffer)
     if stat.S_ISDIR(os.stat(path).st_mode):
-        raise UserError(f"{path}: a folder; expected a text file")
+        raise UserError(f"{path}: is a folder; expected a text file")
     return open(path, "rb")
 
 
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
-_MARKS = (  # the longer ones first: UTF-32 begins as UTF-16 does
+_MARKS = (  # longer ones first, because UTF-32-LE begins like UTF-16-LE
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF8, "utf-8"),
@@ -131,11 +131,11 @@ _MARKS = (  # the longer ones first: UTF-32 begins as UTF-16 does
 
 
 def _decode_lines(name: str, file: io.BufferedReader) -> Iterator[tuple[int, str]]:
-    """A line that is too long is refused before memory holds more of it."""
+    """Yield numbered lines; a line that is too long is refused before all of it is in memory."""
     head = file.peek(4)
     mark, encoding = next(((m, e) for m, e in _MARKS if head.startswith(m)), (b"", "utf-8"))
     file.read(len(mark))
-    # What is no UTF-8 becomes half characters, which tell the line and the byte.
+    # Invalid UTF-8 becomes lone surrogates, from which line and byte can be reported.
     text = io.TextIOWrapper(file, encoding, "surrogateescape", newline="\n")
     number = 1
     try:
@@ -150,24 +150,24 @@ def _decode_lines(name: str, file: io.BufferedReader) -> Iterator[tuple[int, str
             yield number, line.removesuffix("\n")
             number += 1
     except UnicodeDecodeError:
-        raise UserError(f"{name}:{number}: not {encoding.upper()}, as its first bytes say") from None
+        raise UserError(f"{name}:{number}: not {encoding.upper()}, although its first bytes say so") from None
     finally:
-        with contextlib.suppress(ValueError):  # closed already
-            text.detach()  # or standard input would be closed with it
+        with contextlib.suppress(ValueError):  # already closed
+            text.detach()  # otherwise standard input would be closed, too
 
 
 def _require_text(name: str, number: int, line: str) -> None:
     if "\0" in line:
         raise UserError(
-            f"{name}:{number}: NUL at byte {line.index(chr(0)) + 1}, as in a binary file and in UTF-16 "
-            "without a byte order mark; expected UTF-8 text: convert it, as by `iconv -f utf-16le -t utf-8`"
+            f"{name}:{number}: NUL at byte {line.index(chr(0)) + 1}, as in a binary file or in UTF-16 "
+            "without a byte order mark; expected UTF-8 text: convert it with `iconv -f utf-16le -t utf-8`"
         )
     if not line.isascii() and (found := _NOT_UTF8.search(line)):
         start = len(line[: found.start()].encode())
         rest = line[found.start() : found.start() + 20].encode("utf-8", "surrogateescape")
         raise UserError(
             f"{name}:{number}: byte {start + 1} is not UTF-8 ({shorten(rest)}); "
-            f"convert the file, as by `iconv -f latin1 -t utf-8` if it is Latin-1"
+            f"convert the file, with `iconv -f latin1 -t utf-8` if it is Latin-1"
         )
 
 
@@ -175,9 +175,9 @@ def _require_text(name: str, number: int, line: str) -> None:
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[int, int, bytes]]:
-    """(number, byte offset, line) of each line that is not blank, without newline and byte order mark.
+    """Yield (number, byte offset, line) for each line that is not blank, without newline and byte order mark.
 
-    A line beyond the limit comes cut to one byte more than MAX_LINE_BYTES; memory never holds its rest.
+    A line that is too long is cut to MAX_LINE_BYTES + 1 bytes; the rest is never in memory.
     """
     try:
         with open_regular(path) as packed, unpack(packed, path) as file:
@@ -200,7 +200,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, int, bytes]]:
 
 
 def open_regular(path: str | Path) -> IO[bytes]:
-    """Open a file for reading. A pipe, which could block for ever, and a folder are refused."""
+    """Open a file for reading. Folders are refused, and so are pipes, which could block forever."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise UserError(f"{path}: not a regular file; give the path of a file")

@@ -1,4 +1,4 @@
-"""Audio of utterances: files, or parts of tar files (shards), of which several are fetched together."""
+"""Read the audio of utterances from files, or from tar files (shards), several at once."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from asr.data.manifest import Utterance
 from asr.data.storage import ByteRange, read_ranges
 from asr.errors import UserError
 
-INDEX_NAME = "index.jsonl"  # of a folder of shards
+INDEX_NAME = "index.jsonl"  # index file in a folder of shards
 MAX_SHARD_BYTES = 1 << 46
 MAX_MEMBER_BYTES = 1_000_000_000
 
 
 class PackedUtterance(Utterance):
-    """An utterance whose audio is a part of a tar file. `audio` is a name for messages and opens nothing."""
+    """An utterance whose audio is part of a tar file; `audio` is then only a name for messages."""
 
     offset: int = Field(ge=0, le=MAX_SHARD_BYTES)
-    """The first byte of its audio file in the shard."""
+    """Offset of its audio file in the shard, in bytes."""
     size: int = Field(gt=0, le=MAX_MEMBER_BYTES)
-    """Bytes of its audio file."""
+    """Size of its audio file in bytes."""
     shard: str = ""
-    """Path or address of the shard. Never read from an index: the reader sets it."""
+    """Path or URL of the shard. The reader sets it; it is never read from an index."""
     version: str = ""
     """Hash of the shard."""
 
@@ -35,18 +35,18 @@ class PackedUtterance(Utterance):
 
 
 Content = bytes | UserError | None
-"""The audio file of an utterance: its bytes, why there are none, or None where it is a file of its own."""
+"""Content of an utterance's audio file in a shard, or why it cannot be read; None if it is a file on disk."""
 
 
 def fetch(utterances: Sequence[Utterance]) -> list[Content]:
-    """The audio files of utterances in shards, fetched together; None for those with a file of their own."""
+    """Fetch the audio files of utterances in shards together; None for utterances with a file on disk."""
     packed = [item for item in utterances if isinstance(item, PackedUtterance)]
     contents = iter(read_ranges([item.byte_range for item in packed]))
     return [next(contents) if isinstance(item, PackedUtterance) else None for item in utterances]
 
 
 def read_audio(utterance: Utterance, sample_rate: int, content: Content = None) -> np.ndarray:
-    """The samples of an utterance, as `asr.audio.reading.read` has them. `content`: of `fetch`."""
+    """Read the samples of an utterance, with `asr.audio.reading.read`. `content`: the result of `fetch`."""
     if content is None and isinstance(utterance, PackedUtterance):
         [content] = fetch([utterance])
     if isinstance(content, UserError):

@@ -1,4 +1,4 @@
-"""Pictures of a recording: cross-attention for each token, over a spectrogram."""
+"""Draw the cross-attention of each token of a recording, above a spectrogram."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from asr.transcription.transcribe import End, Recognizer, Request
 
 # N tokens and, maybe, the end, T steps or frames, V vocabulary, F frequencies, S samples
 
-# Beside the fonts that Matplotlib brings, for scripts that these lack; those not installed are left out.
+
+# Fonts for scripts that Matplotlib's own fonts lack; those that are not installed are left out.
 FONTS = {f"Noto Sans {name}" for name in ("CJK SC", "CJK JP", "CJK KR", "Devanagari", "Arabic")}
-POINTS = 72  # to an inch
-END = "(end)"  # name of the row of the end
-RANGE_DB = 60.0  # of the spectrogram below its loudest point
-WINDOW_SECONDS, SHIFT_SECONDS = 0.025, 0.01  # of the spectrogram
+POINTS = 72  # per inch
+END = "(end)"  # label of the end token's row
+RANGE_DB = 60.0  # dynamic range of the spectrogram, below its loudest point
+WINDOW_SECONDS, SHIFT_SECONDS = 0.025, 0.01  # spectrogram window
 
 
 def check_drawing(transcriber: Recognizer, path: Path) -> Recognizer:
-    """Reject, before anything is decoded, models without attention and files that are no PNG."""
+    """Refuse models without attention and files other than PNG, before anything is decoded."""
     if transcriber.family is not None:
-        raise UserError("attention can be drawn of models that were trained here, and this one was not")
+        raise UserError("attention can only be drawn for models trained with asr, and this one was not")
     if path.suffix.lower() != ".png":
         raise UserError(f"{path}: pictures are written as PNG; give a name that ends in .png")
     decoder = transcriber.model.decoder
@@ -42,7 +43,7 @@ def check_drawing(transcriber: Recognizer, path: Path) -> Recognizer:
 
 
 def draw_recording(transcriber: Recognizer, audio: AudioFile, path: Path, request: Request) -> list[Path]:
-    """Draw each segment that has text: the first as `path`, say OUT.png, the second as OUT-002.png."""
+    """Draw each segment that has text: the first to `path`, such as OUT.png, the second to OUT-002.png."""
     recording, recognizer = make_recording(audio), check_drawing(transcriber, path)
     written: list[Path] = []
     for piece in recognizer.cut_recordings([recording], request):
@@ -55,7 +56,7 @@ def draw_recording(transcriber: Recognizer, audio: AudioFile, path: Path, reques
             draw_segment(own, recognizer, piece, encoded, decoded.tokens)
             written.append(own)
     if not written:
-        raise UserError(f"{recording.path}: no text is decoded in it, so there is nothing to draw")
+        raise UserError(f"{recording.path}: the model finds no text in it, so there is nothing to draw")
     return written
 
 
@@ -72,11 +73,11 @@ def draw_segment(
 
 @torch.inference_mode()
 def _mean_attention(model: SpeechModel, encoded: EncodedAudio, tokens: Sequence[int]) -> np.ndarray:
-    """The mean over the heads of the last layer, (N, T)."""
+    """Return the mean attention (N, T) over the heads of the last layer."""
     assert model.decoder is not None
     device = encoded.encoded_BTD.device
     targets = Targets(torch.tensor([list(tokens)], device=device), torch.tensor([len(tokens)], device=device))
-    # Without autocast, as there is one pass: the weights of models are float32 whatever decoding computes in.
+    # Without autocast, because this is a single pass, and model weights are float32 in any precision.
     encoded_BTD = encoded.encoded_BTD.float()
     _, weights = model.score_reference(targets, (encoded_BTD, encoded.lengths_B), model.decoder.last_heads)
     weights_1HNT = torch.cat([*weights.values()], dim=1)
@@ -94,7 +95,7 @@ def draw(
     names: Sequence[str],
     title: str,
 ) -> None:
-    """Write a PNG of rows over time, above a spectrogram; some have no name if there is no room for all."""
+    """Write a PNG of rows over time, above a spectrogram; some row labels are omitted if space is short."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.font_manager import get_font_names
@@ -127,7 +128,7 @@ def draw(
 
 
 def compute_spectrogram(audio: AudioSegment) -> tuple[np.ndarray, tuple[float, float]]:
-    """Levels in dB (F, T), the lowest frequency first, and when the first frame begins and the last ends."""
+    """Return levels in dB (F, T), lowest frequency first, and the start and end time of all frames."""
     window, shift = (round(seconds * audio.sample_rate) for seconds in (WINDOW_SECONDS, SHIFT_SECONDS))
     audio_S = np.pad(audio.audio_S, (0, max(0, window - len(audio.audio_S))))
     frames_TS = np.lib.stride_tricks.sliding_window_view(audio_S, window)[::shift] * np.hanning(window)

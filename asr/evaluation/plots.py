@@ -7,14 +7,14 @@ from pathlib import Path
 
 from asr.files import replace_file
 
-# Colors that people with any kind of color vision tell apart (Okabe and Ito, 2008).
+# Colors that are distinct for people with any kind of color vision (Okabe and Ito, 2008).
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 DPI = 120
 LABEL_SIZE = 8  # points
 
 
 def draw_learning_curve(path: Path, panels: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]) -> None:
-    """Write a PNG: side by side each measure over updates, with a line for each name."""
+    """Write a PNG with one panel per measure over updates, side by side, and a line for each name."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 

@@ -1,4 +1,4 @@
-"""Decode a split by one or several setups, and measure error rates and speed of each."""
+"""Decode a split with one or more setups, and measure the error rates and speed of each."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from asr.transcripts.transcript import Segment, Transcript
 from asr.transcripts.writers import format_transcript
 
 Normalizer = Callable[[str, str | None], str]
-"""Text and its language, None where that is unknown, to the text that is scored."""
+"""Maps a text and its language (None if unknown) to the text that is scored."""
 ReadAudio = tuple[Utterance, np.ndarray]
 
 
 @dataclass(kw_only=True)
 class ComputingTime:
-    """Seconds of computing (features, model and search, without reading files), and of audio."""
+    """Seconds of computing (features, model and search, without reading files) and of audio."""
 
     seconds: float = 0.0
     audio_seconds: float = 0.0
 
     @property
     def real_time_factor(self) -> float:
-        """Seconds of computing for a second of audio."""
+        """Seconds of computing per second of audio."""
         return self.seconds / self.audio_seconds if self.audio_seconds else math.nan
 
     def describe_time(self) -> dict[str, float]:
@@ -47,13 +47,13 @@ class ComputingTime:
 
 @dataclass
 class DecodedSplit(ComputingTime):
-    """Texts of the utterances by one setup, and their compute time."""
+    """Texts of the utterances as decoded with one setup, and the computing time."""
 
     request: Request
-    texts: dict[str, str] = field(default_factory=dict)  # id to text, as the model wrote it
+    texts: dict[str, str] = field(default_factory=dict)  # ID to text, as the model wrote it
     warnings: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """id to what the checks found, where they rejected the first text."""
-    languages: dict[str, str] = field(default_factory=dict)  # id to language, where the model has several
+    """ID to the warnings of the checks, for utterances whose first text they rejected."""
+    languages: dict[str, str] = field(default_factory=dict)  # ID to language, if the model has several
 
     def add(self, utterance: Utterance, segment: Segment) -> None:
         self.texts[utterance.id] = segment.text
@@ -65,10 +65,10 @@ class DecodedSplit(ComputingTime):
 
 @dataclass(frozen=True)
 class EvaluatedSplit:
-    """The utterances that could be read, decoded by each setup, and the problems of the others."""
+    """The readable utterances, decoded with each setup, and the problems of the others."""
 
     setups: dict[str, DecodedSplit]
-    problems: dict[str, str]  # id to message
+    problems: dict[str, str]  # ID to message
 
 
 def decode_utterances(
@@ -77,7 +77,7 @@ def decode_utterances(
     requests: Mapping[str, Request],
     report: Callable[[float], None] = lambda seconds: None,
 ) -> EvaluatedSplit:
-    """Decode each utterance as `asr transcribe` does, encoded once for all requests."""
+    """Decode each utterance as `asr transcribe` does; it is encoded only once for all requests."""
     for request in requests.values():
         transcriber.check(request)
     first, rate = next(iter(requests.values())), transcriber.sample_rate
@@ -102,7 +102,7 @@ def decode_utterances(
     def group(num_samples: int) -> int:
         return -1 if is_long(num_samples) else transcriber.decoder.padded_length(num_samples)
 
-    # What is cut needs a whole window of utterances at once to fill its batches.
+    # Models that cut utterances need a whole window of them at once to fill their batches.
     batch_size = first.batch_size if transcriber.uncut_seconds else WINDOW * first.batch_size
     decode_split(
         utterances, rate, batch_size, decode, split.problems, report, group, WINDOW * first.batch_size
@@ -111,7 +111,7 @@ def decode_utterances(
 
 
 def _decode_long(transcriber: Recognizer, batch: Sequence[ReadAudio], split: EvaluatedSplit) -> None:
-    """Cut each like a recording, and join the texts."""
+    """Cut each utterance like a recording, and join the texts."""
     items, rate = {item.id: item for item, _ in batch}, transcriber.sample_rate
     recordings = [
         Recording(
@@ -142,11 +142,11 @@ def decode_split(
     group: Callable[[int], int] = lambda num_samples: 0,
     window: int | None = None,
 ) -> None:
-    """Read utterances and decode them in batches, the longest first: too little memory shows at once.
+    """Read utterances and decode them in batches, longest first, so that a lack of memory shows at once.
 
-    A batch has utterances of one `group`, by number of samples. What cannot be read is a problem, and so is
-    what `decode` refuses alone, such as audio too long for the model; the rest continues. `report` is told
-    the seconds of audio that are done. So many utterances as a `window` are read at once.
+    All utterances in a batch have the same `group`, which depends on the number of samples. Utterances that
+    cannot be read, or that `decode` refuses, become problems, and the rest continues. `report` is called with
+    the seconds of audio just decoded. `window` utterances are read at once.
     """
     ordered = sorted(utterances, key=lambda utterance: (-utterance.duration, utterance.id))
     window = window or WINDOW * batch_size
@@ -187,20 +187,20 @@ def read_batch(
 
 
 def read_references(path: str | Path) -> list[Utterance]:
-    """Read a manifest in which every utterance has a text to compare with."""
+    """Read a manifest in which every utterance must have a reference text."""
     utterances = read_utterances(path)
     for utterance in utterances:
         if utterance.text is None:
-            raise UserError(f"{path}: utterance {utterance.id} has no text to compare with; give it one")
-        _ = utterance.more_references  # each of them is a text
+            raise UserError(f"{path}: utterance {utterance.id} has no text to compare with; add one")
+        _ = utterance.more_references  # raises an error unless each is a text
     return utterances
 
 
 def read_utterances(path: str | Path) -> list[Utterance]:
-    """Read a manifest, or a folder of shards, with at least one utterance, each with an id of its own."""
+    """Read a manifest or a folder of shards, which must not be empty or have duplicate IDs."""
     utterances = list(read_data(path))
     if not utterances:
-        raise UserError(f"{path}: no utterance in it; give a manifest with some")
+        raise UserError(f"{path}: contains no utterances; give another manifest")
     ids: set[str] = set()
     for utterance in utterances:
         if utterance.id in ids:
@@ -210,14 +210,14 @@ def read_utterances(path: str | Path) -> list[Utterance]:
 
 
 def make_normalizer(config: TextConfig) -> Normalizer:
-    """The text rules of a run for scoring (text.scoring)."""
+    """Return a normalizer with a run's text rules for scoring (text.scoring)."""
     return lambda text, _: normalize(text, config.scoring)
 
 
 def score_setups(
     split: EvaluatedSplit, utterances: Sequence[Utterance], normalizer: Normalizer
 ) -> dict[str, Score]:
-    """Score all utterances with both sides normalized; the words of those not decoded count as deleted."""
+    """Score all utterances, normalized on both sides; if one was not decoded, its words count as deletions."""
     references = _normalize({item.id: item.text or "" for item in utterances}, utterances, normalizer)
     speakers = {item.id: item.speaker for item in utterances if item.speaker is not None}
     alternatives = {
@@ -246,10 +246,10 @@ def _normalize(
 def write_texts(
     folder: str | Path, split: EvaluatedSplit, utterances: Sequence[Utterance], normalizer: Normalizer
 ) -> None:
-    """Write references and hypotheses as they are scored, so that `asr score` of them finds the same rates.
+    """Write references and hypotheses as scored, so that `asr score` computes the same rates from them.
 
-    JSON Lines have the speakers, for the intervals; trn files are for sclite. NAME.raw.jsonl has the text as
-    the model wrote it. Further references are in reference_2.jsonl and so on.
+    JSON Lines include the speakers, for confidence intervals; trn files are for sclite. NAME.raw.jsonl has the
+    text as the model wrote it. Alternative references are in reference_2.jsonl and so on.
     """
     folder = Path(folder)
     texts = {"reference": {item.id: item.text or "" for item in utterances}}

@@ -1,4 +1,4 @@
-"""Times of the words of a manifest, by alignment of their texts under a CTC head or by cross-attention."""
+"""Compute the times of a manifest's words, by CTC alignment or from cross-attention."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ def align_utterances(
     batch_size: int = 8,
     report: Callable[[float], None] = lambda seconds: None,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """id to times, as "TWO:0.1060-0.4364 SIX:...", and id to message of what could not be aligned.
+    """Return ID to word times, such as "TWO:0.1060-0.4364 SIX:...", and ID to the message of each failure.
 
-    By the CTC head, or by the cross-attention of the decoder; by default, by the head if there is one. Words
-    are spelled as in training. Those without a token, texts too long for their audio, and audio too long for
-    the model are problems.
+    `by` defaults to the CTC head if there is one, else to cross-attention. Words are spelled as in training.
+    Words without a token, texts too long for their audio, and audio too long for the model are failures.
     """
     decoder, model = recognizer.decoder, recognizer.model
     if by == "ctc" and model.ctc_head is None:
-        raise UserError("alignment needs a CTC head, and this model has none; align by attention")
+        raise UserError("alignment with CTC needs a CTC head, and this model has none; use attention")
     if by == "attention" and (model.decoder is None or model.decoder.num_heads == 0):
-        raise UserError("alignment by attention needs a decoder that attends, and this model has none")
+        raise UserError("alignment with attention needs a decoder with attention, and this model has none")
     setup, rate = DecodingSetup(DecodingConfig()), recognizer.sample_rate
     times: dict[str, str] = {}
     problems: dict[str, str] = {}
@@ -55,12 +54,12 @@ def align_utterances(
 
 
 def _encode(recognizer: Recognizer, text: str, num_samples: int) -> list[int]:
-    """Encode a text, for which its audio must have enough steps."""
+    """Encode a text; raise an error if its audio has too few steps for the tokens."""
     tokens, num_frames = recognizer.decoder.write(text), recognizer.decoder.front_end.num_frames(num_samples)
     num_steps, needed = -(-num_frames // recognizer.model.subsampling_factor), needed_frames(tokens)
     if num_steps < needed:
         raise UserError(
             f"its audio has {num_steps} encoded steps, but its {len(tokens)} tokens need {needed}; "
-            "is the text that of the audio?"
+            "does the text belong to this audio?"
         )
     return tokens

@@ -1,7 +1,7 @@
-"""The one front end of training and inference: padded audio to log-mel or MFCC features.
+"""The front end of training and inference: turns padded audio into log-mel or MFCC features.
 
 Shapes: B utterances, S samples, W samples of a window, N samples of its FFT, T frames, F features,
-M mel bands, K frequency bins, R rows: frames of one or more utterances, one below the other.
+M mel bands, K frequency bins, R rows (stacked frames of one or more utterances).
 """
 
 from __future__ import annotations
@@ -21,48 +21,50 @@ from asr.config import Config
 Lengths = TypeVar("Lengths", int, torch.Tensor)
 
 INT16_SCALE = 32768.0  # Kaldi's features and floor are defined on 16-bit sample values
-PRE_EMPHASIS = 0.97  # share of the previous sample that Kaldi subtracts from each; none with whisper
-KALDI_FLOOR = float(np.finfo(np.float32).eps)  # of a mel energy, before the logarithm
+PRE_EMPHASIS = 0.97  # share of the previous sample that Kaldi subtracts; Whisper has no pre-emphasis
+KALDI_FLOOR = float(np.finfo(np.float32).eps)  # lower bound of a mel energy, before the logarithm
 WHISPER_FLOOR = 1e-10
-MIN_DEVIATION = 1e-3  # in CMVN; a feature that never changes stays finite
-LIFTER = 22.0  # HTK's and Kaldi's weighting of the cepstra
+MIN_DEVIATION = 1e-3  # lower bound in CMVN, so that a constant feature stays finite
+LIFTER = 22.0  # weighting of the cepstra, as in HTK and Kaldi
 
-# Matrix products treat the last rows of a matrix, or of a thread's share of it, by other code than the rest,
-# with other rounding. Numbers of rows that the usual tile heights (2 to 16) divide, also after a split over
-# 1, 2 or 4 threads, leave no such last rows: a frame's features do not depend on where in the batch it
-# stands. Seen with MKL on AVX2 and AVX-512; 3, or 8 and more threads may change the last digits.
+
+# Matrix products use different code, with different rounding, for the last rows of a matrix or of a thread's
+# share. If the usual tile heights (2 to 16) divide the number of rows, even after a split over 1, 2 or 4
+# threads, there are no such last rows, and a frame's features do not depend on its place in the batch. Seen
+# with MKL on AVX2 and AVX-512; with 3, or 8 and more threads, the last digits may change.
 ROW_MULTIPLE = 48
-# Windows and spectra take 2 KB each per frame. Fewer rows fit a cache better, more rows share the cost of the
-# calls, and of the threads' waiting for each other at the end of each; twenty seconds at a time do well.
+
+# Windows and spectra take 2 KB each per frame. Fewer rows fit the cache better, while more rows amortize the
+# calls and the synchronization of threads after each; about twenty seconds of audio is a good compromise.
 CPU_ROWS = 42 * ROW_MULTIPLE
 GPU_ROWS = 1024 * ROW_MULTIPLE
-BANDS_AT_ONCE = 32  # a mel filter covers few bins; products of a few neighbors skip most of the zeros
+BANDS_AT_ONCE = 32  # multiplied together; a mel filter covers few bins, so this skips most zeros
 
 
 class FeaturesConfig(Config):
-    """Settings of feature vectors."""
+    """Settings of the features."""
 
     convention: Literal["kaldi", "whisper"] = "kaldi"
-    """Convention: `kaldi` (as torchaudio.compliance.kaldi) or `whisper` (OpenAI's log-mel)."""
+    """Convention: `kaldi` (as in torchaudio.compliance.kaldi) or `whisper` (OpenAI's log-mel)."""
     type: Literal["log_mel", "mfcc", "samples"] = "log_mel"
-    """`log_mel`: energies of the mel bands. `mfcc`: their cepstra, with the zeroth one, without energy.
-    `samples`: the audio as it is, in frames side by side, for encoders that begin with samples."""
+    """`log_mel`: log energies of the mel bands. `mfcc`: their cepstra, including c0, without the energy.
+    `samples`: raw audio in adjacent frames, for encoders that read samples."""
     sample_rate: int = Field(default=16_000, ge=1_000, le=192_000)
-    """Samples per second of the audio that the front end is given."""
+    """Sample rate of the front end's input, in Hz."""
     window_ms: float = Field(default=25.0, gt=0, le=10_000)
-    """Length of the window that a frame is computed from, in milliseconds."""
+    """Window length in milliseconds."""
     shift_ms: float = Field(default=10.0, gt=0, le=10_000)
-    """Milliseconds from one frame to the next."""
+    """Frame shift in milliseconds."""
     num_mels: int = Field(default=80, ge=4, le=512)
-    """Number of mel bands. Usual are 80 for log_mel (whisper: 80 or 128) and 23 for mfcc."""
+    """Number of mel bands; usually 80 for log_mel (whisper: 80 or 128) and 23 for mfcc."""
     num_ceps: int = Field(default=13, ge=1)
-    """Number of cepstra, with mfcc."""
+    """Number of cepstra, for mfcc."""
     cmvn: Literal["none", "utterance"] = "utterance"
-    """Subtract mean, divide by deviation, of each utterance. None with whisper."""
+    """`utterance`: normalize each utterance's features to mean 0 and deviation 1. `none` with whisper."""
 
     @property
     def window_samples(self) -> int:
-        return int(self.sample_rate * self.window_ms / 1000)  # Kaldi drops the fraction of a sample too
+        return int(self.sample_rate * self.window_ms / 1000)  # like Kaldi, drops the fraction of a sample
 
     @property
     def shift_samples(self) -> int:
@@ -70,7 +72,7 @@ class FeaturesConfig(Config):
 
     @property
     def fft_samples(self) -> int:
-        """Kaldi fills the window up to a power of two with zeros, Whisper does not."""
+        """FFT size: Kaldi pads the window with zeros to a power of two, Whisper does not."""
         if self.convention == "whisper":
             return self.window_samples
         return 1 << (self.window_samples - 1).bit_length()
@@ -101,7 +103,9 @@ class FeaturesConfig(Config):
             for name in ("type", "sample_rate", "window_ms", "shift_ms"):
                 needed = type(self).model_fields[name].default
                 if getattr(self, name) != needed:
-                    raise ValueError(f"{name} is {getattr(self, name)}, convention whisper needs {needed}")
+                    raise ValueError(
+                        f"{name} is {getattr(self, name)}, but convention whisper needs {needed}"
+                    )
         if not 32 <= self.window_samples <= 16_384 or not 1 <= self.shift_samples <= self.window_samples:
             raise ValueError(
                 f"window_ms {self.window_ms:g} and shift_ms {self.shift_ms:g} are {self.window_samples} and "
@@ -109,7 +113,7 @@ class FeaturesConfig(Config):
             )
         if self.type == "samples":
             if self.window_ms != self.shift_ms or self.cmvn != "none":
-                raise ValueError("type samples has frames side by side: window_ms = shift_ms, and no cmvn")
+                raise ValueError("type samples has adjacent frames: set window_ms = shift_ms and cmvn: none")
             return self
         if self.type == "mfcc" and self.num_ceps > self.num_mels:
             raise ValueError(f"num_ceps is {self.num_ceps}, but num_mels {self.num_mels}; expected no more")
@@ -118,21 +122,21 @@ class FeaturesConfig(Config):
             raise ValueError(
                 f"num_mels {self.num_mels} is too many for window_ms {self.window_ms:g} at sample_rate "
                 f"{self.sample_rate}: mel band {empty[0] + 1} holds none of the {self.fft_samples // 2 + 1} "
-                "frequencies of the FFT; take fewer bands or a longer window"
+                "frequencies of the FFT; use fewer bands or a longer window"
             )
         return self
 
 
 class FrontEnd(torch.nn.Module):
-    """Audio to features, for padded batches, on CPU and GPU. Not differentiable; always in float32.
+    """Computes features of padded batches, on CPU and GPU. Not differentiable; always in float32.
 
-    The steps: windows and spectra -> mel bands -> logarithm -> cepstra and CMVN as the config asks.
+    Steps: windows and spectra -> mel bands -> logarithm -> cepstra and CMVN, if configured.
 
-    An utterance has the same features alone and in a batch, on an x86 CPU to the bit (see ROW_MULTIPLE):
-    nothing past its length is looked at, and frames past it are zeros. With convention `kaldi` only whole
+    An utterance has the same features alone and in a batch, bit for bit on an x86 CPU (see ROW_MULTIPLE):
+    samples past its length are ignored, and frames past it are zeros. With convention `kaldi` only whole
     windows count (snip_edges), so shorter audio has 0 frames. With `whisper` the audio is mirrored at both
-    ends, for which more than half a window is needed: up to 200 samples have 0 frames. Of `samples` the very
-    last one may be missing, and is a zero: convolutions over several frames do not need it.
+    ends, which takes more than half a window, so up to 200 samples give 0 frames. With `samples`, the last
+    sample of the last frame may be missing and is then zero; convolutions over several frames do not need it.
     """
 
     window_W: torch.Tensor
@@ -151,8 +155,8 @@ class FrontEnd(torch.nn.Module):
             self._register_constant("window_W", np.hanning(config.window_samples + 1)[:-1])  # periodic
         else:  # Povey's; the first weight is 0: see _cut_windows
             self._register_constant("window_W", INT16_SCALE * np.hanning(config.window_samples)[1:] ** 0.85)
-        # The power of a bin is re * re + im * im. The FFT lays re and im of a bin side by side; a matrix
-        # with each row twice adds them on the way to the bands.
+        # The power of a bin is re * re + im * im. The FFT stores re and im side by side, so a matrix with each
+        # row repeated adds them while it computes the bands.
         self._register_constant("mel_KM", mel_KM.repeat(2, axis=0))
         if config.type == "mfcc":
             self._register_constant("cepstra_MF", compute_cepstral_matrix(config.num_mels, config.num_ceps))
@@ -162,7 +166,7 @@ class FrontEnd(torch.nn.Module):
         self.register_buffer(name, torch.from_numpy(values).float(), persistent=False)
 
     def num_frames(self, audio_lengths: Lengths) -> Lengths:
-        """Number of frames of audio of so many samples, for one number or for a tensor of them."""
+        """Return the number of frames for a number of samples, or for a tensor of them."""
         window, shift = self.config.window_samples, self.config.shift_samples
         if self.config.convention == "whisper":
             return audio_lengths // shift * (audio_lengths > window // 2)
@@ -174,7 +178,7 @@ class FrontEnd(torch.nn.Module):
     def forward(
         self, audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(features_BTF, feature_lengths_B) of float32 audio in [-1, 1]."""
+        """Return (features_BTF, feature_lengths_B) of float32 audio in [-1, 1]."""
         whisper = self.config.convention == "whisper"
         feature_lengths_B = self.num_frames(audio_lengths_B.to(audio_BS.device))
         num_frames = self.num_frames(audio_BS.shape[1])
@@ -185,7 +189,7 @@ class FrontEnd(torch.nn.Module):
             return zero_padding(
                 padded_BS.unflatten(1, (num_frames, -1)), feature_lengths_B
             ), feature_lengths_B
-        # Mixed precision is for models: 16 bits do not hold the range of these energies.
+        # Mixed precision is for models only, because 16 bits cannot represent the range of these energies.
         with torch.autocast(audio_BS.device.type, enabled=False):
             if whisper:
                 audio_BS = mirror_ends(audio_BS, audio_lengths_B, self.config.window_samples // 2)
@@ -202,7 +206,7 @@ class FrontEnd(torch.nn.Module):
     def _compute_log_mel(
         self, audio_BS: torch.Tensor, num_frames: int, feature_lengths_B: torch.Tensor
     ) -> torch.Tensor:
-        """The logarithm of the mel energies; frames past an utterance's length hold anything."""
+        """Return the log mel energies; frames past an utterance's length are undefined."""
         log_mel_BTM = audio_BS.new_empty(len(audio_BS), num_frames, self.config.num_mels)
         take_log, floor = torch.log, KALDI_FLOOR
         if self.config.convention == "whisper":
@@ -218,17 +222,17 @@ class FrontEnd(torch.nn.Module):
         return log_mel_BTM
 
     def _cut_windows(self, audio_BS: torch.Tensor, frames: slice, windows_BTN: torch.Tensor) -> None:
-        """Write the windowed frames; behind the window, windows_BTN keeps its zeros."""
+        """Write the windowed frames; past the window, windows_BTN keeps its zeros."""
         window, shift = self.config.window_samples, self.config.shift_samples
         audio_BS = audio_BS[:, frames.start * shift : (frames.stop - 1) * shift + window]
         frames_BTW = audio_BS.unfold(1, window, shift)
         if self.config.convention == "whisper":
             torch.mul(frames_BTW, self.window_W, out=windows_BTN)
             return
-        # Kaldi subtracts each frame's mean, then emphasizes within the frame. Both are linear, so the
-        # emphasis can come first, once for all overlapping frames; (1 - PRE_EMPHASIS) of the mean are
-        # left to subtract. A frame's first sample has no predecessor in the frame, but the window is 0
-        # there: it is left out.
+        # Kaldi subtracts each frame's mean, then applies pre-emphasis within the frame. Both are linear, so
+        # pre-emphasis can come first, once for all overlapping frames, after which (1 - PRE_EMPHASIS) of the
+        # mean remains to be subtracted. A frame's first sample has no predecessor in the frame, but it is
+        # left out, because the window is 0 there.
         means_BT1 = frames_BTW.sum(dim=2, keepdim=True).mul_((1 - PRE_EMPHASIS) / window)
         emphasized_BS = torch.sub(audio_BS[:, 1:], audio_BS[:, :-1], alpha=PRE_EMPHASIS)
         into_BTW = windows_BTN[:, :, 1:window]
@@ -245,13 +249,13 @@ class FrontEnd(torch.nn.Module):
 
     @contextlib.contextmanager
     def _borrow_windows(self, audio_BS: torch.Tensor, num_frames: int) -> Iterator[torch.Tensor]:
-        """Rows of zeros for the windows. On a CPU they are kept for the next call: new memory is slow."""
+        """Yield rows of zeros for the windows; on a CPU they are reused, because new memory is slow."""
         on_cpu = audio_BS.device.type == "cpu"
         if on_cpu and self._free_windows:
-            windows_RN = self._free_windows.pop()  # off the list, so that threads never share one
+            windows_RN = self._free_windows.pop()  # removed, so that threads never share a buffer
         else:
             num_rows = CPU_ROWS if on_cpu else min(GPU_ROWS, _round_up(len(audio_BS) * num_frames))
-            with torch.inference_mode(False):  # or no later call outside of that mode could write to them
+            with torch.inference_mode(False):  # otherwise no later call outside that mode could write to them
                 windows_RN = audio_BS.new_zeros(num_rows, self.config.fft_samples)
         yield windows_RN
         if on_cpu:
@@ -262,20 +266,20 @@ class FrontEnd(torch.nn.Module):
 
 
 def compute_kaldi_filters(bins_K: np.ndarray, low_hz: float, high_hz: float, num_mels: int) -> np.ndarray:
-    """(K, M) for bins at these frequencies: triangles on HTK's mel scale, with peak 1."""
+    """Return filters (K, M) for bins at these frequencies: triangles on HTK's mel scale, with peak 1."""
     edges = np.linspace(_hz_to_htk_mel(low_hz), _hz_to_htk_mel(high_hz), num_mels + 2)
     return _triangles(_hz_to_htk_mel(bins_K), edges)
 
 
 def compute_whisper_filters(bins_K: np.ndarray, low_hz: float, high_hz: float, num_mels: int) -> np.ndarray:
-    """(K, M) for bins at these frequencies: triangles in Hz with area 1, placed by Slaney's mel scale."""
+    """Return filters (K, M) for bins at these frequencies: triangles in Hz with area 1, on Slaney's scale."""
     edges = np.linspace(_hz_to_slaney_mel(low_hz), _hz_to_slaney_mel(high_hz), num_mels + 2)
     edges = np.where(edges < 15, edges * 1000 / 15, 1000 * 6.4 ** ((edges - 15) / 27))
     return _triangles(bins_K, edges) * 2 / (edges[2:] - edges[:-2])
 
 
 def compute_cepstral_matrix(num_mels: int, num_ceps: int) -> np.ndarray:
-    """(M, F): orthonormal cosine transform, with the lifter on its columns."""
+    """Return the orthonormal cosine transform (M, F), with liftered columns."""
     order_F, band_M1 = np.arange(num_ceps), np.arange(num_mels)[:, None]
     cosines_MF = np.cos(np.pi / num_mels * (band_M1 + 0.5) * order_F) * np.sqrt(2 / num_mels)
     cosines_MF[:, 0] = np.sqrt(1 / num_mels)
@@ -294,19 +298,19 @@ def _hz_to_htk_mel(hz: np.ndarray | float) -> np.ndarray:
 
 
 def _hz_to_slaney_mel(hz: float) -> float:
-    """Slaney's scale: linear up to 1000 Hz, which is 15 mel, then 27 mel to each factor of 6.4."""
+    """Convert to Slaney's scale: linear up to 1000 Hz = 15 mel, then 27 mel per factor of 6.4."""
     return hz * 15 / 1000 if hz < 1000 else 15 + 27 * np.log(hz / 1000) / np.log(6.4)
 
 
 def _compute_mel_filters(config: FeaturesConfig) -> np.ndarray:
-    """(K, M), of the convention's kind."""
+    """Return the convention's mel filters (K, M)."""
     compute = compute_whisper_filters if config.convention == "whisper" else compute_kaldi_filters
     bins_K = np.arange(config.fft_samples // 2 + 1) * (config.sample_rate / config.fft_samples)
     return compute(bins_K, config.low_hz, config.sample_rate / 2, config.num_mels)
 
 
 def _split_bands(mel_KM: np.ndarray) -> list[tuple[slice, slice]]:
-    """A few bands at a time: (rows, columns) of the doubled matrix that hold all that is not zero."""
+    """Return, for groups of bands, the (rows, columns) of the doubled matrix that cover all nonzeros."""
     parts = []
     for first in range(0, mel_KM.shape[1], BANDS_AT_ONCE):
         bands = slice(first, first + BANDS_AT_ONCE)
@@ -323,7 +327,7 @@ def _round_up(num_rows: int) -> int:
 
 
 def _map_rows(features_BTF: torch.Tensor, matrix_FF: torch.Tensor) -> torch.Tensor:
-    """features @ matrix, with so many rows that each comes out the same wherever it stands."""
+    """Compute features @ matrix, padded to ROW_MULTIPLE so that a row's result does not depend on its place."""
     rows_RF = features_BTF.flatten(0, 1)
     num_rows = len(rows_RF)
     mapped_RF = F.pad(rows_RF, (0, 0, 0, _round_up(num_rows) - num_rows)) @ matrix_FF
@@ -333,9 +337,9 @@ def _map_rows(features_BTF: torch.Tensor, matrix_FF: torch.Tensor) -> torch.Tens
 def _split_batch(
     feature_lengths_B: torch.Tensor, num_frames: int, max_rows: int
 ) -> Iterator[tuple[slice, slice]]:
-    """(utterances, frames) of rectangles that cover all valid frames, each of at most max_rows frames."""
+    """Yield rectangles (utterances, frames) of at most max_rows frames that cover all valid frames."""
     num_utterances = len(feature_lengths_B)
-    on_cpu = feature_lengths_B.device.type == "cpu"  # to look at the lengths on a GPU would wait for it
+    on_cpu = feature_lengths_B.device.type == "cpu"  # reading lengths from a GPU would wait for it
     lengths = feature_lengths_B.tolist() if on_cpu else [num_frames] * num_utterances
     utterances_at_once = max(1, max_rows // num_frames)
     for first in range(0, num_utterances, utterances_at_once):
@@ -352,10 +356,10 @@ def valid_frames(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) ->
 
 
 def speech_spans(features_BTF: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
-    """(B, 2): the first and one past the last loud frame.
+    """Return (B, 2): the first loud frame, and past the last one.
 
-    Loud is what lies over 40 % of the way from the utterance's quietest frame to its 95th percentile. For
-    log-mel features, where a mean over bins is a loudness.
+    A frame is loud above 40 % of the way from the utterance's quietest frame to its 95th percentile. This is
+    for log-mel features, whose mean over the bands measures loudness.
     """
     mask_BT = valid_frames(features_BTF, lengths_B.clamp(min=1))[..., 0]
     loudness_BT = features_BTF.float().mean(-1)
@@ -374,30 +378,30 @@ def zero_padding(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) ->
     if features_BTF.device.type != "cpu":
         return features_BTF.masked_fill_(~valid_frames(features_BTF, feature_lengths_B), 0.0)
     for features_TF, length in zip(features_BTF, feature_lengths_B.tolist(), strict=True):
-        features_TF[length:] = 0.0  # a fraction of the time of a mask over everything
+        features_TF[length:] = 0.0  # takes a fraction of the time of a full mask
     return features_BTF
 
 
 def mirror_ends(audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor, margin: int) -> torch.Tensor:
-    """`margin` samples before and after each utterance, mirrored at its own first and last sample."""
+    """Extend each utterance by `margin` samples on both sides, mirrored at its first and last sample."""
     mirrored_BS = F.pad(audio_BS, (margin, margin))
     mirrored_BS[:, :margin] = audio_BS[:, 1 : margin + 1].flip(1)
     last_B1 = audio_lengths_B.to(audio_BS.device)[:, None] - 1
     distance_S = torch.arange(1, margin + 1, device=audio_BS.device)
-    # An utterance of fewer samples has no frames; the limit only keeps its indices inside the batch.
+    # A shorter utterance has no frames; the clamp only keeps its indices valid.
     source_BS = (last_B1 - distance_S).clamp(min=0)
     return mirrored_BS.scatter_(1, last_B1 + margin + distance_S, audio_BS.gather(1, source_BS))
 
 
 def scale_like_whisper(log_mel_BTM: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
-    """Cut 80 dB below each utterance's loudest band, then bring speech to about [-1, 1]."""
+    """Clip at 80 dB below each utterance's loudest band, then scale speech to about [-1, 1]."""
     padding_BT1 = ~valid_frames(log_mel_BTM, feature_lengths_B)
     loudest_B11 = log_mel_BTM.masked_fill(padding_BT1, -math.inf).amax(dim=(1, 2), keepdim=True)
     return torch.maximum(log_mel_BTM, loudest_B11 - 8.0).add_(4.0).div_(4.0)
 
 
 def normalize_each(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
-    """Each utterance to mean 0 and deviation 1, feature by feature; padding must be zeros."""
+    """Normalize each feature of each utterance to mean 0 and deviation 1; padding must be zeros."""
     count_B11 = feature_lengths_B.clamp(min=1)[:, None, None]
     centered_BTF = features_BTF - _sum_over_time(features_BTF) / count_B11
     centered_BTF = zero_padding(centered_BTF, feature_lengths_B)
@@ -406,7 +410,7 @@ def normalize_each(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) 
 
 
 def _sum_over_time(features_BTF: torch.Tensor) -> torch.Tensor:
-    """Sum in blocks of a fixed size, then block after block: zeros at the end do not change the rounding."""
+    """Sum in blocks of fixed size, then over blocks in order, so that padding does not change the rounding."""
     num_frames = features_BTF.shape[1]
     if num_frames == 0:
         return features_BTF.sum(dim=1, keepdim=True)

@@ -1,7 +1,7 @@
-"""Manifests of other toolkits: which kind a file or folder is, and its utterances.
+"""Read manifests of other toolkits, and guess their kind.
 
-They are Kaldi folders, JSON Lines of NeMo and others, tables such as Common Voice's, Hugging Face's
-audiofolder, and recordings with a .txt beside each.
+Kinds are Kaldi folders, JSON Lines (NeMo and others), tables (such as Common Voice), Hugging Face's
+audiofolder, and recordings with a .txt file next to each.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _SUFFIXES = {".csv": "csv", ".tsv": "tsv"}
 def read_utterances(
     path: str | Path, kind: str, *, text_column: str | None = None, leave_out: LeaveOut = raise_error
 ) -> Iterator[Utterance]:
-    """The utterances of a manifest of any kind, with absolute audio paths.
+    """Yield the utterances of a manifest of any kind, with absolute audio paths.
 
-    `text_column`: which column of a table has the texts. `leave_out` is called for each utterance whose audio
-    is missing or cannot be read.
+    `text_column`: the column of a table that has the texts. `leave_out` is called for each utterance whose
+    audio is missing or cannot be read.
     """
     if kind == "jsonl":
         return read_manifest(path)
@@ -39,8 +39,8 @@ def read_utterances(
 
 
 def guess_source_kind(path: str | Path) -> str:
-    """The kind of a folder is that of the files in it, of a table that of its suffix, and of JSON Lines that
-    of the first record."""
+    """Guess the kind of a folder from its files, of a table from its suffix, and of JSON Lines from the first
+    record."""
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path}: no such file or folder; check the path")
@@ -51,7 +51,7 @@ def guess_source_kind(path: str | Path) -> str:
         if name.endswith(suffix):
             return kind
     if not name.endswith((".jsonl", ".json")):
-        raise UserError(f"{path}: of unknown kind; name it by --from: {', '.join(SOURCES)}")
+        raise UserError(f"{path}: unknown kind of manifest; name it with --from: {', '.join(SOURCES)}")
     if is_manifest(path):
         return "jsonl"
     first = next((parse_json(line) for _, line in read_text_lines(path)), None)
@@ -71,7 +71,7 @@ def _guess_folder_kind(folder: Path) -> str:
 
 
 def _read_nemo(path: str | Path, source: Source) -> Iterator[Utterance]:
-    """JSON Lines of NeMo and others. Relative audio starts at its folder; other fields become extras."""
+    """Read JSON Lines (NeMo and others). Audio is relative to their folder; other fields become extras."""
     with open_lines(path) as lines:
         for number, record in read_objects(lines):
             yield from source.build(f"{path}:{number}", source.keep_scalars(record), lines.folder)
@@ -86,7 +86,7 @@ def _find_recordings(folder: Path) -> Iterator[Path]:
 
 
 def _read_files(path: str | Path, source: Source) -> Iterator[Utterance]:
-    """All audio files of a folder and below, each with the text of NAME.txt beside it; ids are the paths."""
+    """Read all audio files below a folder, each with the text of NAME.txt next to it; paths become IDs."""
     root = Path(path)
     texts = {file.with_suffix(""): file for file in sorted(root.rglob("*")) if file.suffix.lower() == ".txt"}
     for audio in sorted(_find_recordings(root)):
@@ -96,12 +96,12 @@ def _read_files(path: str | Path, source: Source) -> Iterator[Utterance]:
         if text is not None and text.is_file():
             record["text"] = " ".join(line for _, line in read_text_lines(text))
         else:
-            source.losses["have no text, for no .txt of their name is beside them"] += 1
+            source.losses["have no text, because there is no .txt file with their name"] += 1
         yield from source.build(str(audio), record, root, find_split(str(name.parent)))
 
 
 def _read_audiofolder(path: str | Path, source: Source) -> Iterator[Utterance]:
-    """The tables named metadata of a folder and below, with the audio relative to each of them."""
+    """Read the tables named metadata below a folder, with audio relative to each of them."""
     for table in sorted(file for name in METADATA for file in Path(path).rglob(name)):
         split = find_split(os.path.relpath(table.parent, path))
         for utterance in (_read_csv if table.suffix == ".csv" else _read_nemo)(table, source):
@@ -115,9 +115,9 @@ def _read_audiofolder(path: str | Path, source: Source) -> Iterator[Utterance]:
 
 
 def _read_table(path: str | Path, source: Source, separator: str) -> Iterator[Utterance]:
-    """A table. Relative audio starts at its folder, in `clips/` for Common Voice's (client_id and path).
+    """Read a table. Audio is relative to its folder, or to `clips/` for Common Voice (client_id and path).
 
-    LJSpeech's has an id and two texts; the audio is wavs/ID.wav.
+    LJSpeech has an ID and two texts; its audio is wavs/ID.wav.
     """
     with open_lines(path) as lines:
         rows = read_rows(lines, separator)
@@ -128,7 +128,7 @@ def _read_table(path: str | Path, source: Source, separator: str) -> Iterator[Ut
         is_ljspeech = tuple(names) == LJSPEECH_COLUMNS[3]
         if not is_ljspeech and not known & {*COLUMNS["audio"]}:
             found = ", ".join(map(shorten, names[:20])) or "nothing"
-            raise UserError(f"{path}: no column for the audio in {found}. Known are {describe_columns()}")
+            raise UserError(f"{path}: no audio column among {found}; known names are {describe_columns()}")
         if {"client_id", "path"} <= known:
             folder /= "clips"
         for number, row in rows:

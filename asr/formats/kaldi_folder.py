@@ -1,6 +1,6 @@
-"""Kaldi data folders: wav.scp, segments, text, utt2spk, utt2dur, reco2dur and utt2lang.
+"""Read Kaldi data folders: wav.scp, segments, text, utt2spk, utt2dur, reco2dur and utt2lang.
 
-Nothing is ever executed. Relative audio paths start at the current folder, as they do for Kaldi.
+No command is ever executed. Audio paths are relative to the current folder, as in Kaldi.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class _Segment(NamedTuple):
 
 
 def read_kaldi(folder: str | Path, source: Source | None = None) -> Iterator[Utterance]:
-    """The utterances of a data folder, in the order of `segments`, or of `wav.scp` where that is all.
+    """Yield the utterances of a data folder, in the order of `segments`, or of `wav.scp` without segments.
 
-    The plain forms of sph2pipe, flac, sox, ffmpeg and cat in wav.scp are replaced by the file that they
-    decode, which can be read without them; any other command is an error. A speaker with the name of the
-    utterance is Kaldi's way to say unknown.
+    Plain commands of sph2pipe, flac, sox, ffmpeg and cat in wav.scp are replaced by the file that they decode,
+    which can be read directly; any other command is an error. A speaker with the utterance's name means that
+    the speaker is unknown, as in Kaldi.
     """
     folder, source = Path(folder), source or Source(folder)
     if not (folder / "wav.scp").is_file():
@@ -51,12 +51,14 @@ def read_kaldi(folder: str | Path, source: Source | None = None) -> Iterator[Utt
     texts = _read_table(folder / "text", str)
     speakers, languages = (_read_table(folder / name, _parse_word) for name in ("utt2spk", "utt2lang"))
     ends = _read_table(folder / "reco2dur", partial(read_seconds, "duration"))
-    if not in_parts:  # else they were made of segments
+    if not in_parts:  # otherwise durations come from segments
         ends |= _read_table(folder / "utt2dur", partial(read_seconds, "duration"))
     for table, lines in (("text", texts), ("utt2spk", speakers)):
         if lines and (missing := [name for name in segments if name not in lines]):
             first = shorten(missing[0])
-            logger.warning("%s/%s: %d utterances have no line, as %s", folder, table, len(missing), first)
+            logger.warning(
+                "%s/%s: %d utterances have no line, such as %s", folder, table, len(missing), first
+            )
     for name, segment in segments.items():
         if segment.recording not in recordings:
             raise UserError(f"{folder}/segments: {name} is part of {segment.recording}, which wav.scp lacks")
@@ -85,14 +87,14 @@ def read_kaldi(folder: str | Path, source: Source | None = None) -> Iterator[Utt
 
 
 def _read_table(path: Path, parse: Callable[[str], Value]) -> dict[str, Value]:
-    """First column -> parsed rest of the line; empty if the folder has no such table."""
+    """Map the first column to the parsed rest of the line; empty if there is no such table."""
     table: dict[str, Value] = {}
     if not path.exists():
         return table
     with open_lines(path) as lines:
         for number, key, rest in read_id_texts(lines):
             if key in table:
-                raise lines.error(number, f"{shorten(key)} is there twice; remove one of its lines")
+                raise lines.error(number, f"duplicate {shorten(key)}; remove one of its lines")
             try:
                 table[key] = parse(rest)
             except UserError as error:
@@ -112,7 +114,7 @@ def _parse_segment(value: str) -> _Segment:
         start, end = map(float, columns[:2])
     except ValueError:
         start = end = math.nan
-    to_end = end == -1  # says extract-segments
+    to_end = end == -1  # as in extract-segments
     if not (0 <= start < math.inf and (to_end or start < end < math.inf)) or len(columns) > 3:
         raise UserError(f"{shorten(value)}: expected RECORDING START END with 0 <= START < END, or -1")
     return _Segment(recording, start, None if to_end else end, columns[2] if columns[2:] else None)
@@ -122,7 +124,7 @@ def _parse_segment(value: str) -> _Segment:
 
 
 def _find_audio(value: str) -> tuple[str, str | None]:
-    """The absolute path of an audio file, and the channel, counted from 0, that its command takes."""
+    """Return the absolute path of an audio file, and the channel (from 0) that its command selects."""
     channel = None
     if value.endswith("|"):
         value, channel = parse_pipe(value[:-1])
@@ -134,11 +136,11 @@ def _require_plain_path(value: str) -> None:
     if value in ("", "-") or value != value.strip(BLANKS + "|"):
         raise UserError(f"{shorten(value)}: expected the path of an audio file")
     if re.search(r":\d+(\[.*\])?$", value):
-        raise UserError(f"{shorten(value)} is a place inside an archive; only audio files can be read")
+        raise UserError(f"{shorten(value)} points into an archive; only audio files can be read")
 
 
 def _find_channel(path: str, channel: str | None) -> int | None:
-    """Find the channel, counted from 1; Kaldi counts from 0. None for the only one, whatever its name."""
+    """Return the channel counted from 1 (Kaldi counts from 0); None if the file has only one channel."""
     channels = 1 if channel is None else read_info(path).num_channels
     if channel is None or channels == 1:
         return None
@@ -148,7 +150,7 @@ def _find_channel(path: str, channel: str | None) -> int | None:
 
 
 DECODERS = {
-    # The options, separated by line feeds, with which a program only decodes its input file, and its output.
+    # Options, separated by newlines, with which a program only decodes its input file; and its output.
     "cat": ("(?!)", ""),
     "flac": ("-[cds]+|--(?:stdout|decode|silent|totally-silent)", ""),
     "sph2pipe": ("-p|-f\n(?:wav|rif|sph)|-c\n[12]", ""),
@@ -167,9 +169,9 @@ _SHELL_CHARACTERS = set("|;&<>$`()*?{}[]!~#\\\n")
 
 
 def parse_pipe(command: str) -> tuple[str, str | None]:
-    """The file that a command decodes and the channel that it takes; an error if it may do anything else.
+    """Return the file that a command decodes, and its channel; raise an error if it may do anything else.
 
-    The sample rate to which it resamples is left out: audio is read at any rate.
+    The sample rate to which it resamples is ignored, because audio is read at any rate.
     """
     program, words = "", ""
     if not _SHELL_CHARACTERS & set(command):
@@ -183,7 +185,7 @@ def parse_pipe(command: str) -> tuple[str, str | None]:
     found = re.fullmatch(f"{some}(?P<file>[^\n-][^\n]*)\n{some}{output}{some}", words)
     if found is None:
         raise UserError(
-            f"{shorten(command.strip())}: no command is executed here, and this one is not a plain one of "
+            f"{shorten(command.strip())}: commands are never executed, and this is not a plain call of "
             f"{', '.join(DECODERS)}, whose input could be read instead; convert the audio first"
         )
     if "sph2pipe" in program and (side := re.search("^-c\n([12])$", words, re.MULTILINE)):

@@ -1,4 +1,4 @@
-"""Utterances of the records of one source, and warnings about the source as a whole."""
+"""Build utterances from the records of one source, and warn about the source as a whole."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SPLIT = re.compile(
 )
 
 LeaveOut = Callable[[UserError], None]
-"""Called for an utterance without readable audio: it raises the error, or notes it and the others go on."""
+"""Called for an utterance without readable audio; either raises the error, or records it and continues."""
 
 
 def raise_error(error: UserError) -> None:
@@ -31,7 +31,7 @@ def raise_error(error: UserError) -> None:
 
 
 class UniqueNames:
-    """Names that are given once each: one that is taken gets a number behind it."""
+    """Makes names unique by appending a number to repeated ones."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -42,14 +42,14 @@ class UniqueNames:
 
 
 class Source:
-    """Utterances of the records of one source, and warnings about the source as a whole."""
+    """Builds utterances from the records of one source, and warns about the source as a whole."""
 
     def __init__(
         self, path: str | Path, text_column: str | None = None, leave_out: LeaveOut = raise_error
     ) -> None:
         self.leave_out = leave_out
         self.losses: Counter[str] = Counter()
-        """Number of utterances by the reason why they lose information."""
+        """Reason for a loss of information to the number of utterances affected."""
         self.ids = UniqueNames()
         self._path, self._text_column = path, text_column
         self.columns = COLUMNS if text_column is None else {**COLUMNS, "text": (text_column.lower(),)}
@@ -57,7 +57,7 @@ class Source:
         self._names = ""
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Check, once, that one column has the texts; `names` are those of a header or of a first record."""
+        """Check once that one column has the texts; `names` come from a header or the first record."""
         if self._names:
             return
         own_names = {name.lower(): name for name in names}
@@ -66,12 +66,12 @@ class Source:
         if self._text_column is not None and not texts:
             raise UserError(f"{self._path}: no column {shorten(self._text_column)} among {self._names}")
         if len(texts) > 1:
-            logger.warning("%s: the text is %s, not %s; choose by --text-column", self._path, *texts[:2])
+            logger.warning("%s: using %s as text, not %s; choose with --text-column", self._path, *texts[:2])
 
     def build(
         self, place: str, record: Mapping[str, Any], folder: str | Path, split: str | None = None
     ) -> Iterator[Utterance]:
-        """The utterance of a record, none if it is left out. Relative audio starts at `folder`."""
+        """Yield the utterance of a record, unless it is left out. Audio is relative to `folder`."""
         self.check_names(record)
         try:
             named = name_fields(record, self.columns)
@@ -90,10 +90,10 @@ class Source:
                     seconds = measure_seconds(fields["audio"])
                     fields["duration"] = round(seconds - fields["start"], 9)
                 except UserError as error:
-                    self.leave_out(UserError(f"{place}: the duration is not given, and {error}"))
+                    self.leave_out(UserError(f"{place}: the duration is missing, and {error}"))
                     return
         channel = named.rest.get("channel")
-        if isinstance(channel, int | str) and str(channel).isdecimal():  # others have names for it: left
+        if isinstance(channel, int | str) and str(channel).isdecimal():  # a channel name is left in extras
             fields["channel"] = int(named.rest.pop("channel"))
         if split is not None:
             named.rest.setdefault("split", split)
@@ -105,16 +105,16 @@ class Source:
         yield utterance
 
     def read(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
-        """Pass on the utterances, then warn of what the source as a whole lacks."""
+        """Yield the utterances, then warn about what the source as a whole lacks."""
         yield from utterances
         for loss, count in self.losses.items():
             logger.warning("%s: %d utterances %s", self._path, count, loss)
         if self._count and not self._texts:
             names = self._names
-            logger.warning("%s: no utterance has a text; name it by --text-column: %s", self._path, names)
+            logger.warning("%s: no utterance has a text; name it with --text-column: %s", self._path, names)
 
     def keep_scalars(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that a manifest can hold as extras; the others are counted as losses."""
+        """Return the fields that a manifest can store as extras; the others are counted as losses."""
         kept = {name: value for name, value in record.items() if isinstance(value, str | int | float | None)}
         self.losses.update(
             f"lose {shorten(name)}, a list or an object" for name in record if name not in kept
@@ -123,6 +123,6 @@ class Source:
 
 
 def find_split(path: str) -> str | None:
-    """The split that a path below the folder of a data set names, as Hugging Face's do: test/a.wav."""
+    """Return the split named in a path below a data set's folder, as in Hugging Face's test/a.wav."""
     found = _SPLIT.findall(path)
     return found[-1].lower() if found else None

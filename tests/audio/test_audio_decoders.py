@@ -241,7 +241,7 @@ def test_all_that_is_left_of_a_file_cut_short_is_read(name: str, tmp_path: Path)
             continue
         (damage,) = damages
         end = len(samples) / rate
-        assert f"the sound ends at {end:.3f} s" in damage
+        assert f"the audio ends at {end:.3f} s" in damage
         assert "is cut short" in damage
         with pytest.raises(AudioError, match="is cut short"):
             audio.read(path)

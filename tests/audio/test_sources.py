@@ -99,7 +99,7 @@ def test_every_kind_of_audio_is_read_alike(tmp_path: Path) -> None:
         ((16_000, np.zeros(3)), None, "type tuple"),
         (np.zeros(3), "fast", "sample_rate 'fast'"),
         (np.zeros(3), 0, "sample_rate 0"),
-        ("a.wav", 16_000, "sample_rate belongs to an array"),
+        ("a.wav", 16_000, "sample_rate is for an array"),
         (torch.zeros(3), None, "sample_rate None"),
         (torch.zeros(3, dtype=torch.int16), 16_000, "type int16"),
         (np.zeros((2, 5)), 16_000, r"shape \(2, 5\)"),

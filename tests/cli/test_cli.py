@@ -235,10 +235,10 @@ def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_
     ("words", "message"),
     [
         (["align", "runs/a", "in.jsonl", "--output", "./in.jsonl"], "./in.jsonl: is the input as well"),
-        (["evaluate", "nowhere", "in.jsonl", "--output-dir", "in.jsonl"], "cannot make this folder"),
-        (["evaluate", "nowhere", "in.jsonl"], "nowhere: no model here"),
+        (["evaluate", "nowhere", "in.jsonl", "--output-dir", "in.jsonl"], "cannot create this folder"),
+        (["evaluate", "nowhere", "in.jsonl"], "nowhere: no model found"),
         (["evaluate", "openai/whisper-x", "in.jsonl", "--device", "gpu"], "device gpu: expected auto, cpu"),
-        (["info", "basee"], "basee: no model here; did you mean base?"),
+        (["info", "basee"], "basee: no model found; did you mean base?"),
         (
             ["train", "CONF", "model.encoder={type: lstn}"],
             "lstm, whisper, moonshine, intra_attention; did you mean lstm?",

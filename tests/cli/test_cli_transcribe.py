@@ -228,8 +228,8 @@ def test_what_is_refused(words: str, message: str, run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("a.wav --model nowhere", "nowhere: no model here"),
-        ("a.wav --model larg-v3", "larg-v3: no model here; did you mean large-v3?"),
+        ("a.wav --model nowhere", "nowhere: no model found"),
+        ("a.wav --model larg-v3", "larg-v3: no model found; did you mean large-v3?"),
         (
             "a.wav --model turbo --language Englsh",
             "'Englsh': not a language of Whisper; did you mean english?",
@@ -546,8 +546,8 @@ def test_a_folder_or_a_missing_file_does_not_stop_the_others(run: Run) -> None:
 
 
 DAMAGED = {
-    "WAV cut short": "its header promises 2.000 s, but the sound ends at 1.4",
-    "Opus cut short": "is cut short, or damaged at its end: the sound ends at",
+    "WAV cut short": "its header promises 2.000 s, but the audio ends at 1.4",
+    "Opus cut short": "is cut short, or damaged at its end: the audio ends at",
     "FLAC with a hole": "to 1.280 s cannot be decoded",
     "NaN": "is damaged: 1.000 to 1.000 s cannot be decoded",
 }

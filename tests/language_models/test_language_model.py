@@ -252,5 +252,5 @@ def test_only_language_models_are_added_up(tiny_run: Callable[..., RunConfig], t
     save_checkpoint(tmp_path / "speech", speech, {})
     with pytest.raises(UserError, match="a model of type speech; expected an ARPA file"):
         load_language_model(tmp_path / "speech", speech.tokenizer)
-    with pytest.raises(UserError, match="no model here"):
+    with pytest.raises(UserError, match="no model found"):
         load_language_model(tmp_path / "nothing", speech.tokenizer)

@@ -139,7 +139,7 @@ def test_average_is_the_mean(folder: Path, tmp_path: Path) -> None:
 def test_find_model(folder: Path, tmp_path: Path) -> None:
     assert find_model(folder) == folder
     run = tmp_path / "somewhere"
-    with pytest.raises(UserError, match="no model here"):
+    with pytest.raises(UserError, match="no model found"):
         find_model(run)
     for name in ("checkpoints/step-00000002", "checkpoints/step-00000010"):
         shutil.copytree(folder, run / name)

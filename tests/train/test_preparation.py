@@ -318,7 +318,7 @@ def test_models_that_a_training_cannot_start_from(tiny_run: TinyRun, tmp_path: P
     system = prepare_system(first, first_process)
     save_checkpoint(tmp_path / "first" / "model", system, {})
     start = f"start_from={first.output_dir}"
-    with pytest.raises(UserError, match="no model here"):
+    with pytest.raises(UserError, match="no model found"):
         train(tiny_run(f"output_dir={tmp_path}/none", f"start_from={tmp_path}"))
     for settings, message in (
         (["features.num_mels=23"], r"set features.num_mels = 20 here$"),

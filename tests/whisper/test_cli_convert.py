@@ -124,7 +124,7 @@ def test_what_cannot_be_converted(talker: Path, tmp_path: Path, capsys: pytest.C
     for source, folder, options, message in (
         ("run", "run", [], "run: is not empty"),
         ("run", "run/model/config.yaml", [], "config.yaml: is not empty"),
-        (".", "new", [], "no model here"),
+        (".", "new", [], "no model found"),
         ("run", "new", ["--dtype", "float16"], "ctc_head.bias"),
     ):
         assert main(["convert", str(tmp_path / source), str(tmp_path / folder), *options]) == 2

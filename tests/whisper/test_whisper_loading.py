@@ -151,7 +151,7 @@ def test_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert time.monotonic() - began < 1.5
     stop.set()
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match=r"HF_HUB_OFFLINE is set, so nothing is fetched"):
+    with pytest.raises(UserError, match=r"HF_HUB_OFFLINE is set, so nothing is downloaded"):
         load_source("small")
 
 
