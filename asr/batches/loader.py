@@ -239,7 +239,7 @@ def block_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def translate_worker_errors() -> Iterator[None]:
-    """Turn a dead worker into a UserError, wherever PyTorch raises it; end all workers after any other error."""
+    """Turn a dead worker into a UserError, wherever it is raised; after other errors, end all workers."""
     try:
         yield
     except BaseException as error:
@@ -291,7 +291,7 @@ class TextLoader:
         self._fitting_N = np.flatnonzero(self._lengths_N <= config.max_tokens)
         if not len(self._fitting_N):
             raise UserError(
-                f"{name}: all {len(self)} sentences are longer than batches.max_tokens = {config.max_tokens}; "
+                f"{name}: all {len(self)} sentences exceed batches.max_tokens = {config.max_tokens}; "
                 "give text with one sentence per line"
             )
 

@@ -155,7 +155,7 @@ class FrontEnd(torch.nn.Module):
             self._register_constant("window_W", np.hanning(config.window_samples + 1)[:-1])  # periodic
         else:  # Povey's; the first weight is 0: see _cut_windows
             self._register_constant("window_W", INT16_SCALE * np.hanning(config.window_samples)[1:] ** 0.85)
-        # The power of a bin is re * re + im * im. The FFT stores re and im side by side, so a matrix with each
+        # The power of a bin is re * re + im * im. The FFT stores re and im in turn, so a matrix with each
         # row repeated adds them while it computes the bands.
         self._register_constant("mel_KM", mel_KM.repeat(2, axis=0))
         if config.type == "mfcc":
@@ -327,7 +327,7 @@ def _round_up(num_rows: int) -> int:
 
 
 def _map_rows(features_BTF: torch.Tensor, matrix_FF: torch.Tensor) -> torch.Tensor:
-    """Compute features @ matrix, padded to ROW_MULTIPLE so that a row's result does not depend on its place."""
+    """Compute features @ matrix, padded to ROW_MULTIPLE so that a row's result is independent of its place."""
     rows_RF = features_BTF.flatten(0, 1)
     num_rows = len(rows_RF)
     mapped_RF = F.pad(rows_RF, (0, 0, 0, _round_up(num_rows) - num_rows)) @ matrix_FF
@@ -410,7 +410,7 @@ def normalize_each(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) 
 
 
 def _sum_over_time(features_BTF: torch.Tensor) -> torch.Tensor:
-    """Sum in blocks of fixed size, then over blocks in order, so that padding does not change the rounding."""
+    """Sum blocks of fixed size, then over blocks in order, so that padding never changes the rounding."""
     num_frames = features_BTF.shape[1]
     if num_frames == 0:
         return features_BTF.sum(dim=1, keepdim=True)

@@ -30,7 +30,7 @@ class Experiment:
     seeds: tuple[int, ...] = ()  # each system is trained once per seed; empty: the seed of its conf
     overrides: tuple[str, ...] = ()  # settings as key=value that override the confs of the systems
     smoke: bool = False
-    """Smoke test in a few seconds of CPU time: few utterances and updates, small models, meaningless results."""
+    """Smoke test in a few seconds of CPU time: few utterances, few updates, small models."""
     study: Study | None = None  # study whose variants are the systems
 
     @property
