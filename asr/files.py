@@ -21,7 +21,6 @@ from asr.errors import UserError
 logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
-
 # gzip shrinks text tenfold, rarely a hundredfold; a decompression bomb expands about a thousandfold.
 MAX_EXPANSION = 200
 MAX_FREE_EXPANSION = 10_000_000  # bytes that any gzip file may unpack to, however small it is

@@ -28,7 +28,6 @@ _PIECE_SAMPLES = 1 << 16  # samples of silence yielded at once, summed over all 
 _ALAC_PACKET = 4096  # frames per packet; some headers round the length up to whole packets
 # The header may include the delay and the padding of a lossy codec, up to two packets each.
 _CODEC_TOLERANCE_SECONDS = 0.25
-
 # After a seek, lossy decoders need up to 0.3 s of audio before their samples equal those of a full decode.
 _PREROLL_SECONDS = 1
 _LONGEST_OGG_PAGE = 65_307  # bytes
@@ -44,7 +43,6 @@ _OTHER_CONTAINERS = (
 )
 _SEEKABLE_CONTAINERS = ("matroska", "mov")  # have an index; in others, packets are skipped without decoding
 _PADDED_CONTAINERS = ("caf", "dsf", "matroska", "mov", "mp3", "ogg")
-
 # Seconds by which time stamps may be off in intact files: Vorbis near its end, and clock-based containers.
 _MAX_JITTER = {"ogg": 0.05} | dict.fromkeys(("asf", "avi", "flv", "matroska", "mpeg", "mpegts", "rm"), 0.25)
 _USUAL_MAX_JITTER = 0.005
@@ -322,7 +320,6 @@ def has_length_tag(file: BinaryIO) -> bool:
 # --- MP4 and MOV --------------------------------------------------------------------------------
 
 _MP4_PARENTS = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf")
-
 # Boxes to read, and the number of bytes: for stsc up to a million runs, for the others the first fields.
 _MP4_TABLES = {b"stsc": 12 << 20} | dict.fromkeys((b"hdlr", b"stsz", b"stts", b"stco", b"co64", b"trun"), 16)
 _MAX_MP4_BOXES = 1 << 20

@@ -37,7 +37,6 @@ TOLERANCE_SECONDS = 0.01
 MAX_MIXED_CHANNELS = 8  # 7.1 surround; more channels are a microphone array, whose mean is useless
 # Float files and lossy codecs may exceed full scale. At 40 dB above it, they are integers stored as floats.
 MAX_LEVEL = 100.0
-
 # Power of the channel mean relative to the channels: 1/2 for two independent channels, 1/8 for eight. If one
 # channel is inverted, only coding noise or a gain difference remains (-17 dB if the gains differ by 2.5 dB).
 CANCELLED_SHARE = 0.02
@@ -387,7 +386,6 @@ def _describe_spans(spans: list[tuple[float, float]]) -> str:
 # Kinds that libsndfile decodes. Not MP3, because it prints complaints to standard error; nor Ogg, because it
 # silently skips damage and a second stream; nor SPHERE, because it does not report a missing end.
 _LIBSNDFILE_KINDS = (b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b"caff", b"fLaC", b".snd")
-
 # Archives, documents and pictures given by mistake. FFmpeg might find an MP3 frame in them.
 _OTHER_KINDS = (
     *(b"PK\x03\x04", b"\x1f\x8b", b"%PDF", b"\x89PNG", b"\xff\xd8\xff", b"GIF8"),
@@ -495,10 +493,8 @@ def _require_regular(path: Path, status: os.stat_result) -> None:
 # --- libsndfile ---------------------------------------------------------------------------------
 
 _UNKNOWN_LENGTH = (1 << 63) - 1  # SF_COUNT_MAX
-
 # Programs that cannot know the length (FFmpeg and SoX writing to a pipe) state slightly under 2 GiB, or more.
 _STREAMED_BYTES = 0x7FFF_0000
-
 # Matches a line in libsndfile's log: the bytes that a chunk's header promises, and those that are present.
 _SHORT_CHUNK = re.compile(r"^ *(?:data|SSND|Data Size|riff|Riff size) *: (\d+) \(should be (\d+)\)", re.M)
 _ALAC_PACKET = 4096  # frames per packet; some headers round the length up to whole packets

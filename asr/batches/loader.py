@@ -261,7 +261,7 @@ def translate_worker_errors() -> Iterator[None]:
 
 
 class TextLoader:
-    """Loads this process's batches of sentences for a language model; each is a separate sequence."""
+    """Loads this process's batches of sentences for a language model, each a separate sequence."""
 
     num_skipped, longest_seconds = 0, None  # texts are never broken, and have no duration
 
@@ -291,7 +291,7 @@ class TextLoader:
         self._fitting_N = np.flatnonzero(self._lengths_N <= config.max_tokens)
         if not len(self._fitting_N):
             raise UserError(
-                f"{name}: all {len(self)} sentences exceed batches.max_tokens = {config.max_tokens}; "
+                f"{name}: {len(self)} sentences, all longer than batches.max_tokens = {config.max_tokens}; "
                 "give text with one sentence per line"
             )
 

@@ -33,7 +33,6 @@ _Value = TypeVar("_Value")
 
 # Any length limit makes pydantic check the characters, and so refuse lone surrogates.
 Text = Annotated[str, Field(max_length=MAX_LINE_BYTES)]
-
 # No control characters, because paths and names are printed, and written to files with one record per line.
 Name = Annotated[str, Field(pattern=r"^\P{Cc}+$")]
 

@@ -24,7 +24,6 @@ TIMEOUT_SECONDS = 60.0  # per attempt
 CONCURRENT_RANGES = 16  # ranges fetched at once per process
 # File properties, as reported by file systems, that change when the file does.
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "mtime", "LastModified", "last_modified", "created")
-
 # Errors that a retry would hit again.
 _FINAL = (FileNotFoundError, IsADirectoryError, PermissionError, ImportError, NotImplementedError, TypeError)
 

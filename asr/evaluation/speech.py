@@ -217,7 +217,7 @@ def make_normalizer(config: TextConfig) -> Normalizer:
 def score_setups(
     split: EvaluatedSplit, utterances: Sequence[Utterance], normalizer: Normalizer
 ) -> dict[str, Score]:
-    """Score all utterances, normalized on both sides; words of undecoded ones count as deletions."""
+    """Score all utterances, normalized on both sides; words of those not decoded count as deletions."""
     references = _normalize({item.id: item.text or "" for item in utterances}, utterances, normalizer)
     speakers = {item.id: item.speaker for item in utterances if item.speaker is not None}
     alternatives = {
@@ -248,8 +248,8 @@ def write_texts(
 ) -> None:
     """Write references and hypotheses as scored, so that `asr score` computes the same rates from them.
 
-    JSON Lines have the speakers, for confidence intervals; trn files are for sclite. NAME.raw.jsonl has the
-    text as the model wrote it. Alternative references are in reference_2.jsonl and so on.
+    JSON Lines include the speakers, for confidence intervals; trn files are for sclite. NAME.raw.jsonl has
+    the text as the model wrote it. Alternative references are in reference_2.jsonl and so on.
     """
     folder = Path(folder)
     texts = {"reference": {item.id: item.text or "" for item in utterances}}

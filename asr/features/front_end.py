@@ -33,7 +33,6 @@ LIFTER = 22.0  # weighting of the cepstra, as in HTK and Kaldi
 # threads, there are no such last rows, and a frame's features do not depend on its place in the batch. Seen
 # with MKL on AVX2 and AVX-512; with 3, or 8 and more threads, the last digits may change.
 ROW_MULTIPLE = 48
-
 # Windows and spectra take 2 KB each per frame. Fewer rows fit the cache better, while more rows amortize the
 # calls and the synchronization of threads after each; about twenty seconds of audio is a good compromise.
 CPU_ROWS = 42 * ROW_MULTIPLE
@@ -155,8 +154,8 @@ class FrontEnd(torch.nn.Module):
             self._register_constant("window_W", np.hanning(config.window_samples + 1)[:-1])  # periodic
         else:  # Povey's; the first weight is 0: see _cut_windows
             self._register_constant("window_W", INT16_SCALE * np.hanning(config.window_samples)[1:] ** 0.85)
-        # The power of a bin is re * re + im * im. The FFT stores re and im in turn, so a matrix with each
-        # row repeated adds them while it computes the bands.
+        # The power of a bin is re * re + im * im. The FFT stores re and im side by side, so a matrix with
+        # each row repeated adds them while it computes the bands.
         self._register_constant("mel_KM", mel_KM.repeat(2, axis=0))
         if config.type == "mfcc":
             self._register_constant("cepstra_MF", compute_cepstral_matrix(config.num_mels, config.num_ceps))
@@ -255,7 +254,7 @@ class FrontEnd(torch.nn.Module):
             windows_RN = self._free_windows.pop()  # removed, so that threads never share a buffer
         else:
             num_rows = CPU_ROWS if on_cpu else min(GPU_ROWS, _round_up(len(audio_BS) * num_frames))
-            with torch.inference_mode(False):  # otherwise no later call outside that mode could write to them
+            with torch.inference_mode(False):  # else no later call outside that mode could write to them
                 windows_RN = audio_BS.new_zeros(num_rows, self.config.fft_samples)
         yield windows_RN
         if on_cpu:
@@ -327,7 +326,7 @@ def _round_up(num_rows: int) -> int:
 
 
 def _map_rows(features_BTF: torch.Tensor, matrix_FF: torch.Tensor) -> torch.Tensor:
-    """Compute features @ matrix, padded to ROW_MULTIPLE so that a row's result is independent of its place."""
+    """Compute features @ matrix, with rows padded so that a result does not depend on its place."""
     rows_RF = features_BTF.flatten(0, 1)
     num_rows = len(rows_RF)
     mapped_RF = F.pad(rows_RF, (0, 0, 0, _round_up(num_rows) - num_rows)) @ matrix_FF
@@ -410,7 +409,7 @@ def normalize_each(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) 
 
 
 def _sum_over_time(features_BTF: torch.Tensor) -> torch.Tensor:
-    """Sum blocks of fixed size, then over blocks in order, so that padding never changes the rounding."""
+    """Sum in blocks of fixed size, then block after block, so that padding does not change the rounding."""
     num_frames = features_BTF.shape[1]
     if num_frames == 0:
         return features_BTF.sum(dim=1, keepdim=True)

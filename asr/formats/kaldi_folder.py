@@ -37,9 +37,9 @@ class _Segment(NamedTuple):
 def read_kaldi(folder: str | Path, source: Source | None = None) -> Iterator[Utterance]:
     """Yield the utterances of a data folder, in the order of `segments`, or of `wav.scp` without segments.
 
-    Plain commands of sph2pipe, flac, sox, ffmpeg and cat in wav.scp are replaced by the file they decode,
-    which can be read directly; any other command is an error. A speaker with the utterance's name means that
-    the speaker is unknown, as in Kaldi.
+    Plain commands of sph2pipe, flac, sox, ffmpeg and cat in wav.scp are replaced by the file that they
+    decode, which can be read directly; any other command is an error. A speaker with the utterance's name
+    means that the speaker is unknown, as in Kaldi.
     """
     folder, source = Path(folder), source or Source(folder)
     if not (folder / "wav.scp").is_file():

@@ -1,4 +1,4 @@
-"""Adapt a trained model: changes of low rank (LoRA), and parts that stay as they are."""
+"""Adapt a trained model with low-rank updates (LoRA) and frozen parts."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from asr.models.layers import without_weights
 
 # B batch, T steps, D dimension of the input, K dimension of the output, R rank
 
-PROJECTIONS = ("project_in", "project_out", "project_queries", "project_memory")  # of any attention
+PROJECTIONS = ("project_in", "project_out", "project_queries", "project_memory")  # in any attention layer
 
 
 class LoraConfig(Config):
-    """The projections of attention learn a change of low rank (Hu et al. 2021); their own weights stay.
+    """LoRA (Hu et al. 2021): attention projections learn low-rank updates, and their weights stay fixed.
 
-    What else is in the model is trained whole, unless `frozen` names it.
+    All other parts of the model are trained in full, unless `frozen` names them.
     """
 
     rank: Size = 8
-    """Rank of the change: a projection of D to K dimensions learns rank x (D + K) numbers."""
+    """Rank of the updates: a projection from D to K dimensions learns rank x (D + K) numbers."""
     alpha: float = pydantic.Field(default=16.0, gt=0)
-    """The change is multiplied by alpha / rank, so that another rank needs no other learning rate."""
+    """Updates are scaled by alpha / rank, so that the learning rate does not depend on the rank."""
 
 
 class LowRankLinear(nn.Linear):
-    """A linear layer whose weights stay, and a change of low rank that is learned; it starts as zero."""
+    """A linear layer with fixed weights and a learned low-rank update, which starts at zero."""
 
     def __init__(self, linear: nn.Linear, rank: int, scale: float) -> None:
-        nn.Module.__init__(self)  # the weights are there already
+        nn.Module.__init__(self)  # skips creating weights, because they already exist
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
         self.scale = scale
@@ -52,7 +52,7 @@ class LowRankLinear(nn.Linear):
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """Merge the change into a plain layer."""
+        """Merge the update into a plain linear layer."""
         with without_weights():
             linear = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None)
         linear.weight = nn.Parameter(self.weight + self.scale * self.up_KR @ self.down_RD)
@@ -70,18 +70,18 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
 
 
 def merge_low_rank(model: nn.Module) -> None:
-    """Merge all changes: plain projections compute the same in less time."""
+    """Merge all low-rank updates, because plain layers compute the same results faster."""
     for _, parent, name, layer in find_linears(model, LowRankLinear):
         setattr(parent, name, layer.merged())
 
 
 def is_low_rank(name: str) -> bool:
-    """Return True if the weight of this name is part of a learned change."""
+    """Return whether the weight with this name is part of a low-rank update."""
     return name.endswith((".down_RD", ".up_KR"))
 
 
 def find_linears(root: nn.Module, kind: type[nn.Linear]) -> list[tuple[str, nn.Module, str, Any]]:
-    """The layers of a kind: path of the module around each, that module, name, layer."""
+    """Find all layers of a class; returns (path of the parent module, parent, name, layer) for each."""
     return [
         (path, parent, name, layer)
         for path, parent in root.named_modules()

@@ -1,4 +1,4 @@
-"""Decoders: their loss, steps of autoregressive ones, the Transformer decoder, and prefixes by CTC."""
+"""Decoders: losses, autoregressive steps, the Transformer decoder, and CTC prefix scores."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from asr.models.layers import (
 from asr.models.losses import Targets, cross_entropy
 from asr.text.tokenizer import BLANK_ID
 
-# B utterances, R rows (B, or the beams of all utterances, those of one side by side), T encoded steps,
+# B utterances, R rows (B, or the beams of all utterances, grouped by utterance), T encoded steps,
 # U tokens, N tokens and the end, D dimension of the encoder, V vocabulary, H heads
 
-WeightsOf = dict[int, tuple[int, ...]]  # layer to those of its heads whose weights are returned
-Weights = dict[int, Tensor]  # of each of these layers, (R, H, U, T)
+WeightsOf = dict[int, tuple[int, ...]]  # layer to the heads whose attention weights are requested
+Weights = dict[int, Tensor]  # layer to attention weights (R, H, U, T)
 Encoded = tuple[Tensor, Tensor]  # encoded_BTD and encoded_lengths_B
 
 
@@ -46,20 +46,20 @@ class DecoderLoss:
     """Loss of the reference tokens, summed over a batch."""
 
     loss: Tensor
-    parts: dict[str, Tensor]  # parts of the loss, by names that the decoder reports
+    parts: dict[str, Tensor]  # parts of the loss, by the names in `reported`
     weights: Weights
     num_rows_B: Tensor
-    """Rows of the attention of each utterance, one for each token and, maybe, one for the end."""
+    """Attention rows of each utterance: one for each token and, with some decoders, one for the end."""
 
 
 class AnyDecoder(nn.Module, abc.ABC):
-    """Decoder: encoded steps to tokens.
+    """Base class of decoders, which turn encoded steps into tokens.
 
-    Built from its config, the dimension of the encoded steps and the size of the vocabulary.
+    Built from its config, the dimension of the encoded steps, and the vocabulary size.
     """
 
     kind: ClassVar[str]
-    """The methods of decoding that serve it: attention, parallel ..."""
+    """Kind of decoding methods that apply to it: attention, parallel ..."""
     reported: ClassVar[tuple[str, ...]] = ("cross_entropy",)
     """Names of the parts of its loss."""
     num_layers: int
@@ -71,28 +71,28 @@ class AnyDecoder(nn.Module, abc.ABC):
     def compute_loss(
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
     ) -> DecoderLoss:
-        """The loss of a batch, and the requested attention weights."""
+        """Compute the loss of a batch, and the requested attention weights."""
 
     @abc.abstractmethod
     def score_reference(
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
     ) -> tuple[Tensor, Weights]:
-        """Teacher-forced scores at each position, (B, U or N, V), and the requested attention weights."""
+        """Return teacher-forced scores (B, U or N, V) and the requested attention weights."""
 
     def limit_tokens(self, encoded_lengths_B: Tensor, most_in_a_step: int) -> Tensor:
-        """The most tokens that it may return, where an encoded step stands for so many at most."""
+        """Return the maximum number of tokens, given the maximum per encoded step."""
         return encoded_lengths_B * most_in_a_step
 
     @property
     def last_heads(self) -> WeightsOf:
-        """All heads of the last layer; nothing without attention."""
+        """All heads of the last layer; empty without attention."""
         return {self.num_layers - 1: tuple(range(self.num_heads))} if self.num_heads else {}
 
 
 def score_tokens(
     scores_BNV: Tensor, targets_BN: Tensor, weights: Weights, num_rows_B: Tensor, forcing: TeacherForcing
 ) -> DecoderLoss:
-    """Cross-entropy of all targets that are not IGNORED."""
+    """Compute the cross-entropy of all targets that are not IGNORED."""
     loss = cross_entropy(scores_BNV, targets_BN, forcing.label_smoothing)
     num_correct = (scores_BNV.argmax(-1) == targets_BN).sum()
     return DecoderLoss(loss, {"cross_entropy": loss, "correct": num_correct}, weights, num_rows_B)
@@ -101,33 +101,33 @@ def score_tokens(
 class DecoderState(abc.ABC):
     """State that decoding carries from token to token.
 
-    Keys and values of the encoded steps have a row for each utterance, those of tokens one for each beam.
+    Keys and values of encoded steps have a row per utterance; those of tokens have a row per beam.
     """
 
     def disable_cache(self) -> None:  # noqa: B027
-        """Do not cache the tokens that come: they are complete texts."""
+        """Do not cache keys and values, because the tokens to come are complete texts."""
 
     @abc.abstractmethod
     def select_utterances(self, utterances_B: Tensor) -> None:
-        """Keep the encoder keys and values of these utterances; the beams stay as they are."""
+        """Keep the encoder keys and values of these utterances; the beams are unchanged."""
 
     @abc.abstractmethod
     def select_beams(self, rows_R: Tensor) -> None:
-        """Keep these beams; the encoder keys and values stay as they are."""
+        """Keep these beams; the encoder keys and values are unchanged."""
 
 
 class Decoder(AnyDecoder):
-    """Scores of the next token from the tokens so far and the encoded steps."""
+    """Autoregressive decoder: scores the next token, given the tokens so far and the encoded steps."""
 
     kind = "attention"
     embedding: nn.Embedding
     output: nn.Linear
     max_tokens = 2**31 - 1
-    """Maximum length, for a decoder whose positions are limited."""
+    """Maximum length of a text, for decoders with a limited number of positions."""
 
     @abc.abstractmethod
     def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> DecoderState:
-        """The state before the first token, with one beam for each utterance."""
+        """Return the state before the first token, with one beam for each utterance."""
 
     def forward(
         self,
@@ -137,7 +137,7 @@ class Decoder(AnyDecoder):
         weights_of: WeightsOf | None = None,
         bias_RUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
-        """Teacher forcing: (R, U, V) scores, and the attention of the heads named for each layer.
+        """Return teacher-forced scores (R, U, V), and the attention weights of the requested heads.
 
         `bias_RUT` is added to the scores of cross-attention before their softmax.
         """
@@ -156,7 +156,7 @@ class Decoder(AnyDecoder):
         weights_of: WeightsOf | None = None,
         bias_RUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
-        """Scores after the new tokens alone; those before are in the state."""
+        """Return scores after each new token; earlier tokens are in the state."""
 
     def score_reference(
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
@@ -186,7 +186,7 @@ class TransformerDecoderConfig(DecoderLayersConfig):
 
     type: Literal["transformer"] = "transformer"
     window: Size | None = None
-    """Past tokens that a token attends to; all of them if null."""
+    """Number of past tokens that a token attends to; all of them if null."""
 
     @property
     def attention_window(self) -> Window | None:
@@ -214,7 +214,7 @@ class DecoderLayer(nn.Module):
         all_of_BU: Tensor | None = None,
         bias_BUT: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Causal, unless `all_of_BU` marks the real tokens: then each of them attends to all the others."""
+        """Attend causally, unless `all_of_BU` marks the real tokens; each then attends to all others."""
         block = self.self_attention_block
         is_causal = all_of_BU is None
         update = self.self_attention(block.norm(x_BUD), all_of_BU, causal=is_causal, cache=cache)
@@ -227,7 +227,7 @@ class DecoderLayer(nn.Module):
 
 
 class TransformerDecoderState(DecoderState):
-    """Encoder keys and values of each layer, by utterance, and those of the tokens so far, by beam."""
+    """Keys and values of each layer: of the encoder by utterance, and of the tokens so far by beam."""
 
     def __init__(self, memories: list[EncoderKV]) -> None:
         self.memories = memories
@@ -235,14 +235,14 @@ class TransformerDecoderState(DecoderState):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens whose keys and values are kept."""
+        """Number of tokens whose keys and values are cached."""
         return len(self.caches[0]) if self.caches else 0
 
     def disable_cache(self) -> None:
         self.caches = []
 
     def select_utterances(self, utterances_B: Tensor) -> None:
-        for layer, memory in enumerate(self.memories):  # one by one: copies of all would double the memory
+        for layer, memory in enumerate(self.memories):  # one by one, so that memory does not double
             self.memories[layer] = memory.select(utterances_B)
 
     def select_beams(self, rows_R: Tensor) -> None:
@@ -251,14 +251,14 @@ class TransformerDecoderState(DecoderState):
 
 
 class TransformerDecoder(Decoder):
-    """Scores of the next token, by layers of causal self-attention and cross-attention."""
+    """Transformer decoder with layers of causal self-attention and cross-attention."""
 
     def __init__(self, config: TransformerDecoderConfig, memory_dim: int, vocab_size: int) -> None:
         super().__init__()
         self.num_layers, self.num_heads = config.num_layers, config.num_heads
         self.embedding = nn.Embedding(vocab_size, config.dim)
         nn.init.normal_(self.embedding.weight, std=config.dim**-0.5)
-        self.scale = config.dim**0.5  # embeddings then have the size of the position codes
+        self.scale = config.dim**0.5  # brings embeddings to the scale of the position codes
         self.positions: nn.Module = Positions(config.dim, config.positions)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(DecoderLayer(config, memory_dim) for _ in range(config.num_layers))
@@ -269,7 +269,7 @@ class TransformerDecoder(Decoder):
         mask_BT = length_mask(encoded_lengths_B.clamp(min=1), encoded_BTD.size(1))
         layers = cast(list[DecoderLayer], self.layers)
         projected = (layer.cross_attention.precompute_kv(encoded_BTD, mask_BT) for layer in layers)
-        # Contiguous: each step of decoding reads them again, head by head.
+        # Contiguous, because each decoding step reads them again, head by head.
         return TransformerDecoderState(
             [
                 EncoderKV(kv.keys_BHSK.contiguous(), kv.values_BHSK.contiguous(), kv.bias_BS)
@@ -284,7 +284,7 @@ class TransformerDecoder(Decoder):
         weights_of: WeightsOf | None = None,
         bias_BUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
-        """Scores after the new tokens alone; those before are in the state."""
+        """Return scores after each new token; earlier tokens are in the state."""
         assert isinstance(state, TransformerDecoderState)
         x_BUD, weights = self.attend(tokens_BU, state, weights_of or {}, bias_BUT=bias_BUT)
         return self.output(x_BUD), weights
@@ -297,7 +297,7 @@ class TransformerDecoder(Decoder):
         skip: int = 0,
         bias_BUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
-        """Decoder states before the output layer, (B, U, D), of all new tokens but the first `skip`."""
+        """Return decoder states before the output layer (B, U, D) of all new tokens but the first `skip`."""
         x_BUD = self.dropout(self.positions(self.embedding(tokens_BU) * self.scale, state.num_tokens))
         all_weights: Weights = {}
         for index, layer in enumerate(self.layers):
@@ -309,16 +309,16 @@ class TransformerDecoder(Decoder):
         return self.norm(x_BUD[:, skip:]), all_weights
 
 
-# --- prefixes by CTC ------------------------------------------------------------------------------
+# --- CTC prefix scores ----------------------------------------------------------------------------
 
 # T steps, W texts (or beams) of each utterance, C candidate tokens of each
 
-# The log of a probability of 0; unlike -inf, it can be added up and subtracted again.
+# Stands in for log(0); unlike -inf, it can be added and subtracted again.
 LOG_ZERO = -1e4
 
 
 def mask_padding(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> Tensor:
-    """A copy whose padding is blank with probability 1, which changes no text."""
+    """Return a copy whose padding is blank with probability 1, which does not change the text."""
     is_padding_BT = ~length_mask(lengths_B, log_probabilities_BTV.size(1))
     scores_BTV = log_probabilities_BTV.float().masked_fill(is_padding_BT[..., None], -torch.inf)
     scores_BTV[:, :, BLANK_ID] = scores_BTV[:, :, BLANK_ID].masked_fill(is_padding_BT, 0.0)
@@ -326,12 +326,12 @@ def mask_padding(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 class CTCPrefixes:
-    """The running prefixes of a batch and their forward variables (Watanabe et al. 2017).
+    """The active prefixes of a batch and their forward variables (Watanabe et al. 2017).
 
-    Kept are, for each t, the log-probabilities of all alignments of the first t steps that spell exactly the
-    prefix, and of those that end in blank. Their recursions over the steps are linear, n[t] = p[t] (n[t-1] +
-    f[t-1]), and so solved by cumulative sums: with A the cumulative sum of log p, log n[t] = A[t] +
-    logcumsumexp(log f[s-1] - A[s-1]) up to t. In float64, since A reaches thousands.
+    For each t, it stores the log-probabilities of all alignments of the first t steps that spell exactly the
+    prefix, and of those among them that end in blank. The recursion over steps is linear, n[t] = p[t] (n[t-1]
+    + f[t-1]), so cumulative sums solve it: with A the cumulative sum of log p, log n[t] = A[t] +
+    logcumsumexp(log f[s-1] - A[s-1]) up to t. This is in float64, because A reaches thousands.
     """
 
     def __init__(self, log_probabilities_BTV: Tensor, lengths_B: Tensor) -> None:
@@ -342,27 +342,28 @@ class CTCPrefixes:
         blanks_BT = self._scores_BVT[:, BLANK_ID].double()
         self._blanks_before_B1T = _sums_before(blanks_BT)[:, None, :-1]
         self._blanks_B1T = blanks_BT.cumsum(-1)[:, None]
-        self._ends_in_blank = _sums_before(blanks_BT)[:, None]  # (B, W, T + 1), as is the next
-        self._ends = self._ends_in_blank  # in a token or in blank
+        self._ends_in_blank = _sums_before(blanks_BT)[:, None]  # (B, W, T + 1)
+        self._ends = self._ends_in_blank  # (B, W, T + 1), ending in a token or in blank
         self._last_BW = torch.full_like(lengths_B[:, None], -1)
-        self._last_steps_BWT = torch.zeros_like(scores_BTV[:, None, :, 0])  # log-probabilities of the last
+        self._last_steps_BWT = torch.zeros_like(scores_BTV[:, None, :, 0])  # log-probabilities of _last_BW
 
     def end_scores(self) -> Tensor:
-        """(B, W): log-probability that the prefix is the complete text."""
+        """Return log-probabilities (B, W) that the prefix is the complete text."""
         return self._ends[:, :, -1]
 
     def next_token_times(self) -> Tensor:
-        """(B, W, T): posterior of the step where the next token, of any kind, starts, given the prefix.
+        """Return the posterior (B, W, T) of the step at which the next token, whatever it is, starts.
 
-        What may follow a path does not depend on how it continues, so no step after t counts. The last step
-        has the probability that nothing follows, too; and all of it where there is no path, too few steps.
+        Only steps up to t matter, because what may follow a path does not depend on how it continues. The
+        last step also holds the probability that no token follows, and all of the probability if there are
+        too few steps for the prefix.
         """
         most_BW1 = self._ends.amax(-1, keepdim=True).clamp(min=LOG_ZERO * self._ends.size(-1))
         ends_BWT, in_blank_BWT = (
             (part - most_BW1).float().exp() for part in (self._ends, self._ends_in_blank)
         )
         others_B1T = 1 - self._scores_BVT[:, None, BLANK_ID].exp()
-        repeats_BWT = (ends_BWT - in_blank_BWT)[:, :, :-1] * self._last_steps_BWT.exp()  # of the same token
+        repeats_BWT = (ends_BWT - in_blank_BWT)[:, :, :-1] * self._last_steps_BWT.exp()  # token continues
         starts_BWT = (ends_BWT[:, :, :-1] * others_B1T - repeats_BWT).clamp(min=0)
         last_BW1 = self._last_step_B11.expand(-1, starts_BWT.size(1), -1)
         starts_BWT.scatter_add_(2, last_BW1, ends_BWT[:, :, -1:])
@@ -371,21 +372,21 @@ class CTCPrefixes:
         return starts_BWT / starts_BWT.sum(-1, keepdim=True).clamp(min=1e-30)
 
     def candidate_scores(self, candidates_BWC: Tensor) -> Tensor:
-        """(B, W, C): log-probability that the text begins with the prefix and then the candidate."""
+        """Return log-probabilities (B, W, C) that the text starts with the prefix and the candidate."""
         before_BWT = self._ends[:, :, :-1]
         most_BW1 = before_BWT.amax(-1, keepdim=True).clamp(min=LOG_ZERO * before_BWT.size(-1))
         paths_BWCT = (before_BWT - most_BW1).float()[:, :, None] + self._token_scores(candidates_BWC)
         scores_BWC = most_BW1 + _log_sum(paths_BWCT).double()
-        # The same token again needs a blank in between; one candidate of a beam at most is its last token.
+        # A repeated token needs a blank in between; at most one candidate per beam is its last token.
         is_repeat_BWC = candidates_BWC == self._last_BW[..., None]
         paths_BWT = (self._ends_in_blank[:, :, :-1] - most_BW1).float() + self._last_steps_BWT
         return torch.where(is_repeat_BWC, most_BW1 + _log_sum(paths_BWT)[..., None], scores_BWC)
 
     def all_scores(self) -> Tensor:
-        """(B, W, V), as `candidate_scores` of every token, but roughly: to choose the candidates by.
+        """Return approximate `candidate_scores` of all tokens (B, W, V), to choose candidates.
 
-        One product of matrices: blanks between repeats are not required, and what is less likely than e^-80
-        is as unlikely as that.
+        This is a single matrix product: it does not require blanks between repeats, and it raises
+        probabilities below e^-80 to that value.
         """
         if self._probabilities_BVT is None:
             self._probabilities_BVT = self._scores_BVT.exp()
@@ -395,7 +396,7 @@ class CTCPrefixes:
         return (weights_BWT @ self._probabilities_BVT.mT).clamp(min=1e-35).log() + most_BW1.float()
 
     def advance(self, parents_BW: Tensor, tokens_BW: Tensor) -> None:
-        """New beams: each is the prefix of its parent (an earlier beam) and one more token."""
+        """Replace the beams: each new one is the prefix of its parent (an earlier beam) plus one token."""
         index_BWT = parents_BW[..., None].expand(-1, -1, self._ends.size(-1))
         in_blank, all_ends = self._ends_in_blank.gather(1, index_BWT), self._ends.gather(1, index_BWT)
         is_repeat_BW1 = (tokens_BW == self._last_BW.gather(1, parents_BW))[..., None]
@@ -423,7 +424,7 @@ class CTCPrefixes:
         self._last_BW, self._last_steps_BWT = self._last_BW[utterances_B], self._last_steps_BWT[utterances_B]
 
     def _token_scores(self, tokens: Tensor) -> Tensor:
-        """(B, ..., T): the log-probabilities of each token at each step."""
+        """Return the log-probabilities (B, ..., T) of each token at each step."""
         batch, vocabulary, num_steps = self._scores_BVT.shape
         first_row = torch.arange(batch, device=tokens.device).view(-1, *(1 for _ in tokens.shape[1:]))
         rows = (tokens + first_row * vocabulary).flatten()
@@ -431,21 +432,21 @@ class CTCPrefixes:
 
 
 def _log_sum(scores: Tensor) -> Tensor:
-    """logsumexp over the last dimension, in place.
+    """Compute logsumexp over the last dimension, in place.
 
-    Not PyTorch's own: terms too small for a float32 (below e^-87) make its exponential ten times slower.
+    PyTorch's own is ten times slower if terms underflow a float32 (below e^-87).
     """
     most = scores.amax(-1, keepdim=True)
-    scores = scores.sub_(most.clamp(min=100 * LOG_ZERO)).clamp_(min=-80)  # not by -inf, if all are
+    scores = scores.sub_(most.clamp(min=100 * LOG_ZERO)).clamp_(min=-80)  # never subtract -inf
     return scores.exp_().sum(-1).log_().add_(most[..., 0])
 
 
 def _sums_before(scores: Tensor) -> Tensor:
-    """Cumulative sums with a 0 in front: (..., T) to (..., T + 1)."""
+    """Return cumulative sums with a leading 0: (..., T) to (..., T + 1)."""
     return torch.nn.functional.pad(scores.cumsum(-1), (1, 0))
 
 
-# From the section of a config to its class.
+# Maps a config section to the class that it builds.
 DECODERS: dict[type[DecoderConfig], Callable[[Any, int, int], AnyDecoder]] = {
     TransformerDecoderConfig: TransformerDecoder
 }

@@ -1,4 +1,4 @@
-"""Encoders (Transformer, Conformer, LSTM): features to encoded steps, and the times of these in the audio."""
+"""Encoders (Transformer, Conformer, LSTM), which turn features into encoded steps, and the steps' times."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class SubsamplingConfig(Config):
     """Convolutions over time and frequency, from frames of 10 ms to fewer steps."""
 
     factor: Literal[1, 2, 4, 8] = 4
-    """Frames to a step: 4 makes steps of 40 ms."""
+    """Number of frames per step: with 4, a step is 40 ms."""
     channels: Size = 32
     """Number of channels of each convolution."""
 
 
 def subsampled_lengths(lengths: Tensor, factor: int) -> Tensor:
-    """Steps that are left of so many frames; a part of a step counts as a whole one."""
+    """Return the number of steps for a number of frames; a partial step counts as a whole one."""
     return (lengths + factor - 1) // factor
 
 
 class Subsampling(nn.Module):
-    """(B, T, F) frames to (B, ceil(T / factor), D) steps; padding never reaches a real step."""
+    """Maps frames (B, T, F) to steps (B, ceil(T / factor), D); padding never affects a real step."""
 
     def __init__(self, config: SubsamplingConfig, num_features: int, dim: int) -> None:
         super().__init__()
@@ -62,28 +62,28 @@ class Subsampling(nn.Module):
             self.convolutions.append(nn.Conv2d(channels, config.channels, 3, stride=2, padding=1))
             width, channels = (width + 1) // 2, config.channels
         self.project = nn.Linear(width * channels, dim)
-        # Convolutions start out with outputs of a tenth, which position codes of size one would drown.
+        # Without a norm, the outputs of new convolutions are about 0.1, and position codes would dominate.
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, features_BTF: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         is_padding_BT = ~length_mask(lengths_B, features_BTF.size(1))
         x_BTF = features_BTF.masked_fill(is_padding_BT[..., None], 0.0)
-        # In memory the channels come last: on a CPU PyTorch would else rearrange every input and output.
+        # Channels are last in memory; otherwise PyTorch on a CPU would rearrange every input and output.
         x_BTFC = x_BTF[..., None]
         batch = len(x_BTFC)
         if batch == 1 and not self.training:
-            # A batch of one takes another way through oneDNN, which rounds otherwise. In the company of its
-            # double an utterance gives to the bit what it gives in any batch.
+            # For a batch of one, oneDNN uses other code with other rounding. Together with a copy of itself,
+            # an utterance gives bit for bit the same result as in any batch.
             x_BTFC = x_BTFC.repeat(2, 1, 1, 1)
         x_BCTF = x_BTFC.permute(0, 3, 1, 2)
         for convolution in self.convolutions:
             lengths_B = subsampled_lengths(lengths_B, 2)
             x_BCTF = convolution(x_BCTF)
-            # A convolution writes into the padding, where the next one would read it. On the way back `relu_`
-            # lets nothing through where there are zeros.
+            # A convolution writes into the padding, where the next one would read it. In the backward pass
+            # `relu_` blocks gradients at zeros.
             x_BCTF.detach().mul_(length_mask(lengths_B, x_BCTF.size(2))[:, None, :, None])
             x_BCTF = x_BCTF.relu_()
-        if len(x_BCTF) > batch:  # a slice of all would lose the memory format on the way back
+        if len(x_BCTF) > batch:  # a slice of everything would lose the memory format in the backward pass
             x_BCTF = x_BCTF[:batch]
         return self.norm(self.project(x_BCTF.permute(0, 2, 3, 1).flatten(2))), lengths_B
 
@@ -92,16 +92,16 @@ class LayeredEncoderConfig(EncoderConfig):
     """Subsampling, then layers."""
 
     dim: Size = 256
-    """Width of the model; of a recurrent one, of each direction, and its output has twice as many."""
+    """Width of the model; in a recurrent one, of each direction, and the output is twice as wide."""
     num_layers: Depth = 12
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Dropout of the output of each layer or block, and inside the feed-forward blocks."""
+    """Dropout after each layer or block, and inside the feed-forward blocks."""
     subsampling: SubsamplingConfig = SubsamplingConfig()
     """Convolutions from frames to steps, before the first layer."""
 
 
 class Encoder(nn.Module, abc.ABC):
-    """(B, T, F) features to (B, ceil(T / subsampling_factor), output_dim) encoded steps."""
+    """Maps features (B, T, F) to encoded steps (B, ceil(T / subsampling_factor), output_dim)."""
 
     output_dim: int
     dropout: Dropout
@@ -110,19 +110,19 @@ class Encoder(nn.Module, abc.ABC):
 
     @property
     def subsampling_factor(self) -> int:
-        """Frames from one step to the next."""
+        """Number of frames from one step to the next."""
         return self.subsampling.factor
 
     @abc.abstractmethod
     def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Encoded steps and their lengths."""
+        """Return the encoded steps and their lengths."""
 
 
 @dataclass(frozen=True)
 class FrameTimes:
     """Times of evenly spaced steps, in seconds of the audio."""
 
-    first: float  # seconds from the first sample to the middle of what step 0 sees
+    first: float  # seconds from the first sample to the middle of the audio that step 0 sees
     seconds_per_step: float
 
     def times(self, num_steps: int) -> np.ndarray:
@@ -133,8 +133,8 @@ class FrameTimes:
 
 
 def make_frame_times(features: FeaturesConfig, encoder: Encoder | None = None) -> FrameTimes:
-    """Times of the steps that the encoder returns, or of the frames that it reads."""
-    # Kaldi's first window begins at the first sample, others are centered there.
+    """Return the times of the encoder's steps, or of the features' frames without an encoder."""
+    # Kaldi's first window begins at the first sample; others are centered there.
     middle = features.window_samples / features.sample_rate / 2 if features.convention == "kaldi" else 0.0
     frames_per_step = 1 if encoder is None else encoder.subsampling_factor
     return FrameTimes(middle, frames_per_step * features.shift_samples / features.sample_rate)
@@ -144,22 +144,22 @@ class AttentionConfig(Config):
     """Layers of self-attention and feed-forward."""
 
     dim: Size = 256
-    """Width of the layers; that of encoder and decoder may differ."""
+    """Width of the layers, which may differ between encoder and decoder."""
     num_layers: Depth = 6
     num_heads: Size = 4
     feed_forward_dim: Size = 1024
     """Width inside the feed-forward blocks."""
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Dropout of embeddings, of the output of each block and inside the feed-forward blocks."""
+    """Dropout of embeddings, after each block, and inside the feed-forward blocks."""
 
     positions: PositionKind = "sinusoid"
-    """Positional encoding of steps or tokens. sinusoid: as in "Attention Is All You Need"; rotary:
-    queries and keys are turned, so that attention sees distances only."""
+    """Positional encoding of steps or tokens. sinusoid: as in "Attention Is All You Need"; rotary: queries
+    and keys are rotated, so that attention depends on distances only."""
 
     @pydantic.model_validator(mode="after")
     def _check_sizes(self) -> AttentionConfig:
         if self.dim % self.num_heads:
-            raise ValueError(f"dim = {self.dim} is no multiple of num_heads = {self.num_heads}")
+            raise ValueError(f"dim = {self.dim} is not a multiple of num_heads = {self.num_heads}")
         paired = self.dim // self.num_heads if self.positions == "rotary" else self.dim
         if paired % 2 and self.positions != "none":
             raise ValueError(f"{self.positions} positions: dim = {self.dim} (of each head) must be even")
@@ -178,11 +178,11 @@ class AttentionConfig(Config):
 
 
 class AttentionEncoderConfig(AttentionConfig, LayeredEncoderConfig):
-    """Subsampling, then layers of self-attention and feed-forward, and what else is between."""
+    """Subsampling, then layers that contain self-attention and feed-forward."""
 
     num_layers: Depth = 12
     window: tuple[Steps, Steps] | None = None
-    """Steps to the left and right that a step attends to; all of them if null."""
+    """Number of steps to the left and right that a step attends to; all steps if null."""
 
     @property
     def attention_window(self) -> Window | None:
@@ -190,7 +190,7 @@ class AttentionEncoderConfig(AttentionConfig, LayeredEncoderConfig):
 
 
 class LayeredEncoder(Encoder):
-    """(B, T, F) features to (B, T / factor, D) encoded steps, by layers that get the mask of padding."""
+    """Encoder whose layers take the padding mask: features (B, T, F) to steps (B, T / factor, D)."""
 
     layer: Callable[[Any], nn.Module]
     norm_class: type[nn.LayerNorm | nn.Identity] = nn.LayerNorm
@@ -220,7 +220,7 @@ class TransformerEncoderConfig(AttentionEncoderConfig):
 
 
 class Block(nn.Module):
-    """Norm and dropout of the residual path around a part of a layer: x + dropout(part(norm(x)))."""
+    """Norm and dropout around one part of a residual layer: x + dropout(part(norm(x)))."""
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
@@ -229,7 +229,7 @@ class Block(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward; of a language model too, where it is causal."""
+    """Self-attention, then feed-forward; also used, causally, in language models."""
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
@@ -264,20 +264,20 @@ class ConformerEncoderConfig(AttentionEncoderConfig):
 
     type: Literal["conformer"] = "conformer"
     kernel: Kernel = 15
-    """Steps that the convolution sees; odd."""
+    """Number of steps that the convolution covers; odd."""
     positions: PositionKind = "rotary"
     """Positional encoding; rotary is relative, as in the original Conformer."""
 
 
 class DepthwiseConvolution(nn.Module):
-    """One filter a channel, along time: (B, T, D) to (B, T, D), zeros beyond the ends.
+    """One filter per channel, along time: (B, T, D) to (B, T, D), zero-padded at the ends.
 
-    On a CPU this is a batched product with a banded matrix a channel. PyTorch's grouped convolution takes
-    several times as long there; its 2-D one with channels last is quick, but compiles a kernel for each new
-    length, which for some small shapes never ends (torch 2.11, bfloat16, 8 channels, 50 steps, kernel 15).
+    On a CPU this is a batched product with one banded matrix per channel. PyTorch's grouped convolution is
+    several times slower there. Its channels-last 2-D convolution is fast, but compiles a kernel for each new
+    length, which never ends for some small shapes (torch 2.11, bfloat16, 8 channels, 50 steps, kernel 15).
     """
 
-    block = 32  # steps that one product makes: the band is then half full at a kernel of 31
+    block = 32  # steps computed per product; with a kernel of 31, the band is then half full
 
     def __init__(self, dim: int, kernel: int) -> None:
         super().__init__()
@@ -291,14 +291,14 @@ class DepthwiseConvolution(nn.Module):
             x_BDT = F.conv1d(x_BTD.mT, weight_DK[:, None], padding=self.kernel // 2, groups=len(weight_DK))
             return x_BDT.mT + self.bias_D.to(x_BTD.dtype)
         batch, length, dim = x_BTD.shape
-        block = max(self.block, self.kernel)  # an output then depends on its block and the next one alone
+        block = max(self.block, self.kernel)  # so that an output depends only on its block and the next
         num_blocks = -(-length // block)
         span, before = block + self.kernel - 1, self.kernel // 2
-        # The kernel and `block` zeros, repeated and cut into rows one element shorter, move one step a row.
+        # The kernel and `block` zeros, repeated and cut into rows one element shorter, shift by one per row.
         band = F.pad(weight_DK, (0, block)).repeat(1, block)[:, : block * span].view(dim, block, span)
         padded = F.pad(x_BTD.permute(2, 0, 1), (before, (num_blocks + 1) * block - before - length))
         blocks = padded.view(dim, batch, num_blocks + 1, block)
-        # Not by `unfold`, whose way back takes several times as long.
+        # Not `unfold`, whose backward pass takes several times as long.
         spans = torch.cat([blocks[:, :, :-1], blocks[:, :, 1:, : self.kernel - 1]], dim=-1).flatten(1, 2)
         convolved = torch.bmm(spans, band.transpose(1, 2)).view(dim, batch, num_blocks * block)
         return convolved[:, :, :length].permute(1, 2, 0) + self.bias_D.to(x_BTD.dtype)
@@ -307,7 +307,7 @@ class DepthwiseConvolution(nn.Module):
 class ConvolutionModule(nn.Module):
     """Gate, depthwise convolution, norm, swish.
 
-    The norm is over channels, not over the batch: a step then does not depend on what else is in the batch.
+    The norm is over channels, not over the batch, so that a step does not depend on the rest of the batch.
     """
 
     def __init__(self, dim: int, kernel: int) -> None:
@@ -319,7 +319,7 @@ class ConvolutionModule(nn.Module):
 
     def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
         x_BTD = F.glu(self.expand(x_BTD), dim=-1)
-        # The convolution would carry padding into the last steps.
+        # Otherwise the convolution would carry padding into the last steps.
         x_BTD = x_BTD.masked_fill_(~mask_BT[..., None], 0.0)
         return self.contract(F.silu(self.norm(self.depthwise(x_BTD))))
 
@@ -350,7 +350,7 @@ class ConformerLayer(nn.Module):
 
 
 class ConformerEncoder(LayeredEncoder):
-    """Layers of convolution between attention and feed-forward."""
+    """Conformer: Transformer layers with a convolution between attention and feed-forward."""
 
     layer = ConformerLayer
     norm_class = nn.Identity
@@ -364,19 +364,19 @@ class LSTMEncoderConfig(LayeredEncoderConfig):
 
 
 class RecurrentEncoder(Encoder):
-    """(B, T, F) features to (B, T / factor, 2 * dim) encoded steps, by layers that go in both directions."""
+    """Encoder with bidirectional layers: features (B, T, F) to steps (B, T / factor, 2 * dim)."""
 
     def __init__(
         self, config: LayeredEncoderConfig, num_features: int, make: Callable[[int], nn.Module]
     ) -> None:
-        """`make` builds one direction of a layer, whose input has so many dimensions."""
+        """`make` builds one direction of a layer, given its input dimension."""
         super().__init__()
         self.output_dim = 2 * config.dim
         self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
         self.dropout = Dropout(config.dropout)
         widths = [config.dim] + [self.output_dim] * (config.num_layers - 1)
         self.layers = nn.ModuleList(Bidirectional(make(width), make(width)) for width in widths)
-        # Without norms each layer hands on a signal several times weaker than the one that it got.
+        # Without norms, each layer's output is several times weaker than its input.
         self.norms = nn.ModuleList(nn.LayerNorm(self.output_dim) for _ in widths)
 
     def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -395,9 +395,9 @@ class LSTMEncoder(RecurrentEncoder):
 
 
 class Bidirectional(nn.Module):
-    """One layer in both directions, each a module from x_BTD to (y_BTH, anything); padding changes nothing.
+    """One layer in both directions, each a module from x_BTD to (y_BTH, anything); padding has no effect.
 
-    Not PyTorch's own with packed sequences: on a CPU that takes four to ten times as long.
+    PyTorch's own, with packed sequences, takes four to ten times as long on a CPU.
     """
 
     def __init__(self, forwards: nn.Module, backwards: nn.Module) -> None:
@@ -406,7 +406,7 @@ class Bidirectional(nn.Module):
         self.backwards = backwards
 
     def forward(self, x_BTD: Tensor, lengths_B: Tensor) -> Tensor:
-        # Each sequence is turned round within its own length, so that its padding stays at the end.
+        # Each sequence is reversed within its own length, so that its padding stays at the end.
         steps_T = torch.arange(x_BTD.size(1), device=x_BTD.device)
         turned_BT1 = (lengths_B[:, None] - 1 - steps_T).remainder(x_BTD.size(1))[..., None]
         forwards_BTH, _ = self.forwards(x_BTD)
@@ -414,7 +414,7 @@ class Bidirectional(nn.Module):
         return torch.cat([forwards_BTH, backwards_BTH.gather(1, turned_BT1.expand_as(backwards_BTH))], dim=-1)
 
 
-# From the section of a config to its class.
+# Maps a config section to the class that it builds.
 ENCODERS: dict[type[EncoderConfig], Callable[[Any, int], Encoder]] = {
     TransformerEncoderConfig: TransformerEncoder,
     ConformerEncoderConfig: ConformerEncoder,
@@ -433,7 +433,7 @@ def build_encoder(config: EncoderConfig, num_features: int) -> Encoder:
 
 
 class EncoderModel(Net):
-    """Model of audio: all its outputs are computed from the encoded features."""
+    """A model of audio, all of whose outputs are computed from the encoded features."""
 
     def __init__(self, config: EncoderConfig, num_features: int) -> None:
         super().__init__()

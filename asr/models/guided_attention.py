@@ -15,13 +15,13 @@ from asr.models.decoders import AnyDecoder, CTCPrefixes, DecoderLoss, Encoded, T
 from asr.models.layers import length_mask
 from asr.models.losses import Targets
 
-# B batch, W texts (or beams) of each, U tokens, N rows of attention (tokens and the end), T encoded steps,
-# V vocabulary, H heads, C candidate tokens of each beam
+# B batch, W texts (or beams) per utterance, U tokens, N attention rows (tokens and the end), T encoded steps,
+# V vocabulary, H heads, C candidate tokens per beam
 
 SIGMA = 0.2  # tolerance of the penalty, relative to the length of the utterance
-PRIOR_WIDTH = 0.08  # standard deviation of the prior at first, relative to the length of the speech
-MIN_DEVIATION = 0.5  # steps
-WINDOW_FLOOR = 1e-8  # attention far from the window; not 0, since CTC may give probability 0 to all steps
+PRIOR_WIDTH = 0.08  # initial standard deviation of the prior, relative to the length of the speech
+MIN_DEVIATION = 0.5  # smallest standard deviation of the prior, in steps
+WINDOW_FLOOR = 1e-8  # factor far from the window; not 0, because CTC may give all steps probability 0
 
 
 class AttentionLossConfig(Config):
@@ -31,28 +31,28 @@ class AttentionLossConfig(Config):
     """
 
     weight: float = pydantic.Field(default=1.0, gt=0)
-    """Initial weight of the penalty in the loss. The penalty of a token lies between 0 and 1. Beside CTC, 0.1
-    may help the decoder as much as 1, and costs the CTC head less: recipes/fsdd/guided_attention.md."""
+    """Initial weight of the penalty in the loss; a token's penalty is between 0 and 1. Together with CTC, 0.1
+    may help the decoder as much as 1, at less cost for the CTC head: recipes/fsdd/guided_attention.md."""
     half_life: int | None = pydantic.Field(default=None, gt=0)
-    """Updates after which the weight is halved, exponentially; null: it stays."""
+    """Number of updates in which the weight decays exponentially to half; null: it is constant."""
 
     def weight_at(self, step: int) -> float:
         return self.weight if self.half_life is None else self.weight * 0.5 ** (step / self.half_life)
 
 
 class AttentionPriorConfig(Config):
-    """A Gaussian around each token's position on the diagonal, as a factor of attention in training.
+    """A Gaussian around each token's position on the diagonal, multiplied with attention in training.
 
-    The decoder sees about the right steps from the first update on, then it widens until it is flat, and
-    decoding never uses it: recipes/guided_attention.md.
+    The decoder attends to roughly the right steps from the first update on. The Gaussian then widens until it
+    is flat, and decoding never uses it: recipes/guided_attention.md.
     """
 
     end_updates: int = pydantic.Field(default=500, gt=0)
-    """Updates after which there is no prior. In the first fifth its width is 8 % of the length of the speech;
-    then it is divided by a factor that falls linearly from 1 to 0."""
+    """Number of updates after which there is no prior. Its width is 8 % of the length of the speech in the
+    first fifth of them; then it is divided by a factor that falls linearly from 1 to 0."""
 
     def width_at(self, step: int) -> float | None:
-        """The width after so many updates; None: no prior any more."""
+        """Return the width after `step` updates; None if the prior has ended."""
         if step >= self.end_updates:
             return None
         ratio = (self.end_updates - step) / (self.end_updates - self.end_updates // 5)
@@ -62,34 +62,34 @@ class AttentionPriorConfig(Config):
 class AttentionWindowConfig(Config):
     """A soft window on cross-attention around the position of the next token, in all layers and heads.
 
-    Training and all searches have it. Let the decoder see few tokens back, too (`decoder.window`), and the
-    encoder few steps (`encoder.window`), so that they do not learn the lengths of training.
+    It applies in training and in all searches. Also limit the tokens that the decoder sees (`decoder.window`)
+    and the steps that the encoder sees (`encoder.window`), so that they do not learn the training lengths.
     """
 
     follows: Literal["ctc", "itself"] = "ctc"
-    """ctc: where the CTC head has the next token. itself: the decoder tracks its position, and moves to the
-    right with each token by distances that the cross-entropy teaches; give it a prior."""
+    """ctc: the window is where the CTC head expects the next token. itself: the decoder tracks its position,
+    and learns from the cross-entropy how far to move right with each token; combine it with a prior."""
     width: float = pydantic.Field(default=2.0, gt=0)
     """Standard deviation of the window, in encoded steps."""
     ctc_threshold: float = pydantic.Field(default=1.0, gt=0)
-    """Limit of the CTC loss per token, for `follows: ctc`. Below it, an utterance has the window in training;
-    until then its attention is free, or has the prior."""
+    """Threshold of the CTC loss per token, for `follows: ctc`. In training, only utterances below it have the
+    window; the attention of others is free, or has the prior."""
 
 
 class GuidedAttentionConfig(Config):
-    """Guidance of cross-attention along the recording. Each part may be combined with any other."""
+    """Guides cross-attention along the recording. Parts may be combined freely."""
 
     loss: AttentionLossConfig | None = None
-    """Guided attention loss, in training: attention runs from left to right; null: none."""
+    """Guided attention loss in training, which penalizes attention off the diagonal; null: none."""
     prior: AttentionPriorConfig | None = None
-    """Annealed diagonal prior: keeps attention near the diagonal in the first updates; null: none."""
+    """Annealed diagonal prior, which keeps attention near the diagonal in the first updates; null: none."""
     window: AttentionWindowConfig | None = None
-    """Keeps attention to where the next token is, in training and decoding; null: it is free."""
+    """Limits attention to where the next token is, in training and decoding; null: no limit."""
 
 
 @dataclass(frozen=True)
 class GuidedBatch:
-    """A batch as guided attention sees it."""
+    """The parts of a batch that guided attention needs."""
 
     targets: Targets
     encoded: Encoded
@@ -100,7 +100,7 @@ class GuidedBatch:
     step: int | None  # number of updates so far; None: not in training
 
     def find_diagonal(self, factor: int) -> tuple[Tensor, Tensor]:
-        """Start and end of the speech (B, 2), and the times of rows (B, N), in steps of `factor` frames."""
+        """Return start and end of the speech (B, 2) and row times (B, N), in steps of `factor` frames."""
         features_BTF, lengths_B, spans_B2 = self.audio
         if spans_B2 is None:
             spans_B2 = speech_spans(features_BTF, lengths_B)
@@ -109,16 +109,16 @@ class GuidedBatch:
 
 
 class GuidedAttention:
-    """Guidance of a decoder's attention as configured: biases of its scores, and a loss."""
+    """Guides a decoder's attention as configured, with biases on its scores and an additional loss."""
 
     def __init__(self, config: GuidedAttentionConfig, subsampling_factor: int) -> None:
         self.loss, self.prior = config.loss, config.prior
         follows_ctc = config.window is not None and config.window.follows == "ctc"
-        self.window = config.window if follows_ctc else None  # one that follows itself is part of the decoder
+        self.window = config.window if follows_ctc else None  # with `itself`, the decoder has the window
         self._factor = subsampling_factor
 
     def find_bias(self, batch: GuidedBatch) -> Tensor | None:
-        """(B, N, T), added to the scores of attention."""
+        """Return the bias (B, N, T) that is added to the attention scores; None if there is none."""
         bias_BNT, step = None, batch.step
         if self.prior is not None and step is not None and (width := self.prior.width_at(step)) is not None:
             spans_B2, times_BN = batch.find_diagonal(self._factor)
@@ -128,7 +128,7 @@ class GuidedAttention:
         assert batch.ctc_BTV is not None and batch.ctc_loss_B is not None
         is_guided_B = torch.ones_like(batch.encoded[1], dtype=torch.bool)
         if step is not None:
-            # The loss is 0 where there are too few steps for the tokens, and so no alignment.
+            # The loss is 0 if there are too few steps for the tokens and therefore no alignment.
             loss_B, lengths_B = batch.ctc_loss_B.detach(), batch.targets.lengths_B
             is_guided_B = (loss_B > 0) & (loss_B < self.window.ctc_threshold * lengths_B)
         if not is_guided_B.any():
@@ -141,7 +141,7 @@ class GuidedAttention:
     def compute_loss(
         self, decoder: AnyDecoder, batch: GuidedBatch, label_smoothing: float
     ) -> tuple[DecoderLoss, Tensor | float]:
-        """The loss of a decoder with these biases, and in training the weighted penalty."""
+        """Return the decoder's loss with these biases and, in training, the weighted penalty."""
         forcing = TeacherForcing(label_smoothing, self.find_bias(batch))
         if self.loss is None or batch.step is None:
             return decoder.compute_loss(batch.targets, batch.encoded, {}, forcing), 0.0
@@ -159,9 +159,9 @@ class GuidedAttention:
 
 
 def diagonal_times(spans_B2: Tensor, num_rows_B: Tensor, max_rows: int) -> Tensor:
-    """(B, N): row n of N at n / N of the way from the start to the end of the speech, in steps.
+    """Return row times (B, N) in steps: row n is at n / N of the way from start to end of the speech.
 
-    Rows of padding are at the end: a prior far outside of the recording has no finite value in float16.
+    Padding rows are at the end, because a prior far outside the recording is not finite in float16.
     """
     rows_N = torch.arange(max_rows, device=spans_B2.device)
     ratio_BN = (rows_N / num_rows_B[:, None]).clamp(max=1)
@@ -172,10 +172,10 @@ def diagonal_times(spans_B2: Tensor, num_rows_B: Tensor, max_rows: int) -> Tenso
 def guided_attention_loss(
     weights_BHNT: Tensor, times_BN: Tensor, num_rows_B: Tensor, lengths_B: Tensor
 ) -> Tensor:
-    """The penalty that each row's attention meets on average, summed over the rows and averaged over heads.
+    """Return the penalty, weighted by each row's attention, summed over rows and averaged over heads.
 
-    Only real rows and steps count, so that padding changes nothing; and as a row of attention sums to one,
-    its penalty lies between 0 and 1 for both short and long utterances.
+    Only real rows and steps count, so padding has no effect. An attention row sums to one, so its penalty is
+    between 0 and 1 for both short and long utterances.
     """
     steps_T = torch.arange(weights_BHNT.size(-1), device=times_BN.device)
     distance_BNT = (steps_T - times_BN[..., None]) / lengths_B.clamp(min=1)[:, None, None]
@@ -187,7 +187,7 @@ def guided_attention_loss(
 
 
 def prior_bias(times_BN: Tensor, spans_B2: Tensor, num_steps: int, width: float) -> Tensor:
-    """(B, N, T): -(t - time of row n)^2 / (2 (width * length of the speech)^2)."""
+    """Return the bias (B, N, T): -(t - time of row n)^2 / (2 (width * length of the speech)^2)."""
     deviation_B = (width * (spans_B2[:, 1] - spans_B2[:, 0])).clamp(min=MIN_DEVIATION)
     steps_T = torch.arange(num_steps, device=times_BN.device)
     distance_BNT = (steps_T - times_BN[..., None]) / deviation_B[:, None, None]
@@ -198,26 +198,26 @@ def prior_bias(times_BN: Tensor, spans_B2: Tensor, num_steps: int, width: float)
 
 
 class GaussianWindow:
-    """A Gaussian window of `width` steps around the position of the next token; no parameters."""
+    """A Gaussian window of `width` steps around the position of the next token, without parameters."""
 
     def __init__(self, width: float, num_steps: int, device: torch.device) -> None:
         steps_T = torch.arange(num_steps, device=device)
         self._window_TT = torch.exp(-(((steps_T - steps_T[:, None]) / width) ** 2) / 2)
 
     def compute_bias(self, times: Tensor) -> Tensor:
-        """(..., T), to be added to the scores, from the posterior of the next token's position."""
+        """Return the bias (..., T) on attention scores, given the posterior of the next token's position."""
         return (times @ self._window_TT + WINDOW_FLOOR).log()
 
 
 def ctc_window_bias(ctc_BTV: Tensor, lengths_B: Tensor, tokens_BWU: Tensor, width: float) -> Tensor:
-    """(R, N, T), added to the scores of cross-attention before each token of these R = B x W texts."""
+    """Return the cross-attention bias (R, N, T) before each token of these R = B x W texts."""
     times_BWNT = ctc_token_times(ctc_BTV, lengths_B, tokens_BWU)
     return GaussianWindow(width, ctc_BTV.size(1), ctc_BTV.device).compute_bias(times_BWNT).flatten(0, 1)
 
 
 @torch.no_grad()
 def ctc_token_times(ctc_BTV: Tensor, lengths_B: Tensor, tokens_BWU: Tensor) -> Tensor:
-    """(B, W, N, T): `CTCPrefixes.next_token_times` before each token of these texts and after the last."""
+    """Return `CTCPrefixes.next_token_times` (B, W, N, T) before each token and after the last."""
     prefixes = CTCPrefixes(ctc_BTV, lengths_B)
     times = [prefixes.next_token_times().expand(-1, tokens_BWU.size(1), -1)]
     parents_BW = torch.zeros(tokens_BWU.shape[:2], dtype=torch.long, device=tokens_BWU.device)

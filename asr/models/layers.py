@@ -1,4 +1,4 @@
-"""Parts of all models: their base, dropout, feed-forward, positions, attention."""
+"""Building blocks of all models: base class, dropout, feed-forward, positions, attention."""
 
 from __future__ import annotations
 
@@ -27,62 +27,62 @@ if TYPE_CHECKING:
 
 
 class ModelConfig(Config):
-    """Section model: one for each kind of model, which declares what differs by kind."""
+    """Base of section `model`; each kind of model has its own class, which declares how it differs."""
 
     reads_audio: ClassVar[bool] = True
     makes_text: ClassVar[bool] = False
-    """True if it can transcribe, and is compared by error rates."""
+    """Whether it can transcribe, and is evaluated with error rates."""
     scores: ClassVar[tuple[str, ...]] = ("loss",)
-    """Scores of a dev set; the first one is the default to select by."""
+    """Scores on a dev set; by default, the first one selects checkpoints."""
 
     type: str
 
     @property
     def num_texts(self) -> int:
-        """Number of texts of an utterance that it learns: `text`, `extras.text_2` and so on."""
+        """Number of texts learned per utterance: `text`, `extras.text_2` and so on."""
         return 1
 
     def find_labels(self, text: TextConfig) -> Labels | None:
-        """Source of a classifier's labels; None for a model of tokens."""
+        """Return the source of a classifier's labels; None for a model that outputs tokens."""
         return None
 
     def check_run(self, run: Any) -> None:
-        """Reject, by a ValueError, settings of a `RunConfig` that have no effect or conflict with it."""
+        """Raise a ValueError for settings of a `RunConfig` that have no effect or conflict with the model."""
 
 
 class Net(nn.Module):
-    """Calling it with (features_BTF, feature_lengths_B, tokens_BU, token_lengths_B, step, speech_spans_B2)
-    gives `Losses`.
+    """Base of models. Called with (features_BTF, feature_lengths_B, tokens_BU, token_lengths_B, step,
+    speech_spans_B2), a model returns `Losses`.
 
-    `step` is the number of updates so far, or left out; `speech_spans_B2` are the frames of speech, if masks
-    hide it in the features. Utterances without audio get features of length 0.
+    `step` is the number of updates so far, and optional; `speech_spans_B2` are the frames of speech, needed
+    if masks hide it in the features. Utterances without audio have features of length 0.
     """
 
     reported: ClassVar[tuple[str, ...]] = ("total", "correct")
-    """All names that the parts of its losses may have, after the total."""
+    """All names that parts of its loss may have, with the total first."""
 
     @property
     def subsampling_factor(self) -> int:
-        """Frames of features to each step after the encoder."""
+        """Number of feature frames per encoded step."""
         return 1
 
     @property
     def text_heads(self) -> tuple[str, ...]:
-        """Its heads that output text, each decoded greedily for the error rates of dev."""
+        """Its heads that output text; each is decoded greedily for the error rates on dev."""
         return ()
 
     @staticmethod
     def count_targets(token_lengths_B: Tensor) -> int:
-        """Number that losses are divided by: the tokens and an end for each utterance."""
+        """Return the number that losses are divided by: the tokens, plus one end per utterance."""
         return int(token_lengths_B.sum()) + len(token_lengths_B)
 
     def score(self, means: Mapping[str, float], tokens_per_word: float) -> dict[str, float]:
-        """Scores of a dev set from the means per token of what is reported. Error rates are added later."""
+        """Return dev scores, given per-token means of the reported parts. Error rates are added later."""
         return name_means(means)
 
 
 def name_means(means: Mapping[str, float]) -> dict[str, float]:
-    """Names of the log: the total is the loss, and the ratio of correct tokens an accuracy."""
+    """Rename parts as in the log: the total is `loss`, the share of correct tokens `token_accuracy`."""
     names = {"total": "loss", "correct": "token_accuracy"}
     first = {shown: means[name] for name, shown in names.items() if name in means}
     return first | {name: mean for name, mean in means.items() if name not in names}
@@ -90,7 +90,7 @@ def name_means(means: Mapping[str, float]) -> dict[str, float]:
 
 def _check_kernel(kernel: int) -> int:
     if kernel % 2 == 0:
-        raise ValueError(f"kernel = {kernel} has no middle; take an odd number")
+        raise ValueError(f"kernel = {kernel} has no middle; use an odd number")
     return kernel
 
 
@@ -98,15 +98,15 @@ Kernel = Annotated[Size, pydantic.AfterValidator(_check_kernel)]
 
 
 def length_mask(lengths_B: Tensor, max_length: int) -> Tensor:
-    """(B, max_length), True where a position belongs to the sequence."""
+    """Return a mask (B, max_length), True at positions that belong to the sequence."""
     return torch.arange(max_length, device=lengths_B.device) < lengths_B[:, None]
 
 
 def drop_out(x: Tensor, probability: float) -> Tensor:
-    """`F.dropout`, but some four times as fast on a CPU.
+    """Like `F.dropout`, but about four times as fast on a CPU.
 
-    PyTorch draws one random double an element there, which costs a training step more than its matrix
-    products. Here one 64-bit draw serves eight elements, or four where 1/256 is too coarse a step.
+    PyTorch draws one random double per element there, which takes longer than the matrix products of a
+    training step. Here one 64-bit draw serves eight elements, or four if 1/256 is too coarse.
     """
     if probability == 0:
         return x
@@ -118,13 +118,13 @@ def drop_out(x: Tensor, probability: float) -> Tensor:
     lowest = torch.iinfo(torch.int64).min
     bits = torch.empty(draws, dtype=torch.int64).random_(lowest, None).view(integer)
     threshold = round(probability * 2**num_bits)
-    scale = torch.empty(x.shape, dtype=x.dtype)  # 1 where an element is kept, at first
+    scale = torch.empty(x.shape, dtype=x.dtype)  # at first, 1 where an element is kept
     torch.ge(bits[: x.numel()].view(x.shape), threshold - 2 ** (num_bits - 1), out=scale)
     return x * scale.mul_(1 / (1 - threshold / 2**num_bits))
 
 
 class Dropout(nn.Module):
-    """`nn.Dropout`, by `drop_out`."""
+    """`nn.Dropout` implemented with `drop_out`."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
@@ -153,9 +153,9 @@ class FeedForward(nn.Module):
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """Build modules that have shapes, but no memory, without drawing random numbers.
+    """Build modules that have shapes but no memory, without drawing random numbers.
 
-    To draw them nowhere, as on the device "meta" alone, PyTorch would import its compiler: a second.
+    With the device "meta" alone, drawing would make PyTorch import its compiler, which takes a second.
     """
     with torch.device("meta"), _NoRandomWeights():
         yield
@@ -164,7 +164,7 @@ def without_weights() -> Iterator[None]:
 def check_weights(
     source: object, found: Mapping[str, object], expected: Mapping[str, object], hint: str
 ) -> None:
-    """Refuse weights whose names or shapes differ from those that a model has."""
+    """Raise an error for weights whose names or shapes differ from the model's."""
     if wrong := min(
         (name for name in {*found, *expected} if found.get(name) != expected.get(name)), default=""
     ):
@@ -182,10 +182,10 @@ class _NoRandomWeights(TorchFunctionMode):
 
 
 def find_more_kinds(table: str, kind: object = None) -> dict[Any, Any]:
-    """ENCODERS, DECODERS, MODELS or METHODS of the folders that the core does without.
+    """Collect a table (ENCODERS, DECODERS, MODELS or METHODS) from the optional packages.
 
-    They are the families of pretrained models, asr/research and asr/speakers; a family with this `kind`
-    ends the search. Only the window that follows the attention itself is found elsewhere, in speech_model.py.
+    These are model families, language models, asr/research and asr/speakers; a family that has `kind` ends
+    the search. Only the window that follows attention itself is imported elsewhere, in speech_model.py.
     """
     classes: dict[Any, Any] = {}
     for family in find_families():
@@ -202,22 +202,22 @@ PositionKind = Literal["sinusoid", "rotary", "none"]
 
 
 def compute_angles(length: int, dim: int, device: torch.device) -> Tensor:
-    """(length, dim / 2): t / 10000^(2i / dim) (Vaswani et al. 2017).
+    """Return the angles t / 10000^(2i / dim) (length, dim / 2) of Vaswani et al. (2017).
 
-    In float64: at t = 10,000 an angle in float32 is off by a thousandth.
+    They are in float64, because a float32 angle is off by a thousandth at t = 10,000.
     """
     frequencies = 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=device) / dim)
     return torch.arange(length, device=device).double()[:, None] * frequencies
 
 
 class Positions(nn.Module):
-    """Adds its position code to each step; `start` is the position of the first one, for decoding."""
+    """Adds a position code to each step; in decoding, `start` is the position of the first step."""
 
     def __init__(self, dim: int, kind: PositionKind = "sinusoid", turned: int | None = None) -> None:
         super().__init__()
         self.kind = kind
         self.dim, self.turned = dim, turned or dim
-        self._codes = torch.empty(0, dim, device="cpu")  # those computed so far
+        self._codes = torch.empty(0, dim, device="cpu")  # codes computed so far
 
     def forward(self, x_BTD: Tensor, start: int = 0) -> Tensor:
         if self.kind != "sinusoid":
@@ -225,27 +225,27 @@ class Positions(nn.Module):
         return x_BTD + self.codes(start + x_BTD.size(1), x_BTD.device)[start:].to(x_BTD.dtype)
 
     def codes(self, length: int, device: torch.device) -> Tensor:
-        """The codes of the first `length` steps, (length, dim)."""
-        codes = self._codes  # read once: another thread may replace it
+        """Return the codes of the first `length` steps (length, dim)."""
+        codes = self._codes  # read once, because another thread may replace it
         if codes.size(0) < length or codes.device != device:
-            # Twice as many as requested, so that growing step by step does not compute them each time; and
-            # outside of inference mode, since training can't use a tensor made in it.
+            # Twice as many as requested, so that growing step by step does not recompute them each time; and
+            # outside inference mode, because training cannot use a tensor made in it.
             with torch.inference_mode(False):
                 angles = compute_angles(2 * length, self.turned, device)
-                angles = F.pad(angles, (0, (self.dim - self.turned) // 2))  # the others are not turned
+                angles = F.pad(angles, (0, (self.dim - self.turned) // 2))  # the others are not rotated
                 codes = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
             self._codes = codes
         return codes[:length]
 
 
 class Rotary(nn.Module):
-    """Turns each pair of a query or key by an angle that grows with its position (Su et al. 2021).
+    """Rotates each pair of a query or key by an angle that grows with its position (Su et al. 2021).
 
-    The product of a turned query and a turned key depends on their distance alone.
+    The product of a rotated query and a rotated key depends only on their distance.
     """
 
     def __init__(self, head_dim: int, turned: int | None = None) -> None:
-        """`turned`: so many dimensions alone, half of them from the start of each half of a head."""
+        """`turned`: number of dimensions to rotate, taken in equal parts from the start of each half head."""
         super().__init__()
         assert head_dim % 2 == 0
         self.positions = Positions(head_dim, turned=turned)
@@ -253,34 +253,34 @@ class Rotary(nn.Module):
     def forward(self, x_BHTK: Tensor, start: int = 0) -> Tensor:
         codes_TK = self.positions.codes(start + x_BHTK.size(-2), x_BHTK.device)[start:].to(x_BHTK.dtype)
         sines, cosines = codes_TK.unflatten(-1, (-1, 2)).unbind(-1)
-        # Pair i is (i, i + K/2): whole halves move, not every other one.
+        # Pair i is (i, i + K/2), so that whole halves move instead of alternate elements.
         sines_TK, cosines_TK = torch.cat([-sines, sines], dim=-1), torch.cat([cosines, cosines], dim=-1)
         return torch.addcmul(x_BHTK * cosines_TK, x_BHTK.roll(x_BHTK.size(-1) // 2, -1), sines_TK)
 
 
-MANY_KEYS = 256  # more than a text has tokens, so those of a recording
-BLOCK_SCORES = 1_000_000  # 2 MB
+MANY_KEYS = 256  # more keys than a text has tokens, so they belong to a recording
+BLOCK_SCORES = 1_000_000  # attention scores computed at once: 2 MB in half precision
 
-Window = tuple[int, int]  # each step attends to so many steps before it, itself, and so many after it
+Window = tuple[int, int]  # number of steps before and after each step that it attends to
 
 
 class KeyValueCache:
-    """Keys and values of the steps decoded so far, of one self-attention layer."""
+    """Keys and values of the steps decoded so far, for one self-attention layer."""
 
     def __init__(self) -> None:
         self._length = 0
         self._parts: list[Tensor] = []  # keys and values, (B, H, S, K), with room for more steps
-        self._spare: list[Tensor] = []  # what the last selection copied from, to copy the next one to
+        self._spare: list[Tensor] = []  # buffers that the last selection read, reused by the next one
 
     def __len__(self) -> int:
         return self._length
 
     def append(self, *new: Tensor) -> list[Tensor]:
-        """Add keys and values of new steps; all of them, with the new ones at the end."""
+        """Add keys and values of new steps; returns all of them, with the new ones at the end."""
         start, num_new = self._length, new[0].size(2)
         self._length += num_new
         if not self._parts or self._parts[0].size(2) < self._length:
-            room = max(16, start + max(num_new, start // 2))  # a step seldom copies those before
+            room = max(16, start + max(num_new, start // 2))  # grow in large steps, so that copies are rare
             old = self._parts
             self._parts = [part.new_empty(*part.shape[:2], room, part.size(3)) for part in new]
             for part, kept in zip(self._parts, old, strict=False):
@@ -290,7 +290,7 @@ class KeyValueCache:
         return [part[:, :, : self._length] for part in self._parts]
 
     def select(self, rows_B: Tensor) -> None:
-        """Keep these rows, in this order: the surviving beams."""
+        """Keep these rows, the surviving beams, in this order."""
         old, shapes = self._parts, [(len(rows_B), *part.shape[1:]) for part in self._parts]
         if torch.is_grad_enabled() or shapes != [part.shape for part in self._spare]:
             self._parts = [part[rows_B] for part in old]
@@ -323,7 +323,7 @@ class SelfAttention(nn.Module):
         causal: bool = False,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """`mask_BT` is True at real steps (None: all are). With a cache, x holds the new steps only."""
+        """`mask_BT` is True at real steps (None: all are real). With a cache, x has only the new steps."""
         heads_BHTK = split_heads(self.project_in(x_BTD), 3 * self.num_heads)
         compared_BHTK, values = heads_BHTK.split([2 * self.num_heads, self.num_heads], dim=1)
         if self.rotary is not None:
@@ -337,11 +337,11 @@ class SelfAttention(nn.Module):
 
 @dataclass(frozen=True)
 class EncoderKV:
-    """Keys and values of the encoder's output, projected once."""
+    """Keys and values of the encoder's output, projected once per utterance."""
 
     keys_BHSK: Tensor
     values_BHSK: Tensor
-    bias_BS: Tensor | None  # added to the scores: minus infinity at padding. None: there is no padding
+    bias_BS: Tensor | None  # added to the scores: minus infinity at padding; None without padding
 
     def select(self, rows_B: Tensor) -> EncoderKV:
         bias_BS = None if self.bias_BS is None else self.bias_BS[rows_B]
@@ -367,10 +367,10 @@ class CrossAttention(nn.Module):
     def forward(
         self, x_BTD: Tensor, memory: EncoderKV, weights_of: Sequence[int] = (), bias_BTS: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """The attended values and, of the heads in `weights_of` only, the weights (B, heads, T, S).
+        """Return attended values and, for the heads in `weights_of`, attention weights (B, heads, T, S).
 
-        `bias_BTS` is added to the scores of all heads. x may have a multiple of the memory's rows: the beams
-        of an utterance lie together and share its memory, as if they were more queries of one sequence.
+        `bias_BTS` is added to the scores of all heads. x may have a multiple of the memory's rows: an
+        utterance's beams are adjacent and share its memory, like additional queries of one sequence.
         """
         rows, num_queries = x_BTD.shape[:2]
         utterances = len(memory.keys_BHSK)
@@ -393,13 +393,13 @@ class CrossAttention(nn.Module):
 
 
 def has_any(instructions: Sequence[str]) -> bool:
-    """Check that the processor has some of them, by the names of torch.cpu.get_capabilities()."""
+    """Return whether the CPU has any of these instructions, named as in torch.cpu.get_capabilities()."""
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name, False) for name in instructions)
 
 
 def attend(queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: Tensor | None) -> Tensor:
-    """softmax(q k / sqrt(K)) v, (B, H, T, K). `mask` is True where a query may attend, or is a bias."""
+    """Return softmax(q k / sqrt(K)) v (B, H, T, K). `mask` is True where a query may attend, or is a bias."""
     if mask is not None and mask.dtype != torch.bool:
         mask = mask.to(queries_BHTK.dtype)
     is_half, is_training = queries_BHTK.dtype.itemsize < 4, torch.is_grad_enabled()
@@ -410,10 +410,10 @@ def attend(queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: T
     if infers_in_half and not is_single:
         return _attend_in_blocks(queries_BHTK, keys_BHSK, values_BHSK, mask)
     if infers_in_half and not has_many:
-        # In float32 it takes a fifth of the time. Products would compile a kernel for each number of keys.
+        # Float32 takes a fifth of the time here; products would compile a kernel for each number of keys.
         attended_BHTK = attend(queries_BHTK.float(), keys_BHSK.float(), values_BHSK.float(), mask)
         return attended_BHTK.to(queries_BHTK.dtype)
-    # PyTorch's own takes twice as long: backwards in half precision, or for one query and many keys.
+    # PyTorch's own takes twice as long for a backward pass in half precision, or one query and many keys.
     if not ((is_training and is_half) or (is_single and has_many)):
         return F.scaled_dot_product_attention(queries_BHTK, keys_BHSK, values_BHSK, attn_mask=mask)
     scores_BHTS = queries_BHTK * queries_BHTK.size(-1) ** -0.5 @ keys_BHSK.mT
@@ -425,14 +425,14 @@ def attend(queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: T
 def _attend_in_blocks(
     queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: Tensor | None
 ) -> Tensor:
-    """Attend as many queries at once as the cache holds scores of: without AMX, half of PyTorch's time."""
+    """Attend in blocks of queries whose scores fit the cache; without AMX, this halves PyTorch's time."""
     batch, heads, length, head_dim = queries_BHTK.shape
     block = max(1, BLOCK_SCORES // max(1, batch * heads * keys_BHSK.size(2)))
     keys_BHKS, values_BHSK = keys_BHSK.contiguous().mT, values_BHSK.contiguous()
     queries_BHTK = queries_BHTK * head_dim**-0.5
     if mask is not None:
         bias = as_bias(mask, queries_BHTK)
-        # Padding is at the end: to add zeros to the scores before it would take as long as to add it.
+        # Padding is at the end, so skip the zeros before it, which would take as long to add.
         first_key = int(bias.flatten(0, -2).any(0).int().argmax())
         bias = bias[..., first_key:]
     attended_BTHK = queries_BHTK.new_empty(batch, length, heads, head_dim)
@@ -446,7 +446,7 @@ def _attend_in_blocks(
 
 
 def attention_weights(queries_BHTK: Tensor, keys_BHSK: Tensor, mask: Tensor | None) -> Tensor:
-    """softmax(q k / sqrt(K)), (B, H, T, S), in float32: for plots and losses."""
+    """Return softmax(q k / sqrt(K)) (B, H, T, S) in float32, for plots and losses."""
     with torch.autocast(queries_BHTK.device.type, enabled=False):
         scores = queries_BHTK.float() @ keys_BHSK.float().mT * queries_BHTK.size(-1) ** -0.5
     if mask is not None:
@@ -455,7 +455,7 @@ def attention_weights(queries_BHTK: Tensor, keys_BHSK: Tensor, mask: Tensor | No
 
 
 def as_bias(mask: Tensor, scores: Tensor) -> Tensor:
-    """Minus infinity where a Boolean mask is False; a bias stays as it is."""
+    """Convert a Boolean mask to minus infinity where it is False; a bias is returned unchanged."""
     if mask.dtype != torch.bool:
         return mask.to(scores.dtype)
     return scores.new_zeros(mask.shape).masked_fill_(~mask, -torch.inf)
@@ -464,7 +464,7 @@ def as_bias(mask: Tensor, scores: Tensor) -> Tensor:
 def _self_attention_mask(
     mask_BT: Tensor | None, queries_BHTK: Tensor, keys_BHSK: Tensor, causal: bool, window: Window | None
 ) -> Tensor | None:
-    """The last query is at the last key: with a cache, there are fewer queries than keys."""
+    """Combine all masks. The last query is at the last key; with a cache, there are fewer queries."""
     mask = None if mask_BT is None else mask_BT[:, None, None, :]
     num_queries, num_keys = queries_BHTK.size(2), keys_BHSK.size(2)
     left, right = window or (num_keys, num_keys)
@@ -475,7 +475,7 @@ def _self_attention_mask(
     steps = steps.tril(num_keys - num_queries + right).triu(num_keys - num_queries - left)
     mask = steps if mask is None else steps & mask
     if window is not None:
-        mask = mask | ~mask.any(-1, keepdim=True)  # a padded step sees anything: a softmax needs something
+        mask = mask | ~mask.any(-1, keepdim=True)  # a padded step sees everything, else softmax is NaN
     return mask
 
 

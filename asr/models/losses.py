@@ -13,11 +13,11 @@ from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID
 
 # B batch, T encoded steps, U tokens, N rows of attention (tokens and the end), V vocabulary, H heads
 
-IGNORED = -100  # as a target: this position does not count
+IGNORED = -100  # a target at this position does not count
 
 
 def cross_entropy(scores_BUV: Tensor, targets_BU: Tensor, label_smoothing: float) -> Tensor:
-    """Sum over all targets but those that are IGNORED."""
+    """Return the cross-entropy, summed over all targets that are not IGNORED."""
     return F.cross_entropy(
         scores_BUV.flatten(0, 1).float(),
         targets_BU.flatten(),
@@ -30,7 +30,7 @@ def cross_entropy(scores_BUV: Tensor, targets_BU: Tensor, label_smoothing: float
 def ctc_loss(
     log_probabilities_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor
 ) -> Tensor:
-    """(B,) of each utterance; 0, not infinity, for one with too few steps for its tokens."""
+    """Return each utterance's loss (B,); 0 instead of infinity if it has too few steps for its tokens."""
     return F.ctc_loss(
         log_probabilities_BTV.transpose(0, 1).float(),
         tokens_BU,
@@ -44,12 +44,12 @@ def ctc_loss(
 
 @dataclass(frozen=True)
 class Losses:
-    """Sums over a batch.
+    """Losses, summed over a batch.
 
-    Divided by the tokens of all batches of an update, they give the same mean however these are split.
+    Divided by the tokens of all batches in an update, they give the same mean however it is split.
     """
 
-    total: Tensor  # sum to differentiate
+    total: Tensor  # the sum to differentiate
     num_tokens: int  # number of targets; see `Net.count_targets`
     parts: dict[str, Tensor] = field(default_factory=dict)  # detached; some of `Net.reported`
 
@@ -63,11 +63,11 @@ class Targets:
 
     @property
     def num_rows_B(self) -> Tensor:
-        """Decisions of the decoder: the tokens and the end."""
+        """Number of the decoder's decisions: the tokens and the end."""
         return self.lengths_B + 1
 
     def for_decoder(self) -> tuple[Tensor, Tensor]:
-        """Inputs, which begin with the start token, and targets, which end with the end token: (B, U + 1)."""
+        """Return inputs, which start with the start token, and targets, which end with the end token."""
         is_token_BU = length_mask(self.lengths_B, self.tokens_BU.size(1))
         start_B1 = self.tokens_BU.new_full((len(self.tokens_BU), 1), SOS_ID)
         inputs_BN = torch.cat([start_B1, self.tokens_BU.masked_fill(~is_token_BU, EOS_ID)], dim=1)

@@ -1,4 +1,4 @@
-"""Devices and the precision in which they compute: halves, and linear layers in 8 bits."""
+"""Devices and their precision: half precision, and linear layers in 8 bits."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from asr.errors import UserError
 from asr.models.adapting import find_linears
 from asr.models.layers import has_any
 
-VNNI = ("amx_int8", "avx512_vnni", "avx_vnni")  # sums of 8-bit products in 32 bits
-# Instructions that multiply matrices at least 1.5 times as fast as float32 (Zen 3: twice), by the names of
-# torch.cpu.get_capabilities(). What is not in the table is left to the setting: on ARM nothing was measured.
+VNNI = ("amx_int8", "avx512_vnni", "avx_vnni")  # add up 8-bit products in 32 bits
+# Instructions with matrix products at least 1.5 times as fast as float32 (Zen 3: twice), named as in
+# torch.cpu.get_capabilities(). On others, such as ARM, nothing was measured, so precision auto ignores them.
 FAST_INSTRUCTIONS = {"int8": (*VNNI, "avx2"), "bf16": ("amx_bf16", "avx512_bf16")}
-HALF_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast, by precision
-BF16_COMPUTE_CAPABILITY = (8, 0)  # of GPUs, from Ampere on
-MAX_KERNELS = 32
+HALF_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # precision to autocast type
+BF16_COMPUTE_CAPABILITY = (8, 0)  # GPUs from Ampere on
+MAX_KERNELS = 32  # compiled kernels in each cache
 
 
 def is_fast(precision: Literal["int8", "bf16"], device: torch.device) -> bool:
-    """Check that the device has instructions for it. Nothing is timed: equal runs are equal."""
+    """Return whether the device has instructions for it. Nothing is timed, so that runs are reproducible."""
     if device.type == "cuda":
         return precision == "bf16" and torch.cuda.get_device_capability(device) >= BF16_COMPUTE_CAPABILITY
     return has_any(FAST_INSTRUCTIONS[precision])
@@ -39,15 +39,15 @@ def choose_device(name: str, is_elsewhere: bool = False) -> torch.device:
         torch.empty(1, device="meta" if is_elsewhere else device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"device {name}: cannot be used here ({reason}); give auto or cpu") from None
+        raise UserError(f"device {name}: cannot be used here ({reason}); use auto or cpu") from None
     return device
 
 
 def resolve_precision(requested: Precision, device: torch.device, prefers_int8: bool) -> Precision:
-    """The precision of inference; `prefers_int8`: int8 costs the model no accuracy.
+    """Return the precision of inference. `prefers_int8`: int8 does not reduce the model's accuracy.
 
     auto: 16 bits on a GPU; 8 bits for such a model on a CPU with instructions for it; else float32.
-    Others are used or rejected.
+    Other precisions are used as requested, or refused.
     """
     if requested == "auto" and device.type == "cuda":
         return "bf16" if is_fast("bf16", device) else "fp16"
@@ -57,11 +57,11 @@ def resolve_precision(requested: Precision, device: torch.device, prefers_int8: 
         return "int8_bf16" if is_fast("bf16", device) else "int8"
     if requested.startswith("int8"):
         if requested == "int8_bf16" and not prefers_int8:
-            raise UserError(f"precision {requested} is for models that are made for it; take int8 or float32")
+            raise UserError(f"precision {requested} is not supported by this model; use int8 or float32")
         if device.type != "cpu":
-            raise UserError(f"precision {requested} on {device.type}: it is for a CPU; take bf16 or fp16")
+            raise UserError(f"precision {requested} is for CPUs, not {device.type}; use bf16 or fp16")
         if not is_int8_exact():
-            raise UserError(f"precision {requested}: int8 is not exact on this processor; take float32")
+            raise UserError(f"precision {requested}: int8 is not exact on this processor; use float32")
     return requested
 
 
@@ -73,9 +73,9 @@ def describe_device(device: torch.device) -> str:
 
 
 def limit_kernel_cache() -> None:
-    """Limit PyTorch's caches of the kernels that it compiles on a CPU, one for each shape of a product.
+    """Limit PyTorch's caches of compiled CPU kernels, one for each shape of a product.
 
-    Each takes up to 1 MB, and each of two caches would keep 1024 of them. Too late after the first product.
+    A kernel takes up to 1 MB, and each of two caches would keep 1024. Call this before the first product.
     """
     for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(cache, str(MAX_KERNELS))
@@ -86,18 +86,18 @@ def limit_kernel_cache() -> None:
 # M rows, N outputs, K inputs
 
 INT8_MAX = 127
-PAIRS_MAX = 64  # of weights: 2 x 255 x 64 fits in 16 bits
-OUTPUTS_AT_ONCE = 256  # rounded at once: in float32 they should stay in the cache
-OUTPUTS_PACKED = 4096  # by FBGEMM at once: more take longer to pack, fewer to multiply
-ZERO_POINT = 128  # of the inputs, which the processor requires to be unsigned
+PAIRS_MAX = 64  # largest weight if pairs of products are added in 16 bits: 2 x 255 x 64 fits
+OUTPUTS_AT_ONCE = 256  # rows rounded at once, so that they fit the cache in float32
+OUTPUTS_PACKED = 4096  # rows packed at once by FBGEMM; more are slower to pack, fewer slower to multiply
+ZERO_POINT = 128  # offset of the inputs, which the processor requires to be unsigned
 
 
 class Int8Linear(nn.Module):
-    """A linear layer of weights that are rounded to 8 bits by output, and inputs by row.
+    """A linear layer in 8 bits, with a scale per output for the weights and per row for the inputs.
 
-    Each row has its own scale, and sums of whole numbers are exact: what comes of a row does not depend on
-    its company. AVX2 adds products up by pairs in 16 bits, so weights have 7 bits there. FBGEMM, which has
-    such products, is deprecated in PyTorch: without it, `is_int8_exact` is false there.
+    Each row has its own scale, and sums of integers are exact, so a row's result does not depend on other
+    rows. AVX2 adds pairs of products in 16 bits, so weights have 7 bits there. FBGEMM, which provides these
+    products, is deprecated in PyTorch; without it, `is_int8_exact` is false on AVX2.
     """
 
     scales_N: Tensor
@@ -111,7 +111,7 @@ class Int8Linear(nn.Module):
         dtype: torch.dtype = torch.float32,
         few_rows: bool = False,
     ) -> None:
-        """`dtype` is that of the output. FBGEMM takes half the time of oneDNN for few rows, more for many."""
+        """`dtype` is the output's. FBGEMM takes half as long as oneDNN for few rows, longer for many."""
         super().__init__()
         adds_pairs = has_any(["avx2"]) and not has_any(VNNI)
         self.weight_max = PAIRS_MAX if adds_pairs else INT8_MAX
@@ -125,8 +125,8 @@ class Int8Linear(nn.Module):
         bias_N = torch.zeros_like(scales_N) if bias_N is None else bias_N
         self.register_buffer("bias_N", bias_N.detach().to(dtype, copy=True))
         self.register_buffer("_zeros_N", torch.zeros(self.out_features, dtype=torch.int64))
-        # Packed, it is no buffer: it cannot be moved.
-        if self._uses_fbgemm:  # in parts, as it would read a large matrix in leaps
+        # The packed matrix is not a buffer, because it cannot be moved to another device.
+        if self._uses_fbgemm:  # in parts, because it would read a large matrix with large strides
             parts = zip(*(x.split(OUTPUTS_PACKED) for x in (int8_NK, scales_N, self._zeros_N)), strict=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -145,7 +145,7 @@ class Int8Linear(nn.Module):
             parts = [multiply(scaled_MK, 1.0, ZERO_POINT, part_PK) for part_PK in self._packed]
             y_MN = (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).to(self.dtype)
         else:
-            # Halves are rounded up. By way of int32: PyTorch casts to uint8 one by one, four times as slowly.
+            # Halves are rounded up. Via int32, because PyTorch's direct cast to uint8 is four times slower.
             uint8_MK = scaled_MK.add_(ZERO_POINT + 0.5).to(torch.int32).to(torch.uint8)
             y_MN = torch.ops.onednn.qlinear_pointwise(
                 uint8_MK, 1.0, ZERO_POINT, self._packed, self.scales_N, self._zeros_N, None,
@@ -156,19 +156,19 @@ class Int8Linear(nn.Module):
 
 
 def quantize_layers(model: nn.Module) -> None:
-    """Replace, in place, the linear layers in the stacks of encoder and decoder by layers in 8 bits.
+    """Replace the linear layers in the encoder and decoder stacks with 8-bit layers, in place.
 
-    What is before and after a stack stays as it is: subsampling, embeddings, the output.
+    Layers outside the stacks are unchanged: subsampling, embeddings, the output.
     """
     linears = [one for one in find_linears(model, nn.Linear) if "layers" in one[0].split(".")]
     if not linears:
-        raise UserError("precision int8: this model has no layers that can be quantized; take float32")
+        raise UserError("precision int8: this model has no layers that can be quantized; use float32")
     for _, parent, name, linear in linears:
         setattr(parent, name, Int8Linear(linear.weight, linear.bias))
 
 
 def _round(weight_NK: Tensor, largest: int) -> tuple[Tensor, Tensor]:
-    """Integers up to `largest` and their scales."""
+    """Return the weights as integers up to `largest`, and their scales."""
     int8_NK = torch.empty_like(weight_NK, dtype=torch.int8)
     scales = []
     for part_MK, int8_MK in zip(*(both.split(OUTPUTS_AT_ONCE) for both in (weight_NK, int8_NK)), strict=True):
@@ -180,13 +180,10 @@ def _round(weight_NK: Tensor, largest: int) -> tuple[Tensor, Tensor]:
 
 @torch.inference_mode()
 def is_int8_exact() -> bool:
-    """Check that this processor multiplies in 8 bits without errors; not every build of PyTorch does."""
+    """Return whether 8-bit products are exact on this processor; not in every build of PyTorch they are."""
     try:
         layers = [Int8Linear(torch.ones(64, 512), few_rows=few_rows) for few_rows in (False, True)]
         products_MN = torch.cat([layer(torch.ones(2, 512)) for layer in layers])
     except (AttributeError, RuntimeError):
         return False
     return torch.allclose(products_MN, torch.tensor(512.0), rtol=1e-5)
-
-
-# B batch, T encoded steps, F features, U tokens, N rows of decoder (tokens, end), V vocabulary, D dimension

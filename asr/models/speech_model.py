@@ -1,4 +1,4 @@
-"""A speech model of encoder, CTC head and decoder."""
+"""A speech model with an encoder, a CTC head and a decoder."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ class SpeechModelConfig(ModelConfig):
 
     type: Literal["speech"] = "speech"
     encoder: AnyEncoderConfig
-    """Features to encoded steps: transformer, conformer, lstm, intra_attention, or a pretrained one."""
+    """Maps features to encoded steps: transformer, conformer, lstm, intra_attention, or a pretrained one."""
     decoder: AnyDecoderConfig | None = None
-    """Encoded steps to tokens, one after the other: transformer, attention, intra_attention, single_summary
-    or that of a pretrained model; all at once: parallel_length or mask_ctc; null for CTC alone."""
+    """Maps encoded steps to tokens, one by one: transformer, attention, intra_attention, single_summary, or a
+    pretrained model's; or all at once: parallel_length or mask_ctc; null: only CTC."""
     ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
-    """Weight of CTC in the loss; the rest is the decoder's cross-entropy."""
+    """Weight of CTC in the loss; the remaining weight is the decoder's."""
     label_smoothing: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Probability mass of each target that is spread over the whole vocabulary."""
+    """Probability mass of each target that is spread over the vocabulary."""
     guided_attention: GuidedAttentionConfig | None = None
-    """Guides cross-attention along the recording; null: it is free."""
+    """Guides cross-attention along the recording; null: no guidance."""
     frozen: tuple[str, ...] = ()
-    """Parts whose weights stay as they are, such as encoder, or decoder.embedding."""
+    """Parts whose weights are not trained, such as encoder or decoder.embedding."""
     lora: LoraConfig | None = None
-    """Projections of attention learn a change of low rank, in place of their weights; null: none. With
-    frozen: [encoder, decoder] nothing else there is trained."""
+    """Trains low-rank updates of attention projections instead of their weights (LoRA); null: none. With
+    frozen: [encoder, decoder], nothing else in these is trained."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> SpeechModelConfig:
@@ -63,10 +63,10 @@ class SpeechModelConfig(ModelConfig):
         if guided is None:
             return self
         if self.decoder is None or self.decoder.cross_attention == (0, 0):
-            raise ValueError("guided_attention needs a decoder that attends; set guided_attention: null")
+            raise ValueError("guided_attention needs a decoder with attention; set guided_attention: null")
         if (guided.prior is not None or guided.window is not None) and not self.decoder.reads_tokens:
             raise ValueError(
-                "guided_attention.prior and .window need a decoder that goes token by token, and "
+                "guided_attention.prior and .window need an autoregressive decoder, and "
                 f"decoder.type = {self.decoder.type} does not; remove them"
             )
         if guided.window is not None and guided.window.follows == "ctc" and self.ctc_weight == 0:
@@ -91,7 +91,7 @@ class SpeechModelConfig(ModelConfig):
 
 
 class SpeechModel(EncoderModel):
-    """Model of speech: encodes once; the CTC head and the decoder both read the result."""
+    """Speech model that encodes audio once for both the CTC head and the decoder."""
 
     def __init__(self, config: SpeechModelConfig, num_features: int, vocab_size: int) -> None:
         super().__init__(config.encoder, num_features)
@@ -115,11 +115,11 @@ class SpeechModel(EncoderModel):
         if (lora := config.lora) is not None:
             projections = [found for found in find_linears(self, nn.Linear) if found[2] in PROJECTIONS]
             if not projections:
-                raise UserError("model.lora changes attention, and this model has none; remove it")
+                raise UserError("model.lora updates attention, and this model has none; remove it")
             for _, parent, name, linear in projections:
                 setattr(parent, name, LowRankLinear(linear, lora.rank, lora.alpha / lora.rank))
         if not any(parameter.requires_grad for parameter in self.parameters()):
-            raise UserError("model.frozen leaves nothing that could be trained; take a part out")
+            raise UserError("model.frozen leaves nothing to train; remove a part from it")
 
     @property
     def reported(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -132,7 +132,7 @@ class SpeechModel(EncoderModel):
 
     @property
     def window_width(self) -> float | None:
-        """Width of the CTC-guided attention window in decoding, in encoded steps; None: there is none."""
+        """Width of the CTC-guided attention window in decoding, in encoded steps; None if there is none."""
         guided = self.guided_attention
         return None if guided is None or guided.window is None else guided.window.width
 
@@ -141,9 +141,9 @@ class SpeechModel(EncoderModel):
         return encoded_BTD, encoded_lengths_B
 
     def limit_tokens(self, encoded_lengths_B: Tensor) -> Tensor:
-        """The most tokens that a decoder may return: as many as CTC could.
+        """Return the maximum number of tokens from a decoder, which is what CTC could return.
 
-        Without CTC, one for every two frames of features, so that a decoder that repeats itself ends.
+        Without CTC, it is one per two feature frames, so that a decoder that repeats itself ends.
         """
         most = max(1, self.subsampling_factor // 2) if self.ctc_head is None else 1
         return (
@@ -164,7 +164,7 @@ class SpeechModel(EncoderModel):
         step: int = 0,
         speech_spans_B2: Tensor | None = None,
     ) -> Losses:
-        """`step`, the number of updates so far, and `speech_spans_B2` are for guided attention."""
+        """Compute the losses. Guided attention needs `step` (updates so far) and `speech_spans_B2`."""
         encoded = self.encode(features_BTF, feature_lengths_B)
         targets = Targets(tokens_BU, token_lengths_B)
         total = encoded[0].new_zeros((), dtype=torch.float32)
@@ -193,7 +193,7 @@ class SpeechModel(EncoderModel):
     def score_reference(
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
     ) -> tuple[Tensor, Weights]:
-        """Teacher-forced scores at each position by the decoder, and the requested attention weights."""
+        """Return the decoder's teacher-forced scores, and the requested attention weights."""
         assert self.decoder is not None
         width = self.window_width
         if width is None:
@@ -204,7 +204,7 @@ class SpeechModel(EncoderModel):
         return self.decoder(targets.for_decoder()[0], *encoded, weights_of, bias_BNT)
 
 
-# From the section of a config to its class; nothing in the training loop names a kind.
+# Maps a config section to the class that it builds; the training loop does not depend on the kind.
 MODELS: dict[type[ModelConfig], Callable[[Any, int, int], Net]] = {SpeechModelConfig: SpeechModel}
 
 
@@ -215,13 +215,13 @@ else:
 
 
 def build_model(config: ModelConfig, num_features: int, vocab_size: int) -> Net:
-    """The model with fresh random weights; seed torch before for the same ones."""
+    """Build a model with random weights, which depend on torch's seed."""
     build = MODELS.get(type(config)) or find_more_kinds("MODELS", type(config))[type(config)]
     return build(config, num_features, vocab_size)
 
 
 def require_memory(config: ModelConfig, num_features: int, vocab_size: int) -> None:
-    """Refuse a model whose weights exceed the memory of this machine, before any of it is built."""
+    """Raise an error if a model's weights exceed this machine's memory, before building it."""
     with without_weights():
         model = build_model(config, num_features, vocab_size)
     needed = sum(weight.nbytes for weight in model.parameters())

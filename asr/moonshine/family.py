@@ -1,4 +1,4 @@
-"""Facts of Moonshine that every command needs: names and settings."""
+"""What every command needs to know about Moonshine: names and settings."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from asr.decoding.hypothesis import DecodingConfig
 from asr.files import read_limited
 
 name = "Moonshine"
-section = "moonshine"  # of the settings of transcribing and evaluating; also the type of its tokenizer
+section = "moonshine"  # config section for transcription and evaluation, and type of the tokenizer
 prefers_int8 = True
 languages = {"en": "english"}
 NAMES = {f"moonshine-{size}": f"UsefulSensors/moonshine-{size}" for size in ("tiny", "base")}
 model_names = tuple(NAMES)
 decoding = DecodingConfig(beam=1, temperatures=(0.2, 0.4))
 
-MAX_SETTINGS_BYTES = 1_000_000  # of a config.json
+MAX_SETTINGS_BYTES = 1_000_000  # largest config.json
 ORT_FILES = ("encoder_model.ort", "decoder_model_merged.ort", "tokenizer.bin")
 
 
 class MoonshineDecodingConfig(Config):
-    """Settings of decoding by a Moonshine model."""
+    """Settings for decoding with a Moonshine model."""
 
     language: Literal["en"] | None = None
-    """en, the only language that these models know."""
+    """en, the only language that these models support."""
 
     @pydantic.field_validator("language", mode="before")
     @classmethod
@@ -35,7 +35,7 @@ class MoonshineDecodingConfig(Config):
         if language is None or str(language).lower() in ("en", "english"):
             return language and "en"
         raise ValueError(
-            "Moonshine knows English only; for other languages take another model, such as whisper-base"
+            "Moonshine knows English only; for other languages use another model, such as whisper-base"
         )
 
 
@@ -47,7 +47,7 @@ config_class = MoonshineDecodingConfig
 def matches(source: str | Path, as_run: bool = False) -> bool:
     """Recognize a Moonshine model by its name or its files.
 
-    A run that fine-tuned one counts too, unless it is asked for `as_run`.
+    Fine-tuned runs count too, except with `as_run`.
     """
     path = Path(source)
     if not path.is_dir():
@@ -60,7 +60,7 @@ def matches(source: str | Path, as_run: bool = False) -> bool:
 
 
 def find_run(path: Path) -> Path | None:
-    """The model folder of a run with Moonshine's encoder and decoder; None if it is none."""
+    """Return the model folder of a run with Moonshine's encoder and decoder; None for anything else."""
     from asr.system.run_config import find_run_of
 
     return find_run_of(path, section)

@@ -1,4 +1,4 @@
-"""Moonshine in installed packages, whose code is never imported, and as the model that nobody has to name."""
+"""Moonshine models in installed packages, whose code is never imported, and the default model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT = "moonshine-base"
 PACKAGES = {"moonshine-tiny": ("moonshine-voice", "tiny-en"), "moonshine-base": ("moonshine-cpp", "base-en")}
-PUBLISHED = {  # SHA-256 of the files of both
+PUBLISHED = {  # SHA-256 of both models' files
     "94e90a4654fc45cdfedb77c4c08e1739f48862998e58fada384b25118134f221",
     "cf524c4862d36e9e5ab032eddc73637efd822d70e868ac575cf1a46e1e4708a0",
     "6884b35fd6377d4c4d32336a0bc152f36b64d1e45b6503683cdc238250a8472d",
@@ -27,7 +27,7 @@ PUBLISHED = {  # SHA-256 of the files of both
 
 
 def find_installed(model: str) -> Path | None:
-    """The folder of a model in an installed package, which is not imported; None where it is not there."""
+    """Return the folder of a model in an installed package, which is not imported; None if not installed."""
     package, name = PACKAGES.get(model, ("", ""))
     try:
         files = distribution(package).files or [] if package else []
@@ -39,7 +39,7 @@ def find_installed(model: str) -> Path | None:
 
 @functools.cache
 def check_installed(folder: Path) -> None:
-    """Refuse files of an installed package that are not those that were published; once in a process."""
+    """Raise an error if an installed package's files differ from the published ones; once per process."""
     for name in ORT_FILES:
         if hash_file(folder / name) not in PUBLISHED:
             raise UserError(
@@ -49,9 +49,9 @@ def check_installed(folder: Path) -> None:
 
 
 def find_default(asked: Mapping[str, object]) -> str | None:
-    """Base, where its package is installed, for a call that asks for nothing but English.
+    """Return base if its package is installed and the options ask for nothing but English.
 
-    `asked`: the options that a call may have, None where they are not given.
+    `asked`: the options of the call, None if not given.
     """
     given = {name: value for name, value in asked.items() if value is not None}
     try:

@@ -1,4 +1,4 @@
-"""Load Moonshine models as systems of ours: files of its runtime, folders of Hugging Face, runs, packages."""
+"""Load Moonshine models from its runtime's files, Hugging Face folders, runs, and installed packages."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Mean log-probability of a recording's tokens, but for repetitions, below which it is hardly English.
+# Below this mean log-probability of a recording's tokens, not counting repetitions, it is hardly English.
 MIN_LOG_PROBABILITY = -1.1
-MAX_SECONDS = 30.0  # of speech at once: beyond, it begins to repeat itself
-PATTERNS = ["*.json", "model.safetensors"]  # to fetch of a model on the hub
-OUTPUT = "decoder.output.weight"  # the embeddings once more
+MAX_SECONDS = 30.0  # longest segment; on longer ones the model starts to repeat itself
+PATTERNS = ["*.json", "model.safetensors"]  # files to download from the hub
+OUTPUT = "decoder.output.weight"  # tied to the embeddings
 
-# Our name of a part of the model to theirs; commas part those that we join.
+# Our name of each part of the model to theirs; commas separate parts that we join.
 PARTS = {
     "_1.": "1.",
     "_2.": "2.",
@@ -62,7 +62,7 @@ PARTS = {
     "feed_forward.contract": "mlp.fc2",
 }
 LAST_NORMS = {"encoder": "post_attention_layernorm", "decoder": "final_layernorm"}
-# Theirs have no bias in norms and attention. Ours are zeros, which training may change.
+# Theirs have no bias in norms and attention. Ours start at zero, and training may change them.
 NO_BIAS = re.compile(r"(?<!group_)(?:norm|attention\.project_\w+)\.bias")
 
 
@@ -88,7 +88,7 @@ def load_source(source: str | Path) -> System:
 
 
 def make_config(sizes: MoonshineSizes, source: str) -> RunConfig:
-    """The settings of a run that would have such a model."""
+    """Return the settings of a run that has such a model."""
     return RunConfig(
         output_dir=source,
         start_from=source,
@@ -105,7 +105,7 @@ def make_config(sizes: MoonshineSizes, source: str) -> RunConfig:
 
 
 def rename_weights(model: SpeechModel, theirs: Mapping[str, Tensor], source: Path) -> dict[str, Tensor]:
-    """Their weights by our names, as our layers take them; all that the model has, and no others."""
+    """Convert their weights to our names and layouts; there must be exactly those of the model."""
     own = {name: tuple(weight.shape) for name, weight in model.state_dict().items() if name != OUTPUT}
     left, weights = dict(theirs), dict[str, Tensor]()
     for name, shape in own.items():
@@ -120,7 +120,7 @@ def rename_weights(model: SpeechModel, theirs: Mapping[str, Tensor], source: Pat
 
 
 def find_names(name: str) -> list[str]:
-    """Their names of what makes up one of our weights."""
+    """Return their names of the parts that make up one of our weights."""
     name = name.replace("feed_forward_block.norm", LAST_NORMS[name.partition(".")[0]])
     for ours, theirs in PARTS.items():
         name = name.replace(ours, theirs)
@@ -130,13 +130,13 @@ def find_names(name: str) -> list[str]:
 
 
 def _fit(name: str, parts: list[Tensor], dim: int) -> Tensor:
-    """One of our weights. A convolution multiplies windows of steps, rotary turns the halves of each head."""
+    """Build one of our weights: convolutions multiply windows, and rotary positions rotate half heads."""
     if "convolution_" in name and parts[0].dim() == 3:
         return parts[0].mT.flatten(1).contiguous()
     if name == "decoder.embedding.weight":
         return order_rows(parts[0])
     if name.endswith("attention.project_in.weight") and parts[0].shape == parts[1].shape == (dim, dim):
-        # Their pairs are neighbors, ours a half of the head apart.
+        # Their rotary pairs are adjacent, ours half a head apart.
         turned, others = torch.arange(TURNED), torch.arange(TURNED, dim // HEADS)
         halves = zip((turned[0::2], turned[1::2]), others.chunk(2), strict=True)
         order = torch.cat([half for pair in halves for half in pair])
@@ -144,7 +144,7 @@ def _fit(name: str, parts: list[Tensor], dim: int) -> Tensor:
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
-# --- what the core asks of a family -----------------------------------------------------------------
+# --- the interface of a family ----------------------------------------------------------------------
 
 
 def load(
@@ -154,7 +154,7 @@ def load(
     segmentation: SegmentationConfig | None = None,
     checks: ChecksConfig | None = None,
 ) -> Recognizer:
-    """A recognizer, as `asr.load_model` wraps it."""
+    """Return the recognizer that `asr.load_model` wraps."""
     from asr.moonshine.manners import MoonshineManners
     from asr.system.decoding_resources import DecodingResources
     from asr.transcription.transcribe import Recognizer
@@ -162,7 +162,7 @@ def load(
     resources = DecodingResources(
         decoding=decoding,
         min_log_probability=MIN_LOG_PROBABILITY,
-        trained_for="English alone; `--language CODE` without --model takes whisper-base, which knows others",
+        trained_for="English only; `--language CODE` without --model uses whisper-base, which knows others",
     )
     given = device, precision, segmentation, checks
     system = load_source(source)
@@ -182,7 +182,7 @@ def describe(source: str) -> dict[str, Any]:
 
 
 def convert(source: str, target: Path, dtype: torch.dtype | None) -> None:
-    """Write a folder of Hugging Face, by default with 8 bits for a weight, which lose nothing."""
+    """Write a Hugging Face folder, by default with 8 bits per weight, which is lossless."""
     from asr.system.shipping import write_model_folder
 
     path = find_files(source)
@@ -193,14 +193,14 @@ def convert(source: str, target: Path, dtype: torch.dtype | None) -> None:
 
 
 def find_weights(source: str | Path) -> Path:
-    """A file that changes when the model does."""
+    """Return a file that changes whenever the model does."""
     path = find_files(source)
     names = (path / ORT_FILES[1], path / "model.safetensors")
     return next((file for file in names if file.is_file()), find_run(path) or path)
 
 
 def find_files(source: str | Path) -> Path:
-    """The folder of a model; for a name, that of an installed package, else on the hub."""
+    """Return the folder of a model; a name is looked up in installed packages, then on the hub."""
     if Path(source).exists():
         return Path(source)
     if (folder := find_installed(str(source))) is not None:
@@ -213,6 +213,6 @@ def find_files(source: str | Path) -> Path:
         name,
         PATTERNS,
         lambda folder: (folder / "config.json").is_file() and (folder / "model.safetensors").is_file(),
-        lambda: log.info("%s is not in the cache of Hugging Face yet; fetching it", name),
+        lambda: log.info("%s is not in the Hugging Face cache yet; downloading it", name),
         hint,
     )

@@ -1,4 +1,4 @@
-"""Cutting, precision, texts and word times of Moonshine."""
+"""How Moonshine decodes: cutting, precision, texts and word times."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from asr.moonshine.sizes import FRAME_SAMPLES
 from asr.text.tokenizer import EOS_ID, UNK_ID
 from asr.transcripts.transcript import Word, measure_compression
 
-SILENCE = "You"  # what both sizes write of silence and noise
-# Mean log-probability of a text, that there is one included, below which nobody speaks.
+SILENCE = "You"  # what both sizes write for silence and noise
+# Nobody speaks below this mean log-probability of a text, including the probability that there is a text.
 NOTHING = -2.0
-SECONDS_AT_ONCE = 15.0
-NO_TEXT = dict.fromkeys(map(ord, "\u2669\u266a\u266b\u266c\ufffd"))  # music, half a character
+SECONDS_AT_ONCE = 15.0  # audio encoded at once on a CPU
+NO_TEXT = dict.fromkeys(map(ord, "\u2669\u266a\u266b\u266c\ufffd"))  # music signs, and incomplete characters
 
 
 class MoonshineRules(SearchRules):
-    """A text has at least one token: what is decoded holds speech, and to some voices a model says nothing.
+    """Forces at least one token, because segments contain speech, but with some voices a model writes nothing.
 
-    How likely it was to say nothing is the probability that nobody speaks.
+    The probability of writing nothing serves as the probability that nobody speaks.
     """
 
     def forbid(self, scores_RV: Tensor, num_tokens: int) -> Tensor:
@@ -43,9 +43,9 @@ class MoonshineRules(SearchRules):
 
 
 class FineLinear(nn.Module):
-    """A linear layer in 8 bits that gets what rounding took away from its input in a second product.
+    """A linear layer in 8 bits that multiplies the rounding error of its input in a second product.
 
-    The inputs have outliers, beside which 8 bits are too coarse for the rest.
+    The inputs have outliers, and next to these, 8 bits are too coarse for the other values.
     """
 
     def __init__(self, linear: nn.Linear, few_rows: bool = False) -> None:
@@ -61,7 +61,7 @@ class FineLinear(nn.Module):
 
 
 class MoonshineManners(SpeechDecoder):
-    """A Moonshine model: it knows English alone, and writes it with case and punctuation."""
+    """Decoding with a Moonshine model, which knows only English and writes it with case and punctuation."""
 
     prefers_int8 = draws = True
     rules = MoonshineRules(first=UNK_ID + 1, no_speech=EOS_ID, notes_attention=False)
@@ -73,7 +73,7 @@ class MoonshineManners(SpeechDecoder):
 
     @staticmethod
     def set_precision(model: SpeechModel, precision: Precision) -> None:
-        """Layers in 8 bits, but for the last convolution, whose inputs differ most in size, and the first."""
+        """Use 8-bit layers, except for the first and last convolution, whose inputs differ most in size."""
         if not precision.startswith("int8"):
             return
         of_decoder = set() if model.decoder is None else set(model.decoder.modules())
@@ -82,13 +82,13 @@ class MoonshineManners(SpeechDecoder):
                 if not isinstance(linear, nn.Linear) or name in ("convolution_1", "convolution_3"):
                     continue
                 few_rows = module in of_decoder and name != "project_memory"
-                if name in ("output", "project_out", "contract"):  # whose inputs have few outliers
+                if name in ("output", "project_out", "contract"):  # their inputs have few outliers
                     setattr(module, name, Int8Linear(linear.weight, linear.bias, few_rows=few_rows))
                 else:
                     setattr(module, name, FineLinear(linear, few_rows))
 
     def is_silence(self, best: Hypothesis) -> bool:
-        """Check for "You" too, and for short texts beside which none was far likelier."""
+        """Return True also for "You", and for short texts that were far less likely than no text."""
         if self.checks.max_no_speech is not None and self.spell(best.tokens) == SILENCE:
             return True
         none = min(best.no_speech or 0.0, 1 - 1e-9)
@@ -97,12 +97,12 @@ class MoonshineManners(SpeechDecoder):
         return is_nothing or super().is_silence(best)
 
     def plan_segments(self, segmentation: SegmentationConfig, longest: float | None) -> SegmentPlan:
-        """Utterances are cut too, beyond the length from which on these models begin to repeat themselves."""
+        """Also cut utterances that are longer than the length at which these models start to repeat."""
         limit = self.system.longest_seconds
         return SegmentPlan(segmentation.limited(limit), limit)
 
     def encode(self, audio: Sequence[np.ndarray], speed: float = 1.0) -> EncodedAudio:
-        """Encode, on a CPU a few seconds at once, as more do not fit into its cache."""
+        """Encode; on a CPU only a few seconds at once, because more do not fit its cache."""
         longest = max(map(len, audio))
         is_on_cpu = self.device.type == "cpu"
         count = (
@@ -129,9 +129,9 @@ class MoonshineManners(SpeechDecoder):
         return [[word for word in own if word.text.translate(NO_TEXT)] for own in timed]
 
     def score_tokens(self, batch: DecodedBatch) -> list[tuple[float, int]]:
-        """Those of the search; tokens that a compressed text does without are not counted.
+        """Return the scores of the search, without counting tokens that compression of the text removes.
 
-        Of what is not English, these models make likely sentences that go in circles.
+        For languages other than English, these models write likely sentences that repeat.
         """
         spoken = [(one.likelihood, len(one.tokens) + 1, self.spell(one.tokens)) for _, one in batch.best]
         return [

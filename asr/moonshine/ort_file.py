@@ -1,7 +1,7 @@
-"""Weights and nodes of a file of ONNX Runtime (`.ort`), a tree of FlatBuffers tables. Nothing of it is run.
+"""Read weights and nodes from an ONNX Runtime file (`.ort`), a tree of FlatBuffers tables, without running it.
 
-Each place is compared with the size of the file before it is read. Since tables can be pointed at any number
-of times, both the number of visits and the sum of all weights are limited.
+Each offset is checked against the file size before it is read. Because tables may be referenced any number of
+times, the number of visits and the total size of all weights are limited.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from asr.errors import UserError
 from asr.files import read_limited
 
 MAX_BYTES = 64_000_000
-MAX_VISITS = 20_000  # of tables, texts and vectors; the largest file that is known takes 6,079
+MAX_VISITS = 20_000  # visits to tables, texts and vectors; the largest known file takes 6,079
 MAX_NAME_BYTES = 1_000
 MAX_DIMS = 8
 MAX_FIELDS = 16
-# Types of weights by their numbers. Constants of other types belong to the arithmetic of the graph.
+# Type numbers of weights. Constants of other types belong to the graph's arithmetic.
 DTYPES: dict[int, np.dtype] = {1: np.dtype("<f4"), 2: np.dtype("u1"), 3: np.dtype("i1")}
-BRANCH = "else_branch"  # of a merged decoder: the first step, which has every weight
+BRANCH = "else_branch"  # the first step of a merged decoder, which has every weight
 
-# Numbers of fields in onnxruntime/core/flatbuffers/schema/ort.fbs.
+# Field numbers in onnxruntime/core/flatbuffers/schema/ort.fbs.
 SESSION_MODEL = 1
 MODEL_GRAPH = 7
 GRAPH_TENSORS, GRAPH_NODES = 0, 2
@@ -36,17 +36,17 @@ ATTRIBUTE_NAME, ATTRIBUTE_GRAPH = 0, 7
 
 
 class OrtNode(NamedTuple):
-    """An operation, and the names of what it reads."""
+    """An operation, and the names of its inputs."""
 
     name: str
     inputs: list[str]
 
 
 class OrtFile:
-    """`tensors`: views of the file's bytes, together no larger than it; `nodes`: those of some operators.
+    """`tensors`: views of the file's bytes, no larger than the file in total; `nodes`: those of some operators.
 
-    Places count from the start of the file. Fields and elements are numbers, or pointers to all else. A field
-    that a table lacks has the place 0.
+    Places are offsets from the start of the file. Fields and elements are numbers, or pointers to anything
+    else. A missing field has place 0.
     """
 
     def __init__(self, path: Path, operators: Collection[str]) -> None:
@@ -63,7 +63,7 @@ class OrtFile:
             self._read_graph(branch)
 
     def _read_graph(self, place: int) -> list[int]:
-        """Add what is in a graph; return the places of the graphs within it."""
+        """Add the contents of a graph; return the places of its subgraphs."""
         branches = []
         graph = self._table(place)
         for tensor in self._tables(graph[GRAPH_TENSORS]):
@@ -90,11 +90,11 @@ class OrtFile:
         if min(shape, default=1) < 1 or math.prod(shape) * dtype.itemsize != num_bytes:
             self._refuse(f"{name[:80]} has {num_bytes:,} bytes for the sizes {list(shape)}")
         if name in self.tensors:
-            self._refuse(f"{name[:80]} is there twice")
+            self._refuse(f"duplicate {name[:80]}")
         self.tensors[name] = np.ndarray(shape, dtype, self._data, start)
 
     def _table(self, place: int) -> list[int]:
-        """The places of the fields of a table; of many, the first are all that we know."""
+        """Return the places of a table's fields, up to MAX_FIELDS; later ones are unknown."""
         self._visit()
         layout = place - self._read("<i", place)[0]
         num_fields = min(self._read("<H", layout)[0] // 2 - 2, MAX_FIELDS)
@@ -109,7 +109,7 @@ class OrtFile:
         return [self._text(pointer) for pointer in self._pointers(place)]
 
     def _pointers(self, place: int) -> range:
-        """The places of the pointers that are the elements of a vector."""
+        """Return the places of a vector's elements, which are pointers."""
         start, count = self._find_vector(place, 4, self._visits_left)
         return range(start, start + 4 * count, 4)
 
@@ -118,7 +118,7 @@ class OrtFile:
         return self._data[start : start + count].decode("utf-8", "replace")
 
     def _find_vector(self, place: int, width: int, most: int) -> tuple[int, int]:
-        """Find the first element of a vector, each of `width` bytes, and how many there are."""
+        """Return the place of a vector's first element, and the number of elements of `width` bytes each."""
         self._visit()
         if place == 0:
             return 0, 0
@@ -130,7 +130,7 @@ class OrtFile:
         return start + 4, count
 
     def _follow(self, place: int) -> int:
-        """Follow the pointer at a place."""
+        """Return the place that a pointer refers to."""
         return place + int(self._read("<I", place)[0])
 
     def _read(self, form: str, place: int) -> tuple[Any, ...]:
@@ -147,4 +147,4 @@ class OrtFile:
             self._refuse(f"over {MAX_VISITS:,} tables and vectors")
 
     def _refuse(self, what: str) -> NoReturn:
-        raise UserError(f"{self._path}: {what}; the file is cut off or damaged, download it again")
+        raise UserError(f"{self._path}: {what}; the file is truncated or damaged, download it again")

@@ -1,4 +1,4 @@
-"""Moonshine's pieces of words: those of sentencepiece's BPE, in the order in which they were merged."""
+"""Moonshine's tokens: sentencepiece BPE pieces, in the order in which they were merged."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from asr.errors import UserError
 from asr.text.tokenizer import SPECIAL_TOKENS, TokenizerConfig, Units
 
 SPACE = "\u2581"
-FIRST_BYTE, PAST_BYTES = 3, 259  # their ids of the 256 bytes
+FIRST_BYTE, PAST_BYTES = 3, 259  # Moonshine's IDs of the 256 bytes
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-WITHOUT_TEXT = re.compile(r"<<\w+>>")  # <<ST_0>> and rows that no piece has
-# Their ids in the place of our special tokens: blank and padding take rows that nothing uses.
+WITHOUT_TEXT = re.compile(r"<<\w+>>")  # <<ST_0>>, and rows without a piece
+# Unused rows at the end, which our blank and padding tokens take.
 NUM_SPARE = 2
 
 
 def name_tokens(pieces: Sequence[bytes], vocab_size: int) -> tuple[str, ...]:
-    """The tokens by our ids, of the pieces by theirs."""
+    """Convert pieces in the order of Moonshine's IDs to tokens in the order of ours."""
     if not PAST_BYTES < len(pieces) <= vocab_size:
-        raise UserError(f"{len(pieces):,} pieces for {vocab_size:,} rows of weights; is it of another model?")
+        raise UserError(
+            f"{len(pieces):,} pieces for {vocab_size:,} rows of weights; do they match the model?"
+        )
     names = [f"<<{id}>>" for id in range(vocab_size)]
     for id, piece in enumerate(pieces):
         if FIRST_BYTE <= id < PAST_BYTES:
@@ -35,13 +37,13 @@ def name_tokens(pieces: Sequence[bytes], vocab_size: int) -> tuple[str, ...]:
 
 
 def order_rows(table_VD: Tensor) -> Tensor:
-    """Rows of their ids in the order of ours."""
+    """Reorder rows from Moonshine's IDs to ours."""
     last = len(table_VD) - 1
     return table_VD[[last, last - 1, 1, 2, 0, *range(FIRST_BYTE, last - 1)]]
 
 
 class TokenizerUnits(Units):
-    """Pieces of words; what has none is spelled by its bytes."""
+    """Pieces of words; characters without a piece are spelled as bytes."""
 
     def __init__(self, tokens: tuple[str, ...], model: bytes):
         super().__init__(tokens, model)
@@ -59,8 +61,8 @@ class TokenizerUnits(Units):
     @classmethod
     def train(cls, config: TokenizerConfig, texts: object) -> tuple[tuple[str, ...], bytes]:
         raise UserError(
-            "tokenizer.type = moonshine is that of a Moonshine model; set start_from, and leave "
-            "keep_tokenizer as it is"
+            "tokenizer.type = moonshine is not trained: it comes with a Moonshine model; set start_from, and "
+            "leave keep_tokenizer as it is"
         )
 
     def encode(self, text: str) -> list[int]:
@@ -68,7 +70,7 @@ class TokenizerUnits(Units):
         return [id for word in words for id in self._split(SPACE + word)]
 
     def _merge(self, word: str) -> tuple[int, ...]:
-        """Merge neighbors as long as a piece has them, those that were merged first in training first."""
+        """Merge adjacent parts that form a piece, in the order of the merges in training."""
         parts, ids = list(word), self._ids
         while len(parts) > 1:
             ranks = [ids.get(left + right, math.inf) for left, right in itertools.pairwise(parts)]
@@ -87,5 +89,5 @@ class TokenizerUnits(Units):
         return spelled.decode("utf-8", "replace").replace(SPACE, " ").removeprefix(" ")
 
     def find_unknown(self, text: str) -> list[str]:
-        """None: what has no piece is spelled by its bytes."""
+        """Return none, because characters without a piece are spelled as bytes."""
         return []

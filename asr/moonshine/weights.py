@@ -1,4 +1,4 @@
-"""Weights and pieces of Moonshine: files of its runtime, folders of Hugging Face."""
+"""Read Moonshine's weights and pieces from its runtime's files and Hugging Face folders."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from asr.moonshine.sizes import EXPANSION, HEADS, TURNED, MoonshineSizes
 from asr.moonshine.tokens import BYTE
 from asr.system.shipping import round_weights
 
-MAX_BYTES = 20_000_000  # of pieces or settings
+MAX_BYTES = 20_000_000  # largest file of pieces or settings
 TOO_LARGE = "which this file of a Moonshine model never has"
-VALUES = ".values"  # behind the name of a weight of bytes: the name of the table of their values
+VALUES = ".values"  # suffix of the table of values that a weight stored as bytes refers to
 PIECES = (ORT_FILES[2], "tokenizer.json")
-EMBEDDING, OUTPUT = "decoder.embed_tokens.weight", "proj_out.weight"  # the same numbers
+EMBEDDING, OUTPUT = "decoder.embed_tokens.weight", "proj_out.weight"  # tied
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Read the weights in float32, by Hugging Face's names without "model."; the output is the embeddings.
+    """Read the weights in float32, with Hugging Face's names without "model."; the output is left out.
 
-    Whether all are there, each of its shape, shows where they are put into a model.
+    Missing weights and wrong shapes are detected when a model is built from them.
     """
     if (folder / ORT_FILES[0]).is_file():
         weights = _read_part(folder / ORT_FILES[0], "encoder") | _read_part(folder / ORT_FILES[1], "decoder")
@@ -61,7 +61,7 @@ def find_sizes(weights: Mapping[str, Tensor], source: Path) -> MoonshineSizes:
 # --- files of Moonshine's runtime -------------------------------------------------------------------
 
 OPERATORS = ("MatMul", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "Mul", "Add")
-# Numbers in names of tensors mean nothing: a layer is known by the node that multiplies by its weights.
+# Numbers in tensor names have no meaning: a layer is identified by the node that multiplies its weights.
 LAYER = re.compile(r"(?:/model/decoder)?/(layers\.\d+/\w+/\w+|proj_out)/MatMul(?:_quant)?")
 GROUP_NORM = {"/groupnorm/Mul": "groupnorm.weight", "/groupnorm/Add": "groupnorm.bias"}
 NAMED = re.compile(
@@ -69,17 +69,17 @@ NAMED = re.compile(
     r"(layers\.\d+\.(?:mlp\.\w+\.bias|\w+norm\.weight)|(?:layer_)?norm\.weight|conv[23]\.bias)"
     r"(?:_merged_\d+)?"
 )
-COMPUTED = "_add_tensor"  # ends the name of what the graph computes from numbers in 8 bits
+COMPUTED = "_add_tensor"  # suffix of tensors that the graph computes from 8-bit numbers
 OTHERS = {
     "encoder": {f"conv{number}.weight": f"conv{number}.weight{COMPUTED}" for number in (1, 2, 3)},
     "decoder": {"embed_tokens.weight": f"model.decoder.embed_tokens.weight_merged_0{COMPUTED}"},
 }
-TIED = "model.decoder.embed_tokens.weight_transposed"  # the output, where the graph shares the embeddings
+TIED = "model.decoder.embed_tokens.weight_transposed"  # the output, if the graph ties it to the embeddings
 RENAMED = {"attn.dense": "attn.o_proj", "mlp.up_proj": "mlp.fc1", "mlp.down_proj": "mlp.fc2"}
 
 
 def _read_part(path: Path, part: Literal["encoder", "decoder"]) -> dict[str, Tensor]:
-    """The weights of one of the two files, each taken once: in all up to four times the size of the file."""
+    """Read the weights of one of the two files; in total up to four times the file size."""
     file = OrtFile(path, OPERATORS)
     if any(node.name.startswith("/model/decoder/") for node in file.nodes) != (part == "decoder"):
         raise UserError(f"{path}: it is not the {part}; are the names of the two files swapped?")
@@ -96,14 +96,14 @@ def _read_part(path: Path, part: Literal["encoder", "decoder"]) -> dict[str, Ten
                 weights[named[1]] = _take(file, theirs)
     except (KeyError, IndexError, ValueError) as error:
         raise UserError(
-            f"{path}: no weights as Moonshine has them ({shorten(str(error))}); the file is damaged, or of "
+            f"{path}: not Moonshine's weights ({shorten(str(error))}); the file is damaged, or belongs to "
             "another model"
         ) from None
     return {_rename(name, part): torch.from_numpy(weight) for name, weight in weights.items()}
 
 
 def _take(file: OrtFile, name: str, transposed: bool = False) -> np.ndarray:
-    """A copy in float32 of a tensor, or of what its name says that the graph computes from 8 bits."""
+    """Return a float32 copy of a tensor, dequantized if the graph computes it from 8 bits."""
     stem = name.removesuffix(COMPUTED).removesuffix("_quantized")
     is_whole = name in file.tensors and file.tensors[name].dtype == np.float32
     stored = file.tensors.pop(name if is_whole else f"{stem}_quantized")
@@ -128,7 +128,7 @@ def _rename(name: str, part: str) -> str:
 # --- folders of Hugging Face ------------------------------------------------------------------------
 
 
-# What every Moonshine has; what a config.json leaves out, transformers takes as here.
+# Settings that every Moonshine model has, and transformers' defaults for what a config.json omits.
 FACTS: dict[str, Any] = {
     "model_type": "moonshine",
     "encoder_hidden_act": "gelu",
@@ -165,7 +165,7 @@ def _read_huggingface(folder: Path) -> dict[str, Tensor]:
             names = list(file.keys())
             tensors = {name.removeprefix("model."): file.get_tensor(name) for name in names}
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: no complete safetensors file here ({error}); download it again") from None
+        raise UserError(f"{path}: not a complete safetensors file ({error}); download it again") from None
     for name in [name.removesuffix(VALUES) for name in tensors if name.endswith(VALUES)]:
         table = tensors.pop(name + VALUES)
         if name not in tensors or tensors[name].dtype != torch.uint8 or table.shape != (256,):
@@ -175,9 +175,9 @@ def _read_huggingface(folder: Path) -> dict[str, Tensor]:
 
 
 def write_weights(source: Path, target: Path, dtype: torch.dtype | None) -> None:
-    """Write a folder in this precision, as transformers reads it, or with a byte for each weight.
+    """Write a folder for transformers in this precision, or with one byte per weight.
 
-    Beside the bytes lies a table of the values that they stand for. Weights of more values stay as they are.
+    A table next to the bytes has the values that they stand for. Weights with more values are unchanged.
     """
     make_folder(target)
     if any(target.iterdir()):
@@ -217,7 +217,7 @@ FIRST_PIECES = [b"<unk>", b"<s>", b"</s>", *(bytes([byte]) for byte in range(256
 
 
 def read_pieces(folder: Path) -> list[bytes]:
-    """Read the pieces of words by id: special tokens, the 256 bytes, then those of text."""
+    """Read the pieces by ID: special tokens, the 256 bytes, then pieces of text."""
     path, other = (folder / name for name in PIECES)
     if path.is_file():
         pieces = _split_pieces(read_limited(path, MAX_BYTES, TOO_LARGE))
@@ -226,14 +226,14 @@ def read_pieces(folder: Path) -> list[bytes]:
         pieces = _read_vocabulary(read_object(path, MAX_BYTES, TOO_LARGE))
     if pieces[: len(FIRST_PIECES)] != FIRST_PIECES:
         raise UserError(
-            f"{path}: no pieces of Moonshine, which begin with <unk>, <s>, </s> and the 256 bytes; the file "
-            "is cut off or damaged, download it again"
+            f"{path}: not Moonshine's pieces, which begin with <unk>, <s>, </s> and the 256 bytes; the file "
+            "is truncated or damaged, download it again"
         )
     return pieces
 
 
 def _split_pieces(data: bytes) -> list[bytes]:
-    """Each piece follows its length: one byte, or from 128 on two, of which the first has the low 7 bits."""
+    """Split at lengths, which precede pieces: one byte, or two from 128 on, with the low 7 bits first."""
     pieces = []
     place = 0
     while place < len(data):
@@ -248,7 +248,7 @@ def _split_pieces(data: bytes) -> list[bytes]:
 
 
 def _read_vocabulary(tree: dict[str, Any]) -> list[bytes]:
-    """The pieces of tokenizer.json; none where ids are not 0, 1, 2 ..."""
+    """Return the pieces of tokenizer.json; none if its IDs are not 0, 1, 2 ..."""
     try:
         added = {one["content"]: one["id"] for one in tree.get("added_tokens") or ()}
         ids = {id: name for name, id in (tree["model"]["vocab"] | added).items()}

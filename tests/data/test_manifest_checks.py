@@ -75,7 +75,7 @@ def test_a_good_manifest_has_no_problems(folder: Path) -> None:
         (record("a", duration=1.02), "wrong-duration", "ends at 1.020 s, but {folder}/one.wav has 1.000 s"),
         (record("a", "ten.wav", 2.0), "wrong-duration", "ends at 2.000 s, but {folder}/ten.wav has 10.000 s"),
         (record("a", "ten.wav", 2.0, start=9.0), "wrong-duration", "ends at 11.000 s, but {folder}/ten.wav has 10.000 s"),
-        (record("a", text=" \u3000"), "empty-text", "nothing is said"),
+        (record("a", text=" \u3000"), "empty-text", "no words"),
         (record("a", speeker="x"), "unreadable-record", "did you mean speaker?"),
     ],
 )  # fmt: skip

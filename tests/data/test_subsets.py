@@ -102,7 +102,7 @@ def test_each_unit_goes_to_one_part_and_no_part_is_empty(durations: dict[str, in
         ({"a": 3, "b": 4}, "fractions add up to 0"),
         ({"a": "rest", "b": "rest"}, "2 are rest"),
         ({"a": 0.6, "b": 0.4, "c": "rest"}, "fractions add up to 1"),
-        ({"a": 11, "b": "rest"}, "part a: 11 speakers or utterances are asked for of 10"),
+        ({"a": 11, "b": "rest"}, "part a: needs 11 speakers or utterances, but 10 are left"),
         ({"a": 10, "b": "rest"}, "nothing is left for b"),
         ({"a": 9, "b": 0.5, "c": "rest"}, "nothing is left for c"),
         ({f"p{i}": 1 for i in range(10)} | {"rest": "rest"}, "10 speakers or utterances cannot fill 11 parts"),
