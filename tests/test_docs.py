@@ -252,9 +252,8 @@ def test_the_settings_for_another_language_are_understood() -> None:
     config = RunConfig.load(ROOT / conf, overrides)
     (changes,) = re.findall(r"^```yaml\n(.*?)```", read(page), flags=re.M | re.S)
     changed = yaml.safe_load(changes)
-    assert (
-        changed["model"]["decoder"]["language"] == config.model_dump()["model"]["decoder"]["language"] == "de"
-    )
+    decoder = config.model_dump()["model"]["decoder"]
+    assert changed["model"]["decoder"]["language"] == decoder["language"] == "de"
     assert {name: tuple(rules) for name, rules in changed["text"].items()} == config.text.model_dump()
     assert changed["data"].items() <= config.data.model_dump().items()
     assert (changed["output_dir"], changed["start_from"]) == (str(config.output_dir), config.start_from)
