@@ -175,7 +175,7 @@ def _convert(args: argparse.Namespace) -> int:
     count = write_manifest(args.target, _with_progress(utterances, args.source))
     print(f"{args.target}: {count:,} utterances")
     if not count and not left_out:
-        logger.warning("%s: contains no utterances; is the path right?", args.source)
+        logger.warning("%s: has no utterances; is the path right?", args.source)
     return _report_left_out(args.source, left_out)
 
 

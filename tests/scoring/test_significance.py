@@ -181,7 +181,7 @@ def test_scores_of_different_texts_are_refused() -> None:
     for other in (score({"a": "x y"}, {"a": "x"}), score({"a": "X Y", "b": "z"}, {"a": "x"})):
         with pytest.raises(UserError, match="paired tests need the same references in both"):
             compare_scores(one, other)
-    with pytest.raises(UserError, match="other units or alignments"):
+    with pytest.raises(UserError, match="different units or alignments"):
         compare_scores(one, score({"a": "x y", "b": "z"}, {"a": "x"}, align="sclite"))
 
 
