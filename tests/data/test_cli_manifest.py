@@ -64,7 +64,7 @@ def append(path: Path, **fields: object) -> None:
 
 
 def test_validate_a_good_manifest(run: Run) -> None:
-    for options, extent in ((), "--decode also finds"), (("--no-audio",), "audio was not looked at"):
+    for options, extent in ((), "--decode also finds"), (("--no-audio",), "audio was not checked"):
         status, out, _ = run("validate", "all.jsonl", *options)
         assert status == 0 and out.startswith("10 utterances, 0 with problems; ") and extent in out
     assert run("validate", "all.jsonl", "--decode")[:2] == (0, "10 utterances, 0 with problems\n")
