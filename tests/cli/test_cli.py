@@ -234,7 +234,7 @@ def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["align", "runs/a", "in.jsonl", "--output", "./in.jsonl"], "./in.jsonl: is the input as well"),
+        (["align", "runs/a", "in.jsonl", "--output", "./in.jsonl"], "./in.jsonl: this is also the input"),
         (["evaluate", "nowhere", "in.jsonl", "--output-dir", "in.jsonl"], "cannot create this folder"),
         (["evaluate", "nowhere", "in.jsonl"], "nowhere: no model found"),
         (["evaluate", "openai/whisper-x", "in.jsonl", "--device", "gpu"], "device gpu: expected auto, cpu"),

@@ -173,7 +173,7 @@ def test_convert_reads_speakers_from_paths(run: Run, corpus: Path) -> None:
         ("split all.jsonl --output-dir . --parts all=0.5 b=rest", "would overwrite the input"),
         ("convert all.jsonl b.jsonl --speaker-from (zebra)", "--speaker-from (zebra): does not match"),
         ("convert all.jsonl folder", "folder: expected the name of a manifest"),
-        ("convert all.jsonl ./all.jsonl", "is the input as well"),
+        ("convert all.jsonl ./all.jsonl", "this is also the input"),
     ],
 )  # fmt: skip
 def test_wrong_use_is_refused(run: Run, corpus: Path, words: str, message: str) -> None:
