@@ -81,7 +81,7 @@ def test_sentences_of_wordnet_are_those_that_the_recipe_leaves(
     (tmp_path / "words.txt").write_text("ANN AE N\nBOB B AA B\nAND AE N D\nOR AO R\nCAME K EY M\n")
     say = tool.say_wordnet(tool.argparse.Namespace(corpus_dir=tmp_path, dictionary=tmp_path / "words.txt"))
     spoken = []
-    with pytest.raises(UserError, match="fewer sentences than --num asks for"):
+    with pytest.raises(UserError, match="fewer sentences than --num"):
         while True:
             words, text = say(np.random.default_rng(0))
             assert text == " ".join(words).lower()

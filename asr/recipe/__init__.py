@@ -1,4 +1,4 @@
-"""Dataset recipes: from a corpus to trained systems that are compared by error rate."""
+"""Dataset recipes: from a corpus to trained systems compared by error rate."""
 
 import lazy_loader
 

@@ -76,7 +76,7 @@ class Recipe(Config):
     download_mb: pydantic.PositiveFloat | None = None
     """Size of the download; None: unknown, or no download."""
     source: str = ""
-    """How to obtain a corpus that the recipe does not download."""
+    """Instructions to obtain a corpus that the recipe does not download."""
     synthetic: bool = False
     """True if `prepare` synthesizes the corpus."""
     systems: dict[str, SystemConf] | None = None

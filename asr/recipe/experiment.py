@@ -107,7 +107,7 @@ class PlannedRun:
 
     @property
     def makes_text(self) -> bool:
-        """Whether it recognizes speech. Language models and classifiers are trained but not compared."""
+        """True if it recognizes speech. Language models and classifiers are trained but not compared."""
         return self.config.model.makes_text
 
 

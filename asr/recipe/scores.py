@@ -22,7 +22,7 @@ from asr.scoring.result import Score
 from asr.scoring.significance import compare_scores
 
 References = dict[str, dict[str, str]]
-"""Text by ID and, if known, the speaker and further references (reference_2 and so on)."""
+"""The text of each ID and, if known, its speaker and further references (reference_2 and so on)."""
 Texts = dict[str, str]  # text by ID
 Record = Mapping[str, Any]  # summary.json of a run, with its rates
 

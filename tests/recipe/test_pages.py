@@ -1,4 +1,4 @@
-"""What pages say of published results is what the hypotheses beside them hold."""
+"""What pages say of published results is what the hypotheses next to them contain."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_a_corpus_that_cannot_be_downloaded(recipes_dir: Path) -> None:
 
 
 def test_what_is_prepared_is_used_without_asking_again(recipes_dir: Path, tmp_path: Path) -> None:
-    """Nothing is downloaded beside it, also where prepare has to be done again."""
+    """A given copy prevents any download, also when prepare is repeated."""
     run_recipe(make_experiment(recipes_dir, tmp_path))
     run_recipe(make_experiment(recipes_dir))
     assert not Path("data/tiny/corpus").exists() and read_calls() == [str(tmp_path)]

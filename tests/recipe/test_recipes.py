@@ -286,7 +286,7 @@ def test_speechocean762(speechocean762: tuple[Recipe, Path], tmp_path: Path) -> 
 
 @pytest.fixture
 def wordnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
-    """Four lines of WordNet in its own form, one of each part of speech, and those of the license."""
+    """Four lines of WordNet in its own form, one of each part of speech, and the license lines."""
     root = tmp_path / "dict"
     lines = {
         "noun": '02121620 05 n 01 cat 0 001 @ 02120997 n 0000 | a feline; "the cat, it seems, sat"; "cats"  ',

@@ -52,7 +52,7 @@ def test_the_baseline_of_leave_one_out_is_that_of_the_corpus(monkeypatch: pytest
 
 
 def write_study(tmp_path: Path, text: str) -> Recipe:
-    """The study `s` beside a recipe with one system."""
+    """The study `s` next to a recipe with one system."""
     write_conf(tmp_path, "ctc_lstm", COMMON.format(name="ctc_lstm") + SYSTEMS["ctc_lstm"])
     recipes_dir = tmp_path / "recipes"
     (recipes_dir / "tones").mkdir(parents=True, exist_ok=True)
