@@ -121,7 +121,7 @@ def find_resources(
     if bundled is None:
         return named
     if language_model or words or method:
-        logger.info("decoding: ignoring %s/decoding.yaml, because other decoding is requested", folder)
+        logger.info("decoding: %s/decoding.yaml is ignored, because other decoding is requested", folder)
         return named
     logger.debug("decoding: %s (%s/decoding.yaml)", bundled.describe(), folder)
     return bundled

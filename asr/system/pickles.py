@@ -72,7 +72,7 @@ def _check_archive(path: Path, allowed: set[str]) -> None:
     }
     if unknown := names - allowed:
         raise UserError(
-            f"{path}: would run code ({min(unknown)[:60]}), so it was not loaded. Weights need no code: use "
+            f"{path}: would run code ({min(unknown)[:60]}); nothing was run. Weights need no code: use "
             "safetensors, or a file from a source that you trust"
         )
 

@@ -168,7 +168,7 @@ def test_one_utterance_too_large_is_named(tiny_run: TinyRun) -> None:
     _, batches = make_learner(tiny_run())
     while len(batches[0]) > 1:
         batches = halve_largest(batches[:1])
-    with pytest.raises(UserError, match=f"single utterance of .* s, {batches[0].ids[0]}: lower batches"):
+    with pytest.raises(UserError, match=f"single utterance of .* s, {batches[0].ids[0]}; lower batches"):
         halve_largest(batches[:1])
 
 
