@@ -31,7 +31,7 @@ NO_TEXT = dict.fromkeys(map(ord, "\u2669\u266a\u266b\u266c\ufffd"))  # music sig
 
 
 class MoonshineRules(SearchRules):
-    """Forces at least one token, because segments contain speech, but with some voices a model writes nothing.
+    """Forces at least one token, because segments contain speech, but with some voices models write nothing.
 
     The probability of writing nothing serves as the probability that nobody speaks.
     """

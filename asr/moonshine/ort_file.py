@@ -1,4 +1,4 @@
-"""Read weights and nodes from an ONNX Runtime file (`.ort`), a tree of FlatBuffers tables, without running it.
+"""Read weights and nodes from an ONNX Runtime file (`.ort`), a tree of FlatBuffers tables. Nothing is run.
 
 Each offset is checked against the file size before it is read. Because tables may be referenced any number of
 times, the number of visits and the total size of all weights are limited.
@@ -43,7 +43,7 @@ class OrtNode(NamedTuple):
 
 
 class OrtFile:
-    """`tensors`: views of the file's bytes, no larger than the file in total; `nodes`: those of some operators.
+    """`tensors`: views of the file's bytes, no larger than the file in total; `nodes`: of some operators.
 
     Places are offsets from the start of the file. Fields and elements are numbers, or pointers to anything
     else. A missing field has place 0.

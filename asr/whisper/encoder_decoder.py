@@ -1,4 +1,4 @@
-"""Whisper's encoder and decoder, by our Transformer layers."""
+"""Whisper's encoder and decoder, built from our Transformer layers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from asr.whisper.sizes import FRAMES_PER_STEP, MAX_STEPS, WhisperSizes
 
 # B batch, S samples, T frames or encoded steps, F features, U tokens, D dimension, V vocabulary
 
-EXPANSION = 4  # of the feed-forward blocks
+EXPANSION = 4  # width of the feed-forward blocks, relative to the model
 
 
 class WhisperEncoder(Encoder):
     """Two convolutions over time, the second of which halves it, then layers of self-attention.
 
-    Frames past an utterance's length are as if they were not there. To hear the 30 seconds that Whisper was
-    trained on, give it features of audio with silence behind, as long as these.
+    Frames past an utterance's length have no effect. For the 30 seconds that Whisper was trained on, pad the
+    audio with silence before computing features.
     """
 
     positions_TD: Tensor
@@ -45,14 +45,16 @@ class WhisperEncoder(Encoder):
             dim=sizes.dim,
             num_heads=sizes.encoder_heads,
             feed_forward_dim=EXPANSION * sizes.dim,
-            dropout=0.0,  # as Whisper was trained
+            dropout=0.0,  # as in Whisper's training
             positions="none",
         )
         self.output_dim = sizes.dim
         self.convolution_1 = nn.Conv1d(sizes.num_mels, sizes.dim, 3, padding=1)
         self.convolution_2 = nn.Conv1d(sizes.dim, sizes.dim, 3, stride=FRAMES_PER_STEP, padding=1)
-        self.register_buffer("positions_TD", torch.zeros(sizes.max_steps, sizes.dim))  # come with the weights
-        self.dropout = Dropout(0.0)  # whose probability a CTC head takes
+        self.register_buffer(
+            "positions_TD", torch.zeros(sizes.max_steps, sizes.dim)
+        )  # loaded with the weights
+        self.dropout = Dropout(0.0)  # a CTC head uses its probability, too
         self.layers = nn.ModuleList(EncoderLayer(layer) for _ in range(sizes.encoder_layers))
         self.norm = nn.LayerNorm(sizes.dim)
 
@@ -61,20 +63,20 @@ class WhisperEncoder(Encoder):
         x_BTD = self._subsample(features_BTF, _mask_unless_full(feature_lengths_B, features_BTF.size(1)))
         if x_BTD.size(1) > len(self.positions_TD):
             raise UserError(
-                f"{features_BTF.size(1)} frames of 10 ms at once, but this model hears no more than "
+                f"{features_BTF.size(1)} frames of 10 ms at once, but this model accepts no more than "
                 f"{FRAMES_PER_STEP * len(self.positions_TD)}; cut the recording into shorter pieces"
             )
         places_T = torch.arange(x_BTD.size(1), device=x_BTD.device)
         return self._attend(x_BTD, places_T, _mask_unless_full(lengths_B, x_BTD.size(1))), lengths_B
 
     def encode_with_silence(self, features_BTF: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-        """Encode features that end in silence as if it went on to the last position.
+        """Encode features that end in silence as if the silence continued to the last position.
 
-        Of that silence, one step of `stride` is computed, and stands for the others too. Returns (B, S, D) of
-        the computed steps, and (B, S) the log of how many each stands for: attention adds that to its scores.
+        Only one in `stride` of the further silent steps is computed. Returns the computed steps (B, S, D), and
+        the log of the number of steps that each represents (B, S), which attention adds to its scores.
         """
         num_steps = features_BTF.size(1) // FRAMES_PER_STEP
-        # What a convolution finds at the end is not silence, but zeros.
+        # Repeat the last frames, because a convolution would see zeros at the end, which are not silence.
         features_BTF = torch.cat([features_BTF, features_BTF[:, -1:].expand(-1, FRAMES_PER_STEP, -1)], dim=1)
         x_BTD = self._subsample(features_BTF, None)[:, :num_steps]
         silent_S, counts_S = place_silence(num_steps, len(self.positions_TD), stride, x_BTD.device)
@@ -93,11 +95,11 @@ class WhisperEncoder(Encoder):
         x_BDT = _zero_past(features_BTF.mT, frame_mask_BT)
         x_BDT = _zero_past(F.gelu(self.convolution_1(x_BDT)), frame_mask_BT)
         x_BDT = self.convolution_2(x_BDT.to(self.convolution_2.weight.dtype))
-        return F.gelu(x_BDT).mT.contiguous()  # or all sums after it walk through memory in leaps
+        return F.gelu(x_BDT).mT.contiguous()  # otherwise later sums would read memory with large strides
 
 
 class LearnedPositions(nn.Module):
-    """Adds a row of a table to each token; `start` is the position of the first one."""
+    """Adds a learned position embedding to each token; `start` is the position of the first token."""
 
     def __init__(self, span: int, dim: int) -> None:
         super().__init__()
@@ -111,10 +113,10 @@ class LearnedPositions(nn.Module):
 
 
 class WhisperDecoder(TransformerDecoder):
-    """Our decoder with unscaled embeddings, and an output that is these, without a bias.
+    """Our decoder with unscaled embeddings, and an output without bias that is tied to them.
 
-    Whoever trains it gives it a prompt: the tokens that follow the first one, the start, before each text.
-    From outside it is as if they were not there. Without one, its tokens are those that it is called with.
+    In training, it has a prompt: the tokens between the start token and each text, which callers do not see.
+    Without one, callers pass all tokens themselves.
     """
 
     def __init__(
@@ -129,7 +131,7 @@ class WhisperDecoder(TransformerDecoder):
         )
         super().__init__(layers, memory_dim, vocab_size)
         self.positions = LearnedPositions(sizes.max_tokens, sizes.dim)
-        self.max_tokens = sizes.max_tokens - 1 - len(prompt)  # the start has a position too
+        self.max_tokens = sizes.max_tokens - 1 - len(prompt)  # the start token has a position, too
         self.prompt = prompt
         self.is_prompted = False
         self.scale = 1.0
@@ -140,7 +142,7 @@ class WhisperDecoder(TransformerDecoder):
         self.output.weight = self.embedding.weight
 
     def take_prompts(self) -> None:
-        """Leave it to the caller to write prompts from now on; half of the positions are for the text."""
+        """Let the caller write prompts from now on; half of the positions are then for the text."""
         self.max_tokens += len(self.prompt)
         self.prompt = ()
         self.is_prompted = True
@@ -153,14 +155,14 @@ class WhisperDecoder(TransformerDecoder):
     def start(
         self, encoded_BTD: Tensor, encoded_lengths_B: Tensor, bias_BT: Tensor | None = None
     ) -> TransformerDecoderState:
-        """`bias_BT`, of windows with few silent steps, is added to the scores of all attention to them."""
+        """`bias_BT`, for windows with few silent steps, is added to all cross-attention scores."""
         mask_BT = _mask_unless_full(encoded_lengths_B, encoded_BTD.size(1))
         if bias_BT is None and mask_BT is not None:
             bias_BT = as_bias(mask_BT, encoded_BTD)
         parts, memories = encoded_BTD.split(count_rows(encoded_BTD, MAX_STEPS)), []
         for layer in cast(list[DecoderLayer], self.layers):
             own = [layer.cross_attention.precompute_kv(part_BTD, None) for part_BTD in parts]
-            # Contiguous: each step of decoding reads them again, head by head.
+            # Contiguous, because each decoding step reads them again, head by head.
             keys_BHSK = torch.cat([kv.keys_BHSK for kv in own])
             values_BHSK = torch.cat([kv.values_BHSK for kv in own])
             memories.append(EncoderKV(keys_BHSK, values_BHSK, bias_BT))
@@ -178,23 +180,23 @@ class WhisperDecoder(TransformerDecoder):
             return super().attend(tokens_BU, state, weights_of, skip, bias_BUT)
         prompt_BP = tokens_BU.new_tensor(self.prompt).expand(len(tokens_BU), -1)
         tokens_BN = torch.cat([tokens_BU[:, :1], prompt_BP, tokens_BU[:, 1:]], dim=1)
-        if bias_BUT is not None:  # the last of the prompt predicts the first token
+        if bias_BUT is not None:  # the last token of the prompt predicts the first token of the text
             bias_BUT = nn.functional.pad(bias_BUT, (0, 0, len(self.prompt), 0))
         return super().attend(tokens_BN, state, weights_of, skip + len(self.prompt), bias_BUT)
 
 
 def quantize(model: SpeechModel, dtype: torch.dtype) -> None:
-    """Linear layers in 8 bits, for inference on a CPU; attention and convolution in `dtype`.
+    """Quantize linear layers to 8 bits for inference on a CPU; attention and convolution use `dtype`.
 
-    With AMX, layers of many rows are in bf16: to round their input would take longer than their product.
+    With AMX, layers with many rows use bf16, because rounding their input would take longer than the product.
 
-    The model may be in half precision, as it was read: layer after layer is rounded, so that there is no
-    copy in float32. What is left has memory of its own, and the file need not stay mapped.
+    The model may be in the half precision of its file: layers are rounded one by one, so that there is never
+    a float32 copy of all of it. The result has its own memory, so the file need not stay mapped.
     """
     encoder, decoder = cast(WhisperEncoder, model.encoder), cast(WhisperDecoder, model.decoder)
     decoder.embedding = StoredEmbedding.from_pretrained(decoder.embedding.weight.detach())
     decoder.tie()
-    # A list of linear layers would keep the weights of them all.
+    # Without linear layers, because a list of them would keep all their weights alive.
     modules = [module for module in model.modules() if not isinstance(module, nn.Linear)]
     for module in modules:
         if not isinstance(module, StoredEmbedding):
@@ -215,7 +217,7 @@ def quantize(model: SpeechModel, dtype: torch.dtype) -> None:
 
 
 class Bf16Linear(nn.Module):
-    """A linear layer in bf16, whatever the precision of its input."""
+    """A linear layer in bf16, regardless of its input's precision."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -227,27 +229,27 @@ class Bf16Linear(nn.Module):
 
 
 class StoredEmbedding(nn.Embedding):
-    """Rows of a table in float32, whatever its precision."""
+    """An embedding that returns float32, regardless of its table's precision."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         return super().forward(tokens).float()
 
 
 def place_silence(first: int, past: int, stride: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Steps that stand for those from `first` to `past`, and for how many each of them does."""
+    """Return the steps that represent all from `first` to `past`, and the number of steps that each represents."""
     edges = torch.arange(first, past, stride, device=device)
     ends = (edges + stride).clamp(max=past)
     return (edges + ends - 1) // 2, (ends - edges).float()
 
 
 def count_rows(batch_BTX: Tensor, longest: int) -> int:
-    """Windows to compute at once: on a CPU 30 seconds of them, as more do not fit into its cache."""
+    """Count the windows to compute at once: 30 seconds on a CPU, because more do not fit its cache."""
     is_on_cpu = batch_BTX.device.type == "cpu"
     return max(1, longest // max(1, batch_BTX.size(1)) if is_on_cpu else len(batch_BTX))
 
 
 def _mask_unless_full(lengths_B: Tensor, length: int) -> Tensor | None:
-    """Mask of the steps; None where all are whole, as 30-second windows are: attention is then faster."""
+    """Return the mask of steps, or None if all are full, as in 30-second windows; attention is then faster."""
     if bool((lengths_B >= length).all()):
         return None
     return length_mask(lengths_B.clamp(min=1), length)

@@ -1,7 +1,7 @@
-"""Facts of Whisper that every run and every native model needs: names, settings, trained parts.
+"""What every run and native model needs to know about Whisper: names, settings, sections for training.
 
-The family that `asr/files.py` knows is the package `asr.whisper`: it has these names, and those of
-loading, converting and fine-tuning, which it imports when they are used.
+The family that `asr/families.py` finds is the package `asr.whisper`: it has these names, and imports those
+for loading, converting and fine-tuning on first use.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 name = "Whisper"
-section = "whisper"  # of the settings of transcribing and evaluating; also the type of its tokenizer
+section = "whisper"  # config section for transcription and evaluation, and type of the tokenizer
 prefers_int8 = True  # with precision auto, on a CPU with instructions for it
 
 # --- names ------------------------------------------------------------------------------------------
 
-# Names as in openai-whisper and faster-whisper, and where the hub has them.
+# Names as in openai-whisper and faster-whisper, with their names on the hub.
 _SIZES = "tiny tiny.en base base.en small small.en medium medium.en large-v2 large-v3 large-v3-turbo"
 _DISTILLED = "small.en medium.en large-v2 large-v3 large-v3.5"
-MAX_SETTINGS_BYTES = 1_000_000  # of a config.json, to be told from those of others
+MAX_SETTINGS_BYTES = 1_000_000  # read from a config.json to recognize Whisper's
 NAMES = {size: f"openai/whisper-{size}" for size in _SIZES.split()}
 NAMES |= {"large-v1": "openai/whisper-large", "large": NAMES["large-v3"], "turbo": NAMES["large-v3-turbo"]}
 NAMES |= {f"distil-{size}": f"distil-whisper/distil-{size}" for size in _DISTILLED.split()}
@@ -43,13 +43,13 @@ model_names = tuple(NAMES)
 
 
 def find_default(asked: Mapping[str, object]) -> str:
-    """Base, which takes all options of a call."""
+    """Return whisper-base, which supports all options."""
     log.info("model: whisper-base (multilingual)")
     return "whisper-base"
 
 
 def find_hub_name(name: str) -> str | None:
-    """Find the name on the hub of a model that is given by its name."""
+    """Return a model's name on the hub; None if it cannot be a Whisper model's name."""
     if name in NAMES:
         return NAMES[name]
     if re.fullmatch(r"whisper-[\w.-]+", name):
@@ -58,15 +58,15 @@ def find_hub_name(name: str) -> str | None:
 
 
 class WhisperDecodingConfig(Config):
-    """Settings of decoding by a Whisper model."""
+    """Settings for decoding with a Whisper model."""
 
     language: str | None = None
-    """Language spoken: a code such as de, or its name. Null: the one that the model was fine-tuned
-    on, else detected for each recording."""
+    """Spoken language: a code such as de, or its name. Null: the language that the model was fine-tuned on,
+    else detected for each recording."""
     task: Task = "transcribe"
-    """translate: into English. Word timestamps are then of little use."""
+    """translate: translate into English. Word timestamps are then of little use."""
     prompt: str = ""
-    """Text taken as what came before: it sets names, spelling and style."""
+    """Text that the model treats as the preceding transcript; it guides names, spelling and style."""
 
     @pydantic.field_validator("language")
     @classmethod
@@ -77,37 +77,37 @@ class WhisperDecodingConfig(Config):
 
 
 config_class = WhisperDecodingConfig
-# Greedy, and at temperatures where the checks reject a text.
+# Greedy; texts that the checks reject are sampled again at these temperatures.
 decoding = DecodingConfig(beam=1, temperatures=(0.2, 0.4))
 
-# --- parts of models that are trained ---------------------------------------------------------------
+# --- parts of models to train -----------------------------------------------------------------------
 
 
 class WhisperEncoderConfig(EncoderConfig):
-    """Whisper's encoder in a model that is trained. Features are those of features.convention: whisper."""
+    """Whisper's encoder in a model to train; needs features.convention: whisper."""
 
     from_start: ClassVar[tuple[str, ...]] = ("sizes",)
-    """Settings that are those of `start_from` where they are null."""
+    """Settings that are copied from `start_from` if they are null."""
 
     type: Literal["whisper"] = "whisper"
     sizes: WhisperSizes | None = None
-    """Sizes of the Whisper model of `start_from`, noted when training starts: leave this out."""
+    """Sizes of the Whisper model in `start_from`, filled in when training starts; leave this out."""
 
 
 class WhisperDecoderConfig(DecoderConfig):
-    """Whisper's decoder in a model that is trained."""
+    """Whisper's decoder in a model to train."""
 
     from_start: ClassVar[tuple[str, ...]] = ("sizes", "language")
 
     type: Literal["whisper"] = "whisper"
     sizes: WhisperSizes | None = None
-    """Sizes of the Whisper model of `start_from`, noted when training starts: leave this out."""
+    """Sizes of the Whisper model in `start_from`, filled in when training starts; leave this out."""
     language: str | None = None
     """Language of the texts, for a multilingual model: a code such as en, or its name."""
 
     @property
     def cross_attention(self) -> tuple[int, int]:
-        """Layers and heads; the most there may be as long as the sizes are not known."""
+        """Number of layers and heads; the maximum if the sizes are unknown."""
         if self.sizes is None:
             return MAX_LAYERS, MAX_LAYERS
         return self.sizes.decoder_layers, self.sizes.decoder_heads
@@ -129,7 +129,7 @@ def _build_decoder(config: WhisperDecoderConfig, memory_dim: int, vocab_size: in
 
 
 def find_prompt(vocab_size: int, language: str | None) -> tuple[int, ...]:
-    """Find the tokens between the start and a text."""
+    """Return the tokens between the start token and a text."""
     from asr.whisper.whisper_tokenizer import SpecialTokens
 
     try:
@@ -149,7 +149,7 @@ DECODERS = {WhisperDecoderConfig: _build_decoder}
 
 
 def check_run(run: RunConfig) -> None:
-    """Refuse, as a ValueError, the settings of a run that do not go with Whisper's parts."""
+    """Raise a ValueError for settings of a run that do not fit Whisper's parts."""
     encoder, decoder = (getattr(run.model, name, None) for name in ("encoder", "decoder"))
     has_tokens = run.tokenizer.type == "whisper"
     has_parts = isinstance(encoder, WhisperEncoderConfig) or isinstance(decoder, WhisperDecoderConfig)
@@ -171,7 +171,7 @@ def check_run(run: RunConfig) -> None:
     if run.batches.max_utterance_seconds > longest:
         raise ValueError(
             f"batches.max_utterance_seconds = {run.batches.max_utterance_seconds}, but at the slowest "
-            f"augment.speed Whisper's encoder takes {longest:g} seconds; set it to {int(longest)}"
+            f"augment.speed Whisper's encoder accepts {longest:g} seconds; set it to {int(longest)}"
         )
 
 
@@ -181,7 +181,7 @@ def check_run(run: RunConfig) -> None:
 def matches(source: str | Path, as_run: bool = False) -> bool:
     """Recognize a Whisper model by its name, its files, or a file's first bytes.
 
-    A run that fine-tuned one counts too, unless it is asked for `as_run`.
+    Fine-tuned runs count too, except with `as_run`.
     """
     path = Path(source)
     try:
@@ -199,7 +199,7 @@ def matches(source: str | Path, as_run: bool = False) -> bool:
 
 
 def find_run(path: Path) -> Path | None:
-    """The model folder of a run that fine-tuned a whole Whisper, with its tokenizer; None if it is none."""
+    """Return the model folder of a run that fine-tuned a whole Whisper with its tokenizer; else None."""
     from asr.system.run_config import find_run_of
 
     return find_run_of(path, section, "tokenizer")

@@ -1,4 +1,4 @@
-"""Languages of Whisper: their codes and names."""
+"""Codes and names of Whisper's languages."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ fo faroese, ht haitian creole, ps pashto, tk turkmen, nn nynorsk, mt maltese, sa
 my myanmar, bo tibetan, tl tagalog, mg malagasy, as assamese, tt tatar, haw hawaiian, ln lingala, ha hausa,
 ba bashkir, jw javanese, su sundanese, yue cantonese
 """
-# Code to name. The first checkpoints have 99 of them; Cantonese came with large-v3.
+# Code to name. The first checkpoints have 99; large-v3 added Cantonese.
 languages: dict[str, str] = dict(re.findall(r"([a-z]+) ([^,\n]+)", _TABLE))
 
 
 def find_language(language: str) -> str:
-    """The code of a language by its code or name, in any case."""
+    """Return the code of a language, given its code or name in upper or lower case."""
     requested = language.strip().lower()
     codes = {name: code for code, own in languages.items() for name in (code, own)}
     if requested not in codes:

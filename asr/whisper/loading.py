@@ -1,4 +1,4 @@
-"""Checkpoints of Whisper: folders of Hugging Face, single files, and runs that fine-tuned one."""
+"""Load Whisper checkpoints from Hugging Face folders, single files, and fine-tuned runs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PATTERNS = ["*.json", "model.safetensors", "model-*.safetensors"]  # to fetch of a model on the hub
+PATTERNS = ["*.json", "model.safetensors", "model-*.safetensors"]  # files to download from the hub
 PICKLED = "pytorch_model.bin"
-THEIR_OUTPUT = "proj_out.weight"  # the embeddings once more
-MAPPINGS = 8  # of each file
+THEIR_OUTPUT = "proj_out.weight"  # tied to the embeddings
+MAPPINGS = 8  # per file; each is released with the last of its tensors
 
 
 def load_source(source: str | Path) -> System:
-    """Load a model in evaluation mode, on the CPU; weights stay mapped from the file, in its precision."""
+    """Load a model in evaluation mode, on the CPU; weights stay memory-mapped, in the file's precision."""
     path = find_files(source)
     if path.is_file():
         from asr.whisper.single_files import read_file
@@ -64,14 +64,14 @@ def load_source(source: str | Path) -> System:
 
 
 def read_run(folder: Path) -> System:
-    """Read a model that a run fine-tuned. Prompts come from outside, and the decoder alone is asked."""
+    """Read a fine-tuned model for decoding: callers write the prompts, and only the decoder is used."""
     system = load_system(folder)
     cast(WhisperDecoder, system.model.decoder).take_prompts()
     system.model.ctc_head = system.model.guided_attention = None
     return system
 
 
-# --- what the core asks of a family -----------------------------------------------------------------
+# --- the interface of a family ----------------------------------------------------------------------
 
 
 def load(
@@ -81,7 +81,7 @@ def load(
     segmentation: SegmentationConfig | None = None,
     checks: ChecksConfig | None = None,
 ) -> Recognizer:
-    """A recognizer, as `asr.load_model` wraps it."""
+    """Return the recognizer that `asr.load_model` wraps."""
     from asr.system.decoding_resources import DecodingResources
     from asr.transcription.transcribe import Recognizer
     from asr.whisper.manners import WhisperManners
@@ -107,7 +107,7 @@ def describe(source: str) -> dict[str, Any]:
 
 
 def convert(source: str, target: Path, dtype: torch.dtype | None) -> None:
-    """Write a model as a folder of Hugging Face, or, to a target `.pt`, as a file of openai-whisper."""
+    """Write a model as a Hugging Face folder or, if the target ends in `.pt`, as an openai-whisper file."""
     from asr.system.shipping import round_weights
 
     system = load_source(source)
@@ -118,14 +118,14 @@ def convert(source: str, target: Path, dtype: torch.dtype | None) -> None:
         write_model(target, system, weights)
         return
     if target.exists():
-        raise UserError(f"{target}: exists already; give a new file")
+        raise UserError(f"{target}: already exists; give a new file")
     tree = {"dims": name_sizes(find_sizes(system), "OpenAI"), "model_state_dict": split_weights(weights)}
     with replace_file(target) as file:
         torch.save(tree, file)
 
 
 def find_weights(source: str | Path) -> Path:
-    """A file that changes when the model does."""
+    """Return a file that changes whenever the model does."""
     path = find_files(source)
     if path.is_file():
         return path
@@ -137,19 +137,19 @@ def find_weights(source: str | Path) -> Path:
 
 
 def find_files(source: str | Path) -> Path:
-    """The file or folder of a model; for a name on the hub, its folder in the cache, fetched if need be."""
+    """Return the file or folder of a model; a name on the hub is downloaded unless it is in the cache."""
     if Path(source).exists():
         return Path(source)
     if (name := find_hub_name(str(source))) is None:
         raise UserError(
-            f"{source}: no such file or folder, and no name of a Whisper model; give the path of one, its "
-            f"name on the hub, such as openai/whisper-base, or one of {', '.join(NAMES)}"
+            f"{source}: no such file or folder, and no name of a Whisper model; give a path, a name on the "
+            f"hub, such as openai/whisper-base, or one of {', '.join(NAMES)}"
         )
     return _fetch(name)
 
 
 def _fetch(name: str) -> Path:
-    """Fetch a model from the hub, unless it is in the cache."""
+    """Download a model from the hub, unless it is in the cache."""
     from asr.hub import fetch_model
 
     near = "" if name in NAMES.values() else suggest(name, NAMES.values(), "")
@@ -161,7 +161,7 @@ def _fetch(name: str) -> Path:
         name,
         PATTERNS,
         lambda folder: (folder / "config.json").is_file() and bool(_find_weights(folder)),
-        lambda: log.info("%s is not in the cache of Hugging Face yet; fetching it", name),
+        lambda: log.info("%s is not in the Hugging Face cache yet; downloading it", name),
         hint,
     )
 
@@ -186,7 +186,7 @@ def read_huggingface(folder: Path) -> System:
 
 
 def write_model(folder: Path, system: System, weights: Mapping[str, Tensor]) -> None:
-    """Write a folder that transformers reads too. The config comes last: a folder with one is complete."""
+    """Write a folder that transformers reads, too. The config is written last, so it marks completion."""
     sizes, special = find_sizes(system), units_of(system.tokenizer).special
     theirs = special.order()
     ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), theirs[EOS_ID])
@@ -223,7 +223,7 @@ def write_model(folder: Path, system: System, weights: Mapping[str, Tensor]) -> 
 
 
 def _name_constants(sizes: WhisperSizes) -> dict[str, Any]:
-    """Constants of Hugging Face's config that every Whisper has."""
+    """Return the settings in Hugging Face's config that are the same for every Whisper."""
     return {
         "model_type": "whisper",
         "activation_function": "gelu",
@@ -234,15 +234,15 @@ def _name_constants(sizes: WhisperSizes) -> dict[str, Any]:
 
 
 def _find_weights(folder: Path) -> list[Path]:
-    """The files of the weights; none where there are none."""
+    """Return the weight files in a folder, possibly none."""
     patterns = ("model.safetensors", "model-*-of-*.safetensors", PICKLED)
     return next((found for pattern in patterns if (found := sorted(folder.glob(pattern)))), [])
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """The tensors of all files, mapped in parts: each leaves the memory with the last of its tensors."""
+    """Read all tensors, mapped in parts, each of which is released with the last of its tensors."""
     if not (paths := _find_weights(folder)):
-        raise UserError(f"{folder}: no weights; expected model.safetensors or {PICKLED} beside config.json")
+        raise UserError(f"{folder}: no weights; expected model.safetensors or {PICKLED} next to config.json")
     if paths[0].name == PICKLED:
         from asr.system.pickles import check_tensors, read_pickled
 

@@ -1,4 +1,4 @@
-"""Windows of Whisper and their silence, prompts, languages, forbidden tokens, and times of words."""
+"""How Whisper decodes: windows and silence, prompts, languages, forbidden tokens, and word times."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from asr.whisper.windows import Windows
 
 # B segments, R rows of a search, V vocabulary, P tokens of the prompt
 
-OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is detected
-# A segment that is padded to 30 s should hold as much speech as fits in. Without padding, long segments cost
-# more: attention grows by the square of the length. Neither applies if lengths are set.
+OPENING_SECONDS = 30.0  # seconds of speech from which a recording's language is detected
+# A segment that is padded to 30 s should hold as much speech as fits. Without padding, long segments cost more,
+# because attention grows with the square of the length. If the user sets lengths, neither is used.
 MAX_PADDED, MAX_UNPADDED, MIN_SHARE = 28.0, 20.0, 15 / 28
 MAX_PAUSE_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
 class OpenedSegment(AudioSegment):
-    """A segment, with the first speech of its recording, and its language in a list once it is known."""
+    """A segment with its recording's first speech, and a list that holds the language once it is known."""
 
     opening: AudioSegment | None = None
     known: list[Language] | None = None
@@ -46,7 +46,7 @@ class OpenedSegment(AudioSegment):
 
 @dataclass(frozen=True)
 class WhisperRules(SearchRules):
-    """The tokens that may not come next."""
+    """Tokens that must not come next."""
 
     never: Tensor = field(kw_only=True)
     not_first: Tensor = field(kw_only=True)
@@ -75,7 +75,7 @@ class WhisperRules(SearchRules):
 
 
 class WhisperManners(SpeechDecoder):
-    """Windows of a Whisper model."""
+    """Decoding with a Whisper model."""
 
     prefers_int8 = draws = True
 
@@ -97,13 +97,13 @@ class WhisperManners(SpeechDecoder):
     def check(self, setup: DecodingSetup) -> None:
         super().check(setup)
         if setup.config.speeds != (1.0,):
-            raise UserError("decoding.speeds: Whisper models decode at speed 1 alone; leave it out")
+            raise UserError("decoding.speeds: Whisper models only decode at speed 1; leave it out")
         options = _options(setup)
         self.special.prompt(options.language or "en", options.task)
         encode_context(self.tokenizer, setup, self.sizes.max_tokens)
 
     def plan_segments(self, segmentation: SegmentationConfig, longest: float | None) -> SegmentPlan:
-        """Silence misleads it as much in an utterance as in a file, so both are cut."""
+        """Cut utterances as well as files, because silence misleads Whisper in both."""
         longest = MAX_PADDED if self.windows.silence.stride is None else MAX_UNPADDED
         lengths = {"max_seconds": longest, "min_share": MIN_SHARE}
         lengths = {} if lengths.keys() & segmentation.model_fields_set else lengths
@@ -124,7 +124,7 @@ class WhisperManners(SpeechDecoder):
             return replace(self.windows.encode(*pad_audio(audio, self.device)), rules=self.rules)
 
     def prepare(self, pieces: Iterator[Any], setup: DecodingSetup) -> Iterator[Any]:
-        """Give each segment the first speech of its recording, where the language is to be detected."""
+        """If the language must be detected, attach the recording's first speech to each segment."""
         if (_options(setup).language or self.language) is not None:
             yield from pieces
             return
@@ -168,7 +168,7 @@ class WhisperManners(SpeechDecoder):
         return replace(encoded, languages=languages, prompts_BP=torch.tensor(prompts, device=self.device))
 
     def _find_language(self, segment: AudioSegment, own: Language) -> Language:
-        """Language of a segment's recording; of live speech, which has no opening, its own."""
+        """Return the language of a segment's recording; in live speech, the segment's own language."""
         if not isinstance(segment, OpenedSegment) or segment.opening is None or segment.known is None:
             return own
         if not segment.known and segment.opening.audio_S is segment.audio_S:
@@ -219,9 +219,9 @@ class WhisperManners(SpeechDecoder):
 
 
 def detect_languages(encoded: EncodedAudio, special: SpecialTokens) -> list[Language]:
-    """The code of the likeliest language of each window, and its probability among the languages.
+    """Return the most likely language of each window, and its probability among all languages.
 
-    English, for certain, of a model that knows no other.
+    For an English-only model, this is English with probability 1.
     """
     if not special.is_multilingual:
         return [("en", 1.0)] * len(encoded.lengths_B)
@@ -232,7 +232,7 @@ def detect_languages(encoded: EncodedAudio, special: SpecialTokens) -> list[Lang
 
 
 def encode_context(tokenizer: Tokenizer, setup: DecodingSetup, max_tokens: int) -> list[int]:
-    """Hotwords and prompt, refused where the model cannot read them all: the other half is for the text."""
+    """Encode hotwords and prompt, which may take half of the positions, because the rest is for the text."""
     texts, room = (", ".join(setup.config.hotwords), _options(setup).prompt), max_tokens // 2 - 1
     words, prompt = (tokenizer.encode(text.strip()) for text in texts)
     if len(words) + len(prompt) > room:

@@ -1,4 +1,4 @@
-"""The options of openai-whisper's command line that `asr transcribe` takes as well."""
+"""Options of openai-whisper's command line that `asr transcribe` also accepts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# Options of openai-whisper, and the settings that they are here.
+# Options of openai-whisper, and the equivalent settings.
 WHISPER_OPTIONS = {
     "--best-of": "decoding.samples",
     "--compression-ratio-threshold": "checks.max_compression",
@@ -19,28 +19,28 @@ WHISPER_OPTIONS = {
     "--max-line-count": "subtitles.max_lines",
     "--fp16": "precision",
 }
-# Options whose usual values change nothing here, and why no other value is taken.
+# Options whose usual values have no effect, and why no other value is accepted.
 IDLE_OPTIONS = {
-    "--word-timestamps": ("True False", "json always has the times of words"),
+    "--word-timestamps": ("True False", "json always has word times"),
     "--temperature": (
         "0 0.0",
-        "rejected texts alone are sampled, at those of --set decoding.temperatures=[...]",
+        "only rejected texts are sampled, at the temperatures of --set decoding.temperatures=[...]",
     ),
     "--condition-on-previous-text": (
         "False",
-        "segments are decoded side by side, so none has the text of another as context; use --prompt",
+        "segments are decoded in parallel, so none has another's text as context; use --prompt",
     ),
 }
 
 
 def _name_setting(setting: str, value: str) -> str:
-    """Write the value of an option of openai-whisper as a setting."""
+    """Convert the value of an openai-whisper option to a setting."""
     values = {"True": "fp16", "False": "float32"} if setting == "precision" else {"None": "null"}
     return f"{setting}={values.get(value, value)}"
 
 
 def _name_temperatures(value: str) -> str:
-    """Write the step from one temperature to the next, up to 1, as a setting; None: no other temperatures."""
+    """Convert the step between temperatures to a setting with all of them up to 1; None: no others."""
     if not re.fullmatch(r"None|0\.(?:[1-9]\d?|0[1-9])|1(?:\.0)?", value):
         raise argparse.ArgumentTypeError(f"{value!r}: expected None, or a number from 0.01 to 1 such as 0.2")
     step = math.inf if value == "None" else float(value)
@@ -49,7 +49,7 @@ def _name_temperatures(value: str) -> str:
 
 
 def _require_idle(idle: Sequence[str], reason: str, value: str) -> None:
-    """Refuse the value of an option of openai-whisper that would change something there."""
+    """Refuse a value of an openai-whisper option that would have an effect there."""
     if value not in idle:
         raise argparse.ArgumentTypeError(f"{value!r} is not supported: {reason}. Leave the option out")
 
@@ -57,9 +57,9 @@ def _require_idle(idle: Sequence[str], reason: str, value: str) -> None:
 def add_options(
     parser: argparse.ArgumentParser, formats: Sequence[str], read_clip: Callable[[str], object]
 ) -> None:
-    """Add them, with the output formats and the parser of `--clip` of the command."""
-    title = """Other names for these options and settings, as in OpenAI's command line. Also accepted, as they
-    change nothing here: --temperature 0, --word-timestamps and --condition-on-previous-text False."""
+    """Add these options; `formats` and `read_clip` are the command's output formats and `--clip` parser."""
+    title = """Other names for these options and settings, as in OpenAI's command line. Also accepted, without
+    effect: --temperature 0, --word-timestamps and --condition-on-previous-text False."""
     add = parser.add_argument_group("openai-whisper", title).add_argument
     shown: dict[str, Any] = {"metavar": "FORMAT", "choices": formats, "action": "append"}
     add("-f", "--output-format", dest="format", help="--format FORMAT", **shown)

@@ -1,7 +1,7 @@
-"""Whisper in one file: a `.pt` of openai-whisper, or a `ggml-*.bin` of whisper.cpp. Neither can run code.
+"""Read Whisper from one file: openai-whisper's `.pt` or whisper.cpp's `ggml-*.bin`. Neither can run code.
 
-What a file declares is compared with the bytes that are left of it before any memory is asked for. Weights
-in full or half precision stay mapped from the file.
+Declared sizes are checked against the remaining bytes of the file before memory is allocated. Weights in full
+or half precision stay memory-mapped.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ MAGIC = b"lmgg"
 
 
 def read_file(path: Path) -> System:
-    """Read a model in either form."""
+    """Read a model in either format."""
     try:
         with open(path, "rb") as file:
             return _read_ggml(_Ggml(path, file)) if file.read(4) == MAGIC else _read_openai(path)
     except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror})") from None
+        raise UserError(f"{path}: cannot read the file ({error.strerror})") from None
 
 
 # --- openai-whisper ---------------------------------------------------------------------------------
@@ -46,8 +46,8 @@ def _read_openai(path: Path) -> System:
     dims = tree.get("dims")
     if not isinstance(dims, dict) or dims.get("n_text_state") != dims.get("n_audio_state"):
         raise UserError(
-            f"{path}: no sizes of a Whisper (dims), as openai-whisper writes them; take another file, or "
-            "give the folder if it is part of one"
+            f"{path}: no Whisper sizes (dims), which openai-whisper writes; give another file, or the folder "
+            "if it is part of one"
         )
     sizes = build_sizes(dims, str(path))
     theirs = check_tensors(tree.get("model_state_dict"), path)
@@ -55,20 +55,20 @@ def _read_openai(path: Path) -> System:
 
 
 def _find_ranks(path: Path, name: str) -> Path:
-    """The vocabulary beside a model, else that of the installed package, which is not imported."""
+    """Return the vocabulary next to a model, else the installed package's, which is not imported."""
     package = find_spec("whisper")
     folders = [Path(folder) / "assets" for folder in (package and package.submodule_search_locations) or []]
     for ranks in (folder / name for folder in [path.parent, *folders]):
         if ranks.is_file():
             return ranks
     raise UserError(
-        f"{path}: contains no vocabulary. Copy {name} from whisper/assets of the package openai-whisper into "
-        "its folder, or install that package: pip install --no-deps openai-whisper"
+        f"{path}: has no vocabulary. Put {name} next to it, from the folder whisper/assets of the package "
+        "openai-whisper, or install that package: pip install --no-deps openai-whisper"
     )
 
 
 def read_ranks(path: Path) -> Vocabulary:
-    """Read lines of a token in base64 and its id, as tiktoken has them."""
+    """Read tiktoken's format: lines with a token in base64 and its ID."""
     ids: dict[int, bytes] = {}
     for number, line in enumerate(read_small(path).splitlines(), start=1):
         token, _, id = line.rpartition(b" ")
@@ -92,7 +92,7 @@ SIZES = (
 MAX_NAME_BYTES = 200
 MAX_TOKEN_BYTES = 10_000
 BLOCK = 32  # weights that share a scale in a quantized tensor
-# A block of a quantized tensor: its scale, in some its lowest value or the fifth bits, then the weights.
+# Fields of a block in a quantized tensor: scale, in some types the lowest value or the fifth bits, weights.
 _SCALE, _LOWEST, _FIFTH, _HALVES, _WHOLES = (
     ("scale", "<f2"),
     ("lowest", "<f2"),
@@ -112,7 +112,7 @@ KINDS: dict[int, np.dtype] = {
 
 
 class _Ggml:
-    """A file that is read from its start to its end. All numbers in it are little-endian."""
+    """A file that is read sequentially. All numbers in it are little-endian."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path, self._file, self._size = path, file, os.fstat(file.fileno()).st_size
@@ -130,7 +130,7 @@ class _Ggml:
         return integers
 
     def map(self, count: int, dtype: np.dtype, what: str) -> np.ndarray:
-        """Map numbers that need not stay in memory; private to us, so that training may write."""
+        """Memory-map numbers, copy-on-write so that training may change them."""
         self._require(count * dtype.itemsize, what)
         place = self._file.tell()
         self._file.seek(place + count * dtype.itemsize)
@@ -140,13 +140,13 @@ class _Ggml:
         if num_bytes > self.left:
             raise UserError(
                 f"{self.path}: {what} should have {num_bytes:,} bytes, but {self.left:,} are left; "
-                "the file is cut off or damaged, download it again"
+                "the file is truncated or damaged, download it again"
             )
 
 
 def _read_ggml(file: _Ggml) -> System:
     sizes = build_sizes(dict(zip(SIZES, file.integers(len(SIZES), "the sizes"), strict=True)), str(file.path))
-    file.integers(1, "the type of the file")  # each tensor says its own
+    file.integers(1, "the type of the file")  # each tensor has its own type
     _check_filters(file, sizes.num_mels)
     vocabulary = _read_vocabulary(file, sizes.vocab_size)
     theirs: dict[str, Tensor] = {}
@@ -157,7 +157,7 @@ def _read_ggml(file: _Ggml) -> System:
 
 
 def _check_filters(file: _Ggml, num_mels: int) -> None:
-    """Check that the filters of the file are those that we compute."""
+    """Check that the file's mel filters equal ours."""
     if file.integers(2, "the size of the mel filters") == [num_mels, 201]:
         filters_MK = np.frombuffer(file.take(4 * num_mels * 201, "the mel filters"), "<f4")
         expected_KM = compute_whisper_filters(np.arange(201) * 40.0, 0.0, 8000.0, num_mels)
@@ -176,7 +176,7 @@ def _read_vocabulary(file: _Ggml, max_tokens: int) -> Vocabulary:
         if length > MAX_TOKEN_BYTES:
             raise UserError(f"{file.path}: token {number} has {length:,} bytes; the file is damaged")
         tokens.append(file.take(length, "the vocabulary"))
-    if tokens[-1:] == [END.encode()]:  # the English vocabulary has the first special token too
+    if tokens[-1:] == [END.encode()]:  # the English vocabulary includes the first special token
         tokens.pop()
     return tuple(tokens)
 
@@ -203,7 +203,7 @@ def _read_tensor(file: _Ggml) -> tuple[str, Tensor]:
 
 
 def dequantize(blocks: np.ndarray) -> np.ndarray:
-    """(N,) float32 of N / 32 blocks: scale * weight + lowest; without a lowest, weights are around 0."""
+    """Return (N,) float32 from N / 32 blocks: scale * weight + lowest; without lowest, centered on 0."""
     names = blocks.dtype.names or ()
     scale_N1 = blocks["scale"].astype(np.float32)[:, None]
     if "wholes" in names:

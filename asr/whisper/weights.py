@@ -1,6 +1,6 @@
-"""Sizes and weights of Whisper by the names of OpenAI and of Hugging Face.
+"""Convert Whisper's sizes and weights between OpenAI's, Hugging Face's and our names.
 
-The weights get our names, which join projections that go together.
+Ours join related projections into one weight.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 Form = Literal["OpenAI", "Hugging Face"]
 _FORMS: tuple[Form, ...] = ("OpenAI", "Hugging Face")
-# Our name of a size to those of the forms.
+# Our name of each size to the names in each format.
 _SIZES = {
     "num_mels": ("n_mels", "num_mel_bins"),
     "vocab_size": ("n_vocab", "vocab_size"),
@@ -43,7 +43,7 @@ _SIZES = {
     "decoder_heads": ("n_text_head", "decoder_attention_heads"),
     "decoder_layers": ("n_text_layer", "decoder_layers"),
 }
-# Our name of a part of the model, or of a layer, to those of the forms; commas part those that we join.
+# Our name of each part to the names in each format; commas separate parts that we join.
 _PARTS = {
     ".layers.": (".blocks.", ".layers."),
     "encoder.positions_TD": ("encoder.positional_embedding", "encoder.embed_positions.weight"),
@@ -56,7 +56,7 @@ _PARTS = {
     "cross_attention.project_queries": ("cross_attn.query", "encoder_attn.q_proj"),
     "cross_attention.project_memory": ("cross_attn.key,value", "encoder_attn.k_proj,v_proj"),
     "cross_attention.project_out": ("cross_attn.out", "encoder_attn.out_proj"),
-    "self_attention": ("attention", "attention"),  # of the decoder, then as the encoder's
+    "self_attention": ("attention", "attention"),  # in the decoder; then renamed like the encoder's
     "attention_block.norm": ("attn_ln", "self_attn_layer_norm"),
     "attention.project_in": ("attn.query,key,value", "self_attn.q_proj,k_proj,v_proj"),
     "attention.project_out": ("attn.out", "self_attn.out_proj"),
@@ -64,9 +64,9 @@ _PARTS = {
     "feed_forward.expand": ("mlp.0", "fc1"),
     "feed_forward.contract": ("mlp.2", "fc2"),
 }
-# Whisper's keys have no bias. Ours have one, but as it is the same for all keys, no softmax sees it.
+# Whisper's keys have no bias. Ours do, but it is the same for all keys, so it does not change the softmax.
 NO_BIAS = ""
-EMBEDDING, OUTPUT = "decoder.embedding.weight", "decoder.output.weight"  # which are the same
+EMBEDDING, OUTPUT = "decoder.embedding.weight", "decoder.output.weight"  # tied
 
 
 def make_system(
@@ -76,13 +76,13 @@ def make_system(
     theirs: Mapping[str, Tensor],
     form: Form = "OpenAI",
 ) -> System:
-    """Put a model together around these weights, not copies, but for the embeddings, which our ids order."""
+    """Build a model around these weights without copying them, except embeddings, which are reordered."""
     try:
         tokenizer = make_tokenizer(vocabulary, sizes.vocab_size)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     config = make_config(sizes, str(path))
-    spoken = make_config(sizes, str(path), "en").model  # of any language: prompts come from outside
+    spoken = make_config(sizes, str(path), "en").model  # any language will do, because callers write prompts
     with without_weights():  # random ones would take longer than loading these
         model = cast(SpeechModel, build_model(spoken, sizes.num_mels, sizes.vocab_size))
     weights = rename_weights(model, theirs, str(path), form)
@@ -94,7 +94,7 @@ def make_system(
 
 
 def make_config(sizes: WhisperSizes, source: str, language: str | None = None) -> RunConfig:
-    """The settings of a run that would have such a model."""
+    """Return the settings of a run that has such a model."""
     longest = SECONDS_PER_STEP * sizes.max_steps
     return RunConfig(
         output_dir=source,
@@ -112,29 +112,29 @@ def make_config(sizes: WhisperSizes, source: str, language: str | None = None) -
 
 
 def get_weights(system: System) -> dict[str, Tensor]:
-    """The weights of a model by our names, without those of the output, which are the embeddings."""
+    """Return the weights with our names, without the output, which is tied to the embeddings."""
     weights = system.model.state_dict()
     del weights[OUTPUT]
     return weights
 
 
 def build_sizes(theirs: Mapping[str, Any], source: str, form: Form = "OpenAI", **more: Any) -> WhisperSizes:
-    """Read the sizes as OpenAI or Hugging Face names them."""
+    """Read sizes that are named as by OpenAI or Hugging Face."""
     values = {ours: theirs.get(names[_FORMS.index(form)]) for ours, names in _SIZES.items()} | more
-    try:  # by way of JSON, whose lists may fill tuples
+    try:  # validate as JSON, because strict mode then accepts lists for tuples
         return WhisperSizes.model_validate_json(json.dumps(values))
     except pydantic.ValidationError as error:
         raise UserError(f"{source}: {describe_error(error)}; is it a Whisper model?") from None
 
 
 def name_sizes(sizes: WhisperSizes, form: Form) -> dict[str, Any]:
-    """The sizes by the names of a form."""
+    """Return the sizes with the names of a format."""
     named = {names[_FORMS.index(form)]: getattr(sizes, ours) for ours, names in _SIZES.items()}
     return named | ({"n_text_state": sizes.dim} if form == "OpenAI" else {})
 
 
 def find_names(name: str, form: Form) -> list[str]:
-    """Their names of what makes up one of our weights; NO_BIAS for what they lack."""
+    """Return their names of the parts of one of our weights; NO_BIAS for parts that they lack."""
     for ours, theirs in _PARTS.items():
         name = name.replace(ours, theirs[_FORMS.index(form)])
     path, _, kind = name.rpartition(".")
@@ -148,9 +148,9 @@ def find_names(name: str, form: Form) -> list[str]:
 def rename_weights(
     model: SpeechModel, theirs: Mapping[str, Tensor], source: str, form: Form = "OpenAI"
 ) -> dict[str, Tensor]:
-    """Rename all weights that the model asks for, and no others, each of the shape that it asks for.
+    """Convert weights to our names; names and shapes must be exactly those of the model.
 
-    Sizes that the weights do not have are refused before memory is asked for.
+    Sizes that do not match the weights are refused before memory is allocated.
     """
     own = {name: weight for name, weight in model.state_dict().items() if name != OUTPUT}
     names = {name: find_names(name, form) for name in own}
@@ -177,7 +177,7 @@ def rename_weights(
 
 
 def split_weights(ours: Mapping[str, Tensor], form: Form = "OpenAI") -> dict[str, Tensor]:
-    """Weights by the names of a form, as `rename_weights` takes them."""
+    """Convert weights to the names of a format; the inverse of `rename_weights`."""
     embedding_VD = torch.empty_like(ours[EMBEDDING])
     embedding_VD[SpecialTokens(len(embedding_VD)).order()] = ours[EMBEDDING]
     theirs: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Windows of audio, with the silence behind it that Whisper was trained on."""
+"""Windows of audio, padded with the silence that Whisper was trained on."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from asr.whisper.sizes import FRAMES_PER_STEP, MAX_STEPS, WhisperSizes
 
 # B batch, S samples, T frames or encoded steps, F features, D dimension
 
-ROUND_SECONDS = 0.5  # shorter windows are padded to a multiple, so that those of many clips are alike
-PADDED_SECONDS = (4.0, 8.0, 16.0, 21.0, 24.0)  # to which encoded windows are padded, to be decoded together
+ROUND_SECONDS = 0.5  # windows are padded to a multiple, so that many clips have windows of equal length
+PADDED_SECONDS = (4.0, 8.0, 16.0, 21.0, 24.0)  # lengths of encoded windows that are decoded together
 
 
 class Silence(NamedTuple):
-    """Seconds of silence behind audio, of which all steps are encoded, then one of `stride` up to 30 s."""
+    """Silence after the audio: all steps for `seconds`, then one in `stride` steps up to 30 s."""
 
     seconds: float
     stride: int | None
 
 
-# By width and whether it is multilingual: tiny and base.en, whose texts stay as good (docs/benchmarks.md).
+# Keyed by width and whether multilingual: tiny and base.en, whose texts do not get worse (docs/benchmarks.md).
 SILENCES = {(384, True): Silence(1.0, 8), (512, False): Silence(1.0, 16)}
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Audio to encoded steps."""
+    """Encodes audio in windows."""
 
     sizes: WhisperSizes
     front_end: FrontEnd
@@ -48,7 +48,7 @@ class Windows:
 
     @classmethod
     def of(cls, system: System) -> Windows:
-        """Windows with the silence that the size needs, up to 30 s; a fine-tuned model learned without."""
+        """Use the silence that the model size needs, up to 30 s; fine-tuned models learned without silence."""
         sizes = find_sizes(system)
         known = SILENCES.get((sizes.dim, sizes.is_multilingual), Silence(math.inf, None))
         silence = known if system.is_published else Silence(0.0, None)
@@ -60,23 +60,23 @@ class Windows:
 
     @property
     def uncut_samples(self) -> int:
-        """Samples of 30 seconds."""
+        """Number of samples in the longest window, 30 seconds."""
         return self.sizes.max_steps * self.samples_per_step
 
     def count_window_samples(self, num_samples: int) -> int:
-        """Count the samples of a window with so many of audio, and with its silence."""
+        """Return the number of samples in a window, audio and silence, for this many samples of audio."""
         sample_rate, whole = self.front_end.config.sample_rate, self.uncut_samples
         if num_samples > whole:
             raise UserError(
-                f"{num_samples / sample_rate:.2f} seconds of audio; one window has at most "
-                f"{whole / sample_rate:g}, cut longer recordings"
+                f"{num_samples / sample_rate:.2f} seconds of audio, but a window has at most "
+                f"{whole / sample_rate:g}; cut longer recordings"
             )
         unit = round(ROUND_SECONDS * sample_rate)
         padded = min(whole, num_samples + self.silence.seconds * sample_rate)
         return min(whole, max(1, math.ceil(padded / unit)) * unit)
 
     def count_padded_samples(self, num_samples: int) -> int:
-        """Count the samples that a window is padded to where it is decoded with others."""
+        """Return the number of samples that a window is padded to for decoding together with others."""
         window, whole = self.count_window_samples(num_samples), self.uncut_samples
         if self.silence.stride is None:
             return window
@@ -84,7 +84,7 @@ class Windows:
         return next((size for size in sizes if window <= size < whole), whole)
 
     def compute_features(self, audio_BS: Tensor, audio_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-mel of audio and silence, as much for all as the longest needs."""
+        """Compute log-mel features of audio and silence, padded to what the longest audio needs."""
         longest = int(audio_lengths_B.max())
         window = self.count_window_samples(longest)
         audio_BS = audio_BS[:, :longest] * length_mask(audio_lengths_B, longest)
@@ -93,7 +93,7 @@ class Windows:
 
     @torch.inference_mode()
     def encode(self, audio_BS: Tensor, audio_lengths_B: Tensor) -> EncodedAudio:
-        """Encode windows; where few steps of silence are encoded, each as long as it needs, then padded."""
+        """Encode windows; with a silence stride, each is encoded at its own length and then padded."""
         stride, max_steps, lengths = self.silence.stride, self.sizes.max_steps, audio_lengths_B.tolist()
         if stride is None:
             return EncodedAudio(self.model, *self._encode_whole(audio_BS, audio_lengths_B))

@@ -1,4 +1,4 @@
-"""Words of decoded tokens, and their times by warping over attention."""
+"""Form words from decoded tokens, and compute their times by warping attention."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from asr.whisper.whisper_tokenizer import NUM_RESERVED
 
 # B utterances, H heads, P tokens of the prompt, N tokens and the end, T encoded steps, V vocabulary
 
-MEDIAN_STEPS = 7
-ROWS_AT_ONCE = 2  # texts on a CPU, or keys and values of all would take as much memory as in decoding
-SCORED_AT_ONCE = 16  # tokens of each text
+MEDIAN_STEPS = 7  # width of the median filter over attention, in steps
+ROWS_AT_ONCE = 2  # texts at once on a CPU, to save the memory of all keys and values
+SCORED_AT_ONCE = 16  # tokens of each text scored at once
 
-# Layers and heads that OpenAI found to follow the words, by layers of the decoder, width, bands and whether
-# multilingual; of large-v1 and large-v2, which have the same sizes, those of the second.
+# Layers and heads that OpenAI found to follow the words, keyed by decoder layers, width, mel bands and whether
+# multilingual. Large-v1 and large-v2 have the same sizes; these are large-v2's.
 _HEADS: dict[tuple[int, int, int, bool], str] = {
     (4, 384, 80, False): "1.0 2.0 2.5 3.0 3.1 3.2 3.3 3.4",  # tiny.en
     (4, 384, 80, True): "2.2 3.0 3.2 3.3 3.4 3.5",  # tiny
@@ -51,7 +51,7 @@ _HEADS: dict[tuple[int, int, int, bool], str] = {
 
 
 def find_alignment_heads(sizes: WhisperSizes) -> WeightsOf:
-    """Find the heads that the checkpoint names, else OpenAI's for these sizes, else the upper half."""
+    """Return the checkpoint's alignment heads, else OpenAI's for these sizes, else the upper half."""
     pairs = sizes.alignment_heads
     if pairs is None:
         key = (sizes.decoder_layers, sizes.dim, sizes.num_mels, sizes.is_multilingual)
@@ -79,10 +79,10 @@ def align_tokens(
     prompts: Sequence[Sequence[int]],
     tokens: Sequence[Sequence[int]],
 ) -> tuple[list[list[int]], list[list[float]]]:
-    """Find the first step of each token of text, and of the end; and the tokens' probabilities.
+    """Return the first step of each text token and of the end, and the tokens' probabilities.
 
-    `num_steps` of each window hold audio, silence follows. The prompts, all as long, ask for no times. Ids
-    from `past_text` on are no text.
+    `num_steps` of each window are audio, followed by silence. The prompts have equal lengths and no times.
+    IDs from `past_text` on are not text.
     """
     model: Any = encoded.model
     device, counts = encoded.lengths_B.device, [len(ids) for ids in tokens]
@@ -91,7 +91,7 @@ def align_tokens(
         [*prompt, *ids, *([EOS_ID] * (longest - len(ids) + 1))]
         for prompt, ids in zip(prompts, tokens, strict=True)
     ]
-    first = prompt_length - 1  # scores of the first token come after the last one of the prompt
+    first = prompt_length - 1  # the last token of the prompt predicts the first token
     costs, probabilities = [], []
     texts = slice(NUM_RESERVED, past_text)
     at_once = ROWS_AT_ONCE if device.type == "cpu" else len(rows)
@@ -101,9 +101,9 @@ def align_tokens(
         state: Any = start_decoder(encoded.select(torch.tensor(part, device=device)))
         state.disable_cache()
         x_BUD, weights = model.decoder.attend(inputs_BU, state, heads)
-        own_BU1 = (inputs_BU[:, prompt_length:, None] - NUM_RESERVED).clamp(min=0)  # of the end: never read
+        own_BU1 = (inputs_BU[:, prompt_length:, None] - NUM_RESERVED).clamp(min=0)  # the end's is never read
         scored_of = x_BUD[:, first:-1], own_BU1
-        scored = [  # a few tokens at once, as each has a score for every word
+        scored = [  # a few tokens at once, because each has a score for the whole vocabulary
             (scores_BMV.gather(2, own_BM1) - scores_BMV.logsumexp(-1, keepdim=True)).exp()[..., 0]
             for x_BMD, own_BM1 in zip(*(both.split(SCORED_AT_ONCE, 1) for both in scored_of), strict=True)
             for scores_BMV in [model.decoder.output(x_BMD)[..., texts].float()]
@@ -117,8 +117,8 @@ def align_tokens(
 
 
 def _focus(weights_HUT: Tensor) -> np.ndarray:
-    """(U, T): where a token looks more than others do, smoothed over time, as the mean of the heads."""
-    weights_HUT = weights_HUT / weights_HUT.sum(-1, keepdim=True)  # of the steps with audio
+    """Return how much more a token attends to a step than others do (U, T): smoothed, mean over heads."""
+    weights_HUT = weights_HUT / weights_HUT.sum(-1, keepdim=True)  # over the steps with audio
     deviation_H1T, mean_H1T = torch.std_mean(weights_HUT, dim=1, keepdim=True, correction=0)
     scaled_HUT = ((weights_HUT - mean_H1T) / deviation_H1T.clamp(min=1e-12)).cpu().numpy()
     reach = MEDIAN_STEPS // 2
@@ -139,10 +139,10 @@ def time_words(
     firsts: Sequence[int],
     probabilities: Sequence[float],
 ) -> list[Word]:
-    """Words with times, without those of punctuation at the edges, and the mean probability of their tokens.
+    """Return words with times, which exclude punctuation at the edges, and the mean token probability.
 
-    Split at spaces; without them each character is a word, with the punctuation behind it. `firsts` are the
-    first steps of the tokens, and of the end, and `spelled` the bytes of each id.
+    Words are split at spaces; in languages without them, each character is a word, with any punctuation after
+    it. `firsts` are the first steps of the tokens and of the end; `spelled` has the bytes of each ID.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     pieces = [decoder.decode(spelled[token]) for token in tokens]
@@ -152,7 +152,7 @@ def time_words(
     words = []
     for found in re.finditer(r"\S\W*" if language in WITHOUT_SPACES else r"\S+", text):
         first = bisect.bisect_left(ends, found.start())
-        if 0 < found.start() == ends[first]:  # it begins behind this token, which ends another character
+        if 0 < found.start() == ends[first]:  # starts after this token, which ends another character
             first = min(first + 1, last)
         own = range(first, min(bisect.bisect_left(ends, found.end()), last) + 1)
         timed = [place for place in own if not _is_punctuation(pieces[place])] or own
@@ -163,6 +163,6 @@ def time_words(
 
 
 def _is_punctuation(piece: str) -> bool:
-    """Check for nothing but punctuation and spaces; a part of a character is neither."""
+    """Return whether a piece is only punctuation and spaces; a partial character is neither."""
     stripped = piece.strip()
     return bool(stripped) and all(unicodedata.category(sign).startswith("P") for sign in stripped)
