@@ -1,4 +1,4 @@
-"""PyanNet: windows of ten seconds to the activity of up to three speakers, overlaps included."""
+"""PyanNet: detects the activity of up to three speakers in ten-second windows, including overlaps."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch.nn import functional as F
 # Modules are named as in the checkpoints of pyannote.audio.
 
 SAMPLE_RATE = 16_000
-WINDOW_SECONDS = 10.0  # that the published model was trained on
-FRAME_SAMPLES = 270  # from one frame to the next
-FIELD_SAMPLES = 991  # that a frame sees; frame 0 begins with the window
+WINDOW_SECONDS = 10.0  # as in the published model's training
+FRAME_SAMPLES = 270  # samples from one frame to the next
+FIELD_SAMPLES = 991  # samples that a frame sees; frame 0 begins with the window
 # Classes of the published model, as sets of speakers: nobody, one of three, two of three.
 POWERSET = ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2))
 HALF_FILTER, FILTER_STRIDE = 125, 10  # samples
-WINDOWS_AT_ONCE = 16  # more would leave the caches
+WINDOWS_AT_ONCE = 16  # more would not fit the CPU's caches
 
 
 class PyanNet(nn.Module):
-    """Sinc filters, convolutions and bidirectional LSTMs that tell who of a window's speakers is active.
+    """Sinc filters, convolutions and bidirectional LSTMs that detect which of a window's speakers are active.
 
     Bredin, pyannote.audio 2.1 speaker diarization pipeline (2023); Plaquet and Bredin, Powerset multi-class
     cross entropy loss for neural speaker diarization (2023). The numbers of the speakers differ from window
@@ -41,7 +41,7 @@ class PyanNet(nn.Module):
         self.register_buffer("powerset_KN", powerset_KN, persistent=False)
 
     def forward(self, audio_BS: Tensor) -> Tensor:
-        """(B, T, K): log probabilities of the sets of speakers."""
+        """Return log-probabilities (B, T, K) of the sets of speakers."""
         x_BCT = self.sincnet(audio_BS[:, None])
         x_TBC, _ = self.lstm(x_BCT.permute(2, 0, 1))
         for linear in self.linear:
@@ -50,7 +50,7 @@ class PyanNet(nn.Module):
 
     @torch.inference_mode()
     def segment(self, windows_BS: Tensor) -> Tensor:
-        """(B, T, N): 1 where a speaker of the likeliest set is active, else 0."""
+        """Return (B, T, N): 1 where a speaker belongs to the most likely set, else 0."""
         device = self.powerset_KN.device
         parts = []
         for batch_BS in windows_BS.split(WINDOWS_AT_ONCE):
@@ -60,7 +60,7 @@ class PyanNet(nn.Module):
 
 
 class _SincNet(nn.Module):
-    """Three stages of a convolution, the largest of each three steps, and normalization."""
+    """Three stages of convolution, max-pooling over three steps, and normalization."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class _SincNet(nn.Module):
 
 
 class _SincFilters(nn.Module):
-    """Magnitudes of band-pass filters, half of them even and half of them odd, with learned edges in Hz."""
+    """Band-pass filters, half even and half odd, with learned edges in Hz; returns magnitudes."""
 
     window_: Tensor
     n_: Tensor

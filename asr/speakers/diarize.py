@@ -1,4 +1,4 @@
-"""Speaker diarization: windows to local speakers, embeddings of what each says alone, clusters, turns."""
+"""Speaker diarization: find local speakers in windows, embed their speech, cluster, and form turns."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ WINDOW = round(WINDOW_SECONDS * SAMPLE_RATE)  # samples
 STEP = 185  # frames from one window to the next: 3.1 s
 EDGE = (FIELD_SAMPLES - FRAME_SAMPLES) // 2  # samples before the first frame of a window
 BLOCK = 1 << 16  # frames whose votes are counted together: 18 minutes
-MAX_CLUSTERED = 1_000  # pieces; their products take 8 MB
+MAX_CLUSTERED = 1_000  # pieces that form clusters; their products take 8 MB
 MAX_SPEAKERS = 100
-SHORTEST_REFERENCE, LONGEST_REFERENCE = 2.0, 10.0  # seconds, as OpenAI asks
-INNER_GAP, PIECE = 12, 118  # frames; one local speaker may be two similar voices, so pieces are short
-SAME = 0.7  # of the frames of two pieces: the later one is not embedded again
-MIN_ALONE = 12  # frames; of a piece with fewer without overlap, all are embedded
-CROP = 3 * SAMPLE_RATE // 2  # samples of an embedding; shorter speech is repeated
-# Chosen on meetings of training and dev speakers: recipes/conversations.
-BETWEEN = 0.38  # share of the variance of embeddings that is between speakers
-DRIFT = 0.07  # of the other variance, that pieces of one speaker share: a hundred count as 12
-ENROLLED = 0.5  # cosine distance up to which a centroid is that of a known speaker
-FOUNDING_SECONDS = 1.5  # in all windows; shorter pieces join the nearest cluster, but found none
-MIN_SHARE, MIN_SECONDS = 0.04, 40.0  # of all pieces; a cluster with less of both is not a speaker
-MIN_GAP, MIN_TURN = 15, 6  # frames; shorter gaps are closed, shorter turns dropped
+SHORTEST_REFERENCE, LONGEST_REFERENCE = 2.0, 10.0  # seconds, as in OpenAI's API
+INNER_GAP, PIECE = 12, 118  # frames; pieces are short, because a local speaker may be two similar voices
+SAME = 0.7  # pieces that share this part of their frames have one embedding
+MIN_ALONE = 12  # frames; a piece with fewer frames without overlap is embedded whole
+CROP = 3 * SAMPLE_RATE // 2  # samples per embedding; shorter speech is repeated
+# Tuned on meetings of training and dev speakers: recipes/conversations.
+BETWEEN = 0.38  # share of the embeddings' variance that is between speakers
+DRIFT = 0.07  # share of the remaining variance common to a speaker's pieces, so that 100 count as 12
+ENROLLED = 0.5  # largest cosine distance between a known speaker and a matching centroid
+FOUNDING_SECONDS = 1.5  # shorter pieces (over all windows) join a cluster, but do not form one
+MIN_SHARE, MIN_SECONDS = 0.04, 40.0  # a cluster below both (share of all speech, seconds) is not a speaker
+MIN_GAP, MIN_TURN = 15, 6  # frames; shorter gaps are closed, and shorter turns are dropped
 Known = Mapping[str, Recording]  # the speech of each known speaker
 Span = tuple[float, float, int]  # start and end of a turn, and its cluster
 
 
 class Piece(NamedTuple):
-    """Up to three seconds of continuous speech of a local speaker of a window."""
+    """Up to three seconds of continuous speech by a local speaker of a window."""
 
     window: int
     local: int
     start: int  # frames of the window
     end: int
-    seconds: float  # embedded
-    place: int  # of its embedding
+    seconds: float  # duration of the embedded speech
+    place: int  # index of its embedding
 
 
 @dataclass
 class SpeakerEvidence:
-    """Data kept of a recording: first frame and (T, L) activity of windows, embeddings of pieces."""
+    """Data kept from a recording: windows' first frames and activity (T, L), and embeddings of pieces."""
 
     firsts: list[int] = field(default_factory=list)
     active: list[np.ndarray] = field(default_factory=list)
@@ -68,7 +68,7 @@ class SpeakerEvidence:
 
 
 class Diarizer:
-    """Finds turns of `least` to `most` speakers. In each of `enrolled` speaks the named one alone."""
+    """Finds turns of `least` to `most` speakers. `enrolled`: recordings of known speakers alone."""
 
     def __init__(
         self, models: SpeakerModels, least: int = 1, most: int = MAX_SPEAKERS, enrolled: Known | None = None
@@ -78,11 +78,11 @@ class Diarizer:
         for name, recording in (enrolled or {}).items():
             known = gather_evidence(recording, models)
             if not known.pieces:
-                raise UserError(f"{recording.path}: no speech. Expected that of {name} alone")
+                raise UserError(f"{recording.path}: contains no speech; expected speech of {name} alone")
             self._enrolled[name] = cluster_pieces(known, 1, 1)[1][0]
 
     def find_turns(self, recording: Recording) -> tuple[list[Turn], list[str]]:
-        """The turns by start, and messages on parts of the recording that could not be read."""
+        """Return the turns sorted by start, and messages about parts that could not be read."""
         from scipy.optimize import linear_sum_assignment  # heavy to import
 
         evidence = gather_evidence(recording, self.models)
@@ -101,12 +101,12 @@ class Diarizer:
         return turns, evidence.problems
 
     def label(self, recording: Recording, transcript: Transcript) -> Transcript:
-        """The transcript with the speakers of its recording."""
+        """Return the transcript with speaker labels."""
         return label_speakers(transcript, self.find_turns(recording)[0])
 
 
 def read_reference(source: str, file: bytes) -> Recording:
-    """The recording of a speaker whom a client knows. `source` names it in messages."""
+    """Read a client's reference recording of a known speaker. `source` is its name in messages."""
     blocks = read_blocks(source, SAMPLE_RATE, block_seconds=LONGEST_REFERENCE, content=file)
     audio_S, more_S = next(blocks), next(blocks, None)
     if more_S is not None or len(audio_S) < SHORTEST_REFERENCE * SAMPLE_RATE:
@@ -115,7 +115,7 @@ def read_reference(source: str, file: bytes) -> Recording:
 
 
 def load_diarizer(args: Namespace) -> Diarizer:
-    """Load what the options of `asr diarize` ask for."""
+    """Load the diarizer configured by the options of `asr diarize`."""
     least, most = args.speakers or args.min_speakers or 1, args.speakers or args.max_speakers or MAX_SPEAKERS
     if (args.speakers and (args.min_speakers or args.max_speakers)) or least > most:
         raise UserError("number of speakers: expected --speakers, or --min-speakers up to --max-speakers")
@@ -129,7 +129,7 @@ def load_diarizer(args: Namespace) -> Diarizer:
 
 
 def gather_evidence(recording: Recording, models: SpeakerModels) -> SpeakerEvidence:
-    """Read a recording once, in windows. Pieces with nearly the same frames have one embedding."""
+    """Read a recording once, in windows. Pieces with nearly the same frames share an embedding."""
     evidence, recent = SpeakerEvidence(), dict[int, set[int]]()  # frames of the last embeddings
     cut = cut_windows(read_recording(recording, SAMPLE_RATE, evidence.problems.append))
     while batch := list(itertools.islice(cut, WINDOWS_AT_ONCE)):
@@ -155,14 +155,14 @@ def gather_evidence(recording: Recording, models: SpeakerModels) -> SpeakerEvide
 
 
 def _find_same(frames: set[int], recent: Mapping[int, set[int]]) -> int | None:
-    """The place of the embedding with the most frames in common; None if these are not nearly the same."""
+    """Return the index of the embedding that shares the most frames; None if the overlap is below SAME."""
     shares = ((len(frames & known) / len(frames | known), place) for place, known in recent.items())
     share, place = max(shares, default=(0.0, 0))
     return place if share >= SAME else None
 
 
 def embed_speech(speech: Iterable[np.ndarray], models: SpeakerModels) -> list[np.ndarray]:
-    """An embedding of each, from crops that are evenly spread over it."""
+    """Return an embedding of each piece, from crops spread evenly over it."""
     crops, starts = list[torch.Tensor](), list[int]()
     for audio_S in speech:
         starts.append(len(crops))
@@ -172,7 +172,7 @@ def embed_speech(speech: Iterable[np.ndarray], models: SpeakerModels) -> list[np
 
 
 def cut_windows(blocks: Iterable[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
-    """First frame and samples of each window. The last ends with the recording; a short one is a window."""
+    """Yield each window's first frame and samples. The last window ends with the recording."""
     first, kept_S, step = 0, np.zeros(0, np.float32), 0  # no step before the first window
     for block_S in blocks:
         kept_S = np.concatenate([kept_S, block_S])
@@ -188,7 +188,7 @@ def cut_windows(blocks: Iterable[np.ndarray]) -> Iterator[tuple[int, np.ndarray]
 
 
 def find_pieces(active_TL: np.ndarray) -> Iterator[tuple[int, int, int, np.ndarray]]:
-    """Speaker, start and end of pieces, and the frames to embed: those of nobody else, if there are."""
+    """Yield speaker, start and end of pieces, and the frames to embed, without overlap if possible."""
     alone_T = active_TL.sum(axis=1) == 1
     for local, active_T in enumerate(active_TL.T):
         runs = join_runs(find_runs(active_T), INNER_GAP)
@@ -200,7 +200,7 @@ def find_pieces(active_TL: np.ndarray) -> Iterator[tuple[int, int, int, np.ndarr
 
 
 def join_runs(runs: Iterable[tuple[int, int]], gap: float) -> list[tuple[int, int]]:
-    """Join runs, in the order of time, with less than `gap` between them."""
+    """Join runs, which are sorted by time, with gaps shorter than `gap`."""
     joined: list[tuple[int, int]] = []
     for start, end in runs:
         start = joined.pop()[0] if joined and start - joined[-1][1] < gap else start
@@ -209,7 +209,7 @@ def join_runs(runs: Iterable[tuple[int, int]], gap: float) -> list[tuple[int, in
 
 
 def cluster_pieces(evidence: SpeakerEvidence, least: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """The cluster of each piece, and the centroids. Of hours, evenly spread pieces found the clusters."""
+    """Return each piece's cluster, and the centroids. In long recordings, a sample forms clusters."""
     points_ND = np.stack(evidence.embeddings).astype(np.float64)
     places_P = np.array([own.place for own in evidence.pieces])
     seconds_N = np.bincount(places_P, [own.seconds for own in evidence.pieces])
@@ -225,16 +225,16 @@ def cluster_pieces(evidence: SpeakerEvidence, least: int, most: int) -> tuple[np
 
 
 def join_points(points_ND: np.ndarray, weights_N: np.ndarray, least: int, most: int) -> np.ndarray:
-    """Join the pair of clusters for which one speaker is likeliest, until none is likelier than two.
+    """Merge clusters while one speaker explains a pair better than two (two-covariance PLDA).
 
-    Embeddings are normal around a mean of their speaker, and these means around zero, with the same variance
-    in all directions. Stops near by if the number of speakers is not right there.
+    Embeddings are normally distributed around their speaker's mean, and means around zero, both with the same
+    variance in all directions. It stops at the nearest stage with an allowed number of speakers.
     """
     noise, sizes_N, stages, gains = 1 - BETWEEN, np.ones(len(points_ND)), [np.arange(len(points_ND))], [0.0]
     products_NN = points_ND @ points_ND.T  # of the sums of two clusters
 
     def measure(sizes: np.ndarray, squares: np.ndarray) -> np.ndarray:
-        """Log likelihood that all are of one speaker, up to what joining does not change."""
+        """Return the log-likelihood of a single speaker, without terms that merging does not change."""
         total = noise + sizes * BETWEEN
         return BETWEEN / (noise * total) * squares - np.log(total / noise)
 
@@ -271,7 +271,7 @@ def _normalize(vectors_ND: np.ndarray) -> np.ndarray:
 
 
 def build_turns(evidence: SpeakerEvidence, clusters_N: np.ndarray, offset: float) -> list[Span]:
-    """Start, end and cluster of turns."""
+    """Return start, end and cluster of the turns."""
     runs: list[list[tuple[int, int]]] = [[] for _ in range(clusters_N.max() + 1)]
     for begin in range(0, evidence.firsts[-1] + len(evidence.active[0]), BLOCK):
         speaks_CT = elect_speakers(*count_votes(evidence, clusters_N, begin))
@@ -284,11 +284,11 @@ def build_turns(evidence: SpeakerEvidence, clusters_N: np.ndarray, offset: float
 
 
 def count_votes(evidence: SpeakerEvidence, clusters_N: np.ndarray, begin: int) -> tuple[np.ndarray, ...]:
-    """Votes for each cluster, and of all windows, in the block from `begin` on: most in a window's middle."""
+    """Return votes for each cluster and the total in the block from `begin` on; window centers count most."""
     length = len(evidence.active[0])
     weights_T = np.minimum(np.arange(1, length + 1), np.arange(length, 0, -1)).astype(np.float32)
     firsts_W, windows_N = np.array(evidence.firsts), np.array([piece.window for piece in evidence.pieces])
-    # All windows that reach into the block; the parts outside of it are cut off below.
+    # All windows that overlap the block; the parts outside the block are cut off below.
     shift, (low, high) = length - begin, np.searchsorted(firsts_W, [begin - length, begin + BLOCK])
     votes_CT = np.zeros((clusters_N.max() + 1, BLOCK + 2 * length), np.float32)
     total_T = np.zeros(BLOCK + 2 * length, np.float32)
@@ -303,7 +303,7 @@ def count_votes(evidence: SpeakerEvidence, clusters_N: np.ndarray, begin: int) -
 
 
 def elect_speakers(votes_CT: np.ndarray, total_T: np.ndarray) -> np.ndarray:
-    """(C, T): where each cluster speaks. As many do as windows say on average: those with the most votes."""
+    """Return where clusters speak (C, T): those with the most votes, as many as windows find on average."""
     number_T = np.floor(votes_CT.sum(axis=0) / np.maximum(total_T, 1) + 0.5)
     ranks_CT = np.argsort(np.argsort(-votes_CT, axis=0, kind="stable"), axis=0)
     return (ranks_CT < number_T) & (votes_CT > 0)

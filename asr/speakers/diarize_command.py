@@ -1,4 +1,4 @@
-"""`asr diarize AUDIO...`: who speaks when, as RTTM."""
+"""`asr diarize AUDIO...`: write who speaks when, as RTTM."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("audio", metavar="AUDIO", nargs="+", help="audio or video files, manifests, or folders with -r")
     text = "write DIR/NAME.rttm for each recording; skip those that exist (default: standard output)"
     add("-o", "--output-dir", metavar="DIR", help=text)
-    add("-r", "--recursive", action="store_true", help="take all audio files in the folders that are given")
+    add("-r", "--recursive", action="store_true", help="search the given folders for audio files")
     add_speaker_options(parser)
-    text = "threads of the CPU (default: one for each core that other processes leave free)"
+    text = "CPU threads (default: one for each core that other processes leave free)"
     add("--threads", type=whole_number(0), metavar="N", help=text)
     add_device(parser)
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         for recording, seconds in zip(recordings, lengths, strict=True):
             path = Path(args.output_dir or "", f"{recording.name}.rttm")
             if args.output_dir is not None and path.exists():
-                logger.info("%s: already exists, skipped. Delete it to diarize again", path)
+                logger.info("%s: already exists, skipped; delete it to diarize again", path)
                 continue
             try:
                 turns, found = diarizer.find_turns(recording)

@@ -1,4 +1,4 @@
-"""CAM++: waveforms to embeddings of their speakers, to compare by their cosine."""
+"""CAM++: speaker embeddings of waveforms, which are compared by cosine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from asr.features.front_end import INT16_SCALE, FeaturesConfig, FrontEnd
 # B batch, S samples, T frames, M mel bands, C channels, D embedding dimension
 # Modules are named as in the checkpoints of 3D-Speaker, so that these load without a table of names.
 
-SEGMENT_FRAMES = 100  # of the context that gates a layer: two seconds
-BATCH_FRAMES = 2_400  # of features that one batch holds: larger ones leave the caches
+SEGMENT_FRAMES = 100  # frames in the context that gates a layer: two seconds
+BATCH_FRAMES = 2_400  # feature frames per batch; more would not fit the CPU's caches
 KERNEL = 3
 
 _Count = Annotated[int, pydantic.Field(gt=0, le=64)]
@@ -43,7 +43,7 @@ class CamPlusPlusSizes(Config):
     blocks: tuple[tuple[_Count, _Count], ...] = pydantic.Field(
         default=((12, 1), (24, 2), (16, 2)), min_length=1, max_length=8
     )
-    """Number of layers, and distance of the frames that they see."""
+    """Number of layers in each block, and their dilation in frames."""
 
 
 class CamPlusPlus(nn.Module):
@@ -77,23 +77,23 @@ class CamPlusPlus(nn.Module):
         self.xvector = nn.Sequential(OrderedDict(layers))
 
     def forward(self, features_BTM: Tensor) -> Tensor:
-        """(B, D), of features of equal length without padding."""
+        """Return embeddings (B, D) of features of equal length without padding."""
         return self.xvector(self.head(features_BTM.transpose(1, 2)))
 
     def compute_features(self, audio_BS: Tensor) -> Tensor:
-        """(B, T, M): log-mel features of audio of equal length, each band with mean 0."""
-        # As in the training of the published models, energies are those of samples in [-1, 1]. Kaldi's
-        # floor then hides what is very quiet.
+        """Return log-mel features (B, T, M) of audio of equal length, each band with mean 0."""
+        # As in the published models' training, energies are computed from samples in [-1, 1]. Kaldi's floor
+        # then hides very quiet sounds.
         lengths_B = torch.full((len(audio_BS),), audio_BS.size(1), device=audio_BS.device)
         features_BTM, _ = self.front_end(audio_BS / INT16_SCALE, lengths_B)
         return features_BTM - features_BTM.mean(dim=1, keepdim=True)
 
     @torch.inference_mode()
     def embed(self, waveforms: Sequence[Tensor]) -> Tensor:
-        """(N, D): embeddings of length 1 of mono waveforms at 16 kHz, each of 25 ms or more.
+        """Return embeddings (N, D) of norm 1 for mono waveforms at 16 kHz, each at least 25 ms long.
 
-        Waveforms of equal length are computed in batches, the others one by one: nothing is padded, so no
-        embedding depends on the other waveforms.
+        Only waveforms of equal length form batches, so nothing is padded, and no embedding depends on other
+        waveforms.
         """
         device, shortest = self.front_end.window_W.device, self.front_end.config.window_samples
         places: dict[int, list[int]] = defaultdict(list)
@@ -115,7 +115,7 @@ class CamPlusPlus(nn.Module):
 
 
 class _Head(nn.Module):
-    """Convolutions over bands and frames; an eighth of the bands is left, all frames are."""
+    """Convolutions over bands and frames, which keep an eighth of the bands and all frames."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -160,14 +160,14 @@ class _Normalize(nn.Module):
 
 
 class _Pointwise(nn.Conv1d):
-    """A convolution of kernel 1 as a linear layer."""
+    """A convolution with kernel size 1, computed as a linear layer."""
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         return F.linear(x_BTC, self.weight[..., 0], self.bias)
 
 
 class _Halving(nn.Module):
-    """(B, C, T) to (B, T / 2, C)."""
+    """Halves the number of frames: (B, C, T) to (B, T / 2, C)."""
 
     def __init__(self, channels: int, out_channels: int) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class _Halving(nn.Module):
 
 
 class _DenseBlock(nn.Module):
-    """Layers of which each reads the outputs of all before it."""
+    """Layers that each read the outputs of all previous layers."""
 
     def __init__(self, sizes: CamPlusPlusSizes, channels: int, num_layers: int, dilation: int) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class _GatedConvolution(nn.Module):
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         num_frames, margin = x_BTC.size(1), KERNEL // 2 * self.dilation
-        # One matrix product for all taps: nn.Conv1d would want the channels ahead of the frames.
+        # One matrix product for all taps, because nn.Conv1d would need channels before frames.
         taps_KCC = self.linear_local.weight.permute(2, 0, 1)
         products_BTC = F.linear(F.pad(x_BTC, (0, 0, margin, margin)), taps_KCC.flatten(0, 1))
         local_BTC = sum(
@@ -232,10 +232,10 @@ class _GatedConvolution(nn.Module):
 
 
 class _Statistics(nn.Module):
-    """(B, 2C): means and deviations over time."""
+    """Means and standard deviations over time, (B, 2C)."""
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         means_BC = x_BTC.mean(dim=1)
-        if x_BTC.size(1) == 1:  # no deviation is known; the published models take a hundredth
+        if x_BTC.size(1) == 1:  # there is no deviation; the published models use 0.01
             return torch.cat([means_BC, torch.full_like(means_BC, 0.01)], dim=1)
         return torch.cat([means_BC, x_BTC.std(dim=1)], dim=1)

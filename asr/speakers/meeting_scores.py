@@ -16,18 +16,18 @@ from asr.errors import UserError
 from asr.speakers.turns import Turn, read_rttm, read_seglst
 from asr.transcripts.readers import Entry, Role, TranscriptFile, read_transcripts
 
-# Shapes: N words of the reference, M of the hypothesis; 3: number of the word in the vocabulary, start, end.
-# An alignment gains 2 for a correct word and 1 for a substituted one: errors are N + M less its gain.
+# Shapes: N reference words, M hypothesis words; 3: index of the word in the vocabulary, start, end.
+# An alignment gains 2 for a correct word and 1 for a substitution, so errors are N + M minus the gain.
 
 NOBODY = "(nobody)"
-"""Speaker of an empty reference, to which words of additional hypothesis speakers are assigned."""
-MAX_ORC_STATES = 100_000_000  # times words; for more, not all assignments are tried
-BLOCK = 32  # words of the reference that are aligned in one part of the hypothesis
-MAX_TRACED = 500_000  # cells of an alignment that are kept at a time
+"""Speaker of an empty reference, which gets the words of extra hypothesis speakers."""
+MAX_ORC_STATES = 100_000_000  # states times words; above this, a local search replaces the exact one
+BLOCK = 32  # reference words aligned at once with a part of the hypothesis
+MAX_TRACED = 500_000  # cells of an alignment kept in memory at once
 
 Split = Callable[[str], Sequence[str]]
 Utterance = tuple[str, str, np.ndarray]
-"""Id, speaker and words_N3."""
+"""ID, speaker and words_N3."""
 
 
 def read_meeting(path: str, role: Role = "reference", known_ids: Container[str] = ()) -> TranscriptFile:
@@ -58,7 +58,7 @@ def _is_seglst(path: str) -> bool:
 
 
 def _give_words(file: TranscriptFile, turns: Iterable[Turn]) -> Iterator[Turn]:
-    """Give each word to the turn that shares the most time with it, or else the nearest."""
+    """Assign each word to the turn that shares the most time with it, or else to the nearest turn."""
     spans: dict[str, list[Turn]] = defaultdict(list)
     for turn in turns:
         spans[turn.recording].append(turn)
@@ -74,11 +74,11 @@ def _give_words(file: TranscriptFile, turns: Iterable[Turn]) -> Iterator[Turn]:
 def pair_speakers(
     metric: str, reference: TranscriptFile, files: Sequence[TranscriptFile], split: Split, collar: float
 ) -> tuple[TranscriptFile, list[TranscriptFile]]:
-    """The utterances of the reference, and for each the words of each hypothesis, by the same ids.
+    """Return the reference utterances and, under the same IDs, each hypothesis's words for them.
 
-    Their errors are as few as `metric` allows. cpwer: each hypothesis speaker is one reference speaker.
-    tcpwer: so, and words are aligned only if their times overlap, `collar` seconds added. orcwer: each
-    utterance belongs to any hypothesis speaker. Other words are insertions in an empty utterance of nobody.
+    Words are assigned with the fewest errors that `metric` allows. cpwer: each hypothesis speaker is one
+    reference speaker. tcpwer: likewise, and aligned words must overlap in time, with `collar` seconds added.
+    orcwer: each utterance may belong to any hypothesis speaker. Remaining words are insertions by nobody.
     """
     for file in (reference, *files):
         if metric == "tcpwer" and any(entry.duration is None for entry in file.entries.values()):
@@ -117,7 +117,7 @@ def pair_speakers(
 
 
 def _group(file: TranscriptFile, split: Split, vocabulary: dict[str, int]) -> dict[str, list[Utterance]]:
-    """The utterances of each recording, sorted by time. Times of words are estimated by their letters."""
+    """Return each recording's utterances by time; word times are estimated from the numbers of letters."""
     groups: dict[str, list[Utterance]] = {}
     for id, entry in sorted(file.entries.items(), key=lambda item: item[1].start or 0.0):
         if entry.recording is None or entry.speaker is None:
@@ -136,7 +136,7 @@ def _group(file: TranscriptFile, split: Split, vocabulary: dict[str, int]) -> di
 
 
 def _join(utterances: Iterable[Utterance]) -> dict[str, np.ndarray]:
-    """All words of each speaker."""
+    """Return all words of each speaker."""
     parts: dict[str, list[np.ndarray]] = defaultdict(list)
     for _, speaker, words_N3 in utterances:
         parts[speaker].append(words_N3)
@@ -144,7 +144,7 @@ def _join(utterances: Iterable[Utterance]) -> dict[str, np.ndarray]:
 
 
 def _assign(own: Sequence[Utterance], streams: dict[str, np.ndarray], collar: float | None) -> list[int]:
-    """Find the place of the hypothesis speaker of each utterance; -1 where there is none."""
+    """Return the index of each utterance's hypothesis speaker; -1 if there is none."""
     from scipy.optimize import linear_sum_assignment  # heavy to import
 
     speakers = _join(own)
@@ -162,14 +162,14 @@ def _gain(ref_N3: np.ndarray, hyp_M3: np.ndarray, collar: float | None) -> int:
 
 
 def _weigh(ref_N3: np.ndarray, hyp_M3: np.ndarray, collar: float = np.inf) -> np.ndarray:
-    """Gains of words of the reference (rows) by words of the hypothesis (columns)."""
+    """Return the gains of aligning reference words (rows) with hypothesis words (columns)."""
     middles_M, (words_N1, starts_N1, ends_N1) = hyp_M3[:, 1:].mean(axis=1), ref_N3.T[:, :, None]
     is_near_NM = (middles_M + collar > starts_N1) & (middles_M - collar < ends_N1)
     return is_near_NM * (1 + (hyp_M3[:, 0] == words_N1)).astype(np.int32)
 
 
 def _extend(gains: np.ndarray, weights: Iterable[np.ndarray]) -> np.ndarray:
-    """The best gains after more words of the reference, by the words of the hypothesis before (last axis)."""
+    """Extend the best gains by more reference words; the last axis is the number of hypothesis words."""
     for weight in weights:
         new = np.maximum(gains[..., 1:], gains[..., :-1] + weight)
         gains = np.maximum.accumulate(np.concatenate([gains[..., :1], new], axis=-1), axis=-1)
@@ -177,7 +177,7 @@ def _extend(gains: np.ndarray, weights: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _extend_near(ref_N3: np.ndarray, hyp_M3: np.ndarray, collar: float) -> np.ndarray:
-    """The same from the start, where only a part of the hypothesis is near some words of the reference."""
+    """Like `_extend` from the start, but with a collar, so each block only covers nearby words."""
     gains, middles_M = np.zeros(len(hyp_M3) + 1, np.int32), hyp_M3[:, 1:].mean(axis=1)
     for start in range(0, len(ref_N3), BLOCK):
         block = ref_N3[start : start + BLOCK]
@@ -190,7 +190,7 @@ def _extend_near(ref_N3: np.ndarray, hyp_M3: np.ndarray, collar: float) -> np.nd
 
 
 def _match(ref_N3: np.ndarray, hyp_M3: np.ndarray, collar: float | None) -> np.ndarray:
-    """Find the place of the word that is aligned with each word of the reference, right or not; or -1."""
+    """Return the index of the hypothesis word aligned with each reference word, correct or not; else -1."""
     match_N = np.full(len(ref_N3), -1)
     if collar is None:
         for code in Levenshtein.opcodes(ref_N3[:, 0].tolist(), hyp_M3[:, 0].tolist()):
@@ -223,10 +223,10 @@ def _match(ref_N3: np.ndarray, hyp_M3: np.ndarray, collar: float | None) -> np.n
 def _cut(
     utterances: Sequence[Utterance], hyp_M3: np.ndarray, words: Sequence[str], collar: float | None
 ) -> Iterator[tuple[str, list[str]]]:
-    """The words of a hypothesis speaker for the id of each of his utterances, and for "" what is left.
+    """Yield a hypothesis speaker's words for each utterance's ID, and the remaining words for "".
 
-    An inserted word goes to the utterance of the next aligned one. Words that only their times keep from an
-    alignment must not have one as texts: those inserted are left, those substituted have an @.
+    An inserted word belongs to the utterance of the next aligned word. If only times prevent an alignment,
+    the texts must not be aligned either: inserted words then remain, and substituted ones get an @.
     """
     hyps = [words[int(number)] for number in hyp_M3[:, 0]]
     if not utterances:
@@ -252,13 +252,13 @@ def _cut(
 
 
 def _search(utterances: Sequence[Utterance], streams: Sequence[np.ndarray], places: list[int]) -> bool:
-    """Find the hypothesis speaker of each utterance, with the fewest errors; False if not all were tried."""
+    """Assign utterances to hypothesis speakers with the fewest errors; False if the search was not exact."""
     refs = [own for _, _, own in utterances]
     shape = [len(hyps) + 1 for hyps in streams]
     if np.prod([float(size) for size in shape]) * (sum(map(len, refs)) + len(refs)) > MAX_ORC_STATES:
         _search_nearby(refs, streams, places)
         return False
-    # The best gains after each utterance, for all numbers of words that are used up of each stream.
+    # The best gains after each utterance, for every number of words consumed from each stream.
     tables = [np.zeros(shape, np.int32)]
     for own in refs:
         options = [
@@ -281,8 +281,8 @@ def _search(utterances: Sequence[Utterance], streams: Sequence[np.ndarray], plac
 
 
 def _search_nearby(refs: Sequence[np.ndarray], streams: Sequence[np.ndarray], places: list[int]) -> None:
-    """Move one utterance at a time, from the assignment for cpWER, as long as that helps."""
-    # A letter stands for each word: strings are compared fast. (Only beyond a million words, two share one.)
+    """Starting from the cpWER assignment, move one utterance at a time as long as that reduces errors."""
+    # A character represents each word, because strings compare fast (unique up to a million words).
     texts, hyps = (
         ["".join(chr(int(word) % 0x110000) for word in words_N3[:, 0]) for words_N3 in side]
         for side in (refs, streams)

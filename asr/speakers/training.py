@@ -1,4 +1,4 @@
-"""Train CAM++ on utterances with speakers, by `asr train`."""
+"""Train CAM++ on utterances with speaker labels, with `asr train`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from asr.models.losses import IGNORED, Losses, cross_entropy
 from asr.speakers.embedding import CamPlusPlus, CamPlusPlusSizes
 from asr.text.tokenizer import SPECIAL_TOKENS, UNK_ID
 
-# B batch, T frames, M mel bands, D embedding dimension, L speakers of training
+# B batch, T frames, M mel bands, D embedding dimension, L training speakers
 
 FIRST_LABEL_ID = len(SPECIAL_TOKENS)
-MARGIN_STEPS = 500  # updates over which the margin rises
+MARGIN_STEPS = 500  # updates over which the margin rises from 0
 
 
 class SpeakerEmbeddingConfig(ModelConfig):
-    """CAM++, trained to tell speakers apart by the angles of embeddings (ArcFace, Deng et al. 2019)."""
+    """CAM++, trained to distinguish speakers by the angles of embeddings (ArcFace, Deng et al. 2019)."""
 
     scores: ClassVar[tuple[str, ...]] = ("accuracy", "loss")
     label: ClassVar[str] = "speaker"
@@ -32,7 +32,7 @@ class SpeakerEmbeddingConfig(ModelConfig):
     sizes: CamPlusPlusSizes = CamPlusPlusSizes()
     """Sizes of the model."""
     margin: float = pydantic.Field(default=0.2, ge=0, lt=1)
-    """Angle in radians that training adds between an utterance and its speaker; it rises from 0 at first."""
+    """Angle in radians added between an utterance and its speaker in training; it rises from 0 at first."""
     scale: float = pydantic.Field(default=32.0, gt=0)
     """Factor of the cosines before the softmax."""
     crop_seconds: float = pydantic.Field(default=2.0, ge=0.1, le=30)
@@ -49,7 +49,7 @@ class SpeakerEmbeddingConfig(ModelConfig):
 
 
 class SpeakerEmbeddingModel(Net):
-    """CAM++ and a direction for each speaker of training."""
+    """CAM++, plus a direction for each training speaker."""
 
     reported = ("total", "accuracy")
 
@@ -64,12 +64,12 @@ class SpeakerEmbeddingModel(Net):
         return int(token_lengths_B.sum())
 
     def label(self, features_BTM: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, 1, L): cosines of an excerpt, which begins anywhere in training; and their number, 1."""
+        """Return cosines (B, 1, L) of an excerpt, random in training, and their number, 1."""
         frames_T = torch.arange(round(100 * self.config.crop_seconds), device=lengths_B.device)
         first_B = (torch.rand(len(lengths_B)).to(lengths_B.device) * lengths_B * self.training).long()
         index_BT = (first_B[:, None] + frames_T) % lengths_B[:, None]
         x_BTM = features_BTM.gather(1, index_BT[:, :, None].expand(-1, -1, features_BTM.size(2)))
-        # As `CamPlusPlus.compute_features` has it: of samples in [-1, 1].
+        # From samples in [-1, 1], as in `CamPlusPlus.compute_features`.
         x_BTM = (x_BTM - 2 * math.log(INT16_SCALE)).clamp(min=math.log(KALDI_FLOOR))
         x_BD = self.embedding(x_BTM - x_BTM.mean(dim=1, keepdim=True))
         cosines_BL = F.linear(F.normalize(x_BD.float()), F.normalize(self.speakers_LD))

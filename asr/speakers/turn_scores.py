@@ -17,13 +17,13 @@ from asr.scoring.scored_files import list_examples, name_systems, split_name
 from asr.scoring.significance import Comparison, compute_matched_pairs, resample_pairs
 from asr.speakers.turns import Spans, Turn, read_rttm, read_uem
 
-# Shapes: M recordings, K sums, R and H speakers of reference and hypothesis, I time spans between events.
+# Shapes: M recordings, K sums, R reference speakers, H hypothesis speakers, I time spans between events.
 
 SUMS = (
     *("speech_seconds", "missed_seconds", "false_alarm_seconds", "confusion_seconds"),
     *("jaccard_errors", "reference_speakers", "hypothesis_speakers"),
 )
-MAX_CELLS = 50_000_000  # speakers times events of a recording
+MAX_CELLS = 50_000_000  # speakers times events in a recording
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,31 +32,31 @@ class TurnScore:
 
     recordings: tuple[str, ...]
     sums_MK: np.ndarray
-    """The sums named in SUMS of each recording. Speech is that of all reference speakers together."""
+    """The sums named in SUMS for each recording. Speech is summed over all reference speakers."""
 
     @property
     def error_rate(self) -> float:
-        """DER: missed speech, false alarms and confusion over speech."""
+        """DER: missed speech, false alarms and confusion, divided by speech."""
         return divide(*reversed(self.sums_M2.sum(axis=0)))
 
     @property
     def sums_M2(self) -> np.ndarray:
-        """Seconds of speech, and of errors."""
+        """Seconds of speech and of errors."""
         return np.stack([self.sums_MK[:, 0], self.sums_MK[:, 1:4].sum(axis=1)], axis=1)
 
     @property
     def interval(self) -> Interval | None:
-        """Interval of the DER, by recording; None of a single one."""
+        """Confidence interval of the DER, resampled by recording; None for a single recording."""
         return find_rate_interval(self.sums_M2[:, ::-1]) if len(self.recordings) > 1 else None
 
     @property
     def jaccard_error_rate(self) -> float:
-        """JER: the mean of all reference speakers; nan without any."""
+        """JER: the mean over all reference speakers; NaN if there are none."""
         errors, count = self.sums_MK[:, 4:6].sum(axis=0)
         return float(errors / count) if count else float("nan")
 
     def split(self) -> dict[str, TurnScore]:
-        """The score of each recording."""
+        """Return the score of each recording."""
         rows = zip(self.recordings, self.sums_MK, strict=True)
         return {name: TurnScore((name,), row[None]) for name, row in rows}
 
@@ -78,9 +78,9 @@ def score_turns(
 ) -> TurnScore:
     """Score the parts of recordings in `uem`; without it, the whole of each recording of the reference.
 
-    Speakers of the hypothesis are mapped to those of the reference so that they share the most time. DER, but
-    neither mapping nor JER, leaves out `collar` seconds before and after each start and end of a reference
-    turn, and with `skip_overlap` the time in which several reference speakers talk.
+    Hypothesis speakers are mapped to reference speakers so that they share the most time. Only DER, not the
+    mapping or JER, leaves out `collar` seconds before and after each start and end of a reference turn, and
+    with `skip_overlap` the time in which several reference speakers talk.
     """
     sides: list[dict[str, list[Turn]]] = [defaultdict(list), defaultdict(list)]
     for side, turns in zip(sides, (reference, hypothesis), strict=True):
@@ -98,7 +98,7 @@ def score_turns(
 def _score_recording(
     refs: list[Turn], hyps: list[Turn], spans: Sequence[tuple[float, float]], collar: float, skip: bool
 ) -> list[float]:
-    """The columns of SUMS. No time is rounded: between two events, whoever speaks stays the same."""
+    """Return the columns of SUMS. Times are not rounded; between two events, the speakers do not change."""
     from scipy.optimize import linear_sum_assignment  # heavy to import
 
     edges = [edge for turn in refs for edge in (turn.start, turn.end) if collar]
@@ -107,7 +107,7 @@ def _score_recording(
     times = np.unique([*itertools.chain(*spans, *collars, *spoken[0], *spoken[1])])
 
     def mark(places: Sequence[tuple[float, float]], names: Sequence[str]) -> np.ndarray:
-        """A row for each name, in the order of the alphabet: whether any of its places covers a span."""
+        """Return a row for each name, sorted: whether any of its places covers each span."""
         known = {name: row for row, name in enumerate(sorted(set(names)))}
         if len(known) * len(times) > MAX_CELLS:
             count = f"{len(known):,} speakers in {len(names):,} turns"
@@ -139,7 +139,7 @@ def _score_recording(
 
 
 def compare_turns(first: TurnScore, second: TurnScore, names: tuple[str, str]) -> Comparison:
-    """Test whether two systems differ on the same reference. Pairs are recordings: speakers are not alike."""
+    """Test whether two systems differ on the same reference, paired by recording."""
     (speech_M, ours_M), (_, theirs_M) = first.sums_M2.T, second.sums_M2.T
     centiseconds = (np.round(100 * errors_M).astype(np.int64) for errors_M in (ours_M, theirs_M))
     matched = compute_matched_pairs(*centiseconds)
@@ -158,13 +158,13 @@ def compare_turns(first: TurnScore, second: TurnScore, names: tuple[str, str]) -
 def report_turns(
     reference_path: str, paths: Sequence[str], uem: str | None, collar: float, skip_overlap: bool
 ) -> tuple[str, dict[str, Any]]:
-    """Score files of turns and compare them pair by pair: tables, and the same for JSON."""
+    """Score turn files and compare them in pairs; returns tables as text, and the same for JSON."""
     given, paths = zip(*map(split_name, paths), strict=True)
     names, reference = name_systems(paths, given), read_rttm(reference_path)
     spans = None if uem is None else read_uem(uem)
     scored = list(dict.fromkeys(turn.recording for turn in reference) if spans is None else spans)
     if not scored:
-        raise UserError(f"{reference_path}: no turns. Expected those of one recording or more.")
+        raise UserError(f"{reference_path}: no turns. Expected turns of at least one recording.")
     notes, scores = [], {}
     for name, path in zip(names, paths, strict=True):
         hypothesis = read_rttm(path)
@@ -192,7 +192,7 @@ def report_turns(
 
 
 def tabulate_turns(title: str, scores: Mapping[str, TurnScore]) -> list[str]:
-    """Lines of a table with a row for each score: rates in percent, and speakers of both sides."""
+    """Return the lines of a table with a row for each score: rates in percent, and speaker counts."""
     heading = [title, "speech s", "missed %", "false alarm %", "confusion %", "DER %"]
     rows = [[*heading, f"{100 * CONFIDENCE:g} % interval", "JER %", "ref speakers", "hyp speakers"]]
     for name, score in scores.items():

@@ -1,4 +1,4 @@
-"""Speaker turns in files: RTTM, SegLST (JSON with words), and UEM, the parts of recordings to score."""
+"""Read and write speaker turns: RTTM, SegLST (JSON with words), and UEM (parts of recordings to score)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from asr.errors import UserError, shorten
 from asr.transcripts.transcript import round_seconds
 from asr.transcripts.writers import dump_json, format_turn
 
-# What else an RTTM file may contain.
+# Other line types in RTTM files.
 _OTHER_TYPES = {
     *("SEGMENT", "NOSCORE", "NO_RT_METADATA", "LEXEME", "NON-LEX", "NON-SPEECH", "FILLER", "EDIT", "SU"),
     *("IP", "CB", "A/P", "SPKR-INFO"),
 }
 
-Spans = dict[str, list[tuple[float, float]]]  # of each recording the parts, start and end in seconds
+Spans = dict[str, list[tuple[float, float]]]  # recording to its parts, with start and end in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Turn:
 
 
 def read_rttm(path: str | Path) -> list[Turn]:
-    """Read the lines `SPEAKER recording channel start duration <NA> <NA> speaker`, of all channels.
+    """Read the lines `SPEAKER recording channel start duration <NA> <NA> speaker` of all channels.
 
     Turns are sorted by recording and start. Lines of other types, such as LEXEME, are skipped.
     """
@@ -83,7 +83,7 @@ def read_uem(path: str | Path) -> Spans:
 def read_seglst(path: str | Path) -> list[Turn]:
     """Read a JSON list of segments: session_id, speaker, start_time, end_time and words.
 
-    Turns are sorted by recording and start; those that start together keep the order of the file.
+    Turns are sorted by recording and start; the order in the file breaks ties.
     """
     with open_lines(path) as lines:
         records = parse_json("\n".join(line for _, line in lines.numbered))

@@ -1,4 +1,4 @@
-"""Words to speakers: each word gets the speaker of its turn, and segments end where the speaker changes."""
+"""Assign speakers to words, and split segments where the speaker changes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from asr.transcripts.subtitles import CLOSING, SENTENCE_ENDS
 from asr.transcripts.transcript import Segment, Transcript, Word, replace_words
 
-SWITCH_COST = 1.0  # of a change of speakers; a word outside of its speaker's turns costs 1, too
-PAUSE_COST = 0.2  # of a change after a pause or the end of a sentence
+SWITCH_COST = 1.0  # cost of a speaker change; a word outside its speaker's turns also costs 1
+PAUSE_COST = 0.2  # cost of a change after a pause or the end of a sentence
 PAUSE_SECONDS = 0.3
-FAR_SECONDS = 2.0  # a word costs 1 more where the turns of its speaker are so far away
+FAR_SECONDS = 2.0  # a word costs 1 more if its speaker's turns are this far away
 
 
 def label_speakers(transcript: Transcript, turns: Sequence[Any]) -> Transcript:
-    """The same words in segments of one speaker each. Turns have a start, an end and a speaker."""
+    """Return the same words in segments with one speaker each. Turns have a start, an end and a speaker."""
     timed = [[(segment, word) for word in _time_words(segment)] for segment in transcript.segments]
     speakers = iter(assign_speakers([word for own in timed for _, word in own], turns))
     labeled = [[(*pair, next(speakers)) for pair in own] for own in timed] if turns else []
@@ -35,7 +35,7 @@ def label_speakers(transcript: Transcript, turns: Sequence[Any]) -> Transcript:
 
 
 def _time_words(segment: Segment) -> Sequence[Word]:
-    """The words of a segment; without times of words, each has an equal share of its time."""
+    """Return a segment's words; without word times, each gets an equal share of its time."""
     texts = segment.text.split() or [""]
     times = np.linspace(segment.start, segment.end, len(texts) + 1).tolist()
     shares = zip(texts, times, times[1:], strict=False)
@@ -43,7 +43,7 @@ def _time_words(segment: Segment) -> Sequence[Word]:
 
 
 def assign_speakers(words: Sequence[Word], turns: Sequence[Any]) -> list[str]:
-    """Find the cheapest sequence of speakers (Viterbi): words outside of their turns cost, and changes do."""
+    """Find the cheapest speaker sequence (Viterbi); words outside their speaker's turns and changes cost."""
     names = sorted({turn.speaker for turn in turns})
     if not names or not words:
         return []

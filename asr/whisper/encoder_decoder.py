@@ -188,7 +188,7 @@ class WhisperDecoder(TransformerDecoder):
 def quantize(model: SpeechModel, dtype: torch.dtype) -> None:
     """Quantize linear layers to 8 bits for inference on a CPU; attention and convolution use `dtype`.
 
-    With AMX, layers with many rows use bf16, because rounding their input would take longer than the product.
+    With AMX, layers with many rows use bf16, because rounding their input takes longer than the product.
 
     The model may be in the half precision of its file: layers are rounded one by one, so that there is never
     a float32 copy of all of it. The result has its own memory, so the file need not stay mapped.
@@ -236,7 +236,7 @@ class StoredEmbedding(nn.Embedding):
 
 
 def place_silence(first: int, past: int, stride: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the steps that represent all from `first` to `past`, and the number of steps that each represents."""
+    """Return steps that represent those from `first` to `past`, and the number that each represents."""
     edges = torch.arange(first, past, stride, device=device)
     ends = (edges + stride).clamp(max=past)
     return (edges + ends - 1) // 2, (ends - edges).float()
@@ -249,7 +249,7 @@ def count_rows(batch_BTX: Tensor, longest: int) -> int:
 
 
 def _mask_unless_full(lengths_B: Tensor, length: int) -> Tensor | None:
-    """Return the mask of steps, or None if all are full, as in 30-second windows; attention is then faster."""
+    """Return the mask of steps; None if all are full, as in 30-second windows, which is faster."""
     if bool((lengths_B >= length).all()):
         return None
     return length_mask(lengths_B.clamp(min=1), length)

@@ -30,8 +30,8 @@ from asr.whisper.windows import Windows
 # B segments, R rows of a search, V vocabulary, P tokens of the prompt
 
 OPENING_SECONDS = 30.0  # seconds of speech from which a recording's language is detected
-# A segment that is padded to 30 s should hold as much speech as fits. Without padding, long segments cost more,
-# because attention grows with the square of the length. If the user sets lengths, neither is used.
+# A segment that is padded to 30 s should hold as much speech as fits. Without padding, long segments cost
+# more, because attention grows with the square of the length. If the user sets lengths, neither is used.
 MAX_PADDED, MAX_UNPADDED, MIN_SHARE = 28.0, 20.0, 15 / 28
 MAX_PAUSE_SECONDS = 3.0
 

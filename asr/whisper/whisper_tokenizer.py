@@ -159,8 +159,8 @@ def make_tokenizer(vocabulary: Vocabulary, vocab_size: int) -> Tokenizer:
     special = SpecialTokens(vocab_size)
     if (num_texts := special.first - NUM_RESERVED) != len(vocabulary):
         raise UserError(
-            f"{len(vocabulary):,} tokens of text, but this model has {num_texts:,}; the vocabulary belongs to "
-            "another model (one off: English-only or not)"
+            f"{len(vocabulary):,} tokens of text, but this model has {num_texts:,}; the vocabulary belongs "
+            "to another model (one off: English-only or not)"
         )
     names = (token.decode("latin-1").translate(NAMES) for token in vocabulary)
     return Tokenizer("whisper", (*SPECIAL_TOKENS, *names, *special.names))

@@ -33,7 +33,7 @@ class Silence(NamedTuple):
     stride: int | None
 
 
-# Keyed by width and whether multilingual: tiny and base.en, whose texts do not get worse (docs/benchmarks.md).
+# Keyed by width and whether multilingual: tiny and base.en, whose texts stay as good (docs/benchmarks.md).
 SILENCES = {(384, True): Silence(1.0, 8), (512, False): Silence(1.0, 16)}
 
 
@@ -48,7 +48,7 @@ class Windows:
 
     @classmethod
     def of(cls, system: System) -> Windows:
-        """Use the silence that the model size needs, up to 30 s; fine-tuned models learned without silence."""
+        """Use the silence that the model size needs, up to 30 s; fine-tuned models learned without."""
         sizes = find_sizes(system)
         known = SILENCES.get((sizes.dim, sizes.is_multilingual), Silence(math.inf, None))
         silence = known if system.is_published else Silence(0.0, None)

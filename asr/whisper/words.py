@@ -30,8 +30,8 @@ MEDIAN_STEPS = 7  # width of the median filter over attention, in steps
 ROWS_AT_ONCE = 2  # texts at once on a CPU, to save the memory of all keys and values
 SCORED_AT_ONCE = 16  # tokens of each text scored at once
 
-# Layers and heads that OpenAI found to follow the words, keyed by decoder layers, width, mel bands and whether
-# multilingual. Large-v1 and large-v2 have the same sizes; these are large-v2's.
+# Layers and heads that OpenAI found to follow the words, keyed by decoder layers, width, mel bands and
+# whether multilingual. Large-v1 and large-v2 have the same sizes; these are large-v2's.
 _HEADS: dict[tuple[int, int, int, bool], str] = {
     (4, 384, 80, False): "1.0 2.0 2.5 3.0 3.1 3.2 3.3 3.4",  # tiny.en
     (4, 384, 80, True): "2.2 3.0 3.2 3.3 3.4 3.5",  # tiny
