@@ -122,9 +122,9 @@ def test_problems_are_explained(tmp_path: Path, text: str, overrides: list[str],
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot read it"):
+    with pytest.raises(UserError, match="cannot read the file"):
         load_config(Run, tmp_path / "absent.yaml")
-    with pytest.raises(UserError, match="cannot read it"):
+    with pytest.raises(UserError, match="cannot read the file"):
         load_config(Run, tmp_path)
     (tmp_path / "latin.yaml").write_bytes("train: é".encode("latin-1"))
     with pytest.raises(UserError, match="UTF-8"):

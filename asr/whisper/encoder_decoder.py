@@ -72,7 +72,7 @@ class WhisperEncoder(Encoder):
     def encode_with_silence(self, features_BTF: Tensor, stride: int) -> tuple[Tensor, Tensor]:
         """Encode features that end in silence as if the silence continued to the last position.
 
-        Only one in `stride` of the further silent steps is computed. Returns the computed steps (B, S, D), and
+        Only one in `stride` of the further silent steps is computed. Returns the computed steps (B, S, D) and
         the log of the number of steps that each represents (B, S), which attention adds to its scores.
         """
         num_steps = features_BTF.size(1) // FRAMES_PER_STEP

@@ -367,7 +367,7 @@ def test_a_dead_worker_is_a_clear_error(manifest: Manifest) -> None:
         return lengths
 
     batches = build(manifest, build_inputs(num_encoded_frames=die), num_workers=2).epoch_batches(0)
-    with pytest.raises(UserError, match=r"has died.*batches\.num_workers"), translate_worker_errors():
+    with pytest.raises(UserError, match=r"process died.*batches\.num_workers"), translate_worker_errors():
         list(batches)
 
 

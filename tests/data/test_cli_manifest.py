@@ -148,7 +148,7 @@ def test_convert_leaves_out_what_cannot_be_read(run: Run, corpus: Path, source: 
 def test_convert_with_a_column_of_texts(run: Run, corpus: Path) -> None:
     (corpus / "t.csv").write_text("path,verse\naudio/0.wav,a\n")
     status, _, err = run("convert", "t.csv", "out.jsonl")
-    assert status == 0 and "no utterance has a text; name it by --text-column: 'path', 'verse'" in err
+    assert status == 0 and "no utterance has a text; name it with --text-column: 'path', 'verse'" in err
     assert run("convert", "t.csv", "out.jsonl", "--text-column", "verse")[0] == 0
     assert next(read_manifest("out.jsonl")).text == "a"
 

@@ -183,7 +183,7 @@ def test_transcribe_says_what_cannot_be_drawn(
         (talker, ["a.wav", "--plot-attention", "out.jpg"], 2, ".png"),
         (talker, ["a.wav", *plot, "--output-dir", "x"], 2, "--output-dir"),
         (summary, ["a.wav", *plot], 2, "no attention to draw"),
-        (talker, ["silence.wav", *plot], 1, "silence.wav: no text is decoded in it"),
+        (talker, ["silence.wav", *plot], 1, "silence.wav: the model finds no text in it"),
     ):
         assert cli.main(["transcribe", *arguments, "--model", str(model), "--set=checks=off"]) == status
         assert message in capsys.readouterr().err + caplog.text, arguments

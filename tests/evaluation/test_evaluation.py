@@ -184,7 +184,7 @@ def test_further_references_of_a_manifest(system: System, manifest: Path, tmp_pa
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("", "no utterance in it"),
+        ("", "contains no utterances"),
         ('{"id": "a", "audio": "a.wav", "duration": 1.0}\n', "utterance a has no text"),
         ('{"id": "a", "audio": "a.wav", "duration": 1.0, "text": "x"}\n' * 2, "duplicate id a"),
     ],

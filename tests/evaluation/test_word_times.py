@@ -146,4 +146,4 @@ def test_wrong_use(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert align(listener, *arguments, "--method", "ctc") == 2
     assert "needs a CTC head" in capsys.readouterr().err
     assert align(talker, *arguments, "--method", "attention") == 2
-    assert "needs a decoder that attends" in capsys.readouterr().err
+    assert "needs a decoder with attention" in capsys.readouterr().err

@@ -68,7 +68,7 @@ def test_a_missing_duration_is_measured(tmp_path: Path) -> None:
     record = {"audio_filepath": "a.wav", "duration": None, "offset": 0.5}
     (utterance,) = convert(tmp_path / "a.json", json.dumps(record)).values()
     assert (utterance.audio, utterance.start, utterance.duration) == (audio, 0.5, 2.0)
-    with pytest.raises(UserError, match=r"a\.json:1: the duration is not given, and .*no\.wav"):
+    with pytest.raises(UserError, match=r"a\.json:1: the duration is missing, and .*no\.wav"):
         convert(tmp_path / "a.json", '{"audio_filepath": "no.wav"}')
 
 
@@ -148,23 +148,23 @@ def test_a_speechbrain_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"", "no column for the audio in nothing"),
-        ("a.csv", b"sound,transcript\n", r"in 'sound', 'transcript'. Known are .*file.*wav.*wrd"),
-        ("a.csv", b"path,x,x\n", "two of one name"),
-        ("a.csv", b"path,,text\n", "a column without a name"),
+        ("a.csv", b"", "no audio column among nothing"),
+        ("a.csv", b"sound,transcript\n", r"among 'sound', 'transcript'; known names are .*file.*wav.*wrd"),
+        ("a.csv", b"path,x,x\n", "two have the same name"),
+        ("a.csv", b"path,,text\n", "a column has no name"),
         ("a.csv", b"path,text\na.wav\n", "a.csv:2: 1 cells, but the header names 2 columns"),
         ("a.csv", b'path,text\na.wav,"x"y\n', "a.csv:2: not a row of a CSV table"),
         ("a.csv", b'path,text\na.wav,"' + b"x\n" * 200_000, "field larger than field limit"),
         ("a.csv", b"path,text\n" + b"x" * 3_000_000, "a.csv:2: .*field larger than field limit"),
         ("a.csv", b"path,text\na.wav,\xff\n", "a.csv:2: byte 7 is not UTF-8"),
-        ("a.csv", b"path,duration\na.wav,1s\n", "a.csv:2: duration = '1s': expected seconds"),
+        ("a.csv", b"path,duration\na.wav,1s\n", "a.csv:2: duration = '1s': expected a number of seconds"),
         ("a.csv", b"path,duration\n,1\n", "a.csv:2: the path of the audio file is missing"),
         ("a.tsv", b"path\tx\n" + b"x" * 3_000_000, "a.tsv:2: 1 cells, but the header names 2 columns"),
         ("a.json", b'{"audio": 1}\n[1]', "a.json:1: .*audio"),
         ("a.json", b'{"audio": "a", "duration": 1}\n{', "a.json:2: not a JSON object"),
         ("a.json", b'{"audio": "a", "duration": 1}\n' + b"[" * 100_000, "a.json:2: not a JSON object"),
-        ("a.json", b'{"audio": "a\\u0000.wav"}', "a.json:1: the duration is not given, and"),
-        ("a.json", b'{"audio": "a.wav", "duration": NaN}', "duration = NaN: expected seconds"),
+        ("a.json", b'{"audio": "a\\u0000.wav"}', "a.json:1: the duration is missing, and"),
+        ("a.json", b'{"audio": "a.wav", "duration": NaN}', "duration = NaN: expected a number of seconds"),
         ("a.json", b'{"audio": "a.wav", "duration": 1, "x": "\\ud800"}', "a.json:1: .*extras"),
         ("a.json", b'{"audio": "a", "duration": 1, "text": "' + b"a" * 1_000_001 + b'"}', "a.json:1: .*text"),
     ],
@@ -217,7 +217,7 @@ def test_recordings_with_a_text_beside_each(tmp_path: Path, caplog: pytest.LogCa
     found = convert(tmp_path)
     assert found["anna-a_1"] == Utterance(id="anna-a_1", audio=audio, duration=1, text="lights on")
     assert (found["test-b"].text, found["test-b"].extras) == (None, {"split": "test"})
-    assert "1 utterances have no text, for no .txt" in caplog.text
+    assert "1 utterances have no text, because there is no .txt" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["metadata.jsonl", "metadata.csv"])
@@ -273,7 +273,7 @@ def test_the_separator_is_found(tmp_path: Path) -> None:
 def test_the_column_of_the_texts_may_be_chosen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     content = "path,duration,Words,text,sentence\na.wav,1,one,two,three\n"
     assert convert(tmp_path / "a.csv", content)["a"].text == "two"
-    assert "the text is text, not sentence; choose by --text-column" in caplog.text
+    assert "using text as text, not sentence; choose with --text-column" in caplog.text
     (tmp_path / "a.json").write_text('{"audio": "a.wav", "duration": 1, "Words": "one", "text": "two"}\n')
     for name in ("a.csv", "a.json"):
         found = convert(tmp_path / name, text_column="words")["a"]
@@ -310,7 +310,7 @@ def test_kinds_are_guessed(tmp_path: Path) -> None:
     sources |= {"nemo.jsonl": "nemo", "nemo.json": "nemo"}
     assert {name: guess_source_kind(tmp_path / name) for name in sources} == sources
     assert convert(tmp_path / "packed.csv.gz").keys() == {"a"}
-    with pytest.raises(UserError, match=r"a\.txt: of unknown kind"):
+    with pytest.raises(UserError, match=r"a\.txt: unknown kind of manifest"):
         guess_source_kind(tmp_path / "a.txt")
     with pytest.raises(UserError, match="no such file or folder"):
         guess_source_kind(tmp_path / "lost")

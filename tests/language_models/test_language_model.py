@@ -207,7 +207,7 @@ def test_the_largest_batch_and_its_halves() -> None:
 
 
 def test_sentences_that_are_all_too_long_are_said() -> None:
-    with pytest.raises(UserError, match=r"x\.txt: 1 sentences, none of at most batches\.max_tokens = 20"):
+    with pytest.raises(UserError, match=r"x\.txt: 1 sentences, all longer than batches\.max_tokens = 20"):
         TextLoader(["A" * 20], "x.txt", TOKENIZER, BatchConfig(max_tokens=20))
 
 

@@ -183,7 +183,7 @@ def test_weights_of_the_named_layers_and_heads_only() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dim": 30}, "dim = 30 is no multiple of num_heads = 4"),
+        ({"dim": 30}, "dim = 30 is not a multiple of num_heads = 4"),
         ({"dim": 12, "positions": "rotary"}, "rotary positions: dim"),
         ({"dim": 9, "num_heads": 3, "positions": "sinusoid"}, "sinusoid positions: dim"),
     ],

@@ -359,8 +359,8 @@ def test_alignments_look_where_the_decoder_does() -> None:
 @pytest.mark.parametrize(
     ("guided", "changes", "message"),
     [
-        ({"loss": {}}, {"decoder": None, "ctc_weight": 1.0}, "needs a decoder that attends"),
-        ({"window": {}}, {"decoder": {"type": "single_summary"}}, "needs a decoder that attends"),
+        ({"loss": {}}, {"decoder": None, "ctc_weight": 1.0}, "needs a decoder with attention"),
+        ({"window": {}}, {"decoder": {"type": "single_summary"}}, "needs a decoder with attention"),
         ({"window": {}}, {"decoder": {"type": "mask_ctc"}}, "decoder.type = mask_ctc does not"),
         ({"window": {}}, {"ctc_weight": 0.0}, "set ctc_weight above 0"),
     ],

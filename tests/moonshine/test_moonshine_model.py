@@ -54,7 +54,7 @@ def test_samples_as_features() -> None:
 
 @pytest.mark.parametrize("settings", [{"cmvn": "utterance"}, {"window_ms": 25.0}])
 def test_settings_that_samples_do_not_have(settings: dict[str, object]) -> None:
-    with pytest.raises(UserError, match="type samples has frames side by side"):
+    with pytest.raises(UserError, match="type samples has adjacent frames"):
         FeaturesConfig(type="samples", **settings)
 
 
@@ -125,7 +125,7 @@ def test_rows_in_the_order_of_the_tokens() -> None:
 
 @pytest.mark.parametrize("count", [100, 301])
 def test_pieces_of_another_model(count: int) -> None:
-    with pytest.raises(UserError, match="is it of another model"):
+    with pytest.raises(UserError, match="do they match the model"):
         name_tokens([b"x"] * count, 300)
 
 

@@ -61,8 +61,8 @@ def test_damaged_tensors(tensor: dict[int, Any], message: str, tmp_path: Path) -
 
 def test_other_files(tmp_path: Path) -> None:
     for data in (b"", b"abc", bytes(100), struct.pack("<I4s", 2**31, b"ORTM"), b"\x08\0\0\0ORTM"):
-        refuse(tmp_path / "a.ort", data, "cut off or damaged, download it again")
-    with pytest.raises(UserError, match="cannot read it"):
+        refuse(tmp_path / "a.ort", data, "truncated or damaged, download it again")
+    with pytest.raises(UserError, match="cannot read the file"):
         OrtFile(tmp_path / "none.ort", [])
 
 
@@ -93,7 +93,7 @@ def test_what_is_pointed_at_many_times(graph: dict[int, Any], tmp_path: Path) ->
         (tmp_path / "a.ort").write_bytes(data)
         assert len(OrtFile(tmp_path / "a.ort", []).tensors) == 3
     else:
-        refuse(tmp_path / "a.ort", data, "up to|over 20,000 tables|there twice")
+        refuse(tmp_path / "a.ort", data, "up to|over 20,000 tables|duplicate")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 * len(data) + MAX_BYTES + 10_000_000

@@ -57,7 +57,7 @@ def test_swapped_files(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message):
             read_weights(both)
     (both / "decoder_model_merged.ort").unlink()
-    with pytest.raises(UserError, match=r"decoder_model_merged.ort: cannot read it"):
+    with pytest.raises(UserError, match=r"decoder_model_merged.ort: cannot read the file"):
         read_weights(both)
 
 
@@ -141,7 +141,7 @@ def test_other_weights(huggingface: tuple[Path, dict[str, np.ndarray]]) -> None:
     folder, expected = huggingface
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[:-1])
-    with pytest.raises(UserError, match="no complete safetensors file"):
+    with pytest.raises(UserError, match="not a complete safetensors file"):
         read_weights(folder)
     name = "decoder.embed_tokens.weight"
     tensors = {f"model.{name}": torch.tensor(expected[name]), "proj_out.weight": torch.zeros(300, 256)}
@@ -149,7 +149,7 @@ def test_other_weights(huggingface: tuple[Path, dict[str, np.ndarray]]) -> None:
     with pytest.raises(UserError, match=r"proj_out.weight is not decoder.embed_tokens"):
         read_weights(folder)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"no complete safetensors file here .*No such file"):
+    with pytest.raises(UserError, match=r"not a complete safetensors file .*No such file"):
         read_weights(folder)
     save_file({"model.decoder.norm.weight": torch.tensor(1.0)}, folder / "model.safetensors")
     with pytest.raises(UserError, match=r"proj_out.weight is not decoder.embed_tokens"):
@@ -171,7 +171,7 @@ def test_pieces(tmp_path: Path) -> None:
     assert read_pieces(tmp_path) == PIECES
     for tree in (3, {}, {"model": 1}, {"model": {"vocab": {"a": 2**60}}}, {"model": {"vocab": [1]}}):
         path.write_text(json.dumps(tree))
-        with pytest.raises(UserError, match=r"no pieces of Moonshine|no JSON object"):
+        with pytest.raises(UserError, match=r"not Moonshine's pieces|not a JSON object"):
             read_pieces(tmp_path)
 
 
@@ -181,7 +181,7 @@ def test_pieces_cut_anywhere(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for place in [*range(0, 500, 7), *range(len(whole) - 300, len(whole))]:
         path.write_bytes(whole[:place])
-        with pytest.raises(UserError, match="cut off or damaged, download it again"):
+        with pytest.raises(UserError, match="truncated or damaged, download it again"):
             read_pieces(tmp_path)
 
 

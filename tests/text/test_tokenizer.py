@@ -122,7 +122,7 @@ def test_load_refuses_what_is_no_record(content: bytes, tmp_path: Path) -> None:
 
 
 def test_huge_missing_and_special_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"none.json: cannot read it"):
+    with pytest.raises(UserError, match=r"none.json: cannot read the file"):
         Tokenizer.load(tmp_path / "none.json")
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):

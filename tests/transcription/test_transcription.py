@@ -487,7 +487,7 @@ def test_half_precision_runs(tiny_run: Callable[..., RunConfig], files: list[Pat
     system = build_system(tiny_run, "transformer-hybrid")
     recognizer = Recognizer(system, "cpu", "bf16", segmentation=SHORT, checks=ChecksConfig.off())
     assert Model(recognizer).transcribe(files[-1], beam=2).segments
-    with pytest.raises(UserError, match="int8_bf16 is for models that are made for it"):
+    with pytest.raises(UserError, match="int8_bf16 is not supported by this model"):
         Recognizer(system, "cpu", "int8_bf16")
 
 

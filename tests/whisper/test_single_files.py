@@ -141,7 +141,7 @@ def test_openai_and_hugging_face_pickled(tmp_path: Path, monkeypatch: pytest.Mon
     """Read as they are; the vocabulary of a .pt lies beside it, or in the installed package openai-whisper."""
     pickled = write_huggingface(tmp_path / "old", WEIGHTS, form="pickled")
     path = write_openai(tmp_path / "tiny.en.pt", WEIGHTS)
-    with pytest.raises(UserError, match=r"tiny\.en\.pt: contains no vocabulary\. Copy gpt2\.tiktoken"):
+    with pytest.raises(UserError, match=r"tiny\.en\.pt: has no vocabulary\. Put gpt2\.tiktoken next to it"):
         load_source(path)
     assets = tmp_path / "site" / "whisper" / "assets"
     assets.mkdir(parents=True)
@@ -219,7 +219,7 @@ def test_archives_that_ask_for_memory(tmp_path: Path) -> None:
 
 def test_sizes_that_are_no_sizes(tmp_path: Path) -> None:
     for change, message in (
-        ({"n_audio_state": 64}, "no sizes of a Whisper"),
+        ({"n_audio_state": 64}, "no Whisper sizes"),
         ({"n_text_ctx": 10**5000}, "or damaged"),
     ):
         refuse(write_openai(tmp_path / "tiny.pt", WEIGHTS, SIZES | change), message)

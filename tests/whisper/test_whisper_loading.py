@@ -131,7 +131,7 @@ def test_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     download, stop = huggingface_hub.snapshot_download, threading.Event()
 
     def from_cache(name: str, local_files_only: bool = False, **options: Any) -> str:
-        assert local_files_only, "without a network nothing is fetched"
+        assert local_files_only, "nothing is downloaded without a network"
         return download(name, local_files_only=True, **options)
 
     def unknown(*_: object) -> None:
@@ -221,7 +221,7 @@ def test_what_is_no_model(
     [
         ({"n_audio_state": 10**12}, "dim = 1000000000000"),
         ({"n_audio_layer": 10**9}, "encoder_layers = 1000000000"),
-        ({"n_audio_head": 5}, "no multiple of encoder_heads"),
+        ({"n_audio_head": 5}, "is not a multiple of encoder_heads"),
         ({"n_mels": "80"}, "num_mels"),
         ({"n_text_ctx": 10**500}, "max_tokens"),
         ({"n_audio_ctx": 750}, r"encoder.embed_positions.weight are \(1500, 32\)"),

@@ -208,7 +208,7 @@ def test_features_are_those_of_audio_with_silence_behind() -> None:
     expected_BTF, _ = windows.front_end(padded_BS, torch.tensor([6400, 6400]))
     assert lengths_B.tolist() == [40, 40] and features_BTF.shape == (2, 40, 80)
     torch.testing.assert_close(features_BTF, expected_BTF)
-    with pytest.raises(UserError, match=r"0.50 seconds of audio; one window has at most 0.4"):
+    with pytest.raises(UserError, match=r"0.50 seconds of audio, but a window has at most 0.4"):
         windows.compute_features(torch.zeros(1, 8000), torch.tensor([8000]))
 
 

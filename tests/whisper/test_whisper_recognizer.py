@@ -182,7 +182,7 @@ def test_python_interface(recognizer: Recognizer, files: list[Path], tmp_path: P
     (words := tmp_path / "words.txt").write_text("the rain")
     for path, wrong, message in (
         (files[0], {"decoding": "joint"}, "decoding method joint needs a CTC head; use attention"),
-        (files[0], {"decoding": DecodingConfig(speeds=(0.9,))}, "Whisper models decode at speed 1 alone"),
+        (files[0], {"decoding": DecodingConfig(speeds=(0.9,))}, "Whisper models only decode at speed 1"),
         (files[0], {"words": str(words)}, "a word list needs a tokenizer of characters or phones"),
         (files[0], {"voice": "loud"}, "Whisper models do not support this option. They support beam"),
         (files[0], {"language": "yue"}, "language yue has no token"),
@@ -311,7 +311,7 @@ def test_eight_bits(files: list[Path], models: dict[str, str], monkeypatch: pyte
     assert has_int8("auto") == is_fast("int8", torch.device("cpu"))
     monkeypatch.setattr("asr.models.precision.is_int8_exact", lambda: False)
     assert not has_int8("auto")
-    with pytest.raises(UserError, match="take float32"):
+    with pytest.raises(UserError, match="use float32"):
         has_int8("int8")
 
 
