@@ -67,7 +67,7 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture
 def restored_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Threads of a test's own: what a command chose before is forgotten."""
+    """Give each test its own thread settings, independent of what a command chose before."""
     import torch
 
     from asr import threads
@@ -80,7 +80,7 @@ def restored_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty folder. pytest's own would first list those of all other tests."""
+    """Return an empty folder. pytest's own would first list those of all other tests."""
     return Path(tempfile.mkdtemp("", f"{request.node.originalname}-", tmp_path_factory.getbasetemp()))
 
 
@@ -109,7 +109,7 @@ def tiny_run(tones: Path, tmp_path: Path) -> Callable[..., RunConfig]:
 
 @pytest.fixture(scope="module")
 def loud_is_speech() -> Iterator[None]:
-    """In place of the model that finds speech: whatever is above -50 dB."""
+    """Stand-in for the speech detector: everything above -50 dB is speech."""
     import numpy as np
 
     class Loudness:
@@ -145,7 +145,7 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """Tests run in two processes on two cores: more threads than cores make them wait for each other."""
+    """Tests run in two processes on two cores, and more threads than cores would wait for each other."""
     import torch
 
     torch.set_num_threads(1)

@@ -161,7 +161,7 @@ def _crowded_table() -> bytes:
 
 
 def _crowded_pcm() -> bytes:
-    """A million chunks of 2^31 frames each."""
+    """Return a million chunks of 2^31 frames each."""
     data = bytearray(encode_media(make_speechlike(), RATE, "mov", "pcm_s16le"))
     for kind, index, number in ((b"stco", 1, 10**6), (b"stsc", 3, (1 << 31) - 1)):
         struct.pack_into(">I", data, data.index(kind) + 4 + 4 * index, number)
@@ -181,7 +181,7 @@ def claim_samples(num_tracks: int = 1, num_samples: int = 80_000_000) -> bytes:
 
 
 def claim_in_a_fragment() -> bytes:
-    """The same of a fragment, whose samples need no byte in its table."""
+    """The same for a fragment, whose samples need no byte in its table."""
     data = bytearray(encode_media(make_speechlike(), RATE, "mp4", "aac", movflags="frag_keyframe+empty_moov"))
     struct.pack_into(">II", data, data.index(b"trun") + 4, 1, 80_000_000)
     return bytes(data)

@@ -135,7 +135,7 @@ every_attending_decoder = pytest.mark.parametrize("name", mark_relatives(ATTENDI
 
 
 def build_example(name: str) -> SpeechModel:
-    """The model of that name, always with the same weights, not in training."""
+    """Return the model of that name, always with the same weights, in evaluation mode."""
     torch.manual_seed(0)
     return build_model(SYSTEMS[name], NUM_FEATURES, VOCAB_SIZE).eval()
 
@@ -149,7 +149,7 @@ class Utterances(NamedTuple):
     token_lengths_B: Tensor
 
     def alone(self, row: int) -> Utterances:
-        """One of them, without padding."""
+        """Return one utterance without padding."""
         num_frames, num_tokens = int(self.feature_lengths_B[row]), int(self.token_lengths_B[row])
         one = slice(row, row + 1)
         return Utterances(

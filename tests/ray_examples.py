@@ -18,7 +18,7 @@ class RayTaskError(RayError):
 
 
 class Killed(BaseException):
-    """The process of a worker is gone."""
+    """The worker's process is gone."""
 
 
 class StandIn:

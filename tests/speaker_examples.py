@@ -1,4 +1,4 @@
-"""Speakers that are tones, and stand-in models that tell them apart."""
+"""Speakers that are tones, and stand-in models that distinguish them."""
 
 from __future__ import annotations
 

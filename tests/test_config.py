@@ -1,4 +1,4 @@
-"""asr/config.py: what a run file may hold, and what is said when it holds something else."""
+"""asr/config.py: what a run file may contain, and the messages about anything else."""
 
 from __future__ import annotations
 

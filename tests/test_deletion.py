@@ -44,7 +44,7 @@ def folder(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def forget(*packages: str) -> None:
-    """As if none of their modules had been imported so far."""
+    """Unload all modules of these packages."""
     for name in [name for name in sys.modules if f"{name}.".startswith(tuple(f"{own}." for own in packages))]:
         del sys.modules[name]
 

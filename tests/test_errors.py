@@ -1,4 +1,4 @@
-"""How messages show values: as YAML and JSON write them, never as Python does."""
+"""Messages show values as YAML and JSON write them, never as Python does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""asr/files.py: what is written is whole, or the old file is still there."""
+"""asr/files.py: a written file is complete, or the old file is unchanged."""
 
 from __future__ import annotations
 

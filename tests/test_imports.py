@@ -137,7 +137,7 @@ def test_a_package_imports_from_those_before_it() -> None:
 
 
 def test_families_are_imported_in_one_place() -> None:
-    """So that the folder of a family can be deleted."""
+    """Only then can the folder of a family be deleted."""
     folders = tuple(f"asr.{name}." for name in FAMILIES)
     others = [module for module in MODULES if package(module) not in FAMILIES and module != "families"]
     assert [m for m in others if any(f"{name}.".startswith(folders) for name in imported_names(m))] == []

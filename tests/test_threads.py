@@ -1,4 +1,4 @@
-"""Free cores are counted, and work runs side by side."""
+"""Free cores are counted, and independent work runs in parallel."""
 
 from __future__ import annotations
 

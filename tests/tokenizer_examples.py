@@ -13,7 +13,7 @@ PIECE_TYPES: tuple[TokenizerType, ...] = ("bpe", "unigram")
 
 
 def train(type: TokenizerType, texts: list[str], vocab_size: int | None = None) -> Tokenizer:
-    """With the smallest vocabulary that holds every character, unless told otherwise."""
+    """With the smallest vocabulary that has every character, unless one is given."""
     if type in PIECE_TYPES and vocab_size is None:
         vocab_size = len(SPECIAL_TOKENS) + len({" ", *"".join(texts)})
     return Tokenizer.train(TokenizerConfig(type=type, vocab_size=vocab_size), texts)

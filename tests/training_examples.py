@@ -22,7 +22,7 @@ from asr.train.preparation import prepare_system
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
+    """Simulates SIGKILL, which nothing catches."""
 
 
 def run_until_killed(monkeypatch: pytest.MonkeyPatch, at_step: int, run: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""A tiny Whisper that hears, says text and comes to an end: windows of 0.4 seconds, texts of up to 12 tokens."""
+"""A tiny Whisper that writes text and ends: windows of 0.4 seconds, texts of up to 12 tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of an audio file: parts, channels, rates, blocks in little memory; and writing."""
+"""Reading parts, channels, rates and blocks of audio files with little memory; and writing."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_blocks_equal_the_whole(name: str, block_seconds: float, tmp_path: Path)
 
 
 def make_sparse_wav(path: Path, seconds: float, sample_rate: int = RATE) -> Path:
-    """Zeros that take no room on the disk."""
+    """Return zeros that take no space on disk."""
     header = make_wav(b"", data_bytes=round(seconds * sample_rate) * 2, sample_rate=sample_rate)
     path.write_bytes(header)
     os.truncate(path, len(header) + round(seconds * sample_rate) * 2)
@@ -141,7 +141,7 @@ def test_read_has_a_limit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_reading_resamples_like_an_ideal_filter(tmp_path: Path) -> None:
-    """Against scipy in float64: what passes is unchanged, what would alias is gone."""
+    """Compare with scipy in float64: the passband is unchanged, and aliases are removed."""
     times = np.arange(4 * 48_000) / 48_000
     tones = np.sin(2 * np.pi * 5_000 * times) * 0.4
     path = put(tmp_path, encode_sound(tones, 48_000, "WAV", "DOUBLE"))
@@ -222,7 +222,7 @@ PROPERTY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 @st.composite
 def sounds(draw: st.DrawFn) -> tuple[bytes, np.ndarray, int]:
-    """A file, its samples (frames, channels) as libsndfile reads them, and their rate."""
+    """Yield a file, its samples (frames, channels) as libsndfile reads them, and their rate."""
     rate = draw(st.sampled_from([1_000, 8_000, 11_025, 16_000, 44_100, 48_000, 96_000]))
     shape = draw(st.integers(1, 6_000)), draw(st.integers(1, 8))
     container, subtype = draw(st.sampled_from(ENCODINGS))

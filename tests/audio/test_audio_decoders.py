@@ -1,4 +1,4 @@
-"""Every format gives the same samples, whole and in part, and no hostile file gets through."""
+"""Every format yields the same samples, whole and in part, and every hostile file is refused."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_reads_sound_of_a_video(tmp_path: Path) -> None:
 
 
 def test_reads_all_of_chained_ogg(tmp_path: Path) -> None:
-    """Streams one after the other, as internet radio sends them; libsndfile would stop after the first."""
+    """Chained streams, as sent by internet radio; libsndfile would stop after the first."""
     path = put(tmp_path, FORMATS["ogg Vorbis"].data + encode_sound(SOUND[:RATE], RATE, "OGG", "VORBIS"))
     assert audio.read_info(path).seconds is None
     assert len(audio.read(path)) == pytest.approx(4 * RATE, abs=500)  # half a packet of overlap
@@ -195,7 +195,7 @@ def test_read_info_reads_the_header_only(tmp_path: Path) -> None:
 
 
 def read_damaged(path: Path) -> tuple[np.ndarray, list[str]]:
-    """All that can be decoded, at the file's own rate; and what is missing."""
+    """Read everything that can be decoded, at the file's own rate, and the report of what is missing."""
     damages: list[str] = []
     rate = audio.read_info(path).sample_rate
     blocks = audio.read_blocks(path, rate, block_seconds=1.0, allow_silence=True, on_damage=damages.append)
@@ -203,7 +203,7 @@ def read_damaged(path: Path) -> tuple[np.ndarray, list[str]]:
 
 
 def decode_with_ffmpeg(data: bytes) -> int:
-    """How many samples it gives when it passes over errors, as players do."""
+    """Count the samples that FFmpeg returns if it ignores errors, as players do."""
     num_samples = 0
     with contextlib.suppress(av.FFmpegError), av.open(io.BytesIO(data)) as container:
         for packet in container.demux(audio=0):
@@ -249,7 +249,7 @@ def test_all_that_is_left_of_a_file_cut_short_is_read(name: str, tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["flac", "m4a", "ogg Vorbis", "ogg Opus"])
 def test_decoding_goes_on_behind_damage(name: str, tmp_path: Path) -> None:
-    """What follows stands where it stood, and what cannot be decoded is silent, and told."""
+    """Audio after the damage keeps its position; the damage becomes silence and is reported."""
     sound = np.concatenate([make_speechlike(1.5, seed=seed) for seed in range(4)])
     kinds = {"flac": ("FLAC", None), "ogg Vorbis": ("OGG", "VORBIS"), "ogg Opus": ("OGG", "OPUS")}
     is_known = name in kinds
@@ -291,7 +291,7 @@ def test_what_cannot_go_on_gives_what_came_before(tmp_path: Path) -> None:
 
 
 def test_time_stamps_far_ahead_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hole of an hour is filled, and no more than that in all."""
+    """At most an hour of missing audio is filled with silence per file."""
     ogg = FORMATS["ogg Opus"].data
     pages = [page.start() for page in re.finditer(b"OggS", ogg)]
     far = bytearray(ogg)
@@ -359,7 +359,7 @@ print("more:", (find_peak() - before) >> 10)
 
 @pytest.mark.parametrize("sight", ["whole", "blind"])
 def test_headers_that_claim_much_take_no_memory(sight: str, tmp_path: Path) -> None:
-    """Neither where the claim is seen, nor where FFmpeg's own limit has to hold: they took up to 3 GB."""
+    """Both our own check and FFmpeg's allocation limit must hold; these files took up to 3 GB."""
     whole = put(tmp_path, FORMATS["m4a"].data, "whole.m4a")
     files = [
         put(tmp_path, content, f"{n}.m4a")
@@ -381,7 +381,7 @@ def test_long_files_may_have_many_samples(tmp_path: Path) -> None:
 
 
 def test_file_that_becomes_a_pipe_does_not_block(wav: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look and the opening, the file is exchanged."""
+    """The file is replaced between the check and the opening."""
     status = os.stat(wav)
     wav.unlink()
     os.mkfifo(wav)
@@ -406,7 +406,7 @@ PLAYLISTS = {
 def test_playlist_opens_nothing(
     name: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Straight into FFmpeg, past our own check for text."""
+    """Feed FFmpeg directly, bypassing our own check for text."""
     monkeypatch.setattr(audio, "_TEXT_BYTES", b"")
     monkeypatch.setattr(audio, "_OTHER_KINDS", ())
     secret = put(tmp_path, FORMATS["mpeg-ts"].data, "secret.ts")
@@ -425,7 +425,7 @@ def test_playlist_opens_nothing(
 
 
 def test_playlist_would_open_files_without_the_fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the test above can fail: FFmpeg does follow such a list."""
+    """FFmpeg does follow such a list, so the test above can fail."""
     put(tmp_path, FORMATS["wav"].data, "secret.wav")
     monkeypatch.chdir(tmp_path)
     with av.open(io.BytesIO(b"ffconcat version 1.0\nfile secret.wav\n")) as container:
@@ -433,7 +433,7 @@ def test_playlist_would_open_files_without_the_fence(tmp_path: Path, monkeypatch
 
 
 def test_never_decodes_pictures() -> None:
-    """FFmpeg looks at some when it opens a video, and a single one may take hundreds of megabytes."""
+    """FFmpeg decodes a few frames when it opens a video, and one may take hundreds of megabytes."""
     codecs = set(ffmpeg._list_audio_codecs().split(","))
     assert codecs >= {"aac", "opus", "mp3float", "wmav2"} and not codecs & {"h264", "hevc", "mjpeg", "png"}
 

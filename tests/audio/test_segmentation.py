@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("loud_is_speech")
 
 
 def speak(seconds: float, seed: int = 0) -> np.ndarray:
-    """Syllables: noise that swells and fades four times a second, as speech does."""
+    """Make syllables: noise that rises and falls four times a second, like speech."""
     random = np.random.default_rng(seed)
     time = np.arange(round(seconds * RATE)) / RATE
     return 0.2 * random.standard_normal(len(time)) * (0.55 + 0.45 * np.sin(2 * np.pi * 4 * time))
@@ -168,7 +168,7 @@ def test_short_recording_is_not_judged_unless_it_is_silent(monkeypatch: pytest.M
 
 
 def test_memory_does_not_grow() -> None:
-    """Neither in silence nor in speech without end is more kept than a segment and what is looked ahead."""
+    """Memory holds only a segment and the lookahead, both in silence and in endless speech."""
     for minute in (hush(60), speak(60)):
         segmenter = Segmenter(RATE, CONFIG)
         for _ in range(3):
@@ -192,7 +192,7 @@ def test_live_the_segment_that_is_spoken_can_be_seen() -> None:
 
 
 def test_a_long_recording_in_one_segment_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not again with each block: an hour would take a minute, three hours nine."""
+    """Nothing is recomputed with each block; otherwise an hour would take a minute, three hours nine."""
     copied, concatenate = [0], np.concatenate
 
     def count(parts: list[np.ndarray], *args: Any, **kwargs: Any) -> np.ndarray:
@@ -222,7 +222,7 @@ def test_energy_is_in_db_of_full_scale() -> None:
 
 
 class Scripted:
-    """In place of the model: the mean of a chunk is its probability."""
+    """Stand-in for the model: the mean of a chunk is its probability."""
 
     def __init__(self, rate: int) -> None:
         self.chunk_samples = rate * 32 // 1000
@@ -232,7 +232,7 @@ class Scripted:
 
 
 def detect(levels: list[float], seconds: list[float], rate: int = 8_000, **rules: float) -> np.ndarray:
-    """The frames of speech by a model that gives these probabilities."""
+    """Return the speech frames for a model that outputs these probabilities."""
     detector = SileroDetector(rate, SegmentationConfig().with_rules(**rules).speech_threshold)
     samples = np.repeat(levels, [round(one * rate) for one in seconds]).astype(np.float32)
     flags = np.concatenate([*map(detector.push, np.array_split(samples, 17)), detector.finish()])
@@ -242,7 +242,7 @@ def detect(levels: list[float], seconds: list[float], rate: int = 8_000, **rules
 
 @pytest.mark.parametrize("rate", [8_000, 16_000])
 def test_silero_probabilities_become_frames(monkeypatch: pytest.MonkeyPatch, rate: int) -> None:
-    """The package's authors: on above 0.5, off below 0.35."""
+    """The authors' rule: speech starts above 0.5 and ends below 0.35."""
     monkeypatch.setattr(silero, "load_silero", Scripted)
     assert detect([0, 1, 0], [0.96, 0.64, 0.5], rate).tolist() == list(range(96, 160))
     assert detect([0.4, 0.6, 0.4, 0.3, 0.4], [0.32] * 5, rate).tolist() == list(range(32, 96))

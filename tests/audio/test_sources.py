@@ -1,4 +1,4 @@
-"""asr/audio/segmentation: blocks of whatever is to be transcribed, read ahead in a thread that ends with its reader."""
+"""asr/audio/segmentation: blocks of any kind of input, read ahead in a thread that ends with its reader."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_audio_depends_on_seed_epoch_and_id_only() -> None:
 
 
 def test_stages_do_not_disturb_each_other() -> None:
-    """Switching one stage off leaves what the others draw as it was."""
+    """Disabling one stage does not change what the others draw."""
     slower, noisier = AugmentConfig(speed=EVERYTHING.speed), AugmentConfig(noise=EVERYTHING.noise)
     for name in "abcdefgh":
         full, speed = build(EVERYTHING).augment_audio(tone(), name, 0)

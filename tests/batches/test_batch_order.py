@@ -22,7 +22,7 @@ CONFIG = BatchConfig(max_seconds=60.0, max_utterances=16, max_utterance_seconds=
 
 
 def draw_seconds(num_utterances: int) -> np.ndarray:
-    """Durations like those of read speech."""
+    """Durations similar to read speech."""
     return np.random.default_rng(0).gamma(4.0, 1.0, num_utterances).clip(0.5, 20.0)
 
 

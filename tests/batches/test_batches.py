@@ -69,7 +69,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 
 @pytest.fixture
 def large_manifest(tmp_path: Path) -> Manifest:
-    """Of so many utterances that one of them may be broken."""
+    """Enough utterances that one of them may be broken."""
     return write_corpus(tmp_path, 120, seconds=(0.2, 0.3))
 
 
@@ -88,7 +88,7 @@ def build(
 
 
 def assert_equal(batches: Iterable[Batch], expected: Iterable[Batch]) -> None:
-    """To the last bit."""
+    """Batches are equal bit for bit."""
     for batch, other in zip(batches, expected, strict=True):
         for name, value in vars(batch).items():
             assert value is not None or getattr(other, name) is None, name
@@ -201,7 +201,7 @@ def test_the_global_random_numbers_are_left_alone(manifest: Manifest) -> None:
 
 
 def test_limits_hold_for_the_changed_durations(manifest: Manifest) -> None:
-    """At half the speed, twice the seconds: planned as such, and so it comes."""
+    """At half the speed, durations double, both in the plan and in the batches."""
     for batch in build(manifest, build_inputs(AugmentConfig(speed=(0.5,)))).epoch_batches(0):
         assert len(batch) * batch.feature_lengths_B.max() * 0.01 <= CONFIG.max_seconds
         seconds = sum(manifest[int(name[1:])].duration for name in batch.ids)
@@ -277,7 +277,7 @@ def test_what_cannot_be_trained_on_is_left_out_and_said(
 
 
 def test_frames_are_counted_at_the_fastest_speed(manifest: Manifest) -> None:
-    """So the same utterances are left out, whatever speed an epoch gives them."""
+    """Every epoch leaves out the same utterances, whatever their speed."""
     used = {}
     for speeds in [(1.0,), (2.0,), (0.5, 2.0)]:
         inputs = build_inputs(AugmentConfig(speed=speeds), num_encoded_frames=lambda lengths: lengths // 10)
@@ -339,7 +339,7 @@ def test_too_many_broken_files_stop_the_run(large_manifest: Manifest, mode: str)
     ("num_utterances", "allowed"), [(1, 0), (4, 2), (10, 5), (100, 5), (599, 5), (600, 6), (10_000, 100)]
 )
 def test_how_many_utterances_may_be_broken(num_utterances: int, allowed: int) -> None:
-    """1 %, but of a small manifest 5 or half of it."""
+    """The limit is 1 %, but in a small manifest 5 or half of it."""
     loader = UtteranceLoader("corpus", [], num_utterances, build_inputs(), CONFIG)
     loader.require_few_skipped(allowed)
     with pytest.raises(UserError, match=f"{allowed + 1} of {num_utterances} .* more than {allowed};"):

@@ -59,7 +59,7 @@ def test_masks_are_distributed_like_those_of_torchaudio(axis: str, torchaudio: M
 
 @pytest.mark.parametrize("time_warp", [0, 10])
 def test_the_rest_of_the_batch_does_not_matter(time_warp: int) -> None:
-    """Bit for bit the same: alone, with padding, in another row, beside others."""
+    """Results are bit for bit the same alone, with padding, in another row, or next to others."""
     config = MASKS.model_copy(update={"time_warp": time_warp})
     features = torch.randn(50, 40, generator=torch.Generator().manual_seed(0))
     alone = apply(config, features[None], [50], ["x"], epoch=4)

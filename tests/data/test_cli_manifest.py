@@ -46,7 +46,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(corpus: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Run:
-    """Status, standard output, and standard error with the log."""
+    """Return the status, standard output, and standard error with the log."""
     caplog.set_level(logging.INFO)
 
     def run_asr(*arguments: str) -> tuple[int, str, str]:

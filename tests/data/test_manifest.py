@@ -1,4 +1,4 @@
-"""Records and their files: what is accepted, what is refused and in which words, and that nothing is lost."""
+"""Records and their files: what is accepted, what is refused and how, and that nothing is lost."""
 
 from __future__ import annotations
 

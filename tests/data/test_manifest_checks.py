@@ -1,4 +1,4 @@
-"""Each kind of problem is found and told with its numbers; a bad record hides no other; statistics add up."""
+"""Every problem is reported with its numbers; a bad record hides no other; statistics add up."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_numbers_are_speakers_and_need_them(tmp_path: Path) -> None:
     [("folder", "b d"), (r"/(\w)_", "x y"), (r"[*+{)]*/(.)/[^/]*$", "b d"), (r"(?<=/)([a-d])", "a c")],
 )
 def test_speakers_from_paths(rule: str, speakers: str) -> None:
-    """Whatever speaker was there; all else stays."""
+    """Existing speakers are replaced, and everything else is unchanged."""
     paths = "/a/b/x_1.wav", "/c/d/y_2.wav"
     items = [Utterance(id=f"u{len(p)}", audio=p, duration=1, text="t", speaker="old") for p in paths]
     expected = [i.model_copy(update={"speaker": s}) for i, s in zip(items, speakers.split(), strict=True)]

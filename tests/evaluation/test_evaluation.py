@@ -157,7 +157,7 @@ def test_audio_too_long_for_the_model_costs_its_utterance(
 
 
 def test_further_references_of_a_manifest(system: System, manifest: Path, tmp_path: Path) -> None:
-    """What is heard is given as a reference: no error is left there, and `asr score` says so of the files."""
+    """Recognized texts become the references, so no errors remain, and `asr score` of the files agrees."""
     split = run(system, read_references(manifest), "ctc_greedy")
     texts = split.setups["ctc_greedy"].texts
     rows = [json.loads(line) for line in manifest.read_text().splitlines()]

@@ -67,7 +67,7 @@ def pad(audio: list[torch.Tensor], extra: int = 0, value: float = 0.0) -> tuple[
 
 
 def assert_same(features: torch.Tensor, expected: torch.Tensor) -> None:
-    """To the bit where MKL multiplies on Intel's processors; else a row may be rounded by where it stands."""
+    """Equal bit for bit where MKL runs on Intel CPUs; elsewhere rounding may depend on the row."""
     if torch.backends.mkl.is_available() and IS_INTEL:
         assert torch.equal(features, expected)
     else:

@@ -1,4 +1,4 @@
-"""Manifests as other tools write them; what a format cannot hold is told."""
+"""Manifests as other tools write them; information that a format cannot hold is reported."""
 
 from __future__ import annotations
 

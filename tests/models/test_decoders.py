@@ -39,7 +39,7 @@ POSITIONS = ["sinusoid", "rotary", "none"]
 
 
 def copy_attention(theirs: nn.MultiheadAttention, state: dict[str, torch.Tensor], kind: str) -> None:
-    """Our parameters of self- or cross-attention into theirs."""
+    """Copy our self- or cross-attention parameters to PyTorch's layer."""
     for part in ("weight", "bias"):
         if kind == "self":
             packed = state[f"project_in.{part}"]

@@ -113,7 +113,7 @@ def project_alone(ours: Subsampling, features_TF: Tensor) -> Tensor:
 @pytest.mark.parametrize("factor", FACTORS)
 @pytest.mark.parametrize("padding", [0.0, 1e4, float("nan")])
 def test_each_utterance_as_if_alone(factor: int, padding: float) -> None:
-    """Values and gradients, whatever stands in the padding."""
+    """Padding affects neither values nor gradients."""
     ours, reference = build_subsampling(factor), build_subsampling(factor)
     lengths_B = torch.tensor([21, 16, 1, 0, 9])
     features_BTF = torch.full((5, 21, NUM_FEATURES), padding, dtype=torch.float64)
@@ -168,7 +168,7 @@ def encode_alone(encoder: LSTMEncoder, features_TF: Tensor) -> Tensor:
 
 
 def as_pytorch(layer: Bidirectional, input_dim: int) -> nn.LSTM:
-    """PyTorch's own layer of both directions, with the same weights."""
+    """Compare with PyTorch's bidirectional layer with the same weights."""
     theirs = nn.LSTM(input_dim, 8, batch_first=True, bidirectional=True).double()
     backwards = {f"{name}_reverse": tensor for name, tensor in layer.backwards.state_dict().items()}
     theirs.load_state_dict(layer.forwards.state_dict() | backwards)
@@ -181,7 +181,7 @@ def test_lstm_each_utterance_as_if_alone() -> None:
 
 
 def test_signals_and_gradients_stay_of_one_size_through_the_layers() -> None:
-    """At the start a deep stack passes on what it hears: else training waits long before it begins."""
+    """A new deep stack passes its input on; otherwise training takes long to start."""
     torch.manual_seed(0)
     encoder = LSTMEncoder(LSTMEncoderConfig(dim=64, num_layers=5, dropout=0.0), num_features=40)
     encoded_BTD, _ = encoder(torch.randn(2, 200, 40), torch.tensor([200, 200]))

@@ -150,7 +150,7 @@ def test_its_width_is_kept_then_grows_then_there_is_none() -> None:
 
 @every_attending_decoder
 def test_it_holds_training_alone_and_not_after_its_end(name: str) -> None:
-    """Off, it changes no bit."""
+    """Without guided attention, no bit changes."""
     batch, model = make_utterances([90, 60], [5, 3]), build_example(name)
     own = (SYSTEMS[name].guided_attention or GuidedAttentionConfig()).model_dump() | {"prior": None}
 

@@ -116,7 +116,7 @@ def test_cross_attention_and_its_weights_equal_torch() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("is_training", [False, True])
 def test_attend_equals_the_formula(dtype: torch.dtype, is_training: bool) -> None:
-    """On a CPU, another path is taken where gradients are wanted in half precision."""
+    """On a CPU, gradients in half precision use a different path."""
     mask = length_mask(torch.tensor([7, 3]), 7)[:, None, None]
     heads = random_heads(7)
     exact = [part.clone().requires_grad_() for part in heads]

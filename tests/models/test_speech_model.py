@@ -1,4 +1,4 @@
-"""Every system: padding, losses, schedules, half precision, odd utterances; and that each one can learn."""
+"""Every system: padding, losses, schedules, half precision, odd utterances; and every one can learn."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def example_batch(padding: float = 0.0) -> Utterances:
 @every_system
 @torch.no_grad()
 def test_an_utterance_is_the_same_alone_and_in_a_batch(name: str) -> None:
-    """Encoded steps, CTC log-probabilities, decoder scores and losses, whatever stands in the padding."""
+    """Encoded steps, CTC log-probabilities, decoder scores and losses do not depend on padding."""
     model = build_example(name)
 
     def compute(batch: Utterances) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
