@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from asr.system.run_config import RunConfig
 
 
-# Some tests use what those of another package have.
+# Some tests use the examples of another package.
 sys.path += [str(folder) for folder in Path(__file__).parent.iterdir() if folder.is_dir()]
 
 # A busy machine is slow; that is no problem of what is tested.
@@ -80,7 +80,7 @@ def restored_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an empty folder. pytest's own would first list those of all other tests."""
+    """Return an empty folder. pytest's own would first list the folders of all other tests."""
     return Path(tempfile.mkdtemp("", f"{request.node.originalname}-", tmp_path_factory.getbasetemp()))
 
 
@@ -126,7 +126,7 @@ def loud_is_speech() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def torchaudio() -> ModuleType:
-    """torchaudio as a reference. Its last release, 2.11, does not load beside a PyTorch without CUDA."""
+    """torchaudio as a reference. Its last release, 2.11, does not load with a PyTorch without CUDA."""
     try:
         import torchaudio
     except (ImportError, OSError, RuntimeError) as error:

@@ -69,7 +69,7 @@ def expand(pattern: str) -> Iterator[tuple[str, str]]:
 
 
 def load(name: str, monkeypatch: pytest.MonkeyPatch, **constants: object) -> Recipe:
-    """The recipe, with constants of its file replaced by those of a small corpus."""
+    """The recipe, with the constants in its file replaced to fit a small corpus."""
     recipe = load_recipe(name, RECIPES_DIR)
     for key, value in constants.items():
         assert key in recipe.prepare.__globals__

@@ -122,7 +122,7 @@ RELATIVES = {"lstm-hybrid", "attention-location", "single-summary-hybrid"}
 
 
 def mark_relatives(names: Iterable[str], slow_too: Set[str] = frozenset()) -> list[Any]:
-    """Parameters of a test, those of the relatives marked slow."""
+    """Parameters of a test; the relatives are marked slow."""
     return [
         pytest.param(name, marks=pytest.mark.slow if name in RELATIVES | slow_too else ()) for name in names
     ]

@@ -1,4 +1,4 @@
-"""Defaults and orders that pages and help texts repeat are those of the code."""
+"""Defaults and orders that pages and help texts repeat agree with the code."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "Makefile"], ids=lambda page: page.name)
 def test_paths_exist(page: Path) -> None:
-    """Those of files that are kept here; data/ and runs/ are made."""
+    """Paths of files in the repository; data/ and runs/ are made."""
     kept = r"(?:asr|conf|docs|recipes|tests|tools)"
     made = {"asr/research/tdnn.py", "tests/research/test_tdnn.py"}  # by the pages on what is added
     made |= {"asr/research/slot_decoder.py", "asr/toy", "asr/toy/__init__.py"}
@@ -142,7 +142,7 @@ QUESTIONS = {
     "a comparison of two models": ("compare.md", "asr score"),
     "a model of my own": ("add-encoder.md#registration", "asr/research/kinds.py"),
     "a server": ("serve.md", "asr serve --model"),
-    "labels of speakers": ("diarization.md", "--diarize"),
+    "speaker labels": ("diarization.md", "--diarize"),
 }
 
 

@@ -98,7 +98,7 @@ def count_lines(folder: Path, *suffixes: str) -> int:
 
 
 def count_by_folder() -> dict[str, int]:
-    """Lines of each folder without those of its folders that have a number of their own."""
+    """Lines of each folder, without subfolders that have a number of their own."""
     counts = {name: count_lines(ROOT / "asr" / name, ".py", ".pyi") for name in MAX_LINES}
     counts["scoring"] -= counts["scoring/nist"]
     counts[""] -= sum(lines for name, lines in counts.items() if name)
@@ -143,7 +143,7 @@ def test_no_circles() -> None:
 
 
 def find_keys(tree: Any, prefix: str = "") -> Iterator[str]:
-    """Dotted keys that a conf or study sets, those of its overrides `key=value` too."""
+    """Dotted keys that a conf or study sets, its overrides `key=value` too."""
     if isinstance(tree, dict):
         for name, value in tree.items():
             yield f"{prefix}{name}"
@@ -157,7 +157,7 @@ def find_keys(tree: Any, prefix: str = "") -> Iterator[str]:
 
 
 def find_settings(config: Any) -> set[str]:
-    """Dotted keys of a config class, without those of sections."""
+    """Dotted keys of a config class, without sections."""
     keys = {key for key, _ in _known_keys(config)}
     return {key for key in keys if not any(other.startswith(f"{key}.") for other in keys)}
 

@@ -69,7 +69,7 @@ def package(module: str) -> str:
 
 
 def rank(module: str) -> int:
-    """A command of a capability stands in its folder, and above all the rest like those of the core."""
+    """A command of a capability is in its folder, and above all the rest like the core's commands."""
     return PACKAGES.index("cli" if module.endswith("_command") else package(module))
 
 

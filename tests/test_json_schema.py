@@ -37,7 +37,7 @@ FULL = Transcript(
     out_of_domain="not speech",
     compute_type="int8 on cpu",
 )
-HIDDEN = {"separator"}  # of no use beside the text
+HIDDEN = {"separator"}  # of no use next to the text
 
 
 def described(section: str) -> dict[str, tuple[str, str]]:

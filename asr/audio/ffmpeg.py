@@ -28,7 +28,7 @@ _PIECE_SAMPLES = 1 << 16  # samples of silence yielded at once, summed over all 
 _ALAC_PACKET = 4096  # frames per packet; some headers round the length up to whole packets
 # The header may include the delay and the padding of a lossy codec, up to two packets each.
 _CODEC_TOLERANCE_SECONDS = 0.25
-# After a seek, lossy decoders need up to 0.3 s of audio before their samples equal those of a full decode.
+# After a seek, lossy decoders need up to 0.3 s of audio before their samples match a full decode.
 _PREROLL_SECONDS = 1
 _LONGEST_OGG_PAGE = 65_307  # bytes
 

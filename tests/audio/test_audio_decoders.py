@@ -110,7 +110,7 @@ def test_part_equals_slice_in_every_format(name: str, tmp_path: Path) -> None:
         part = audio.read(path, rate, start=start, duration=0.3)
         first = round(start * rate)
         assert len(part) == round(0.3 * rate)
-        # Matroska counts milliseconds, so a part may begin half of one beside.
+        # Matroska counts milliseconds, so a part may begin half of one off.
         shifts = range(-24, 25) if name == "webm Opus" else [0]
         errors = [np.abs(part - whole[max(0, first + shift) :][: len(part)]).max() for shift in shifts]
         assert min(errors) < 1e-6, start

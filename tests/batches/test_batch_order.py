@@ -91,7 +91,7 @@ def test_too_few_batches_for_the_processes() -> None:
 
 
 def test_choices_are_the_same_in_another_process() -> None:
-    """As they were in one: each Python salts its own hashes, so that those of names are of no use here."""
+    """As they were in one process: each Python salts its hashes, so hashes of names would not do."""
     assert random_stream(1, 2, "noise", "é").integers(10**9) == 908_466_695
     assert choose(hash_names(["u-1", "é"]), 10**9, 7, "speed").tolist() == [159_282_259, 954_259_287]
 

@@ -165,7 +165,7 @@ def test_speech_spans_find_the_loud_frames(padding: float) -> None:
 
 
 def test_masks_do_not_move_the_spans_of_speech_and_a_warp_does() -> None:
-    """Masks become the mean of the utterance, which is loud beside silence."""
+    """Masks become the mean of the utterance, which is loud compared with silence."""
     torch.manual_seed(0)
     features_BTF = log_mel(100, 40, 60)[None].repeat(8, 1, 1)
     masks = SpecAugmentConfig(num_time_masks=4, time_mask_width=20)

@@ -28,7 +28,7 @@ from asr.models.encoders import (
 from asr.models.layers import length_mask
 from asr.whisper import WhisperEncoderConfig, WhisperSizes
 
-# All but that of Whisper, whose sizes are those of its weights.
+# All but Whisper's, whose sizes come from its weights.
 KINDS = [config_type for config_type in ENCODERS if config_type is not WhisperEncoderConfig]
 WHISPER = WhisperSizes(
     num_mels=80, vocab_size=9, dim=16, encoder_layers=1, encoder_heads=2, decoder_layers=1, decoder_heads=2

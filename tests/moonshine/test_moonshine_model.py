@@ -166,7 +166,7 @@ def test_a_byte_for_a_weight(folder: Path, system: System, tmp_path: Path) -> No
     floats = sum(
         weight.numel() for name, weight in system.model.encoder.named_parameters() if "convolution" in name
     )
-    assert sizes[0] < 1.1 * (sizes[1] / 4 + 3 * floats), "those of the convolutions are random here"
+    assert sizes[0] < 1.1 * (sizes[1] / 4 + 3 * floats), "weights of the convolutions are random here"
     with pytest.raises(UserError, match="is not empty"):
         family.convert(str(folder), tmp_path / "ours", None)  # type: ignore[attr-defined]
 

@@ -68,7 +68,7 @@ def test_texts_are_rewritten(rules: Path, text: str, expected: str) -> None:
     [("b c b d", "X C B D"), ("bc b c b", "BC X C B"), ("a c d b d c d b", "A C Y B D C Y B")],
 )
 def test_what_must_stand_to_the_right(tmp_path: Path, text: str, expected: str) -> None:
-    """Golden texts are those of csrfilt.sh, by rfilter1."""
+    """Golden texts come from csrfilt.sh and rfilter1."""
     path = tmp_path / "a.glm"
     path.write_text(
         ";;\n* format = 'NIST1'\n* case_sensitive = 'F'\nB => X / __ [ C]\nD => Y / [C ] __ [ B]\n"

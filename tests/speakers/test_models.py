@@ -180,7 +180,7 @@ def test_a_name_is_fetched_once_its_license_and_size_are_told(
         load_speaker_models("someone/speakers")
 
 
-# Expected numbers are those of other code, given the published weights and these sounds: senko 0.2.2's CAMPPlus
+# Expected numbers come from other code, given the published weights and these sounds: senko 0.2.2's CAMPPlus
 # without the ReLU that it adds at the end, on features of torchaudio.compliance.kaldi (80 bands, no dither,
 # samples in [-1, 1], minus the mean); and senko's copy of pyannote.audio's PyanNet.
 def make_buzz(hz: float, seconds: float) -> torch.Tensor:

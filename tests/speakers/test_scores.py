@@ -39,7 +39,9 @@ RECOGNIZED = make(
 
 
 def test_turns_as_by_md_eval_and_pyannote() -> None:
-    assert score_turns(REFERENCE[:-1], make("m9 0 1 x")).recordings == ("m1", "m2"), "those of the reference"
+    assert score_turns(REFERENCE[:-1], make("m9 0 1 x")).recordings == ("m1", "m2"), (
+        "recordings of the reference"
+    )
     score = score_turns(REFERENCE, HYPOTHESIS, uem=UEM)
     np.testing.assert_allclose(score.sums_MK[:, :4], ALL, atol=1e-9)
     np.testing.assert_allclose(score.sums_MK[:, 4], JACCARD, atol=1e-9)
@@ -115,7 +117,7 @@ def test_as_meeteval(metric: str, errors: int, folder: Path, monkeypatch: pytest
     _, (system,), _ = score_systems("ref.json", ["empty.json"], metric=metric)
     assert system.score.counts.deletions == 15 and not system.score.missing
     monkeypatch.setattr(meeting_scores, "MAX_TRACED", 1)
-    states = (10 + 1) * (5 + 1) * (1 + 1) * (15 + 6)  # words of x, y and z, then those of 6 utterances
+    states = (10 + 1) * (5 + 1) * (1 + 1) * (15 + 6)  # words of x, y and z, then of 6 utterances
     monkeypatch.setattr(meeting_scores, "MAX_ORC_STATES", states - 1)
     _, (system,), notes = score_systems("ref.json", ["hyp.json"], metric=metric)
     assert system.score.counts.errors == errors

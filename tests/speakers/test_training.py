@@ -24,7 +24,7 @@ TINY = "num_mels: 16, dim: 8, channels: 8, growth: 4, bottleneck: 4, blocks: [[2
 
 
 def test_a_trained_model_is_a_speaker_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cosines are those of `embed`, which has another way to the features; the margin is an angle."""
+    """Its cosines equal those from `embed`, which computes features another way; the margin is an angle."""
     paths = [tmp_path / f"{name}.wav" for name in ("a1", "a2", "b1", "b2")]
     for path in paths:
         write_audio(path, 1.515)  # 150 frames

@@ -136,7 +136,7 @@ def test_what_cannot_be_converted(talker: Path, tmp_path: Path, capsys: pytest.C
 
 
 def add_decoding(folder: Path, **settings: object) -> None:
-    """Write decoding.yaml, and n-grams of the first five words beside it."""
+    """Write decoding.yaml, and n-grams of the first five words next to it."""
     texts = [" ".join(WORDS[n : n + 2]) for n in range(4)]
     write_arpa(folder / "ngrams.arpa", estimate_arpa(load_system(folder), texts))
     content = {"decoding": settings, "language_model": "ngrams.arpa"}

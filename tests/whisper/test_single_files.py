@@ -138,7 +138,7 @@ def test_a_quantized_tensor_in_a_file(whole: bytes, tmp_path: Path) -> None:
 
 
 def test_openai_and_hugging_face_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read as they are; the vocabulary of a .pt lies beside it, or in the installed package openai-whisper."""
+    """Read as they are; the vocabulary of a .pt is next to it, or in the installed package openai-whisper."""
     pickled = write_huggingface(tmp_path / "old", WEIGHTS, form="pickled")
     path = write_openai(tmp_path / "tiny.en.pt", WEIGHTS)
     with pytest.raises(UserError, match=r"tiny\.en\.pt: has no vocabulary\. Put gpt2\.tiktoken next to it"):

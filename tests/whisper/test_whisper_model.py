@@ -173,7 +173,7 @@ def test_windows_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
 def test_quantized(dtype: torch.dtype, has_amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scores are off by little beside their spread, whole and step by step."""
+    """Scores are off by little compared with their spread, whole and step by step."""
     monkeypatch.setattr("asr.whisper.encoder_decoder.has_any", lambda instructions: has_amx)
     model = build_model()
     quantize(model, dtype)

@@ -79,7 +79,7 @@ def test_company_changes_nothing(recognizer: Recognizer, files: list[Path], chan
 
 @torch.inference_mode()
 def test_a_segment_has_the_scores_of_its_window(recognizer: Recognizer, files: list[Path]) -> None:
-    """Equal to those of the window, which the decoder is asked for once more here."""
+    """Equal to the window's, which the decoder computes once more here."""
     transcript = Model(recognizer).transcribe(files[1], decoding=ONCE)
     (segment, *_), tokenizer = transcript.segments, recognizer.tokenizer
     place, decoder = AudioSegment(0.0, audio.read(files[1], RATE), RATE), recognizer.decoder
@@ -317,7 +317,7 @@ def test_eight_bits(files: list[Path], models: dict[str, str], monkeypatch: pyte
 
 @pytest.mark.slow
 def test_under_load_the_bytes_are_the_same(models: dict[str, str], tmp_path: Path) -> None:
-    """Beside busy processes that come and go, and after an interruption."""
+    """Next to busy processes that come and go, and after an interruption."""
     tool = Path(__file__).parents[2] / "tools" / "check_reproducible.py"
     command = [sys.executable, str(tool), models["first"], str(tmp_path / "work"), "--clips=4", "--runs=3"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -136,7 +136,7 @@ def test_texts_in_capitals_are_a_warning(run: BuildRun, caplog: pytest.LogCaptur
 
 
 def test_an_english_model_and_an_encoder_alone(run: BuildRun, tmp_path: Path) -> None:
-    """Without a decoder of Whisper's, the tokens are those of the training texts, and their layers are new."""
+    """Without a decoder of Whisper's, the tokens come from the training texts, and their layers are new."""
     config = run("model.decoder=null", "model.ctc_weight=1.0", "tokenizer.type=characters")
     model, tokenizer = prepare_speech(config)
     whisper = load_source(tmp_path / "tiny")
