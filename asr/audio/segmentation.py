@@ -485,9 +485,7 @@ class _Energies:
         self._rest = np.zeros(0)
         self._last = 0.0
         self._num_frames = first_frame
-        self._position = math.floor(
-            first_frame * self._frame_samples
-        )  # position of the first sample in _rest
+        self._position = math.floor(first_frame * self._frame_samples)  # of the first sample in _rest
 
     def push(self, block_S: np.ndarray) -> np.ndarray:
         block = block_S.astype(np.float64)

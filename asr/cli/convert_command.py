@@ -15,9 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", metavar="MODEL", help=text)
     text = "new folder (a published model is written in Hugging Face's format), or FILE.pt in OpenAI's"
     add("target", metavar="OUTPUT", help=text)
-    text = (
-        "type of the weights; float16 takes half the space (default: float32; published models keep theirs)"
-    )
+    text = "type of the weights; float16 takes half the space (default: float32; a published model keeps its)"
     add("--dtype", choices=("float32", "float16"), help=text)
 
 

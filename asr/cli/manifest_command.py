@@ -45,9 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifest", metavar="MANIFEST", help=f"{JSON_LINES}, or a folder of shards")
-    parser.add_argument(
-        "--tokenizer", metavar="FILE", help="tokenizer.json that must be able to write all texts"
-    )
+    parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json that must cover all texts")
     parser.add_argument("--text-rules", metavar="RULE", nargs="+", help="text.training, if not the default")
     audio = parser.add_mutually_exclusive_group()
     audio.add_argument("--no-audio", action="store_true", help="do not check the audio files")

@@ -1,1 +1,1 @@
-"""A split decoded and scored; plots of what a model looks at."""
+"""Decode and score a data set; plot attention."""

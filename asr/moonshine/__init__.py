@@ -1,4 +1,4 @@
-"""Moonshine: models of English that hear audio of any length; files, model, tokens and manners."""
+"""Moonshine, English models for audio of any length: files, layers, tokens and decoding."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Whisper: checkpoints, model, tokenizer, manners and word times."""
+"""Whisper: checkpoints, layers, tokenizer, decoding and word times."""
 
 import lazy_loader
 
