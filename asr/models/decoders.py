@@ -101,7 +101,7 @@ def score_tokens(
 class DecoderState(abc.ABC):
     """State that decoding carries from token to token.
 
-    Keys and values of encoded steps have a row per utterance, but for tokens a row per beam.
+    Keys and values of encoded steps have a row per utterance; tokens have a row per beam.
     """
 
     def disable_cache(self) -> None:  # noqa: B027

@@ -105,7 +105,7 @@ def make_config(sizes: MoonshineSizes, source: str) -> RunConfig:
 
 
 def rename_weights(model: SpeechModel, theirs: Mapping[str, Tensor], source: Path) -> dict[str, Tensor]:
-    """Convert their weights to our names and layouts; exactly the model's tensors must be there."""
+    """Convert their weights to our names and layouts; there must be exactly the model's weights."""
     own = {name: tuple(weight.shape) for name, weight in model.state_dict().items() if name != OUTPUT}
     left, weights = dict(theirs), dict[str, Tensor]()
     for name, shape in own.items():

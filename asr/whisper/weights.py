@@ -148,7 +148,7 @@ def find_names(name: str, form: Form) -> list[str]:
 def rename_weights(
     model: SpeechModel, theirs: Mapping[str, Tensor], source: str, form: Form = "OpenAI"
 ) -> dict[str, Tensor]:
-    """Convert weights to our names; names and shapes must match the model exactly.
+    """Convert weights to our names; names and shapes must be exactly the model's.
 
     Sizes that do not match the weights are refused before memory is allocated.
     """
@@ -164,7 +164,7 @@ def rename_weights(
         name: tuple(weight.shape) if weight.dtype in DTYPES else weight.dtype
         for name, weight in theirs.items()
     }
-    check_weights(source, found, expected, "The file is damaged, or it belongs to another model")
+    check_weights(source, found, expected, "The file is damaged, or its sizes are from another model")
 
     def join(parts: list[str]) -> Tensor:
         last = theirs[parts[-1]]
