@@ -68,7 +68,7 @@ def test_a_recording_is_told_that_is_hardly_english(folder: Path, monkeypatch: p
     model = asr.load_model(folder, precision="float32", segmentation=whole, checks=ChecksConfig.off())
     said = model.transcribe(draw(3.0), sample_rate=RATE)
     assert said.segments[0].tokens and 0 < (said.segments[0].no_speech_probability or 0) < 1
-    assert "not what the model was trained for (English alone; `--language CODE`" in said.out_of_domain
+    assert "not what the model was trained for (English only; `--language CODE`" in said.out_of_domain
     for seconds in (0.001, 0.02, 0.055):
         short = model.transcribe(draw(seconds), sample_rate=RATE)
         assert short.text == "" and not short.out_of_domain

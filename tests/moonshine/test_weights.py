@@ -76,7 +76,7 @@ def test_files_of_another_model(change: str, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(ModelWriter, "_add_decoder", damage)
     ModelWriter().write(tmp_path)
     with pytest.raises(
-        UserError, match="proj_out.weight is not" if change == "output" else "damaged, or of another"
+        UserError, match="proj_out.weight is not" if change == "output" else "damaged, or belongs to another"
     ):
         read_weights(tmp_path)
 
