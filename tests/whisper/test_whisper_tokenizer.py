@@ -128,7 +128,7 @@ def test_prompts() -> None:
     for special, arguments, message in (
         (english, ("de",), "English only"),
         (english, (None, "translate"), "translate"),
-        (newer, (None,), "give the language"),
+        (newer, (None,), "give the spoken language"),
         (newer, ("klingon",), "'klingon'"),
         (older, ("yue",), "yue"),
     ):
