@@ -74,7 +74,7 @@ with TestClient(build_app({"toy": recognizer}, ServeConfig(hosts=("testserver",)
 """
 
 
-@pytest.mark.parametrize(("page", "example"), [("new-family", "toy_family"), ("new-decoder", "slot_decoder")])
+@pytest.mark.parametrize(("page", "example"), [("add-family", "toy_family"), ("add-decoder", "slot_decoder")])
 def test_the_page_shows_the_example(page: str, example: str) -> None:
     code = (EXAMPLES / f"{example}.py").read_text()
     assert f"```python\n{code}```" in (ROOT / "docs" / f"{page}.md").read_text()

@@ -160,7 +160,7 @@ def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
     if plot and (has_folder or "-" in args.audio or args.channels == "separate"):
         raise UserError("--plot-attention cannot be used with --output-dir, --channels separate or -")
     if len(formats) > 1 and not has_folder:
-        raise UserError(f"{len(formats)} formats do not fit on standard output; give --output-dir")
+        raise UserError(f"{len(formats)} formats do not fit on standard output; use --output-dir")
     if args.engine == "ray" and (not has_folder or "-" in args.audio):
         raise UserError("--engine ray reads files and writes to --output-dir DIR; give DIR, and leave out -")
     if args.engine == "ray" and args.device.startswith("cuda:"):

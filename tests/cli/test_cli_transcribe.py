@@ -207,9 +207,9 @@ def test_decoding_beam_and_set(run: Run) -> None:
         *((f"a.wav {option}=x", f"{option}: native models do not") for option in ("--language", "--prompt")),
         ("a.wav --task=translate", "They support --beam, --decoding, --hotwords, --language-model, --words"),
         ("a.wav --set=whisper.prompt=a", "need a Whisper model"),
-        ("a.wav --format srt --format txt", "give --output-dir"),
-        ("a.wav --format all", "give --output-dir"),
-        ("a.wav b.wav --format srt", "give --output-dir"),
+        ("a.wav --format srt --format txt", "use --output-dir"),
+        ("a.wav --format all", "use --output-dir"),
+        ("a.wav b.wav --format srt", "use --output-dir"),
         ("", "expected AUDIO..."),
         ("sub", "--recursive"),
         ("a.wav --stream", "--stream"),
@@ -438,12 +438,12 @@ def test_an_interrupted_recording_goes_on_where_it_stopped(run: Run, monkeypatch
 def test_files_of_others_are_not_written_over(run: Run) -> None:
     Path("a.txt").write_text("what was really said")
     done = run("a.wav", "b.wav", "--output-dir", ".")
-    assert done.status == 1 and "a.txt: is there already" in done.said
+    assert done.status == 1 and "a.txt: already exists" in done.said
     assert Path("a.txt").read_text() == "what was really said" and is_text(Path("b.txt").read_text())
     os.rename("a.wav", "c.txt")
     before = Path("c.txt").read_bytes()
     done = run("c.txt", "--output-dir", ".")
-    assert done.status == 1 and "c.txt: is there already" in done.said
+    assert done.status == 1 and "c.txt: already exists" in done.said
     assert Path("c.txt").read_bytes() == before
 
 

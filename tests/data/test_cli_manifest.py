@@ -166,7 +166,7 @@ def test_convert_reads_speakers_from_paths(run: Run, corpus: Path) -> None:
         ("validate all.jsonl --text-rules nfc", "give --tokenizer as well"),
         ("validate all.jsonl --tokenizer all.jsonl --text-rules x", "'x'"),
         ("validate all.jsonl --tokenizer all.jsonl", "all.jsonl"),
-        ("validate audio", "audio: no index.jsonl there"),
+        ("validate audio", "audio: contains no index.jsonl"),
         ("split all.jsonl --output-dir . --parts train", "--parts train"),
         ("split all.jsonl --output-dir . --parts a=0.5 a=0.5", "--parts a=0.5: expected NAME=SHARE, each name once"),
         ("split all.jsonl --output-dir . --parts a=2.0", "share '2.0'"),

@@ -173,10 +173,10 @@ def test_the_next_address_is_tried(server: Server, target: Path) -> None:
     ("how", "problem", "num_requests"),
     [
         ("status-404", "cannot be read (HTTP Error 404: Not Found)", 1),
-        ("status-503", "cannot be read, after 3 attempts (HTTP Error 503: ", archives.ATTEMPTS),
-        ("cut-always", "cannot be read, after 3 attempts (the connection ended after", archives.ATTEMPTS),
+        ("status-503", "cannot be read after 3 attempts (HTTP Error 503: ", archives.ATTEMPTS),
+        ("cut-always", "cannot be read after 3 attempts (the connection ended after", archives.ATTEMPTS),
         ("page", "sent another file: 35 bytes, SHA-256 ", 1),
-        ("to:file:///etc/passwd", "cannot be read, after 3 attempts (HTTP Error 302: ", archives.ATTEMPTS),
+        ("to:file:///etc/passwd", "cannot be read after 3 attempts (HTTP Error 302: ", archives.ATTEMPTS),
         ("endless", "more than the 1,048,576 bytes that were expected", 1),
     ],
 )

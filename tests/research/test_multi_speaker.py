@@ -90,5 +90,5 @@ def test_both_texts_of_an_utterance_are_encoded() -> None:
     end = tokens.index(EOS_ID)
     assert (tokens[:end], tokens[end + 1 :]) == (tokenizer.encode("ABB"), tokenizer.encode("C"))
     assert needed_frames(tokens) == 4  # steps for the longer text, with a blank between equal letters
-    with pytest.raises(UserError, match=r"utterance m has no extras\.text_2; give it one"):
+    with pytest.raises(UserError, match=r"utterance m has no extras\.text_2; add it"):
         encode_text(both.model_copy(update={"extras": {}}), inputs)

@@ -27,11 +27,11 @@ BELIEVE = ["--set=checks=off"]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["a.wav", "--engine", "ray"], "give that, and leave"),
-        (["-", "--engine", "ray", "--output-dir", "out"], "give that, and leave"),
+        (["a.wav", "--engine", "ray"], "give DIR, and leave"),
+        (["-", "--engine", "ray", "--output-dir", "out"], "give DIR, and leave"),
         (["a.wav", "--engine", "ray", "--output-dir", "out", "--device", "cuda:1"], "give cuda"),
-        (["a.wav", "--workers", "2"], "go with --engine ray"),
-        (["a.wav", "--ray", "auto", "--output-dir", "out"], "go with --engine ray"),
+        (["a.wav", "--workers", "2"], "need --engine ray"),
+        (["a.wav", "--ray", "auto", "--output-dir", "out"], "need --engine ray"),
     ],
 )
 def test_incompatible_options_are_refused(

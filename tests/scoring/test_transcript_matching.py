@@ -54,7 +54,7 @@ def test_null_is_missing_and_a_null_reference_is_not_scored(tmp_path: Path) -> N
         (
             "a (u1)\n",
             "b (v1)\n",
-            r"no utterance of .*ref; its first ids are v1 \(read as trn\), and there u1",
+            r"no utterance of .*ref. Its first IDs are v1 \(read as trn\), .* reference u1",
         ),
         ("a b\nc d\n", "a b\n", r"hyp has 1 utterances, .* 2; .*line N"),
         ("a (u1)\nb (u2)\n", "just words\n", "hyp has 1 utterances"),

@@ -112,7 +112,7 @@ def test_speakers(client: openai.OpenAI, recognizer: Any, monkeypatch: pytest.Mo
         to_url(b"no audio"): "recording 1: .*not audio",
         to_url(encode(make_audio([(0.0, 10.1, 1)], 10.1))): "recording 1: expected 2 to 10 s",
         to_url(encode(voice[:-1])): "recording 1: expected 2 to 10 s",
-        to_url(encode(0.01 * voice)): "recording 1: no speech",
+        to_url(encode(0.01 * voice)): "recording 1: contains no speech",
         "https://example.org/a.wav": "expected data",
         to_url(encode(voice)) + "%": "expected data",
     }.items():

@@ -68,11 +68,11 @@ def test_a_missing_server_or_file_is_named(tmp_path: Path, monkeypatch: pytest.M
             list(read_data(f"{address}/shards"))
         with pytest.raises(UserError, match=r"a\.tar: cannot be read \("):
             storage.read_range(storage.ByteRange(f"{address}/a.tar", 0, 10))
-    with pytest.raises(UserError, match="cannot be read, after 2 attempts"):
+    with pytest.raises(UserError, match="cannot be read after 2 attempts"):
         storage.read_range(storage.ByteRange(f"{address}/a.tar", 0, 10))
     silent = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=silent.accept, daemon=True).start()
-    with pytest.raises(UserError, match="cannot be read, after 2 attempts"):
+    with pytest.raises(UserError, match="cannot be read after 2 attempts"):
         storage.read_range(storage.ByteRange(f"http://127.0.0.1:{silent.getsockname()[1]}/a.tar", 0, 10))
     silent.close()
 

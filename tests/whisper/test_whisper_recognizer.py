@@ -143,7 +143,7 @@ def test_words_are_timed_where_they_are_needed(
         timed.clear()
         noise_S = np.random.default_rng(0).normal(0, 0.3, 7 * RATE).astype(np.float32)  # without a pause
         given = [(files[-1], None), (noise_S, RATE)]
-        found = [Model(recognizer).transcribe(*one, **ENGLISH, words=words) for one in given]
+        found = [Model(recognizer).transcribe(*one, **ENGLISH, word_times=words) for one in given]
         texts.append([one.text for one in found])
         counts.append(sum(timed))
     assert texts[0] == texts[1] and counts[0] > counts[1] > 0
