@@ -39,10 +39,10 @@ MAX_LINES = {
     "data": 1_469,
     "decoding": 2_196,
     "evaluation": 525,
-    "features": 424,
+    "features": 452,
     "formats": 481,
     "language_models": 923,
-    "models": 2_255,
+    "models": 2_310,
     "moonshine": 1_262,
     "recipe": 2_639,
     "research": 1_712,
@@ -52,6 +52,7 @@ MAX_LINES = {
     "serve": 2_164,
     "shards": 605,
     "speakers": 1_794,
+    "streaming": 550,
     "system": 920,
     "text": 701,
     "train": 1_800,
@@ -59,11 +60,11 @@ MAX_LINES = {
     "transcripts": 1_220,
     "whisper": 2_190,
 }
-# Rooms of what comes next: transducer 850, streaming 900, export 700, parakeet 900, wav2vec2 600.
-MAX_LINES_OF_CORE = 19_300  # all but the capabilities: one reads it in two days
+# Rooms of what comes next: transducer 850, export 700, parakeet 900, wav2vec2 600.
+MAX_LINES_OF_CORE = 19_383  # all but the capabilities: one reads it in two days
 CAPABILITIES = {
     *("formats", "language_models", "moonshine", "recipe", "research", "scale", "scoring/nist", "serve"),
-    *("shards", "speakers", "whisper"),
+    *("shards", "speakers", "streaming", "whisper"),
 }
 MAX_LINES_OF_TESTS = 35_000  # 0.8 for each line of a new capability
 MAX_UNUSED_SETTINGS = 16

@@ -25,6 +25,8 @@ PRE_EMPHASIS = 0.97  # share of the previous sample that Kaldi subtracts; Whispe
 KALDI_FLOOR = float(np.finfo(np.float32).eps)  # lower bound of a mel energy, before the logarithm
 WHISPER_FLOOR = 1e-10
 MIN_DEVIATION = 1e-3  # lower bound in CMVN, so that a constant feature stays finite
+# Statistics of a running CMVN begin with so many frames of typical log-mel energies of speech.
+PRIOR_FRAMES, PRIOR_MEAN, PRIOR_DEVIATION = 100, 10.0, 4.0
 LIFTER = 22.0  # weighting of the cepstra, as in HTK and Kaldi
 
 
@@ -58,8 +60,9 @@ class FeaturesConfig(Config):
     """Number of mel bands; usually 80 for log_mel (whisper: 80 or 128) and 23 for mfcc."""
     num_ceps: int = Field(default=13, ge=1)
     """Number of cepstra, for mfcc."""
-    cmvn: Literal["none", "utterance"] = "utterance"
-    """`utterance`: normalize each utterance's features to mean 0 and deviation 1. `none` with whisper."""
+    cmvn: Literal["none", "utterance", "running"] = "utterance"
+    """Normalize each feature to mean 0 and deviation 1, over the whole `utterance`, or `running`: over the
+    frames so far, after a second of typical ones, for live transcription. `none` with whisper."""
 
     @property
     def window_samples(self) -> int:
@@ -110,6 +113,8 @@ class FeaturesConfig(Config):
                 f"window_ms {self.window_ms:g} and shift_ms {self.shift_ms:g} are {self.window_samples} and "
                 f"{self.shift_samples} samples: expected 32 to 16384, and 1 to the window"
             )
+        if self.cmvn == "running" and (self.convention, self.type) != ("kaldi", "log_mel"):
+            raise ValueError("cmvn running is for convention kaldi with type log_mel; set cmvn: none")
         if self.type == "samples":
             if self.window_ms != self.shift_ms or self.cmvn != "none":
                 raise ValueError("type samples has adjacent frames: set window_ms = shift_ms and cmvn: none")
@@ -200,6 +205,8 @@ class FrontEnd(torch.nn.Module):
         features_BTF = zero_padding(features_BTF, feature_lengths_B)
         if self.config.cmvn == "utterance":
             features_BTF = normalize_each(features_BTF, feature_lengths_B)
+        elif self.config.cmvn == "running":
+            features_BTF, _ = normalize_running(features_BTF, start_statistics(features_BTF))
         return zero_padding(features_BTF, feature_lengths_B), feature_lengths_B
 
     def _compute_log_mel(
@@ -406,6 +413,27 @@ def normalize_each(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) 
     centered_BTF = zero_padding(centered_BTF, feature_lengths_B)
     variance_B1F = _sum_over_time(centered_BTF.square()) / count_B11
     return centered_BTF / variance_B1F.sqrt().clamp(min=MIN_DEVIATION)
+
+
+def start_statistics(features_BTF: torch.Tensor) -> torch.Tensor:
+    """(B, 3, F) in float64 before the first frame: a number of frames, their sums, and sums of squares."""
+    each_3 = [1.0, PRIOR_MEAN, PRIOR_MEAN**2 + PRIOR_DEVIATION**2]
+    sums_3 = PRIOR_FRAMES * torch.tensor(each_3, dtype=torch.float64, device=features_BTF.device)
+    return sums_3[None, :, None].repeat(len(features_BTF), 1, features_BTF.size(2))
+
+
+def normalize_running(
+    features_BTF: torch.Tensor, statistics_B3F: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each frame by mean and deviation of the frames up to it; and the statistics after the last one."""
+    exact_BTF = features_BTF.double()
+    sums_BT3F = torch.stack([torch.ones_like(exact_BTF), exact_BTF, exact_BTF.square()], dim=2)
+    # One sum from the first frame of all, so that pieces give to the bit what the whole gives.
+    sums_BT3F = torch.cat([statistics_B3F[:, None], sums_BT3F], dim=1).cumsum(dim=1)
+    count_BTF, sum_BTF, squares_BTF = sums_BT3F[:, 1:].unbind(dim=2)
+    mean_BTF = sum_BTF / count_BTF
+    deviation_BTF = (squares_BTF / count_BTF - mean_BTF.square()).clamp(min=MIN_DEVIATION**2).sqrt()
+    return ((exact_BTF - mean_BTF) / deviation_BTF).to(features_BTF.dtype), sums_BT3F[:, -1]
 
 
 def _sum_over_time(features_BTF: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,8 @@ import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.config import Config, Depth, EncoderConfig, Size, choose_by_type
+from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig
 from asr.models.layers import (
     Dropout,
@@ -177,12 +180,45 @@ class AttentionConfig(Config):
         return FeedForward(self.dim, self.feed_forward_dim, self.dropout, activation)
 
 
+class ChunkConfig(Config):
+    """Training for live transcription: encoding chunk by chunk, each with some chunks before it."""
+
+    steps: tuple[Size, Size] = (1, 25)
+    """Fewest and most steps of a chunk; each training batch draws one size, and how many chunks before its
+    own a step attends to. With subsampling.factor = 4, 1 to 25 steps are 40 ms to 1 s."""
+    full: float = pydantic.Field(default=0.5, ge=0, le=1)
+    """Share of the training batches that see whole utterances, as a file is transcribed."""
+    live_steps: Size = 8
+    """Steps of a chunk in live transcription, which delays the text by as much: 8 of 40 ms are 320 ms."""
+    live_left: Steps = 64
+    """Steps before its chunk that a step attends to in live transcription, rounded up to whole chunks."""
+    convolution: Literal["chunk", "causal"] = "chunk"
+    """Steps that the convolution of a Conformer sees. chunk: those after its own up to the end of the chunk,
+    so that at full context it is the usual one; causal: none after its own, also at full context."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> ChunkConfig:
+        if self.steps[0] > self.steps[1]:
+            raise ValueError(f"steps = {list(self.steps)}: expected [fewest, most]")
+        return self
+
+
 class AttentionEncoderConfig(AttentionConfig, LayeredEncoderConfig):
     """Subsampling, then layers that contain self-attention and feed-forward."""
 
     num_layers: Depth = 12
     window: tuple[Steps, Steps] | None = None
     """Number of steps to the left and right that a step attends to; all steps if null."""
+    chunk: ChunkConfig | None = None
+    """Also train the encoder for live transcription; null: for whole recordings only."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_chunk(self) -> AttentionEncoderConfig:
+        if self.chunk is not None and self.window is not None:
+            raise ValueError("chunk and window both limit what a step attends to; remove one")
+        if self.chunk is not None and self.positions == "sinusoid":
+            raise ValueError("chunk needs positions that have no end: set positions: rotary")
+        return self
 
     @property
     def attention_window(self) -> Window | None:
@@ -206,17 +242,26 @@ class LayeredEncoder(Encoder):
 
     def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         x_BTD, lengths_B = self.subsampling(features_BTF, feature_lengths_B)
+        return self.run_layers(x_BTD, length_mask(lengths_B.clamp(min=1), x_BTD.size(1))), lengths_B
+
+    def run_layers(self, x_BTD: Tensor, mask: Any) -> Tensor:
+        """`mask` is what the layers of this encoder take: of padding (B, T), or more."""
         x_BTD = self.dropout(self.positions(x_BTD))
-        mask_BT = length_mask(lengths_B.clamp(min=1), x_BTD.size(1))
         for layer in self.layers:
-            x_BTD = layer(x_BTD, mask_BT)
-        return self.norm(x_BTD), lengths_B
+            x_BTD = layer(x_BTD, mask)
+        return self.norm(x_BTD)
 
 
 class TransformerEncoderConfig(AttentionEncoderConfig):
     """Subsampling, then layers of self-attention and feed-forward."""
 
     type: Literal["transformer"] = "transformer"
+
+    @pydantic.model_validator(mode="after")
+    def _check_convolution(self) -> TransformerEncoderConfig:
+        if self.chunk is not None:
+            self.chunk.refuse_idle(False, "a Conformer", "convolution")
+        return self
 
 
 class Block(nn.Module):
@@ -285,8 +330,9 @@ class DepthwiseConvolution(nn.Module):
         self.weight_DK = nn.Parameter(nn.init.uniform_(torch.empty(dim, kernel), -1, 1).mul_(kernel**-0.5))
         self.bias_D = nn.Parameter(torch.zeros(dim))
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        weight_DK = self.weight_DK.to(x_BTD.dtype)
+    def forward(self, x_BTD: Tensor, weight_DK: Tensor | None = None) -> Tensor:
+        """`weight_DK`: other weights than its own."""
+        weight_DK = (self.weight_DK if weight_DK is None else weight_DK).to(x_BTD.dtype)
         if x_BTD.device.type != "cpu":
             x_BDT = F.conv1d(x_BTD.mT, weight_DK[:, None], padding=self.kernel // 2, groups=len(weight_DK))
             return x_BDT.mT + self.bias_D.to(x_BTD.dtype)
@@ -429,6 +475,10 @@ else:
 
 def build_encoder(config: EncoderConfig, num_features: int) -> Encoder:
     build = ENCODERS.get(type(config)) or find_more_kinds("ENCODERS", type(config))[type(config)]
+    if getattr(config, "chunk", None) is not None:
+        if find_spec("asr.streaming") is None:
+            raise UserError("model.encoder.chunk needs asr.streaming, which is not installed; remove it")
+        build = import_module("asr.streaming.chunked_encoders").ENCODERS[type(config)]
     return build(config, num_features)
 
 

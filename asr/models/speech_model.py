@@ -76,6 +76,11 @@ class SpeechModelConfig(ModelConfig):
     def check_run(self, run: Any) -> None:
         if run.train.select_by == "token_accuracy" and self.decoder is None:
             raise ValueError("train.select_by = token_accuracy needs a decoder; set it to wer")
+        if getattr(self.encoder, "chunk", None) is not None and run.features.cmvn == "utterance":
+            raise ValueError(
+                "features.cmvn = utterance needs the whole recording, and model.encoder.chunk is for live "
+                "transcription; set features.cmvn: running"
+            )
         guided = self.guided_attention
         prior = None if guided is None else guided.prior
         if prior is not None and prior.end_updates >= run.train.steps:

@@ -31,6 +31,7 @@ EVERY_PATH: dict[str, dict[str, Any]] = {
     "log_mel": {},
     "mfcc": {"type": "mfcc", "num_mels": 23, "cmvn": "utterance"},
     "odd sizes": {"window_ms": 31.3, "shift_ms": 7.7, "num_mels": 50, "cmvn": "utterance"},
+    "running": {"cmvn": "running"},
     "whisper": {"convention": "whisper"},
     "whisper normalized": {"convention": "whisper", "num_mels": 128, "cmvn": "utterance"},
 }

@@ -1,0 +1,1 @@
+"""Live transcription that encodes each frame once; the folder can be deleted."""
