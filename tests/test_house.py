@@ -52,7 +52,7 @@ MAX_LINES = {
     "serve": 2_164,
     "shards": 605,
     "speakers": 1_794,
-    "streaming": 550,
+    "streaming": 610,
     "system": 920,
     "text": 701,
     "train": 1_800,
@@ -61,12 +61,12 @@ MAX_LINES = {
     "whisper": 2_190,
 }
 # Rooms of what comes next: transducer 850, export 700, parakeet 900, wav2vec2 600.
-MAX_LINES_OF_CORE = 19_383  # all but the capabilities: one reads it in two days
+MAX_LINES_OF_CORE = 19_406  # all but the capabilities: one reads it in two days
 CAPABILITIES = {
     *("formats", "language_models", "moonshine", "recipe", "research", "scale", "scoring/nist", "serve"),
     *("shards", "speakers", "streaming", "whisper"),
 }
-MAX_LINES_OF_TESTS = 35_000  # 0.8 for each line of a new capability
+MAX_LINES_OF_TESTS = 35_480  # 0.8 for each line of a new capability
 MAX_UNUSED_SETTINGS = 16
 MAX_MODULES = 60
 MAX_FUNCTIONS = {"conformer": 520, "shipped": 560, "whisper": 560}

@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -160,6 +160,8 @@ def check_decoding(model: SpeechModel, config: DecodingConfig, language_model: F
     name = resolve_method(model, config.method)
     if config.temperatures and not scores_texts(model):
         raise UserError("decoding.temperatures need a decoder that goes token by token; leave them out")
+    if config.chunk_steps is not None and getattr(model.encoder, "chunk", None) is None:
+        raise UserError("decoding.chunk_steps needs an encoder with model.encoder.chunk; leave it out")
     if (language_model is None) != (config.language_model_weight == 0):
         mismatch = "there is no language model" if language_model is None else "a language model was given"
         raise UserError(
@@ -306,7 +308,7 @@ class SpeechDecoder:
         encoded, encoding_seconds = {}, {}
         for speed in sorted({speed for setup in setups.values() for speed in setup.config.speeds}):
             began = read_clock(self.device)
-            encoded[speed] = self.encode([segment.audio_S for segment in segments], speed)
+            encoded[speed] = self.encode_segments(segments, speed, setups.values())
             encoding_seconds[speed] = read_clock(self.device) - began
         batches = {}
         for name, setup in setups.items():
@@ -464,6 +466,12 @@ class SpeechDecoder:
             most_ms = num_frames * features.shift_ms + features.window_ms
             num_frames = -(-math.ceil(most_ms / speed / features.shift_ms) // multiple) * multiple
         return num_frames
+
+    def encode_segments(
+        self, segments: Sequence[AudioSegment], speed: float, setups: Collection[DecodingSetup]
+    ) -> EncodedAudio:
+        """Encode a batch for all setups."""
+        return self.encode([segment.audio_S for segment in segments], speed)
 
     @torch.inference_mode()
     def encode(self, audio: Sequence[np.ndarray], speed: float = 1.0) -> EncodedAudio:

@@ -51,6 +51,10 @@ class DecodingConfig(Config):
     voices higher or lower than in training. The text with the fewest problems under `checks` wins, then the
     one that CTC (or else the decoder) finds likeliest. Each speed costs as much as the first."""
 
+    chunk_steps: int | None = pydantic.Field(default=None, ge=1)
+    """Encode by chunks of so many steps, as live transcription does, of an encoder that was trained for it;
+    null: whole segments."""
+
     hotwords: tuple[str, ...] = ()
     """Words that are likely to occur, such as names."""
     hotword_boost: float = pydantic.Field(default=1.5, ge=0)

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO, TextIO
@@ -66,6 +67,8 @@ class LiveTranscriber:
     `push` returns the texts that a chunk makes known, `finish` those that are left. Not thread-safe.
     """
 
+    step_seconds = STEP_SECONDS
+
     def __init__(
         self,
         recognizer: Recognizer,
@@ -99,15 +102,19 @@ class LiveTranscriber:
             if self._paused_at != ending.end:
                 self._paused_at = self._decoded_until = ending.end
                 texts.append(self._prepare(ending))
-        elif seconds - self._decoded_until >= STEP_SECONDS:
+        elif seconds - self._decoded_until >= self.step_seconds:
             self._decoded_until = seconds
             if (current := self._segmenter.current()) is not None:
-                texts.append(self._update(self._recognize(current, self._main_language, is_partial=True)))
+                texts.append(self._update(self._read_part(current)))
         return texts
 
     def finish(self) -> list[LiveText]:
         """Return the texts that were not final after the last chunk."""
         return [self._end(segment) for segment in self._segmenter.finish()]
+
+    def _read_part(self, current: AudioSegment) -> Segment:
+        """Read what there is so far of the segment that is being spoken."""
+        return self._recognize(current, self._main_language, is_partial=True)
 
     def _prepare(self, ending: AudioSegment) -> LiveText:
         """Decode a segment that ends here unless speech continues."""
@@ -174,6 +181,16 @@ class LiveTranscriber:
     def _new_words(self, words: Iterable[Word]) -> list[Word]:
         """Drop the words of the previous segment. Times move by less than half a word between decodings."""
         return [word for word in words if word.middle > self._final_until]
+
+
+def listen(
+    recognizer: Recognizer, request: Request | None = None, max_pause_seconds: float = MAX_PAUSE_SECONDS
+) -> LiveTranscriber:
+    """A transcriber that encodes each chunk once if the model can, and else decodes segments repeatedly."""
+    kind = LiveTranscriber
+    if getattr(recognizer.model.encoder, "chunk", None) is not None:
+        kind = import_module("asr.streaming.live_session").ChunkedTranscriber
+    return kind(recognizer, request, max_pause_seconds)
 
 
 def _count_common(before: list[Word], after: list[Word]) -> int:
@@ -353,6 +370,6 @@ def transcribe_pipe(
     recognizer.check(request)
     channel = request.channels - 1 if isinstance(request.channels, int) else None
     pieces, rate = read_live(pipe, channel)
-    transcriber = LiveTranscriber(recognizer, request)
+    transcriber = listen(recognizer, request)
     texts = transcribe_live(pieces, transcriber, rate, is_late=lambda: pipe.is_late)
     write_live(texts, target, as_json, pipe.delay)

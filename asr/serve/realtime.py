@@ -36,7 +36,7 @@ from asr.serve.api import (
     name_as_openai,
     refuse,
 )
-from asr.serve.live import MAX_PAUSE_SECONDS, LiveText, LiveTranscriber, transcribe_live
+from asr.serve.live import MAX_PAUSE_SECONDS, LiveText, LiveTranscriber, listen, transcribe_live
 from asr.serve.scheduler import Client, WithdrawnError
 from asr.serve.service import THREADS, ServedModel, Service, describe_unknown, end_tasks
 from asr.transcripts.transcript import Segment, Word
@@ -268,7 +268,7 @@ class Session:
             pause = vad.silence_duration_ms and vad.silence_duration_ms / 1000
         fields = audio.transcription
         request = model.make_request(language=fields.language, prompt=fields.prompt)
-        return LiveTranscriber(transcriber, request, pause or MAX_PAUSE_SECONDS)
+        return listen(transcriber, request, pause or MAX_PAUSE_SECONDS)
 
     def _take_text(self, turn: _Turn, text: LiveText) -> None:
         turn.separator = text.separator

@@ -7,7 +7,7 @@ transcription does, give the same. The subsampling needs no mask: a step sees no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -74,7 +74,7 @@ class StepView:
     def extend(self, new: Tensor) -> Tensor:
         """The kept steps and the new ones, along the last but one dimension."""
         before = next(self._before)
-        extended = torch.cat([before, new], dim=-2)
+        extended = torch.cat([before.to(new.dtype), new], dim=-2)
         self.caches.append(extended[..., new.size(-2) :, :])
         return extended
 
@@ -185,7 +185,9 @@ class EncoderState:
     def take(self, rows: Sequence[int]) -> EncoderState:
         """The state of some of the sessions."""
         index = torch.tensor(rows, device=self.steps_B.device)
-        return self._map(lambda tensor: tensor[index])
+        steps_B, frames_BTF = self.steps_B[index], self.frames_BTF[index]
+        caches = tuple(cache[index] for cache in self.caches)
+        return EncoderState(self.chunks, steps_B, frames_BTF, caches)
 
     @staticmethod
     def join(states: Sequence[EncoderState]) -> EncoderState:
@@ -198,10 +200,6 @@ class EncoderState:
             torch.cat([state.frames_BTF for state in states]),
             tuple(map(torch.cat, zip(*(state.caches for state in states), strict=True))),
         )
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> EncoderState:
-        caches = tuple(map(change, self.caches))
-        return replace(self, steps_B=change(self.steps_B), frames_BTF=change(self.frames_BTF), caches=caches)
 
 
 class ChunkedEncoder(LayeredEncoder):

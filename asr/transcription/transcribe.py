@@ -14,6 +14,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
@@ -38,7 +39,7 @@ from asr.errors import UserError, require_choice
 from asr.families import Family, find_default_model, find_family, find_model
 from asr.models.precision import HALF_TYPES, choose_device, resolve_precision
 from asr.system.decoding_resources import DecodingResources, load_bundled_decoding
-from asr.system.system import load_state, load_system
+from asr.system.system import System, load_state, load_system
 from asr.text.normalization import TextConfig
 from asr.threads import SideBySide, side_by_side
 from asr.transcripts.transcript import (
@@ -130,9 +131,19 @@ def load_recognizer(
         folder = find_model(source)
         longest = load_state(folder).get("longest_seconds")
         resources, system = load_bundled_decoding(folder), load_system(folder)
-        recognizer = Recognizer(system, device, precision, segmentation, checks, longest, resources)
+        recognizer = Recognizer(
+            system, device, precision, segmentation, checks, longest, resources, manners=find_manners(system)
+        )
     recognizer.name = str(source)
     return recognizer
+
+
+def find_manners(system: System) -> type[SpeechDecoder]:
+    """Those of an encoder that works by chunks, or the usual ones."""
+    if getattr(system.model.encoder, "chunk", None) is None:
+        return SpeechDecoder
+    manners: type[SpeechDecoder] = import_module("asr.streaming.chunked_decoder").ChunkedDecoder
+    return manners
 
 
 class Recognizer:
