@@ -37,6 +37,7 @@ TUTORIALS = [
     "own-corpus.md",
     "phones.md",
     "shards.md",
+    "streaming.md",
     "compare.md",
     "add-encoder.md",
     "score.md",
@@ -62,6 +63,9 @@ NOT_RUN = {  # they install, or need a model of AN4
 ADDED = {  # to any command that begins so: fewer updates
     "asr train conf/digits/ctc_lstm.yaml": "train.steps=2 train.validate_every=2 train.save_every=2"
     " train.log_every=1 optim.warmup_steps=1",
+    "asr train conf/digits/live/conformer.yaml": "train.steps=2 train.validate_every=2 train.save_every=2"
+    " train.log_every=1 optim.warmup_steps=1",
+    "asr evaluate runs/digits/live_conformer": "--decoding ctc_greedy",
     "asr train docs/examples/commands/conf/lstm.yaml": "train.steps=6 train.validate_every=3 train.save_every=3"
     " train.log_every=1 optim.warmup_steps=2",
     "asr train docs/examples/fine_tune_whisper.yaml": 'start_from="$ASR_MODEL" train.steps=2 train.validate_every=2'

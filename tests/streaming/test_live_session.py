@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -147,3 +148,33 @@ def test_evaluation_by_chunks_needs_such_an_encoder(tmp_path: Path) -> None:
     assert not isinstance(listen(recognizer), ChunkedTranscriber)
     with pytest.raises(UserError, match=r"model\.encoder\.chunk"):
         recognizer.check(Request(DecodingConfig(chunk_steps=4)))
+
+
+def test_sessions_of_a_server(model: Path) -> None:
+    """One that leaves in mid-word, one that sends nothing, and one with partial and final text."""
+    pytest.importorskip("starlette")
+    from serve_examples import make_app
+    from starlette.testclient import TestClient
+
+    def append(socket: Any, audio_S: np.ndarray) -> None:
+        audio = base64.b64encode((audio_S * 32_767).astype("<i2").tobytes()).decode()
+        socket.send_json({"type": "input_audio_buffer.append", "audio": audio})
+
+    def receive(socket: Any, kind: str) -> Any:
+        while not (event := socket.receive_json())["type"].endswith(kind):
+            pass
+        return event
+
+    audio = {"input": {"format": {"type": "audio/pcm", "rate": RATE}}}
+    settings = {"type": "transcription", "include": ["asr.partial"], "audio": audio}
+    url = "/v1/realtime?intent=transcription"
+    with TestClient(make_app(recognizer=load(model), decoding=DecodingConfig())) as client:
+        for sent in (SPEECH_S[:10_000], SPEECH_S[:0], SPEECH_S):
+            with client.websocket_connect(url) as socket:
+                socket.send_json({"type": "session.update", "session": settings})
+                receive(socket, "session.updated")
+                append(socket, sent)
+                if len(sent) == len(SPEECH_S):
+                    assert receive(socket, "asr.partial")["stable"]
+                    append(socket, PAUSE_S)
+                    assert receive(socket, "transcription.completed")["transcript"]
