@@ -39,7 +39,7 @@ from asr.errors import UserError, require_choice
 from asr.families import Family, find_default_model, find_family, find_model
 from asr.models.precision import HALF_TYPES, choose_device, resolve_precision
 from asr.system.decoding_resources import DecodingResources, load_bundled_decoding
-from asr.system.system import System, load_state, load_system
+from asr.system.system import load_state, load_system
 from asr.text.normalization import TextConfig
 from asr.threads import SideBySide, side_by_side
 from asr.transcripts.transcript import (
@@ -131,14 +131,12 @@ def load_recognizer(
         folder = find_model(source)
         longest = load_state(folder).get("longest_seconds")
         resources, system = load_bundled_decoding(folder), load_system(folder)
-        recognizer = Recognizer(
-            system, device, precision, segmentation, checks, longest, resources, manners=find_manners(system)
-        )
+        recognizer = Recognizer(system, device, precision, segmentation, checks, longest, resources)
     recognizer.name = str(source)
     return recognizer
 
 
-def find_manners(system: System) -> type[SpeechDecoder]:
+def find_manners(system: Any) -> type[SpeechDecoder]:
     """Those of an encoder that works by chunks, or the usual ones."""
     if getattr(system.model.encoder, "chunk", None) is None:
         return SpeechDecoder
@@ -162,14 +160,16 @@ class Recognizer:
         longest_seconds: float | None = None,
         resources: DecodingResources | None = None,
         needs_times: bool = True,
-        manners: type[SpeechDecoder] = SpeechDecoder,
+        manners: type[SpeechDecoder] | None = None,
         family: Family | None = None,
     ) -> None:
         """`longest_seconds` is the duration of the longest training utterance, which limits segments.
 
         `resources` are the decoding settings and language model for calls that name none. Without
-        `needs_times`, for evaluation, the model need not have word times. `family` is None if it is native.
+        `needs_times`, for evaluation, the model need not have word times. `family` is None if it is
+        native; its encoder then chooses the `manners`.
         """
+        manners = manners or find_manners(system)
         decoder = system.model.decoder
         if needs_times and system.model.ctc_head is None and (decoder is None or decoder.num_heads == 0):
             raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from hostile_audio import make_speechlike
 from system_examples import save_talker
 
 from asr.audio.segmentation import SegmentationConfig
+from asr.cli import main
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.serve.live import LiveText, LiveTranscriber, listen, transcribe_live
@@ -178,3 +181,23 @@ def test_sessions_of_a_server(model: Path) -> None:
                     assert receive(socket, "asr.partial")["stable"]
                     append(socket, PAUSE_S)
                     assert receive(socket, "transcription.completed")["transcript"]
+
+
+def test_evaluation_by_chunks(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command scores what the same chunks would give live."""
+    soundfile.write(tmp_path / "a.wav", SPEECH_S, RATE)
+    row = {"id": "a", "audio": "a.wav", "duration": len(SPEECH_S) / RATE, "text": "one two"}
+    (tmp_path / "test.jsonl").write_text(json.dumps(row) + "\n")
+    words = [
+        "evaluate",
+        str(model),
+        str(tmp_path / "test.jsonl"),
+        "--decoding=ctc_greedy",
+        "--set=checks=off",
+    ]
+    texts = []
+    for steps in ((), ("--set=decoding.chunk_steps=1",)):
+        folder = tmp_path / f"out{len(steps)}"
+        assert main([*words, *steps, "--output-dir", str(folder)]) == 0, capsys.readouterr().err
+        texts.append(sorted(path.read_text() for path in folder.rglob("*.trn")))
+    assert texts[0] and texts[0] != texts[1]
