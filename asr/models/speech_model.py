@@ -76,10 +76,12 @@ class SpeechModelConfig(ModelConfig):
     def check_run(self, run: Any) -> None:
         if run.train.select_by == "token_accuracy" and self.decoder is None:
             raise ValueError("train.select_by = token_accuracy needs a decoder; set it to wer")
-        if getattr(self.encoder, "chunk", None) is not None and run.features.cmvn == "utterance":
+        features = run.features
+        needs_all = features.cmvn == "utterance" or features.convention == "whisper"
+        if getattr(self.encoder, "chunk", None) is not None and (needs_all or features.type == "samples"):
             raise ValueError(
-                "features.cmvn = utterance needs the whole recording, and model.encoder.chunk is for live "
-                "transcription; set features.cmvn: running"
+                "model.encoder.chunk is for live transcription, whose mel features do without the whole "
+                "recording; set features.cmvn: running, with convention: kaldi and type: log_mel"
             )
         guided = self.guided_attention
         prior = None if guided is None else guided.prior

@@ -10,6 +10,7 @@ decoding falls behind the audio, only whole segments are decoded.
 Decoding again works with any model, including models trained on whole utterances with full attention and
 statistics over the utterance, which a chunked encoder would not. It costs more: a segment of S seconds is
 decoded S / STEP_SECONDS times, so the real-time factor is about S / (2 * STEP_SECONDS) times that of a file.
+A model that was trained to work by chunks does without: see asr/streaming.
 """
 
 from __future__ import annotations
@@ -187,8 +188,8 @@ def listen(
     recognizer: Recognizer, request: Request | None = None, max_pause_seconds: float = MAX_PAUSE_SECONDS
 ) -> LiveTranscriber:
     """A transcriber that encodes each chunk once if the model can, and else decodes segments repeatedly."""
-    kind = LiveTranscriber
-    if getattr(recognizer.model.encoder, "chunk", None) is not None:
+    kind, model = LiveTranscriber, recognizer.model
+    if getattr(model.encoder, "chunk", None) is not None and model.ctc_head is not None:
         kind = import_module("asr.streaming.live_session").ChunkedTranscriber
     return kind(recognizer, request, max_pause_seconds)
 

@@ -82,7 +82,7 @@ class ChunkedDecoder(SpeechDecoder):
                 tokens, best = (part_BT[row, :length].tolist() for part_BT in (tokens_BT, best_BT))
                 state = joined.take([row])
                 batch[row].result.set_result(EncodedChunk(encoded_BTD[row, :length], tokens, best, state))
-        except Exception as error:
+        except BaseException as error:  # or those who wait would wait for ever
             for one in batch:
                 one.result.set_exception(error)
 

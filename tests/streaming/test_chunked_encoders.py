@@ -80,6 +80,22 @@ def test_in_single_precision_and_far_from_the_start(kind: str) -> None:
     torch.testing.assert_close(stepped_TD, whole_BTD[0], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_mixed_precision(kind: str) -> None:
+    """Training and steps; new sessions, in float32 so far, join those that have gone on."""
+    encoder = build(kind).float()
+    features_BTF = torch.randn(1, 48, NUM_FEATURES)
+    with torch.autocast("cpu", torch.bfloat16):
+        whole_BTD, _ = encoder(features_BTF, torch.tensor([48]), Chunks(3, 2))
+        whole_BTD.float().square().sum().backward()
+        stepped_TD = encode_by_steps(encoder, features_BTF[0], Chunks(3, 2))
+        frames_BTF, lengths_B = features_BTF[:, :12], torch.tensor([12])
+        _, _, older = encoder.step(frames_BTF, lengths_B, encoder.start(1, Chunks(3, 2)))
+        joined = EncoderState.join([encoder.start(1, Chunks(3, 2)), older])
+        encoder.step(frames_BTF.repeat(2, 1, 1), lengths_B.repeat(2), joined)
+    torch.testing.assert_close(stepped_TD.float(), whole_BTD[0].float(), rtol=0, atol=0.1)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),

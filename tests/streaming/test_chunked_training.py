@@ -36,5 +36,6 @@ def test_chunks_change_what_is_learned_and_begin_with_any_weights(tiny_run: Buil
 
 
 def test_statistics_of_the_utterance_are_refused(tiny_run: BuildRun) -> None:
-    with pytest.raises(UserError, match=r"set features\.cmvn: running"):
-        tiny_run(*CHUNKED, "features.cmvn=utterance")
+    for setting in ("features.cmvn=utterance", "features={convention: whisper}", "features={type: samples}"):
+        with pytest.raises(UserError, match=r"set features\.cmvn: running"):
+            tiny_run(*CHUNKED, setting)

@@ -127,13 +127,18 @@ def test_sessions_in_threads_go_together(model: Path, monkeypatch: pytest.Monkey
     assert max(together) > 1
 
 
-def test_a_chunk_that_fails_ends_its_session_alone(model: Path) -> None:
+def test_a_chunk_that_fails_leaves_the_model_to_others(model: Path) -> None:
     recognizer = load(model)
     decoder = recognizer.decoder
     assert isinstance(decoder, ChunkedDecoder)
     with pytest.raises(RuntimeError):
         decoder.encode_chunk(decoder.encoder.start().frames_BTF[0, :, :3], decoder.encoder.start())
     assert read(run(recognizer, SPEECH_S))
+
+
+def test_a_model_without_ctc_head_is_decoded_again_and_again(tmp_path: Path) -> None:
+    folder = save_talker(tmp_path / "model", *CHUNKED, "model.ctc_weight=0.0")
+    assert type(listen(load(folder))) is LiveTranscriber
 
 
 def test_memory_of_a_long_session_is_bounded(model: Path) -> None:
