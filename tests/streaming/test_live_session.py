@@ -90,7 +90,7 @@ def test_each_frame_is_encoded_once_and_stable_words_stay(
     monkeypatch.setattr(ChunkedDecoder, "encode_chunk", count)
     audio_S = np.concatenate([SPEECH_S, PAUSE_S, SPEECH_S, PAUSE_S])
     texts = run(recognizer, audio_S)
-    assert sizes.count(24) == len(audio_S) // 160 // 24
+    assert 2 * len(SPEECH_S) / 160 - 48 < 24 * sizes.count(24) < len(audio_S) / 160, "pauses are left out"
     assert sum(size for size in sizes if size != 24) < 4 * 24, "a rest is encoded at the end of a segment"
     assert len([text for text in read(texts) if text]) == 2
     stable: list[str] = []
@@ -139,16 +139,6 @@ def test_a_chunk_that_fails_leaves_the_model_to_others(model: Path) -> None:
 def test_a_model_without_ctc_head_is_decoded_again_and_again(tmp_path: Path) -> None:
     folder = save_talker(tmp_path / "model", *CHUNKED, "model.ctc_weight=0.0")
     assert type(listen(load(folder))) is LiveTranscriber
-
-
-def test_memory_of_a_long_session_is_bounded(model: Path) -> None:
-    recognizer = load(model)
-    transcriber = listen(recognizer)
-    assert isinstance(transcriber, ChunkedTranscriber)
-    transcriber._kept_seconds = 2.0
-    for _ in range(3):
-        transcriber.push(np.concatenate([SPEECH_S, PAUSE_S]))
-    assert len(transcriber._steps._chunks) <= 2.0 / 0.24 + 2
 
 
 def test_evaluation_by_chunks_needs_such_an_encoder(tmp_path: Path) -> None:
