@@ -72,7 +72,9 @@ def test_an_error_affects_only_its_range(tmp_path: Path, address: str) -> None:
     )
     assert good == CONTENT[:4]
     assert isinstance(missing, UserError) and "memory://bucket/b.tar: cannot be read" in str(missing)
-    assert isinstance(short, UserError) and "requested 9 bytes from byte 1,020 on, but received 4" in str(short)
+    assert isinstance(short, UserError) and "requested 9 bytes from byte 1,020 on, but received 4" in str(
+        short
+    )
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,11 @@ RTTM = "SPEAKER m 1 {} <NA> <NA> a <NA> <NA>\n"
 @pytest.mark.parametrize(
     ("read", "content", "message"),
     [
-        (read_rttm, RTTM.format("0 1") + RTTM.format("nan 1"), ":2: start = 'nan': expected a number of seconds"),
+        (
+            read_rttm,
+            RTTM.format("0 1") + RTTM.format("nan 1"),
+            ":2: start = 'nan': expected a number of seconds",
+        ),
         (read_rttm, RTTM.format("-1 1"), ":1: start = '-1': expected a number of seconds"),
         (read_rttm, RTTM.format("0 1e300"), ":1: duration = '1e300': expected a number of seconds"),
         (read_rttm, "hello\n", ":1: 'hello': not a line of RTTM. Expected SPEAKER recording channel start"),
@@ -58,7 +62,11 @@ RTTM = "SPEAKER m 1 {} <NA> <NA> a <NA> <NA>\n"
         (read_seglst, {}, ": not a JSON list. Expected segments"),
         (read_seglst, [SEGMENT, 3], ": segment 2, 3: expected a JSON object"),
         (read_seglst, [SEGMENT | {"speaker": None}], "expected session_id and speaker"),
-        (read_seglst, [SEGMENT | {"start_time": float("nan")}], "start_time = NaN: expected a number of seconds"),
+        (
+            read_seglst,
+            [SEGMENT | {"start_time": float("nan")}],
+            "start_time = NaN: expected a number of seconds",
+        ),
         (read_seglst, [SEGMENT | {"start_time": 2}], "end_time 1 is before start_time 2"),
         (read_seglst, [SEGMENT | {"words": ["x"]}], 'words = ["x"]: expected a string'),
     ],
