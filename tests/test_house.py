@@ -58,15 +58,16 @@ MAX_LINES = {
     "train": 1_800,
     "transcription": 885,
     "transcripts": 1_220,
+    "transducer": 850,
     "whisper": 2_190,
 }
-# Rooms of what comes next: transducer 850, export 700, parakeet 900, wav2vec2 600.
+# Rooms of what comes next: export 700, parakeet 900, wav2vec2 600.
 MAX_LINES_OF_CORE = 19_406  # all but the capabilities: one reads it in two days
 CAPABILITIES = {
     *("formats", "language_models", "moonshine", "recipe", "research", "scale", "scoring/nist", "serve"),
-    *("shards", "speakers", "streaming", "whisper"),
+    *("shards", "speakers", "streaming", "transducer", "whisper"),
 }
-MAX_LINES_OF_TESTS = 35_480  # 0.8 for each line of a new capability
+MAX_LINES_OF_TESTS = 36_160  # 0.8 for each line of a new capability
 MAX_UNUSED_SETTINGS = 16
 MAX_MODULES = 60
 MAX_FUNCTIONS = {"conformer": 520, "shipped": 560, "whisper": 560}
