@@ -175,7 +175,6 @@ def find_model(path: str | Path) -> Path:
 
 def describe_missing() -> str:
     """Name the optional packages that are not installed, for messages about an unknown model; "" if none."""
-    missing = [
-        f"asr.{name}" for name in (*FAMILIES, "research", "speakers") if find_spec(f"asr.{name}") is None
-    ]
+    folders = [f"asr.{name}" for name in (*FAMILIES, "research", "speakers", "transducer")]
+    missing = [folder for folder in folders if find_spec(folder) is None]
     return f"; {' and '.join(missing)}, which may have it, is not installed" if missing else ""

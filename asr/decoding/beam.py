@@ -443,13 +443,13 @@ def _advance(
             is_stay_BW, in_token_BW.gather(1, parents_BW), extended_BWC.flatten(1).gather(1, extension_BW)
         ),
         last_BW=torch.where(is_stay_BW, old.last_BW.gather(1, parents_BW), token_BW),
-        hash_BW=torch.where(is_stay_BW, hash_BW, _hash(hash_BW, token_BW)),
+        hash_BW=torch.where(is_stay_BW, hash_BW, hash_text(hash_BW, token_BW)),
         parent_BW=torch.where(is_stay_BW, old.parent_BW.gather(1, parents_BW), hash_BW),
     )
     return _unlink_empty(new, best_BW == -torch.inf), parents_BW, tokens_BW
 
 
-def _hash(prefix: Tensor, token: Tensor) -> Tensor:
+def hash_text(prefix: Tensor, token: Tensor) -> Tensor:
     """Hash a prefix and another token; products wrap at 64 bits, and the shift mixes their halves."""
     mixed = prefix * 6364136223846793005 + (token + 1) * 2862933555777941757 + 3037000493
     return mixed ^ (mixed >> 31)
@@ -460,8 +460,8 @@ def _unlink_empty(prefixes: Prefixes, is_impossible_BW: Tensor) -> Prefixes:
     slots_W = torch.arange(is_impossible_BW.size(1), device=is_impossible_BW.device)
     return replace(
         prefixes,
-        hash_BW=torch.where(is_impossible_BW, _hash(slots_W, slots_W - 7), prefixes.hash_BW),
-        parent_BW=torch.where(is_impossible_BW, _hash(slots_W, slots_W - 77), prefixes.parent_BW),
+        hash_BW=torch.where(is_impossible_BW, hash_text(slots_W, slots_W - 7), prefixes.hash_BW),
+        parent_BW=torch.where(is_impossible_BW, hash_text(slots_W, slots_W - 77), prefixes.parent_BW),
     )
 
 

@@ -46,16 +46,16 @@ class ShallowFusion:
     """Several models or their states in a search, whose log-probabilities are added."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
-        self._parts = parts
+        self.parts = parts
 
     def start(self, num_rows: int, device: torch.device) -> FusionState:
-        return ShallowFusion([model.start(num_rows, device) for model in self._parts])
+        return ShallowFusion([model.start(num_rows, device) for model in self.parts])
 
     def score(self, tokens_R: Tensor) -> Tensor:
-        return torch.stack([state.score(tokens_R) for state in self._parts]).sum(0)
+        return torch.stack([state.score(tokens_R) for state in self.parts]).sum(0)
 
     def select(self, rows: Tensor) -> None:
-        for state in self._parts:
+        for state in self.parts:
             state.select(rows)
 
 
@@ -63,14 +63,14 @@ class Weighted:
     """A model or its state in a search, whose log-probabilities are multiplied by a weight."""
 
     def __init__(self, part: Any, weight: float) -> None:
-        self._part, self._weight = part, weight
+        self.part, self.weight = part, weight
 
     def start(self, num_rows: int, device: torch.device) -> FusionState:
-        return Weighted(self._part.start(num_rows, device), self._weight)
+        return Weighted(self.part.start(num_rows, device), self.weight)
 
     def score(self, tokens_R: Tensor) -> Tensor:
-        scores_RV: Tensor = self._part.score(tokens_R)
-        return self._weight * scores_RV
+        scores_RV: Tensor = self.part.score(tokens_R)
+        return self.weight * scores_RV
 
     def select(self, rows: Tensor) -> None:
-        self._part.select(rows)
+        self.part.select(rows)

@@ -192,7 +192,7 @@ def find_more_kinds(table: str, kind: object = None) -> dict[Any, Any]:
         classes |= getattr(family, table, {})
         if kind in classes:
             return classes
-    for name in ("language_models.language_model", "research.kinds", "speakers.training"):
+    for name in ("language_models.language_model", "research.kinds", "speakers.training", "transducer.entry"):
         if find_spec(f"asr.{name.partition('.')[0]}") is not None:
             classes |= getattr(import_module(f"asr.{name}"), table, {})
     return classes

@@ -39,8 +39,8 @@ class SpeechModelConfig(ModelConfig):
     encoder: AnyEncoderConfig
     """Maps features to encoded steps: transformer, conformer, lstm, intra_attention, or a pretrained one."""
     decoder: AnyDecoderConfig | None = None
-    """Maps encoded steps to tokens, one by one: transformer, attention, intra_attention, single_summary, or a
-    pretrained model's; or all at once: parallel_length or mask_ctc; null: only CTC."""
+    """Maps encoded steps to tokens, one by one: transformer, attention, intra_attention, single_summary,
+    transducer, or a pretrained model's; or all at once: parallel_length or mask_ctc; null: only CTC."""
     ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
     """Weight of CTC in the loss; the remaining weight is the decoder's."""
     label_smoothing: float = pydantic.Field(default=0.1, ge=0, lt=1)
@@ -58,7 +58,7 @@ class SpeechModelConfig(ModelConfig):
         if (self.decoder is None) != (self.ctc_weight == 1):
             raise ValueError(f"ctc_weight = {self.ctc_weight}: set it to 1.0 without a decoder, else below")
         if self.decoder is not None and self.decoder.needs_ctc and self.ctc_weight == 0:
-            raise ValueError("decoder.type = mask_ctc starts from CTC: set ctc_weight above 0")
+            raise ValueError(f"decoder.type = {self.decoder.type} needs CTC too: set ctc_weight above 0")
         guided = self.guided_attention
         if guided is None:
             return self

@@ -196,7 +196,7 @@ def test_requested_attention_weights(name: str) -> None:
     ("changes", "message"),
     [
         ({"decoder": {"type": "parallel_length", "positions": "rotary"}}, "positions = rotary"),
-        ({"decoder": {"type": "mask_ctc"}, "ctc_weight": 0.0}, "decoder.type = mask_ctc starts from CTC"),
+        ({"decoder": {"type": "mask_ctc"}, "ctc_weight": 0.0}, "decoder.type = mask_ctc needs CTC too"),
     ],
 )
 def test_config_names_the_settings_in_conflict(changes: dict[str, Any], message: str) -> None:
