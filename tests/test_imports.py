@@ -34,6 +34,7 @@ PACKAGES = [
     "decoding",
     "language_models",
     "system",
+    "transducer",
     "batches",
     "shards",
     "scoring",
@@ -41,7 +42,7 @@ PACKAGES = [
     "transcription",
     "scale",
 ]
-PACKAGES += ["evaluation", "research", "transducer", "train", "moonshine", "whisper", "speakers", "recipe", "serve"]
+PACKAGES += ["evaluation", "research", "train", "moonshine", "whisper", "speakers", "recipe", "serve"]
 PACKAGES += ["streaming", "cli"]
 TORCH_FREE_PACKAGES = ("", "text", "data", "formats", "scale", "transcripts", "scoring", "scoring/nist")
 # Where the core imports a capability that can be taken away, when it is asked for.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,12 +13,32 @@ from torch import Tensor
 from asr.language_models.fusion import Columns, RowModel
 from asr.models.speech_model import SpeechModel, SpeechModelConfig, build_model
 from asr.text.tokenizer import BLANK_ID, SOS_ID
+from asr.transducer.lattice import Arc
 from asr.transducer.transducer_decoder import TransducerDecoder
 
 SAYABLE = TOKENS
+DURATIONS = (0, 1, 2, 3, 4)
+Text = tuple[int, ...]
+Node = tuple[int, int, int]  # kind of arc, step, tokens so far
 TREE: dict[str, Any] = {
     "encoder": {"type": "lstm", "dim": 8, "num_layers": 1, "subsampling": {"factor": 4, "channels": 4}}
 }
+
+
+def list_paths(arcs: tuple[Arc, ...], length: int, count: int) -> Iterator[list[Node]]:
+    """All ways from (0, 0) to (length, count), whose last arc emits nothing."""
+
+    def go_on(step: int, tokens: int, path: list[Node]) -> Iterator[list[Node]]:
+        if (step, tokens) == (length, count):
+            yield path
+        if step >= length:
+            return
+        for number, arc in enumerate(arcs):
+            after = step + arc.steps
+            if tokens + arc.tokens <= count and after <= length - arc.tokens:
+                yield from go_on(after, tokens + arc.tokens, [*path, (number, step, tokens)])
+
+    return go_on(0, 0, [])
 
 
 def build_transducer(
@@ -39,8 +60,8 @@ def encode(model: SpeechModel, lengths: list[int], seed: int = 0) -> tuple[Tenso
     return random_encoded(model, lengths, seed)
 
 
-def score_steps(model: SpeechModel, encoded_E: Tensor, text: tuple[int, ...]) -> list[float]:
-    """Probabilities of blank and tokens at an encoded step after a text, which is read as a whole."""
+def score_steps(model: SpeechModel, encoded_E: Tensor, text: Text) -> tuple[list[float], list[float]]:
+    """Probabilities of blank and tokens, and of durations, at an encoded step after a text, read as a whole."""
     decoder = model.decoder
     assert isinstance(decoder, TransducerDecoder)
     tokens = torch.tensor([[SOS_ID, *text]])
@@ -48,8 +69,8 @@ def score_steps(model: SpeechModel, encoded_E: Tensor, text: tuple[int, ...]) ->
     hidden_D = torch.tanh(
         decoder.project_encoded(encoded_E) + decoder.project_predicted(predicted_1UD[0, -1])
     )
-    scores_V = decoder.output(hidden_D)[:VOCAB_SIZE]
-    return scores_V.double().softmax(-1).tolist()
+    scores = decoder.output(hidden_D).double()
+    return scores[:VOCAB_SIZE].softmax(-1).tolist(), scores[VOCAB_SIZE:].softmax(-1).tolist()
 
 
 class TableModel(RowModel):

@@ -64,8 +64,11 @@ def inherit_run(config: RunConfig, tokenizer: Tokenizer, source: System[Net]) ->
     num_features = source.front_end.num_features
     require_memory(config.model, num_features, len(tokenizer))
     model = build_model(config.model, num_features, len(tokenizer))
-    of_tokens = set() if has_tokens else find_token_weights(config.model, num_features)
-    load_weights(config, model, source, parts, of_tokens)
+    new = set() if has_tokens else find_token_weights(config.model, num_features)
+    if len({type(getattr(own, "decoder", None)) for own in (config.model, source.config.model)}) > 1:
+        names = model.state_dict().keys() | source.model.state_dict().keys()
+        new |= {name for name in names if name.startswith("decoder.")}
+    load_weights(config, model, source, parts, new)
     return System(config, tokenizer, source.front_end, model)
 
 

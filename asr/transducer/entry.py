@@ -29,6 +29,5 @@ def decode(encoded: EncodedAudio, config: DecodingConfig, language_model: Fusion
     return beam.finish()
 
 
-# As the tables of asr/models and asr/decoding have it.
 DECODERS = {TransducerDecoderConfig: TransducerDecoder}
 METHODS = {"transducer": DecodingMethod(decode, decoders=("transducer",))}

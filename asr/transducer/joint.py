@@ -62,7 +62,8 @@ class NodeScores(torch.autograd.Function):
         pieces = [*cut_pieces(lengths_B.tolist(), counts_B.tolist(), max(weight_VJ.shape))]
         shape = (*encoded_BTJ.shape[:2], predicted_BNJ.size(1))
         dtype = torch.promote_types(encoded_BTJ.dtype, torch.float32)
-        blank_BTN, next_BTN, sums_BTN = (encoded_BTJ.new_full(shape, LOG_ZERO, dtype=dtype) for _ in range(3))
+        blank_BTN = encoded_BTJ.new_full(shape, LOG_ZERO, dtype=dtype)
+        next_BTN, sums_BTN = blank_BTN.clone(), blank_BTN.clone()
         durations_BTNK = encoded_BTJ.new_full((*shape, num_durations), LOG_ZERO, dtype=dtype)
         for nodes in pieces:
             row, steps, places = nodes

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from asr.decoding.hypothesis import Hypothesis
 from asr.text.tokenizer import BLANK_ID
-from asr.transducer.transducer_decoder import PredictorState, TransducerDecoder
+from asr.transducer.transducer_decoder import TransducerDecoder
 
 # B utterances, T encoded steps, L steps ahead, D dimension of the joint network, V vocabulary
 
@@ -42,7 +42,10 @@ class GreedySearch:
                 break
             self.tokens.append(tokens_B)
             self.steps.append(self.num_read_B + self.next_B)
-            self._predict(tokens_B, is_found_B)
+            predicted_B1D, state = self.decoder.predict(tokens_B.clamp(min=0)[:, None], self.state)
+            self.predicted_BD[is_found_B] = predicted_B1D[is_found_B, 0]
+            for part, after in zip(self.state, state, strict=True):
+                part[is_found_B] = after[is_found_B]
             is_full_B = self.num_at_step_B + 1 >= MAX_TOKENS_AT_STEP
             duration_B = torch.where(is_full_B, duration_B.clamp(min=1), duration_B) * is_found_B
             self.num_at_step_B = (self.num_at_step_B + is_found_B) * (duration_B == 0)
@@ -80,12 +83,6 @@ class GreedySearch:
             self.num_at_step_B = self.num_at_step_B * ((place_B == 0) | ~is_open_B)
         return tokens_B, duration_B
 
-    def _predict(self, tokens_B: Tensor, is_new_B: Tensor) -> None:
-        """Read a token of each utterance that has a new one."""
-        predicted_B1D, state = self.decoder.predict(tokens_B.clamp(min=0)[:, None], self.state)
-        self.predicted_BD = torch.where(is_new_B[:, None], predicted_B1D[:, 0], self.predicted_BD)
-        self.state = choose_rows(is_new_B, state, self.state)
-
     def finish(self) -> tuple[list[Hypothesis], list[list[int]]]:
         """The text of each utterance, and the step at which each of its tokens was emitted."""
         columns = torch.stack(self.tokens, 1), torch.stack(self.steps, 1), self.log_probability_B
@@ -95,11 +92,3 @@ class GreedySearch:
             texts.append(Hypothesis(tuple(token for token, _ in emitted), total, total))
             all_steps.append([step for _, step in emitted])
         return texts, all_steps
-
-
-def choose_rows(is_new_R: Tensor, new: PredictorState, old: PredictorState) -> PredictorState:
-    """The new state of the rows that have one, and the old one of the others."""
-    return tuple(
-        torch.where(is_new_R.view(-1, *[1] * (part.dim() - 1)), part, before)
-        for part, before in zip(new, old, strict=True)
-    )

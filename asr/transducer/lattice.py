@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 # A kinds of arcs, B utterances, T encoded steps, U tokens, N numbers of tokens so far (U + 1), D diagonals
 
@@ -98,12 +99,12 @@ def _shift(from_BN: Tensor, arc: Arc) -> Tensor:
 def _skew(scores_ABTN: Tensor) -> Tensor:
     """(A, D, B, N + 1): by diagonal in place of step, with an empty column before the others."""
     num_steps, width = scores_ABTN.shape[2:]
-    steps_DN = _steps_of_diagonals(num_steps, width, scores_ABTN.device)
-    is_node_DN = (steps_DN >= 0) & (steps_DN < num_steps)
     rows_N = torch.arange(width, device=scores_ABTN.device)
+    steps_DN = torch.arange(num_steps + width, device=scores_ABTN.device)[:, None] - rows_N
+    is_none_DN = (steps_DN < 0) | (steps_DN >= num_steps)
     scores_ABDN = scores_ABTN[:, :, steps_DN.clamp(0, num_steps - 1), rows_N]
-    scores_ABDN = scores_ABDN.masked_fill(~is_node_DN, LOG_ZERO)
-    return torch.nn.functional.pad(scores_ABDN, (1, 0), value=LOG_ZERO).transpose(1, 2).contiguous()
+    scores_ABDN = F.pad(scores_ABDN.masked_fill(is_none_DN, LOG_ZERO), (1, 0), value=LOG_ZERO)
+    return scores_ABDN.transpose(1, 2).contiguous()
 
 
 def _unskew(shares_ADBN: Tensor) -> Tensor:
@@ -111,12 +112,6 @@ def _unskew(shares_ADBN: Tensor) -> Tensor:
     num_steps = shares_ADBN.size(1) - width
     steps_T, rows_N = (torch.arange(size, device=shares_ADBN.device) for size in (num_steps, width))
     return shares_ADBN.transpose(1, 2)[:, :, steps_T[:, None] + rows_N, rows_N + 1]
-
-
-def _steps_of_diagonals(num_steps: int, width: int, device: torch.device) -> Tensor:
-    """(D, N): the encoded step at which a diagonal crosses each number of tokens."""
-    diagonals_D = torch.arange(num_steps + width, device=device)
-    return diagonals_D[:, None] - torch.arange(width, device=device)
 
 
 class SumOverPaths(torch.autograd.Function):

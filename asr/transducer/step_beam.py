@@ -1,7 +1,8 @@
-"""Beam search of a transducer, step by step: at each encoded step a text gets one token at most.
+"""Beam search of a transducer, step by step: the alignments of a text add up, as in the prefix search of CTC.
 
-The alignments of a text add up, as in the prefix search of CTC. Unlike in the search of icefall that it is
-made after, a token is followed by blank at the same step, so the scores are those of the loss.
+At each encoded step, texts are open or closed: an open one may get another token and stay open; by blank it
+is closed, and waits for the next step. Models that see the whole audio emit a word at one step, so a search
+for one token a step, as icefall's, would not find what they say.
 """
 
 from __future__ import annotations
@@ -12,25 +13,31 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asr.decoding.beam import NO_TOKEN, hash_text
+from asr.decoding.beam import hash_text
 from asr.decoding.hypothesis import DecodingConfig, FusionModel, Hypothesis, NBest
 from asr.text.tokenizer import BLANK_ID, EOS_ID, UNK_ID
+from asr.transducer.label_looping import MAX_TOKENS_AT_STEP
 from asr.transducer.transducer_decoder import TransducerDecoder
 from asr.transducer.uneven_texts import UnevenTexts
 
-# B utterances, W texts of each, R = B x W rows, M rows with a new token, C candidate tokens of a text, D
-# dimension of the joint network, V vocabulary, H n-best hypotheses
+# B utterances, W texts in the beam of each, P texts that there are (W open ones, with up to W closed ones
+# before them), R = B x P rows, M rows with a new token, D dimension of the joint network, V vocabulary
+
+ROOT = 0  # the empty text among all texts
 
 
 @dataclass
 class Texts:
-    """The texts in the beam; all log-probabilities are in float64."""
+    """All log-probabilities are in float64."""
 
-    log_BW: Tensor  # of the alignments so far; -inf: there is no such text
-    language_BW: Tensor  # of the tokens under the language model
-    last_BW: Tensor  # the last token
-    hash_BW: Tensor  # 64 bits that identify the text
-    parent_BW: Tensor  # hash of the text without its last token
+    log_BP: Tensor  # of the alignments so far; -inf: there is no such text
+    language_BP: Tensor  # of the tokens under the language model
+    hash_BP: Tensor  # 64 bits that identify the text
+    node_BP: Tensor  # its number among all texts so far
+
+    def take(self, index_BP: Tensor) -> Texts:
+        columns = (self.log_BP, self.language_BP, self.hash_BP, self.node_BP)
+        return Texts(*(column.gather(1, index_BP) for column in columns))
 
 
 class TransducerBeam:
@@ -44,124 +51,111 @@ class TransducerBeam:
         batch: int,
         device: torch.device,
     ) -> None:
-        self.decoder, self.config = decoder, config
-        shape = (batch, config.beam)
+        self.decoder, self.config, self.weight = decoder, config, config.language_model_weight
         self.predicted_RD, self.state = decoder.start(batch * config.beam, device)
-        zero_BW = torch.zeros(shape, dtype=torch.float64, device=device)
-        slots_BW = torch.arange(config.beam, device=device).expand(shape)
-        log_BW = zero_BW.masked_fill(slots_BW > 0, -torch.inf)  # at first the empty text alone
-        none_BW = torch.full(shape, NO_TOKEN, device=device)
-        self.texts = Texts(log_BW, zero_BW, none_BW, hash_text(slots_BW, slots_BW), none_BW)
-        self.weight = config.language_model_weight
+        zero_BP = torch.zeros((batch, config.beam), dtype=torch.float64, device=device)
+        log_BP = zero_BP.clone()
+        log_BP[:, 1:] = -torch.inf  # at first the empty text alone
+        self.texts = Texts(log_BP, zero_BP, zero_BP.long(), zero_BP.long() + ROOT)
         self.scorer: UnevenTexts | None = None
         if language_model is not None:
             self.scorer = UnevenTexts(language_model, batch * config.beam, device)
-        self.parents: list[Tensor] = []  # (B, W) slot of each text's parent at the step before
-        self.tokens: list[Tensor] = []  # and its token of this step, or NO_TOKEN
+        self.parents = [torch.full((batch, 1), ROOT, device=device)]  # of the numbered texts
+        self.tokens = [torch.full((batch, 1), EOS_ID, device=device)]  # the last of each
 
     def read(self, steps_BD: Tensor, is_step_B: Tensor) -> None:
         """Read an encoded step, as `prepare_steps` makes it, of the utterances that have one."""
-        old, width = self.texts, self.config.beam
-        steps_RD = steps_BD.repeat_interleave(width, 0)
-        scores_BWV = self._score(steps_RD, self.predicted_RD).unflatten(0, (-1, width))
-        # What is over reads blank with probability 1.
-        scores_BWV = scores_BWV.masked_fill(~is_step_B[:, None, None], -torch.inf)
-        scores_BWV[..., BLANK_ID].masked_fill_(~is_step_B[:, None], 0.0)
+        width = self.config.beam
+        for num_tokens in range(MAX_TOKENS_AT_STEP + 1):
+            opened = self.texts.log_BP.size(1) - width  # the first open one
+            predicted_BWD = self.predicted_RD.unflatten(0, (len(steps_BD), -1))[:, opened:]
+            scores_BWV = self.decoder.score(steps_BD[:, None], predicted_BWD)[0].double()
+            # What is over reads blank with probability 1.
+            scores_BWV = scores_BWV.masked_fill(~is_step_B[:, None, None], -torch.inf)
+            scores_BWV[..., BLANK_ID].masked_fill_(~is_step_B[:, None], 0.0)
+            open_BW = self.texts.log_BP[:, opened:]
+            said_BWV = open_BW[..., None] + scores_BWV[..., UNK_ID:]
+            heard_BWV = self.texts.language_BP[:, opened:, None].expand_as(said_BWV)
+            if self.scorer is not None:
+                next_BPV = self.scorer.scores_RV.double().unflatten(0, (len(steps_BD), -1))
+                heard_BWV = heard_BWV + next_BPV[:, opened:, UNK_ID:]
+            self.texts.log_BP = self._close(opened, open_BW + scores_BWV[..., BLANK_ID])
+            ranked_BP = self.texts.log_BP + self.weight * self.texts.language_BP
+            best_BW, closed_BW = ranked_BP.topk(width)
+            # More tokens make a text less likely: without room among the closed ones it is lost.
+            ranked_BN = (said_BWV + self.weight * heard_BWV).flatten(1)
+            likely_BW, chosen_BW = ranked_BN.topk(width)
+            is_new_BW = likely_BW > best_BW[:, -1:]
+            if num_tokens == MAX_TOKENS_AT_STEP or not is_new_BW.any():
+                break
+            vocab_size = said_BWV.size(2)
+            index_BP = torch.cat([closed_BW, opened + chosen_BW // vocab_size], 1)
+            said_BW, heard_BW = (x_BWV.flatten(1).gather(1, chosen_BW) for x_BWV in (said_BWV, heard_BWV))
+            self._go_on(index_BP, chosen_BW % vocab_size + UNK_ID, is_new_BW, said_BW, heard_BW)
+        none_M = closed_BW.new_zeros(0)
+        self._select(closed_BW, none_M, none_M)
 
-        # Of a text and its parent in the beam, the parent with this token is more of the text.
-        is_parent_BWW = old.parent_BW[:, :, None] == old.hash_BW[:, None]  # (B, child, parent)
-        token_BWW = old.last_BW.clamp(min=0)[:, None].expand_as(is_parent_BWW)  # (B, parent, child)
-        extended_BWW = (old.log_BW[..., None] + scores_BWV.gather(2, token_BWW)).mT
-        arrived_BW = extended_BWW.masked_fill(~is_parent_BWW, -torch.inf).amax(-1)
-        stay_BW = torch.logaddexp(old.log_BW, arrived_BW) + scores_BWV[..., BLANK_ID]
-
-        language_BWV = torch.zeros_like(scores_BWV)
-        if self.scorer is not None:
-            language_BWV = self.scorer.scores_RV.double().unflatten(0, (-1, width))
-        ranked_BWV = scores_BWV + self.weight * language_BWV
-        ranked_BWV = ranked_BWV + (old.log_BW + self.weight * old.language_BW)[..., None]
-        ranked_BWV = _without(ranked_BWV, is_parent_BWW, old.last_BW)[..., UNK_ID:]
-        ranked_BN = torch.cat([stay_BW + self.weight * old.language_BW, ranked_BWV.flatten(1)], dim=1)
-        best_BW, chosen_BW = ranked_BN.topk(width)
-
-        is_new_BW = (chosen_BW >= width) & (best_BW > -torch.inf)
-        token_BW = (chosen_BW - width) % ranked_BWV.size(2) + UNK_ID
-        parent_BW = torch.where(chosen_BW < width, chosen_BW, (chosen_BW - width) // ranked_BWV.size(2))
-        said_BW1 = (parent_BW * scores_BWV.size(2) + token_BW)[..., None]
-        said_BW = old.log_BW.gather(1, parent_BW) + scores_BWV.flatten(1).gather(1, said_BW1[..., 0])
-        told_BW = language_BWV.flatten(1).gather(1, said_BW1[..., 0]).masked_fill(~is_new_BW, 0.0)
-        hash_BW = old.hash_BW.gather(1, parent_BW)
-        slots_BW = torch.arange(width, device=hash_BW.device).expand_as(hash_BW)
-        new = Texts(
-            torch.where(is_new_BW, said_BW, stay_BW.gather(1, parent_BW)),
-            old.language_BW.gather(1, parent_BW) + told_BW,
-            torch.where(is_new_BW, token_BW, old.last_BW.gather(1, parent_BW)),
-            torch.where(is_new_BW, hash_text(hash_BW, token_BW), hash_BW),
-            torch.where(is_new_BW, hash_BW, old.parent_BW.gather(1, parent_BW)),
-        )
-        # A slot without a text is no other's parent or child.
-        is_empty_BW = best_BW == -torch.inf
-        new.log_BW = new.log_BW.masked_fill(is_empty_BW, -torch.inf)
-        new.hash_BW = torch.where(is_empty_BW, hash_text(slots_BW, slots_BW), new.hash_BW)
-        new.parent_BW = new.parent_BW.masked_fill(is_empty_BW, NO_TOKEN)
-        self._go_on(new, parent_BW, token_BW, is_new_BW, steps_RD)
+    def _close(self, opened: int, closing_BW: Tensor) -> Tensor:
+        """(B, P) log-probabilities of all texts, closed; those that are equal are added up in the first."""
+        texts = self.texts
+        log_BC, hash_BC = texts.log_BP[:, :opened], texts.hash_BP[:, :opened]
+        is_same_BCW = hash_BC[..., None] == texts.hash_BP[:, None, opened:]
+        is_same_BCW &= (log_BC > -torch.inf)[..., None]
+        same_BCW = closing_BW[:, None].masked_fill(~is_same_BCW, -torch.inf)
+        log_BC = torch.logaddexp(log_BC, same_BCW.amax(-1)) if opened else log_BC
+        return torch.cat([log_BC, closing_BW.masked_fill(is_same_BCW.any(1), -torch.inf)], dim=1)
 
     def _go_on(
-        self, new: Texts, parent_BW: Tensor, token_BW: Tensor, is_new_BW: Tensor, steps_RD: Tensor
+        self, index_BP: Tensor, token_BW: Tensor, is_new_BW: Tensor, said_BW: Tensor, heard_BW: Tensor
     ) -> None:
-        """Continue the chosen texts; new tokens are read by the predictor, and followed by blank."""
-        batch, width = parent_BW.shape
-        first_B1 = torch.arange(batch, device=parent_BW.device)[:, None] * width
-        rows_R = (first_B1 + parent_BW).flatten()
+        """Keep the closed texts, and open those with new tokens, which the predictor reads."""
+        width = token_BW.size(1)
+        node_B1 = sum(part.size(1) for part in self.tokens) + torch.arange(width, device=token_BW.device)
+        is_row_BP = torch.cat([torch.zeros_like(is_new_BW), is_new_BW], dim=1)
+        rows_M = is_row_BP.flatten().nonzero()[:, 0]
+        tokens_M = token_BW[is_new_BW]
+        self._select(index_BP, rows_M, tokens_M)
+        state = tuple(part[rows_M] for part in self.state)
+        predicted_M1D, after = self.decoder.predict(tokens_M[:, None], state)
+        self.predicted_RD[rows_M] = predicted_M1D[:, 0]
+        for part, stepped in zip(self.state, after, strict=True):
+            part[rows_M] = stepped
+        texts = self.texts
+        self.parents.append(texts.node_BP[:, width:].clone())
+        self.tokens.append(token_BW)
+        texts.log_BP[:, width:] = said_BW.masked_fill(~is_new_BW, -torch.inf)
+        texts.language_BP[:, width:] = heard_BW.masked_fill(~is_new_BW, 0.0)
+        texts.hash_BP[:, width:] = hash_text(texts.hash_BP[:, width:], token_BW)
+        texts.node_BP[:, width:] = node_B1
+
+    def _select(self, index_BP: Tensor, rows_M: Tensor, tokens_M: Tensor) -> None:
+        """Continue with these texts; those of the rows get a token under the language model."""
+        first_B1 = torch.arange(len(index_BP), device=index_BP.device)[:, None] * self.texts.log_BP.size(1)
+        rows_R = (first_B1 + index_BP).flatten()
+        self.texts = self.texts.take(index_BP)
         self.predicted_RD = self.predicted_RD[rows_R]
         self.state = tuple(part[rows_R] for part in self.state)
-        rows_M = is_new_BW.flatten().nonzero()[:, 0]
-        tokens_M = token_BW.flatten()[rows_M]
-        if len(rows_M):
-            state = tuple(part[rows_M] for part in self.state)
-            predicted_M1D, after = self.decoder.predict(tokens_M[:, None], state)
-            self.predicted_RD[rows_M] = predicted_M1D[:, 0]
-            for part, stepped in zip(self.state, after, strict=True):
-                part[rows_M] = stepped
-            scores_MV = self._score(steps_RD[rows_M], predicted_M1D[:, 0])
-            new.log_BW.view(-1)[rows_M] += scores_MV[:, BLANK_ID]
         if self.scorer is not None:
             self.scorer.go_on(rows_R, rows_M, tokens_M)
-        self.texts = new
-        self.parents.append(parent_BW)
-        self.tokens.append(token_BW.masked_fill(~is_new_BW, NO_TOKEN))
-
-    def _score(self, encoded_RD: Tensor, predicted_RD: Tensor) -> Tensor:
-        return self.decoder.score(encoded_RD, predicted_RD)[0].double()
 
     def finish(self) -> NBest:
         """The best texts of each utterance, with their ends under the language model."""
         texts = self.texts
-        score_BW = texts.log_BW + self.weight * texts.language_BW
+        score_BW = texts.log_BP + self.weight * texts.language_BP
         if self.scorer is not None:
-            end_BW = self.scorer.scores_RV[:, EOS_ID].double().view_as(score_BW)
-            score_BW = score_BW + self.weight * end_BW
+            score_BW = score_BW + self.weight * self.scorer.scores_RV[:, EOS_ID].double().view_as(score_BW)
         best_BH, slots_BH = score_BW.topk(min(self.config.nbest, score_BW.size(1)))
-        log_BH = texts.log_BW.gather(1, slots_BH)
-        reversed_tokens = []
-        for parent_BW, token_BW in zip(reversed(self.parents), reversed(self.tokens), strict=True):
-            reversed_tokens.append(token_BW.gather(1, slots_BH))
-            slots_BH = parent_BW.gather(1, slots_BH)
-        tokens_BHT = torch.stack(reversed_tokens[::-1], dim=-1)
+        parents, tokens = (torch.cat(part, dim=1).tolist() for part in (self.parents, self.tokens))
+        columns = (best_BH, texts.log_BP.gather(1, slots_BH), texts.node_BP.gather(1, slots_BH))
         nbest = []
-        for row in zip(tokens_BHT.tolist(), best_BH.tolist(), log_BH.tolist(), strict=True):
-            hypotheses = [
-                Hypothesis(tuple(token for token in path if token != NO_TOKEN), score, log)
-                for path, score, log in zip(*row, strict=True)
-                if score > -math.inf
-            ]
+        for row, found in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+            hypotheses = []
+            for score, log, node in zip(*found, strict=True):
+                said = []
+                while node != ROOT:
+                    said.append(tokens[row][node])
+                    node = parents[row][node]
+                if score > -math.inf:
+                    hypotheses.append(Hypothesis(tuple(reversed(said)), score, log))
             nbest.append(hypotheses or [Hypothesis((), -math.inf)])
         return nbest
-
-
-def _without(ranked_BWV: Tensor, is_parent_BWW: Tensor, last_BW: Tensor) -> Tensor:
-    """No token of a parent that leads to one of its children in the beam."""
-    tokens_BWW = last_BW.clamp(min=0)[:, None].expand_as(is_parent_BWW)  # (B, parent, child)
-    is_child_BWV = torch.zeros_like(ranked_BWV, dtype=torch.int8)
-    is_child_BWV.scatter_reduce_(2, tokens_BWW, is_parent_BWW.mT.to(torch.int8), "amax")
-    return ranked_BWV.masked_fill(is_child_BWV.bool(), -torch.inf)

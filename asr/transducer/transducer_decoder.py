@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from asr.config import DecoderConfig, Depth, Size
 from asr.models.decoders import AnyDecoder, DecoderLoss, Encoded, TeacherForcing, Weights, WeightsOf
-from asr.models.layers import Dropout, length_mask
+from asr.models.layers import Dropout
 from asr.models.losses import Targets
-from asr.text.tokenizer import EOS_ID, PAD_ID, SOS_ID, UNK_ID
+from asr.text.tokenizer import PAD_ID, SOS_ID, UNK_ID
 from asr.transducer.joint import NodeScores, join
 from asr.transducer.lattice import LOG_ZERO, RNNT_ARCS, Arc, SumOverPaths, add_up_paths, find_shares
 
@@ -91,7 +91,7 @@ class LSTMPredictor(nn.Module):
 
     def start(self, num_rows: int, device: torch.device) -> PredictorState:
         zero_RLD = self.embedding.weight.new_zeros((num_rows, *self.shape), device=device)
-        return zero_RLD, zero_RLD
+        return zero_RLD, zero_RLD.clone()
 
     def forward(self, tokens_RU: Tensor, state: PredictorState) -> tuple[Tensor, PredictorState]:
         hidden_LRD, cell_LRD = (part.transpose(0, 1).contiguous() for part in state)
@@ -129,12 +129,8 @@ class TransducerDecoder(AnyDecoder):
         """Those of blank, then those of tokens."""
         if not self.durations:
             return RNNT_ARCS
-        return (
-            *(Arc(steps, 0) for steps in self.durations[1:]),
-            *(Arc(steps, 1) for steps in self.durations),
-        )
-
-    # --- a search -------------------------------------------------------------------------------
+        of_blank = [Arc(steps, 0) for steps in self.durations[1:]]
+        return (*of_blank, *(Arc(steps, 1) for steps in self.durations))
 
     def prepare_steps(self, encoded_BTE: Tensor) -> Tensor:
         """(B, T, D): the part of the encoded steps in the joint network."""
@@ -158,8 +154,6 @@ class TransducerDecoder(AnyDecoder):
         tokens[..., PAD_ID:UNK_ID] = -torch.inf  # what only other decoders say
         return tokens, scores[..., self.vocab_size :].log_softmax(-1)
 
-    # --- all alignments of a text ---------------------------------------------------------------
-
     def compute_loss(
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
     ) -> DecoderLoss:
@@ -177,15 +171,14 @@ class TransducerDecoder(AnyDecoder):
         steps_BTD, predicted_BND = self._prepare(targets, encoded)
         scores_ABTN = self._score_arcs(targets, encoded, steps_BTD, predicted_BND)
         shares_ABTN = find_shares(add_up_paths(scores_ABTN, self.arcs, encoded[1], targets.lengths_B))
-        is_token_A = torch.tensor([arc.tokens > 0 for arc in self.arcs], device=shares_ABTN.device)
-        shares_BNT = shares_ABTN[is_token_A].sum(0).mT.float()
+        of_tokens = [part for part, arc in zip(shares_ABTN, self.arcs, strict=True) if arc.tokens]
+        shares_BNT = torch.stack(of_tokens).sum(0).mT.float()
         rows_B = torch.arange(len(shares_BNT), device=shares_BNT.device)
         shares_BNT[rows_B, targets.lengths_B, (encoded[1] - 1).clamp(min=0)] = 1.0
         likeliest_BN1 = shares_BNT.argmax(-1)[..., None]
         at_BND = steps_BTD.gather(1, likeliest_BN1.expand(-1, -1, steps_BTD.size(2)))
         scores_BNV, _ = self.score(at_BND, predicted_BND)
-        heads = {layer: list(heads) for layer, heads in weights_of.items() if heads}
-        return scores_BNV, {layer: shares_BNT[:, None][:, own] for layer, own in heads.items()}
+        return scores_BNV, {layer: shares_BNT[:, None] for layer, heads in weights_of.items() if heads}
 
     def _prepare(self, targets: Targets, encoded: Encoded) -> tuple[Tensor, Tensor]:
         """The parts of the encoded steps and of the text in the joint network."""
@@ -197,20 +190,15 @@ class TransducerDecoder(AnyDecoder):
         self, targets: Targets, encoded: Encoded, steps_BTD: Tensor, predicted_BND: Tensor
     ) -> Tensor:
         """(A, B, T, N) log-probabilities, in float64: the sums over paths reach thousands."""
-        is_token_BU = length_mask(targets.lengths_B, targets.tokens_BU.size(1))
-        tokens_BU = targets.tokens_BU.masked_fill(~is_token_BU, EOS_ID)
-        shape = (tokens_BU, encoded[1], targets.lengths_B, len(self.durations))
-        blank_BTN, next_BTN, durations_BTNK = (
-            scores.double()
-            for scores in NodeScores.apply(
-                steps_BTD, predicted_BND, self.output.weight, self.output.bias, *shape
-            )
-        )
+        output, lengths_B = self.output, encoded[1]
+        sizes = (targets.tokens_BU, lengths_B, targets.lengths_B, len(self.durations))
+        scores = NodeScores.apply(steps_BTD, predicted_BND, output.weight, output.bias, *sizes)
+        blank_BTN, next_BTN, durations_BTNK = (part.double() for part in scores)
         if not self.durations:
             return torch.stack([blank_BTN, next_BTN])
         duration_BTN = dict(zip(self.durations, durations_BTNK.unbind(-1), strict=True))
         # A token may not go on past the last step, where only blank ends the path.
-        left_BT = encoded[1][:, None] - torch.arange(steps_BTD.size(1), device=steps_BTD.device)
+        left_BT = lengths_B[:, None] - torch.arange(steps_BTD.size(1), device=steps_BTD.device)
         arcs = []
         for arc in self.arcs:
             score_BTN = (next_BTN if arc.tokens else blank_BTN) + duration_BTN[arc.steps]

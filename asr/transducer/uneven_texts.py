@@ -1,8 +1,7 @@
 """Language models in a search step by step, where some texts get a token and others wait.
 
-`FusionState` reads a token of every row, so that all texts have the same length. Here a row that waits keeps
-its scores. A model that has a few numbers for each row goes on from those of the rows that do not wait;
-another one reads the texts of these rows again.
+`FusionState` reads a token of every row, so that all texts are equally long. Here a row that waits keeps its
+scores. A model with a few numbers for each row goes on from these; another one reads the text again.
 """
 
 from __future__ import annotations
@@ -92,8 +91,7 @@ class TextsReadAgain:
             return
         self.tokens_RU[rows_M, self.counts_R[rows_M]] = tokens_M
         self.counts_R[rows_M] += 1
-        longest = int(self.counts_R.max())
-        self.tokens_RU = self.tokens_RU[:, :longest]
+        self.tokens_RU = self.tokens_RU[:, : int(self.counts_R.max())]
         state = self.model.start(len(rows_M), tokens_M.device)
         for count, tokens_M in enumerate(self.tokens_RU[rows_M].unbind(1), start=1):
             scores_MV = state.score(tokens_M).float()

@@ -53,11 +53,7 @@ def join_all(inputs: Inputs) -> Tensor:
 def test_pieces_are_all_steps_of_all_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joint, "PIECE", 30)
     pieces = [*cut_pieces([3, 0, 5], [2, 1, 0], 5)]
-    assert pieces == [
-        (0, slice(0, 2), slice(3)),
-        (0, slice(2, 3), slice(3)),
-        (2, slice(0, 5), slice(1)),
-    ]
+    assert pieces == [(0, slice(0, 2), slice(3)), (0, slice(2, 3), slice(3)), (2, slice(0, 5), slice(1))]
 
 
 @pytest.mark.parametrize("piece", [1, 40, 2**20])

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
+from transducer_examples import DURATIONS, list_paths
 
 from asr.transducer.lattice import LOG_ZERO, RNNT_ARCS, Arc, SumOverPaths, add_up_paths, find_shares
 
-DURATIONS_ARCS = (*(Arc(steps, 0) for steps in (1, 2, 3, 4)), *(Arc(steps, 1) for steps in range(5)))
-
-Node = tuple[int, int, int]  # kind of arc, step, tokens so far
-
-
-def list_paths(arcs: tuple[Arc, ...], length: int, count: int) -> Iterator[list[Node]]:
-    """All ways from (0, 0) to (length, count), whose last arc emits nothing."""
-
-    def go_on(step: int, tokens: int, path: list[Node]) -> Iterator[list[Node]]:
-        if (step, tokens) == (length, count):
-            yield path
-        if step >= length:
-            return
-        for number, arc in enumerate(arcs):
-            after = step + arc.steps
-            if tokens + arc.tokens <= count and after <= length - arc.tokens:
-                yield from go_on(after, tokens + arc.tokens, [*path, (number, step, tokens)])
-
-    return go_on(0, 0, [])
+DURATIONS_ARCS = (*(Arc(steps, 0) for steps in DURATIONS[1:]), *(Arc(steps, 1) for steps in DURATIONS))
 
 
 def make_scores(arcs: tuple[Arc, ...], lengths_B: Tensor, counts_B: Tensor, seed: int = 0) -> Tensor:
