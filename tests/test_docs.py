@@ -36,6 +36,7 @@ TUTORIALS = [
     "fine-tune-whisper.md",
     "own-corpus.md",
     "phones.md",
+    "transducer.md",
     "shards.md",
     "streaming.md",
     "compare.md",
@@ -66,6 +67,8 @@ ADDED = {  # to any command that begins so: fewer updates
     "asr train conf/digits/live/conformer.yaml": "train.steps=2 train.validate_every=2 train.save_every=2"
     " train.log_every=1 optim.warmup_steps=1",
     "asr evaluate runs/digits/live_conformer": "--decoding ctc_greedy",
+    "asr train conf/digits/transducer.yaml": "train.steps=2 train.validate_every=2 train.save_every=2"
+    " train.log_every=1 optim.warmup_steps=1",
     "asr train docs/examples/commands/conf/lstm.yaml": "train.steps=6 train.validate_every=3 train.save_every=3"
     " train.log_every=1 optim.warmup_steps=2",
     "asr train docs/examples/fine_tune_whisper.yaml": 'start_from="$ASR_MODEL" train.steps=2 train.validate_every=2'

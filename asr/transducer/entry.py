@@ -1,4 +1,4 @@
-"""What the core finds of transducers: the decoder, and its decoding method, greedy or by a beam."""
+"""Tables in which the core finds the decoder of transducers, and its decoding method, greedy or by a beam."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class TransducerDecoder(AnyDecoder):
     def compute_loss(
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
     ) -> DecoderLoss:
-        """As for CTC, 0, not infinity, for an utterance that has no encoded steps."""
+        """The loss is 0, not infinity, for an utterance without encoded steps, as for CTC."""
         scores_ABTN = self._score_arcs(targets, encoded, *self._prepare(targets, encoded))
         totals_B = SumOverPaths.apply(scores_ABTN, self.arcs, encoded[1], targets.lengths_B)
         loss = -totals_B.masked_fill(totals_B < LOG_ZERO / 2, 0.0).sum().float()
