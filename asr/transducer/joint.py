@@ -26,7 +26,7 @@ PIECE = 2**19  # numbers of a layer of the joint network that are computed at on
 
 
 def join(encoded: Tensor, predicted: Tensor, weight_VJ: Tensor, bias_V: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores of the vocabulary, with those of durations behind, in float32 at least; and what they are of."""
+    """Scores of vocabulary and durations, in float32 or more precise, and the hidden layer behind them."""
     hidden = torch.tanh(encoded + predicted)
     scores = F.linear(hidden, weight_VJ, bias_V)
     return scores.to(torch.promote_types(scores.dtype, torch.float32)), hidden

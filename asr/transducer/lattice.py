@@ -22,7 +22,7 @@ LOG_ZERO = -1e30  # the log of a probability of 0, of which sums are finite too
 
 @dataclass(frozen=True)
 class Arc:
-    """An arc goes on by a number of encoded steps and a number of tokens, from any node."""
+    """An arc advances by a number of encoded steps and a number of tokens, from any node."""
 
     steps: int
     tokens: int

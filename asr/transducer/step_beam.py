@@ -74,24 +74,25 @@ class TransducerBeam:
             scores_BWV = scores_BWV.masked_fill(~is_step_B[:, None, None], -torch.inf)
             scores_BWV[..., BLANK_ID].masked_fill_(~is_step_B[:, None], 0.0)
             open_BW = self.texts.log_BP[:, opened:]
-            said_BWV = open_BW[..., None] + scores_BWV[..., UNK_ID:]
-            heard_BWV = self.texts.language_BP[:, opened:, None].expand_as(said_BWV)
+            extended_BWV = open_BW[..., None] + scores_BWV[..., UNK_ID:]
+            language_BWV = self.texts.language_BP[:, opened:, None].expand_as(extended_BWV)
             if self.scorer is not None:
                 next_BPV = self.scorer.scores_RV.double().unflatten(0, (len(steps_BD), -1))
-                heard_BWV = heard_BWV + next_BPV[:, opened:, UNK_ID:]
+                language_BWV = language_BWV + next_BPV[:, opened:, UNK_ID:]
             self.texts.log_BP = self._close(opened, open_BW + scores_BWV[..., BLANK_ID])
             ranked_BP = self.texts.log_BP + self.weight * self.texts.language_BP
             best_BW, closed_BW = ranked_BP.topk(width)
             # More tokens make a text less likely: without room among the closed ones it is lost.
-            ranked_BN = (said_BWV + self.weight * heard_BWV).flatten(1)
+            ranked_BN = (extended_BWV + self.weight * language_BWV).flatten(1)
             likely_BW, chosen_BW = ranked_BN.topk(width)
             is_new_BW = likely_BW > best_BW[:, -1:]
             if num_tokens == MAX_TOKENS_AT_STEP or not is_new_BW.any():
                 break
-            vocab_size = said_BWV.size(2)
+            vocab_size = extended_BWV.size(2)
             index_BP = torch.cat([closed_BW, opened + chosen_BW // vocab_size], 1)
-            said_BW, heard_BW = (x_BWV.flatten(1).gather(1, chosen_BW) for x_BWV in (said_BWV, heard_BWV))
-            self._go_on(index_BP, chosen_BW % vocab_size + UNK_ID, is_new_BW, said_BW, heard_BW)
+            extended_BW = extended_BWV.flatten(1).gather(1, chosen_BW)
+            language_BW = language_BWV.flatten(1).gather(1, chosen_BW)
+            self._go_on(index_BP, chosen_BW % vocab_size + UNK_ID, is_new_BW, extended_BW, language_BW)
         none_M = closed_BW.new_zeros(0)
         self._select(closed_BW, none_M, none_M)
 
@@ -106,7 +107,7 @@ class TransducerBeam:
         return torch.cat([log_BC, closing_BW.masked_fill(is_same_BCW.any(1), -torch.inf)], dim=1)
 
     def _go_on(
-        self, index_BP: Tensor, token_BW: Tensor, is_new_BW: Tensor, said_BW: Tensor, heard_BW: Tensor
+        self, index_BP: Tensor, token_BW: Tensor, is_new_BW: Tensor, extended_BW: Tensor, language_BW: Tensor
     ) -> None:
         """Keep the closed texts, and open those with new tokens, which the predictor reads."""
         width = token_BW.size(1)
@@ -123,13 +124,13 @@ class TransducerBeam:
         texts = self.texts
         self.parents.append(texts.node_BP[:, width:].clone())
         self.tokens.append(token_BW)
-        texts.log_BP[:, width:] = said_BW.masked_fill(~is_new_BW, -torch.inf)
-        texts.language_BP[:, width:] = heard_BW.masked_fill(~is_new_BW, 0.0)
+        texts.log_BP[:, width:] = extended_BW.masked_fill(~is_new_BW, -torch.inf)
+        texts.language_BP[:, width:] = language_BW.masked_fill(~is_new_BW, 0.0)
         texts.hash_BP[:, width:] = hash_text(texts.hash_BP[:, width:], token_BW)
         texts.node_BP[:, width:] = node_B1
 
     def _select(self, index_BP: Tensor, rows_M: Tensor, tokens_M: Tensor) -> None:
-        """Continue with these texts; those of the rows get a token under the language model."""
+        """Continue with these texts; the rows get a token each under the language model."""
         first_B1 = torch.arange(len(index_BP), device=index_BP.device)[:, None] * self.texts.log_BP.size(1)
         rows_R = (first_B1 + index_BP).flatten()
         self.texts = self.texts.take(index_BP)
@@ -151,11 +152,11 @@ class TransducerBeam:
         for row, found in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
             hypotheses = []
             for score, log, node in zip(*found, strict=True):
-                said = []
+                spelled = []
                 while node != ROOT:
-                    said.append(tokens[row][node])
+                    spelled.append(tokens[row][node])
                     node = parents[row][node]
                 if score > -math.inf:
-                    hypotheses.append(Hypothesis(tuple(reversed(said)), score, log))
+                    hypotheses.append(Hypothesis(tuple(reversed(spelled)), score, log))
             nbest.append(hypotheses or [Hypothesis((), -math.inf)])
         return nbest

@@ -1,7 +1,7 @@
 """The transducer: a network of the tokens so far, a joint network, and its loss over all alignments.
 
-RNN-T (Graves 2012): at each encoded step a token follows, or blank, which goes on to the next step. TDT (Xu
-et al. 2023): a token or blank comes with a duration, the number of steps that it goes on.
+RNN-T (Graves 2012): at each encoded step a token follows, or blank, which moves on to the next step. TDT (Xu
+et al. 2023): a token or blank comes with a duration, the number of steps that it moves on.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class TransducerDecoderConfig(DecoderConfig):
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Dropout of the embeddings and before the joint network."""
     durations: tuple[int, ...] = ()
-    """Encoded steps that a token or blank may go on, such as [0, 1, 2, 3, 4] (TDT). Empty: blank goes on by
-    one and a token by none (RNN-T)."""
+    """Encoded steps that a token or blank may move on, such as [0, 1, 2, 3, 4] (TDT). Empty: blank moves on
+    by one and a token by none (RNN-T)."""
 
     @pydantic.field_validator("durations")
     @classmethod
@@ -126,7 +126,7 @@ class TransducerDecoder(AnyDecoder):
 
     @property
     def arcs(self) -> tuple[Arc, ...]:
-        """Those of blank, then those of tokens."""
+        """The arcs of blank, then the arcs of tokens."""
         if not self.durations:
             return RNNT_ARCS
         of_blank = [Arc(steps, 0) for steps in self.durations[1:]]

@@ -1,7 +1,7 @@
 """Language models in a search step by step, where some texts get a token and others wait.
 
 `FusionState` reads a token of every row, so that all texts are equally long. Here a row that waits keeps its
-scores. A model with a few numbers for each row goes on from these; another one reads the text again.
+scores. A model with a few numbers for each row continues from these; another one reads the text again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def find_parts(model: FusionModel, weight: float = 1.0) -> Iterator[tuple[float,
 
 
 class TextsByColumns:
-    """Those of a `RowModel`."""
+    """Texts under a `RowModel`, which keeps a few numbers for each."""
 
     def __init__(self, model: Any, num_rows: int, device: torch.device) -> None:
         self.model = model
@@ -76,7 +76,7 @@ class TextsByColumns:
 
 
 class TextsReadAgain:
-    """Those of any model of shallow fusion, from their start on whenever they get a token."""
+    """Texts under any other model, which reads them from the start whenever they get a token."""
 
     def __init__(self, model: FusionModel, num_rows: int, device: torch.device) -> None:
         self.model = model

@@ -1,4 +1,4 @@
-"""asr/transducer/joint: scores and gradients of pieces against those of the whole, finite differences and torchaudio."""
+"""asr/transducer/joint: scores and gradients in pieces against the whole, finite differences and torchaudio."""
 
 from __future__ import annotations
 
