@@ -62,7 +62,7 @@ MAX_LINES = {
     "whisper": 2_190,
 }
 # Rooms of what comes next: export 700, parakeet 900, wav2vec2 600.
-MAX_LINES_OF_CORE = 19_406  # all but the capabilities: one reads it in two days
+MAX_LINES_OF_CORE = 19_410  # all but the capabilities: one reads it in two days
 CAPABILITIES = {
     *("formats", "language_models", "moonshine", "recipe", "research", "scale", "scoring/nist", "serve"),
     *("shards", "speakers", "streaming", "transducer", "whisper"),

@@ -215,7 +215,7 @@ def _list_commands() -> str:
 # --- options that several commands share -----------------------------------------------------------
 
 # For help; `DecodingConfig` checks the name, but its import would load torch.
-DECODING_METHODS = "auto, ctc_greedy, parallel, ctc_beam, attention, rescoring or joint"
+DECODING_METHODS = "auto, ctc_greedy, parallel, ctc_beam, attention, rescoring, joint or transducer"
 
 
 def whole_number(least: int, most: int = 999_999_999) -> Callable[[str], int]:

@@ -137,7 +137,7 @@ def load_recognizer(
 
 
 def find_manners(system: Any) -> type[SpeechDecoder]:
-    """Those of an encoder that works by chunks, or the usual ones."""
+    """Return the decoder class for an encoder that works by chunks, or the usual one."""
     if getattr(system.model.encoder, "chunk", None) is None:
         return SpeechDecoder
     manners: type[SpeechDecoder] = import_module("asr.streaming.chunked_decoder").ChunkedDecoder

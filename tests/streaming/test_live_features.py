@@ -1,4 +1,4 @@
-"""Features of pieces are to the bit those of the whole, also where they are normalized."""
+"""Features of pieces equal the features of the whole bit for bit, also where they are normalized."""
 
 from __future__ import annotations
 
