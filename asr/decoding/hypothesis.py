@@ -32,7 +32,8 @@ class DecodingConfig(Config):
     method: str = "auto"
     """ctc_greedy: the most likely token of each frame. ctc_beam: the most likely text under the CTC head.
     attention: under the decoder, token by token. joint: under both at once. rescoring: the texts of ctc_beam,
-    ranked by both. parallel: all tokens at once, x    auto: transducer, else the first that the model has the heads for: joint, attention, parallel, ctc_beam."""
+    ranked by both. parallel: all tokens at once, with a non-autoregressive decoder. transducer: with one.
+    auto: transducer, or else the first that the model has heads for: joint, attention, parallel, ctc_beam."""
     beam: int = pydantic.Field(default=10, gt=0, le=1_000)
     """Hypotheses kept at each step; 1 is greedy. For parallel: number of text lengths tried, if predicted."""
     nbest: int = pydantic.Field(default=1, gt=0)

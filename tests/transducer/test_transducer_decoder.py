@@ -174,5 +174,5 @@ def test_ctc_is_beside_it() -> None:
     encoder = {"type": "lstm", "dim": 8}
     with pytest.raises(UserError, match="transducer needs CTC too"):
         SpeechModelConfig(encoder=encoder, decoder={"type": "transducer"}, ctc_weight=0.0)
-    with pytest.raises(UserError, match="guided_attention needs a decoder that attends"):
+    with pytest.raises(UserError, match="guided_attention needs a decoder with attention"):
         SpeechModelConfig(encoder=encoder, decoder={"type": "transducer"}, guided_attention={"loss": {}})

@@ -12,7 +12,7 @@ from tokenizer_examples import TEXTS, train
 from asr.language_models.fusion import ShallowFusion, Weighted
 from asr.language_models.hotwords import Hotwords
 from asr.language_models.language_model import LanguageModel, LanguageModelConfig
-from asr.language_models.ngram import Lexicon, NgramModel, WordNgramModel, estimate_ngrams, token_vocabulary
+from asr.language_models.ngram import NgramModel, WordList, WordNgramModel, estimate_ngrams, token_vocabulary
 from asr.text.tokenizer import EOS_ID, SOS_ID, UNK_ID
 from asr.transducer.uneven_texts import UnevenTexts
 
@@ -25,8 +25,8 @@ def build(kind: str) -> Any:
         torch.manual_seed(0)
         config = LanguageModelConfig(type="language", dim=16, num_layers=1, num_heads=2, feed_forward_dim=16)
         return LanguageModel(config, 0, SIZE).eval()
-    if kind == "lexicon":
-        return Lexicon(TOKENIZER, ["the", "cat", "sat", "on", "mat", "dog", "a"])
+    if kind == "word list":
+        return WordList(TOKENIZER, ["the", "cat", "sat", "on", "mat", "dog", "a"])
     if kind == "hotwords":
         return Hotwords([TOKENIZER.encode("cat")], 1.5, SIZE, EOS_ID, TOKENIZER.space_id)
     if kind == "tokens":
@@ -48,7 +48,7 @@ def read_alone(model: Any, text: list[int]) -> torch.Tensor:
     return scores_1V[0]
 
 
-@pytest.mark.parametrize("kind", ["transformer", "lexicon", "hotwords", "tokens", "words", "all"])
+@pytest.mark.parametrize("kind", ["transformer", "word list", "hotwords", "tokens", "words", "all"])
 @given(seed=st.integers(0, 99))
 @settings(max_examples=5, deadline=None)
 @torch.inference_mode()
