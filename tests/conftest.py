@@ -65,6 +65,13 @@ def pytest_sessionfinish() -> None:
     gc.freeze()  # pytest looks for garbage five times at the end
 
 
+@pytest.fixture(autouse=True)
+def restored_log_level() -> Iterator[None]:
+    """A command with -v changes the level of the whole process."""
+    yield
+    logging.getLogger("asr").setLevel(logging.NOTSET)
+
+
 @pytest.fixture
 def restored_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Give each test its own thread settings, independent of what a command chose before."""
