@@ -395,7 +395,7 @@ class DecoderConfig(Config):
     """Section model.decoder; each kind of decoder has its `type`."""
 
     reads_tokens: ClassVar[bool] = True
-    """Whether the decoder reads the previous tokens, so that its attention to each can have a bias."""
+    """True if the decoder reads the previous tokens, so that its attention to each can have a bias."""
     needs_ctc: ClassVar[bool] = False
 
     type: str

@@ -59,10 +59,10 @@ class Family(Protocol):
 
     @property
     def prefers_int8(self) -> bool:
-        """Whether precision auto means int8 on a CPU with instructions for it."""
+        """True if precision auto means int8 on a CPU with instructions for it."""
 
     def matches(self, source: str | Path, as_run: bool = False) -> bool:
-        """Whether a model belongs to this family. Fine-tuned runs count too, except with `as_run`."""
+        """Return True if a model belongs to this family. Fine-tuned runs count too, except with `as_run`."""
 
     def load(
         self,

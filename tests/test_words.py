@@ -15,7 +15,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.
 PAGES += [path for path in (ROOT / "recipes").rglob("*.md") if not {"results", "studies"} & {*path.parts}]
 CODE = [path for folder in ("asr", "tools", "recipes") for path in (ROOT / folder).rglob("*.py")]
 MOST_WORDS, SHORT, MOST_SHORT_IN_A_ROW = 40, 12, 5
-FRAGMENT = re.compile(r"(Of|That|Where|When|As|By|With|For|To|From|In|On|At|Whose) ")
+FRAGMENT = re.compile(r"(Of|That|Where|When|As|By|With|For|To|From|In|On|At|What|Whose|How|Whether) ")
 # British spelling, and words that are no longer used or used by nobody in this field.
 AVOIDED = re.compile(
     r"\b(licence\b(?! in the corpus)|colour\w*|behaviour\w*|neighbour\w*|learnt|labelled|centred?|normalis\w+|recognis\w+|quantis\w+"

@@ -271,7 +271,7 @@ class AudioSegment:
 
     @property
     def overlaps(self) -> bool:
-        """Whether it shares audio with the previous or next segment."""
+        """True if it shares audio with the previous or next segment."""
         return self.cut_before is not None or self.cut_after is not None
 
 

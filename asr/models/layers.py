@@ -31,7 +31,7 @@ class ModelConfig(Config):
 
     reads_audio: ClassVar[bool] = True
     makes_text: ClassVar[bool] = False
-    """Whether it can transcribe, and is evaluated with error rates."""
+    """True if it can transcribe, and is evaluated with error rates."""
     scores: ClassVar[tuple[str, ...]] = ("loss",)
     """Scores on a dev set; by default, the first one selects checkpoints."""
 

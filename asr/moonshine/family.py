@@ -1,4 +1,4 @@
-"""What every command needs to know about Moonshine: names and settings."""
+"""Names and settings of Moonshine, which every command needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How Moonshine decodes: cutting, precision, texts and word times."""
+"""Decoding with Moonshine: cutting, precision, texts and word times."""
 
 from __future__ import annotations
 

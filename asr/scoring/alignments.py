@@ -43,7 +43,7 @@ class Operation(NamedTuple):
 
     @property
     def is_case_only(self) -> bool:
-        """Whether the two units of a substitution differ in case only."""
+        """True if the two units of a substitution differ in case only."""
         pair = self.reference or "", self.hypothesis or ""
         return self.kind == "substitution" and pair[0].casefold() == pair[1].casefold()
 

@@ -89,7 +89,7 @@ class ChunkedDecoder(SpeechDecoder):
     def encode_segments(
         self, segments: Sequence[AudioSegment], speed: float, setups: Collection[DecodingSetup]
     ) -> EncodedAudio:
-        """What live sessions have encoded is not encoded again."""
+        """Encode only segments that live sessions have not encoded."""
         new = [segment for segment in segments if speed != 1.0 or not isinstance(segment, EncodedSegment)]
         if len(new) < len(segments):
             encoded = iter(self._list_steps(new, setups))

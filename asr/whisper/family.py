@@ -1,4 +1,4 @@
-"""What every run and native model needs to know about Whisper: names, settings, sections for training.
+"""Names, settings and training sections of Whisper, which every run and native model needs.
 
 The family that `asr/families.py` finds is the package `asr.whisper`: it has these names, and imports those
 for loading, converting and fine-tuning on first use.

@@ -1,4 +1,4 @@
-"""How Whisper decodes: windows and silence, prompts, languages, forbidden tokens, and word times."""
+"""Decoding with Whisper: windows and silence, prompts, languages, forbidden tokens, and word times."""
 
 from __future__ import annotations
 
