@@ -221,6 +221,4 @@ def _report_left_out(place: str, messages: Sequence[object]) -> int:
 def _with_progress(utterances: Iterable[Utterance], path: str) -> Iterator[Utterance]:
     from tqdm import tqdm
 
-    return iter(
-        tqdm(utterances, desc=path, unit=" utterances", disable=None)
-    )  # None shows it on a terminal only
+    return iter(tqdm(utterances, desc=path, unit=" utterances", disable=None))  # None: on a terminal only
