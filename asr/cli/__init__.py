@@ -79,8 +79,9 @@ class _Parser(argparse.ArgumentParser):
         elif unknown:
             from asr.config import RENAMED
 
-            new = RENAMED.get(unknown[0].partition("=")[0].removeprefix("--"))
-            remedy = f"it is now --{new}" if new else f"`{self.prog} --help` lists the options"
+            new = f"--{RENAMED.get(unknown[0].partition('=')[0].removeprefix('--'))}"
+            is_known = new in self._option_string_actions
+            remedy = f"it is now {new}" if is_known else f"`{self.prog} --help` lists the options"
             self.error(f"unrecognized arguments: {' '.join(unknown)}; {remedy}")
         return namespace, []
 

@@ -98,6 +98,7 @@ def test_a_misspelled_setting_names_the_nearest(
         ("xyz a.wav", "'xyz' (choose from "),
         ("transcribe a.wav --lang en", "unrecognized arguments: --lang en; `asr transcribe --help`"),
         ("evaluate a b --lexicon=w.txt", "unrecognized arguments: --lexicon=w.txt; it is now --words"),
+        ("pronounce a --lexicon=w.txt", "--lexicon=w.txt; `asr pronounce --help`"),
         ("train", "the following arguments are required: CONFIG\n"),
     ],
 )
