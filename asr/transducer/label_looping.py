@@ -26,6 +26,7 @@ class GreedySearch:
     def __init__(self, decoder: TransducerDecoder, batch: int, device: torch.device) -> None:
         self.decoder = decoder
         self.predicted_BD, self.state = decoder.start(batch, device)
+        self.durations = torch.tensor(decoder.durations, device=device)
         self.next_B = torch.zeros(batch, dtype=torch.long, device=device)  # step of the chunk to read next
         self.num_read_B = torch.zeros_like(self.next_B)  # steps of chunks before
         self.num_at_step_B = torch.zeros_like(self.next_B)
@@ -55,8 +56,7 @@ class GreedySearch:
 
     def _find_tokens(self, steps_BTD: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         """Go on to the next token of each utterance; its duration is how far to go on from there."""
-        durations = torch.tensor(self.decoder.durations, device=lengths_B.device)
-        ahead = 1 if len(durations) else LOOK_AHEAD  # with durations, steps are left out
+        ahead = 1 if len(self.durations) else LOOK_AHEAD  # with durations, steps are left out
         ahead_L = torch.arange(ahead, device=lengths_B.device)
         tokens_B, duration_B = torch.full_like(self.next_B, NO_TOKEN), torch.zeros_like(self.next_B)
         while (is_open_B := (tokens_B == NO_TOKEN) & (self.next_B < lengths_B)).any():
@@ -70,10 +70,10 @@ class GreedySearch:
             is_found_B = is_token_BL.any(1)
             # Blanks before the token, or all that there are.
             place_B = torch.where(is_found_B, is_token_BL.byte().argmax(1), is_step_BL.sum(1))
-            if len(durations):
+            if len(self.durations):
                 value_B1, number_B1 = durations_BLK[:, 0].max(-1, keepdim=True)
                 best_BL = best_BL + value_B1
-                duration_B = torch.where(is_open_B, durations[number_B1[:, 0]], duration_B)
+                duration_B = torch.where(is_open_B, self.durations[number_B1[:, 0]], duration_B)
                 place_B = duration_B.clamp(min=1).masked_fill(is_found_B, 0)  # if blank comes with 0, 1
             is_read_BL = is_step_BL & (ahead_L <= place_B[:, None])
             self.log_probability_B += best_BL.double().masked_fill(~is_read_BL, 0.0).sum(1)
