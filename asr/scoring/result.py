@@ -222,7 +222,7 @@ class Score:
 
     @property
     def resampled_by(self) -> str:
-        """Unit that is resampled: speakers if two or more are known, recordings of meetings, else utterances."""
+        """Resampled unit: speakers if two or more are known, recordings in meetings, else utterances."""
         if self.recordings is not None:
             return "recording" if len(set(self.recordings)) > 1 else "utterance"
         return "speaker" if len(set(self.speakers or ())) > 1 else "utterance"
