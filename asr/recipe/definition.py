@@ -112,12 +112,18 @@ class Recipe(Config):
         return "unknown" if size is None else f"{size / 1000:.1f} GB" if size >= 1000 else f"{size:g} MB"
 
     def find_systems(self) -> dict[str, SystemConf]:
-        """The systems by name."""
-        if self.systems is not None:
-            return self.systems
+        """The systems by name, which all runs of the recipe train."""
+        return self._find_confs("*.yaml") if self.systems is None else self.systems
+
+    def find_varied_systems(self) -> dict[str, SystemConf]:
+        """The systems that studies may vary: those of folders in conf/NAME are called FOLDER/SYSTEM."""
+        return {**self._find_confs("**/*.yaml"), **self.find_systems()}
+
+    def _find_confs(self, pattern: str) -> dict[str, SystemConf]:
         own = self.path.with_name("conf")
         folder = own if own.is_dir() else self.path.absolute().parents[2] / "conf" / self.name
-        return {path.stem: SystemConf(path=path) for path in sorted(folder.glob("*.yaml"))}
+        paths = {path.relative_to(folder).with_suffix(""): path for path in sorted(folder.glob(pattern))}
+        return {name.as_posix(): SystemConf(path=path) for name, path in paths.items()}
 
     def find_studies(self) -> dict[str, Study]:
         """The studies by name."""
@@ -148,7 +154,7 @@ class Study(Config):
     question: str
     """The question that the study answers; it begins the report."""
     system: str
-    """The system of the recipe that is varied."""
+    """The system of the recipe that is varied; FOLDER/SYSTEM is conf/NAME/FOLDER/SYSTEM.yaml."""
     all: tuple[str, ...] = ()
     """Overrides for all variants."""
     baseline: str
@@ -161,6 +167,8 @@ class Study(Config):
     methods: tuple[str, ...] = ()
     """Decoding methods of the report: each run uses the first of these that it offers; empty: dev chooses
     among all. A CTC head next to a decoder may then hide what the decoder cannot do."""
+    chunk_steps: tuple[pydantic.PositiveInt, ...] = ()
+    """Sizes of chunks by which a system with `model.encoder.chunk` is also decoded, as live speech is."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Study:

@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -29,6 +29,7 @@ from asr.language_models.ngram import (
     token_vocabulary,
 )
 from asr.models.precision import describe_device, limit_kernel_cache
+from asr.recipe.definition import Study
 from asr.recipe.experiment import Experiment, PlannedRun
 from asr.recipe.scores import References, Texts, write_table
 from asr.recipe.steps import read_record
@@ -85,8 +86,13 @@ def evaluate_run(
         at_speeds = {n + AT_SPEEDS: vary([one.request], "speeds", [recipe.speeds]) for n, one in dev.items()}
         dev |= choose_requests(decode_dev, at_speeds, recipe.chosen_by)
     chosen = choose_setup(dev, recipe.chosen_by, study.methods if study else ())
+    by_chunks = [decode_dev(requests) for requests in plan_chunks(study, recognizer, dev)]
     test_manifest = experiment.data_dir / "test.jsonl"
-    test = decode(recognizer, test_manifest, {name: one.request for name, one in dev.items()})
+    test: dict[str, Decoded] = {}
+    for view in (dev, *by_chunks):  # each size of chunk is encoded anew
+        requests = {name: one.request for name, one in view.items()}
+        test |= decode(recognizer, test_manifest, requests)
+    dev = dict(item for view in (dev, *by_chunks) for item in view.items())
     references = describe_references(test_manifest, system.config.text)
     write_table(run.test_table, references, {name: one.texts for name, one in test.items()})
     return {
@@ -135,6 +141,21 @@ def plan_setups(
             fused = [replace(setup, language_model=model) for setup in setups[method]]
             setups[f"{method}+{source}"] = vary(fused, "language_model_weight", WEIGHTS)
     return setups
+
+
+def plan_chunks(
+    study: Study | None, recognizer: Recognizer, dev: Mapping[str, Decoded]
+) -> Iterator[dict[str, Request]]:
+    """Plan the setups that dev chose, as live speech is decoded, all of one size of chunk at once."""
+    if study is None or getattr(recognizer.system.model.encoder, "chunk", None) is None:
+        return
+    for size in study.chunk_steps:
+        delay = round(1000 * size * recognizer.decoder.frame_times.seconds_per_step)
+        requests = {name: one.request for name, one in dev.items() if not name.endswith(AT_SPEEDS)}
+        yield {
+            f"{name}+{delay}ms": vary([request], "chunk_steps", [size])[0]
+            for name, request in requests.items()
+        }
 
 
 def vary(requests: Sequence[Request], key: str, values: Sequence[object]) -> list[Request]:

@@ -255,7 +255,8 @@ def _list_evaluated(
     inputs |= {f"the model of {own.name}": hash_file(own.model_path) for own in language_models}
     settings = ("speeds", "text_fusion", "chosen_by")
     inputs |= {name: str(getattr(experiment.recipe, name)) for name in settings}
-    inputs["methods"] = str(experiment.study and experiment.study.methods)
+    study = experiment.study
+    inputs |= {"methods": str(study and study.methods), "chunks": str(study and study.chunk_steps)}
     return inputs | {"smoke": str(experiment.smoke)}
 
 

@@ -13,7 +13,7 @@ from asr.recipe.experiment import load_conf
 
 def load_variants(study: Study, recipe: Recipe) -> dict[str, SystemConf]:
     """Build the conf of each variant."""
-    systems = recipe.find_systems()
+    systems = recipe.find_varied_systems()
     if study.system not in systems:
         hint = suggest(study.system, systems)
         raise UserError(f"system = {study.system}: no system of {recipe.name}; {hint}")
