@@ -49,10 +49,9 @@ SMOKE_BEAM = 2
 # Weights of the language model in shallow fusion, and of CTC in joint decoding; dev chooses.
 WEIGHTS = (0.3, 0.6, 1.0)
 CTC_WEIGHTS = (0.3, 0.6)
-FUSED_METHODS = (
-    "ctc_beam",
-    "joint",
-)  # methods that are tried with language models; the others would take too long
+# Methods that are tried with language models and with n-grams; more would take too long.
+FUSED_METHODS = ("ctc_beam", "joint")
+NGRAM_METHODS = (*FUSED_METHODS, "transducer")
 
 Setups = Mapping[str, Sequence[Request]]
 """Decoding setups by name, the cheapest first; the requests of one differ only in weights or speeds."""
@@ -131,13 +130,17 @@ def plan_setups(
     config = DecodingConfig(beam=SMOKE_BEAM) if experiment.smoke else DecodingConfig()
     methods = offered_methods(system.model)
     setups = {name: [Request(config.model_copy(update={"method": name}))] for name in methods}
+    if "transducer" in setups:
+        greedy = vary(setups["transducer"], "beam", [1])
+        setups = {"transducer_greedy": greedy, **setups}
     if not experiment.recipe.text_fusion:
         return setups
     if "joint" in setups:
         setups["joint"] = vary(setups["joint"], "ctc_weight", CTC_WEIGHTS)
     texts = list(read_training_texts(run.config))
     for source, model in build_resources(system, texts, language_models).items():
-        for method in (own for own in FUSED_METHODS if own in methods):
+        fused_methods = NGRAM_METHODS if source == NGRAMS else FUSED_METHODS
+        for method in (own for own in fused_methods if own in methods):
             fused = [replace(setup, language_model=model) for setup in setups[method]]
             setups[f"{method}+{source}"] = vary(fused, "language_model_weight", WEIGHTS)
     return setups

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from recipe_examples import make_experiment, write_conf, write_tones_recipe
+from recipe_examples import COMMON, make_experiment, write_conf, write_tones_recipe
 
 from asr.data import read_manifest
 from asr.decoding.decode import METHODS
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.families import find_model
-from asr.recipe import run_recipe
+from asr.recipe import Study, run_recipe
 from asr.recipe.evaluation import WEIGHTS, Decoded, build_resources, choose_requests, decode
 from asr.recipe.experiment import build_runs
 from asr.recipe.report import TABLE
@@ -115,3 +115,46 @@ def test_a_language_model_of_other_tokens_is_left_out(done: Path, tmp_path: Path
     run_recipe(experiment, "evaluate")
     ways = read_record(output_dir / "runs" / "ctc_lstm" / "evaluation" / "summary.json")["methods"]["test"]
     assert "ctc_beam+ngrams" in ways and "ctc_beam+talk" not in ways
+
+
+LIVE = """
+model:
+  encoder:
+    type: transformer
+    dim: 16
+    num_layers: 1
+    num_heads: 2
+    feed_forward_dim: 16
+    positions: rotary
+    subsampling: {channels: 4}
+    chunk: {}
+  decoder: {type: transducer, dim: 16}
+"""
+
+
+def test_a_study_decodes_by_chunks(tmp_path: Path, tones: Path) -> None:
+    recipes_dir = write_tones_recipe(tmp_path, tones, "text_fusion=True, speeds=(0.9, 1.0)")
+    common = COMMON.format(name="live_transducer").replace("utterance}", "running}")
+    write_conf(tmp_path, "live/transducer", common + LIVE)
+    whole = ("model.encoder.chunk=null",)
+    study = Study(
+        name="delays",
+        question="which?",
+        system="live/transducer",
+        baseline="whole",
+        chunk_steps=(2, 8),
+        variants={"whole": whole, "streaming": ()},
+    )
+    experiment = make_experiment(recipes_dir, output_dir=tmp_path / "all", study=study)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("asr.train.monitor.draw_learning_curve", lambda path, panels: path.touch())
+        run_recipe(experiment)
+    results = json.loads((tmp_path / "all" / "runs" / "report" / "results.json").read_text())
+    setups = {run["variant"]: list(run["methods"]["test"]) for run in results["runs"]}
+    own = ["ctc_greedy", "ctc_beam", "ctc_beam+ngrams"]
+    own += ["transducer_greedy", "transducer", "transducer+ngrams"]
+    at_once = [*own, *(f"{name}+speeds" for name in own)]
+    assert sorted(setups["whole"]) == sorted(at_once)
+    by_chunks = [f"{name}+{delay}ms" for delay in (80, 320) for name in own]
+    assert sorted(setups["streaming"]) == sorted([*at_once, *by_chunks])
+    assert all("ms" not in run["decoding"] for run in results["runs"])  # dev chooses among whole utterances
