@@ -24,10 +24,13 @@ Corpus = tuple[Recipe, Path]
 def write_audio(
     path: Path, seconds: float = 0.1, rate: int = 16_000, channels: int = 1, subtype: str = "PCM_16"
 ) -> None:
-    """Noise as WAV, FLAC or, for any other suffix, NIST SPHERE; `subtype` may be ULAW or ALAW."""
+    """Noise as WAV, FLAC or, for any other suffix, NIST SPHERE; `subtype` may be ULAW, ALAW or HEADERLESS."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = (round(seconds * rate), channels)
     samples = np.random.default_rng(list(path.name.encode())).integers(-2000, 2000, shape).astype(np.int16)
+    if subtype == "HEADERLESS":
+        path.write_bytes(samples.astype(">i2").tobytes())
+        return
     container = {".wav": "WAV", ".flac": "FLAC"}.get(path.suffix.lower(), "NIST")
     soundfile.write(path, samples, rate, format=container, subtype=subtype)
 
@@ -50,9 +53,9 @@ def make_corpus(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> Corpu
         for path, _ in expand(pattern):
             write_audio(root / path, *form)
     for pattern, content in layout["files"].items():
-        for path, choice in expand(pattern):
+        for path, chosen in expand(pattern):
             encoding = layout.get("encoding", {}).get(Path(path).suffix, "utf-8")
-            lines = content.replace("@1", choice).removesuffix("\n").split("\n")
+            lines = fill(content, chosen).removesuffix("\n").split("\n")
             ends = layout.get("newline", "\n").removesuffix("\n")
             write_text(root / path, *(f"{line}{ends}" for line in lines), encoding=encoding)
     recipe = load(name, monkeypatch, **layout.get("constants", {}))
@@ -60,12 +63,21 @@ def make_corpus(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> Corpu
     return recipe.model_copy(update={"prepare": small}), root
 
 
-def expand(pattern: str) -> Iterator[tuple[str, str]]:
-    """Paths of a pattern such as dir/{a,b}.wav, each with what was chosen."""
-    before, _, rest = pattern.partition("{")
+def expand(pattern: str, *chosen: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Paths of a pattern such as {a,b}/@1.wav, each with what was chosen; @1 is the first choice."""
+    before, brace, rest = pattern.partition("{")
+    if not brace:
+        yield fill(pattern, chosen), chosen
+        return
     choices, _, after = rest.partition("}")
     for choice in choices.split(","):
-        yield f"{before}{choice}{after}", choice
+        yield from expand(f"{before}{choice}{after}", *chosen, choice)
+
+
+def fill(text: str, chosen: tuple[str, ...]) -> str:
+    for number, choice in enumerate(chosen, 1):
+        text = text.replace(f"@{number}", choice)
+    return text
 
 
 def load(name: str, monkeypatch: pytest.MonkeyPatch, **constants: object) -> Recipe:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from corpus_examples import RECIPES_DIR, damage_test, load, write_audio, write_text
+from corpus_examples import RECIPES_DIR, damage_test, load, write_audio
 
 from asr.audio import read
 from asr.data import Utterance, read_manifest
@@ -234,82 +234,6 @@ def digest_folder(folder: Path) -> dict[str, str]:
     }
 
 
-AS_SPOKEN = ("IH0_B T_I S_E", "EY0_S", "B_B EH0_I R_E")  # IT'S A BEAR
-
-
-@pytest.fixture
-def speechocean762(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
-    """Two utterances of each of three speakers a split, in the publisher's layout."""
-    root = tmp_path / "speechocean762"
-    spoken: list[str] = []
-    for split, speakers in {"train": ["0001", "0005", "0006"], "test": ["0003", "0007", "0009"]}.items():
-        names = {f"{speaker}{number:05}": speaker for speaker in speakers for number in (11, 35)}
-        tables = {
-            "wav.scp": [f"{name}\tWAVE/SPEAKER{speaker}/{name}.WAV" for name, speaker in names.items()],
-            "text": [f"{name}\tIT'S  A BEAR" for name in names],
-            "utt2spk": [f"{name} {speaker}" for name, speaker in names.items()],
-            "spk2gender": [f"{speaker} {'mf'[int(speaker) % 2]}" for speaker in speakers],
-            "spk2age": [f"{speaker}\t{10 + int(speaker)}" for speaker in speakers],
-        }
-        (root / split).mkdir(parents=True)
-        for name, lines in tables.items():
-            (root / split / name).write_text("".join(f"{line}\n" for line in lines))
-        for name, speaker in names.items():
-            write_audio(root / "WAVE" / f"SPEAKER{speaker}" / f"{name}.WAV")
-        spoken += [f"{name}.{place}\t{phones}" for name in names for place, phones in enumerate(AS_SPOKEN)]
-    (root / "resource").mkdir()
-    (root / "resource/lexicon.txt").write_text("A\tAH0\nA\tEY0\nBEAR\tB EH1 R\nIT'S\tIH1 T S\n")
-    (root / "resource/text-phone").write_text("".join(f"{line}\n" for line in spoken))
-    words = {"train": 18, "test": 18}
-    return load("speechocean762", monkeypatch, NUM_UTTERANCES=6, NUM_WORDS=words, NUM_DEV_SPEAKERS=1), root
-
-
-def test_speechocean762(speechocean762: tuple[Recipe, Path], tmp_path: Path) -> None:
-    recipe, root = speechocean762
-    recipe.prepare(root, tmp_path / "out")
-    splits = read_all(tmp_path / "out")
-    assert {split: len(found) for split, found in splits.items()} == {"train": 4, "dev": 2, "test": 6}
-    expected = min(["0001", "0005", "0006"], key=lambda name: hashlib.sha256(name.encode()).hexdigest())
-    assert {u.speaker for u in splits["dev"]} == {expected}
-    assert expected not in {u.speaker for u in splits["train"]}
-    assert len(list(read_manifest(tmp_path / "out" / "train_all.jsonl"))) == 6
-    first = splits["test"][0]
-    assert (first.id, first.speaker, first.text, first.duration) == ("000300011", "0003", "IT'S A BEAR", 0.1)
-    assert first.audio == str(root / "WAVE/SPEAKER0003/000300011.WAV")
-    assert first.extras == {"gender": "female", "age": 13, "group": "child"}
-    assert {u.extras["group"] for u in splits["test"]} == {"child", "adult"}
-    dictionary = (tmp_path / "out" / "pronunciations.txt").read_text().splitlines()
-    assert dictionary == ["A EY0", "A AH0", "BEAR B EH1 R", "IT'S IH1 T S"], (
-        "the pronunciation in use comes first"
-    )
-
-
-@pytest.fixture
-def wordnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
-    """Four lines of WordNet in its own form, one of each part of speech, and the license lines."""
-    root = tmp_path / "dict"
-    lines = {
-        "noun": '02121620 05 n 01 cat 0 001 @ 02120997 n 0000 | a feline; "the cat, it seems, sat"; "cats"  ',
-        "verb": '00001740 29 v 01 wake 0 001 $ 00005041 v 0000 01 + 02 00 | not sleep; "we\'d woken by 6 today"  ',
-        "adj": '00001740 00 a 01 able 0 000 | skilled; "able to swim!"; "a well-known man sat"  ',
-        "adv": '00001740 02 r 01 soon 0 000 | shortly; "isn\'t he coming soon?"; "the cat, it seems, sat"  ',
-    }
-    for part, line in lines.items():
-        write_text(root / f"data.{part}", '  1 This software is provided "as is it is".  ', line)
-    counts = {"dev": 1, "test": 1, "train": 1}
-    return load("wordnet_synthetic", monkeypatch, NUM_SENTENCES=3, NUM_UTTERANCES=counts), root
-
-
-def test_wordnet_synthetic(wordnet: tuple[Recipe, Path], tmp_path: Path) -> None:
-    recipe, root = wordnet
-    recipe.prepare(root, tmp_path / "out")
-    spoken = [utterance for split in read_all(tmp_path / "out").values() for utterance in split]
-    assert {u.text for u in spoken} == {"ABLE TO SWIM", "ISN'T HE COMING SOON", "THE CAT IT SEEMS SAT"}
-    assert {len(split) for split in read_all(tmp_path / "out").values()} == {1}
-    for utterance in spoken:
-        assert soundfile.info(utterance.audio).duration == pytest.approx(utterance.duration)
-
-
 @pytest.fixture
 def yesno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
     names = [f"waves_yesno/{'_'.join(f'{n * 21:08b}')}.wav" for n in range(12)]
@@ -332,7 +256,7 @@ def test_yesno(yesno: tuple[Recipe, Path], tmp_path: Path, given: str) -> None:
     assert (first.language, first.duration) == ("he", 2.0)
 
 
-test_no_damage_goes_unnoticed = damage_test("an4", "fsdd", "speechocean762", "wordnet", "yesno")
+test_no_damage_goes_unnoticed = damage_test("an4", "fsdd", "yesno")
 
 
 @pytest.mark.parametrize("name", ["an4", "fsdd", "yesno"])
