@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asr.errors import UserError
+from asr.recipe.delays import collect_curves, draw_delays
 from asr.recipe.experiment import Experiment, PlannedRun
 from asr.recipe.scores import (
     Record,
@@ -28,6 +29,7 @@ from asr.train.monitor import read_log
 RESULTS, TABLE = "results.json", "test.jsonl.gz"
 LEFT_OUT = "left_out"  # column suffix for the texts of all folds of a variant
 PAGE = "report.md"
+PICTURE = "delays.png"  # of studies that decode by chunks
 BASELINE = "ctc_lstm"  # system that others are compared with, if it exists; otherwise the first system
 SMOKE_WARNING = "SMOKE TEST with few utterances, few updates and small models: the results are meaningless."
 
@@ -52,6 +54,8 @@ def make_report(experiment: Experiment, runs: Sequence[PlannedRun]) -> None:
         **score_runs(folder / TABLE, baseline, summaries),
     }
     write_record(folder / RESULTS, results)
+    if curves := collect_curves(results):
+        draw_delays(folder / PICTURE, curves)
     confs = {run.conf.variant or run.system: os.path.relpath(run.conf.path, folder) for run in runs}
     (folder / PAGE).write_text(format_page(results, confs), encoding="utf-8")
 
@@ -109,6 +113,7 @@ def format_page(results: Record, confs: Mapping[str, str]) -> str:
     parts += [f"Reported on {results['date']}. Configs: {links}."]
     if results["comparisons"]:
         parts += [f"## Comparison with {results['baseline']}", markdown_table(tabulate_comparisons(results))]
+    parts += [f"![WER over the length of chunks]({PICTURE})"] * bool(collect_curves(results))
     parts += ["## Runs", markdown_table(tabulate_runs(results))]
     parts += [
         "## Notes",

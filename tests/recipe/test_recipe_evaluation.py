@@ -16,6 +16,7 @@ from asr.decoding.decode import METHODS
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.families import find_model
 from asr.recipe import Study, run_recipe
+from asr.recipe.delays import collect_curves
 from asr.recipe.evaluation import WEIGHTS, Decoded, build_resources, choose_requests, decode
 from asr.recipe.experiment import build_runs
 from asr.recipe.report import TABLE
@@ -157,4 +158,7 @@ def test_a_study_decodes_by_chunks(tmp_path: Path, tones: Path) -> None:
     assert sorted(setups["whole"]) == sorted(at_once)
     by_chunks = [f"{name}+{delay}ms" for delay in (80, 320) for name in own]
     assert sorted(setups["streaming"]) == sorted([*at_once, *by_chunks])
+    curves = collect_curves(results)
+    assert list(curves) == ["streaming"] and {len(curve) for curve in curves["streaming"].values()} == {3}
+    assert (tmp_path / "all" / "runs" / "report" / "delays.png").read_bytes().startswith(b"\x89PNG")
     assert all("ms" not in run["decoding"] for run in results["runs"])  # dev chooses among whole utterances
