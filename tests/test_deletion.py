@@ -20,6 +20,7 @@ ASKED = {  # a command that cannot do without the folder
     "whisper": "transcribe a.wav --model tiny",
     "moonshine": "transcribe a.wav --model moonshine-base",
     "language_models": "ngram run.yaml --output words.arpa",
+    "export": "export model out",
     "serve": "transcribe --stream --model model",
     "formats": "manifest convert train.csv train.jsonl",
     "shards": "manifest pack tones.jsonl packed",

@@ -43,7 +43,7 @@ PACKAGES = [
     "scale",
 ]
 PACKAGES += ["evaluation", "research", "train", "moonshine", "whisper", "speakers", "recipe", "serve"]
-PACKAGES += ["streaming", "cli"]
+PACKAGES += ["streaming", "export", "cli"]
 TORCH_FREE_PACKAGES = ("", "text", "data", "formats", "scale", "transcripts", "scoring", "scoring/nist")
 # Where the core imports a capability that can be taken away, when it is asked for.
 CAPABILITIES = {"research"}  # folders that can be deleted: from below they are imported inside functions only

@@ -42,7 +42,8 @@ GROUPS = {
     },
     "Tools": {
         "info": "explain every setting of a config, or show what a trained model contains",
-        "convert": "export the model of a run, or convert a pretrained one",
+        "convert": "copy the model of a run to a folder, or convert a pretrained one",
+        "export": "write a trained model for sherpa-onnx or ONNX Runtime: phones, browsers, C++",
         "ngram": "estimate an n-gram language model from the training texts",
         "pronounce": "write a pronunciation lexicon with espeak-ng",
     },
@@ -56,6 +57,7 @@ COMMANDS = {name: help_text for commands in GROUPS.values() for name, help_text 
 FOLDERS = {
     "ngram": "language_models",  # folders of commands that are not in asr/cli
     "diarize": "speakers",
+    "export": "export",
     "pronounce": "recipe",
     "recipe": "recipe",
     "serve": "serve",
