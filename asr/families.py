@@ -131,10 +131,12 @@ def find_families() -> list[Family]:
 
 
 def find_family(source: str | Path, *, as_run: bool = False) -> Family | None:
-    """Return the family of a model, given its path or name; None for a native model.
+    """Return the family of a model, given its path or name; None for a native model, exported or not.
 
     A run that fine-tuned a model of a family belongs to that family too, except with `as_run`.
     """
+    if is_export(source):
+        return None
     folder = find_shipped(source)
     for config in (folder / "config.yaml", folder / "model" / "config.yaml"):
         if os.path.isfile(config) and not any(
@@ -159,9 +161,16 @@ def find_checkpoints(output_dir: Path) -> list[Path]:
     return sorted((output_dir / "checkpoints").glob("step-*"))
 
 
+def is_export(path: str | Path) -> bool:
+    """Check for a folder of `asr export`, whose graphs are computed without PyTorch."""
+    return os.path.isfile(os.path.join(path, "export.json"))
+
+
 def find_model(path: str | Path) -> Path:
     """Return the folder to load: a checkpoint itself, or a run's final model, else its last checkpoint."""
     path = find_shipped(path)
+    if is_export(path):
+        return path
     for folder in (path, path / "model"):
         if os.path.isfile(folder / "model.safetensors"):
             return folder

@@ -82,14 +82,17 @@ def watch_load() -> None:
     _load = LoadWatch()
 
 
-def use_threads(threads: int | None) -> None:
+def use_threads(threads: int | None, with_torch: bool = True) -> None:
     """Set the number of threads. None or 0: as many as the cores that other processes leave free.
 
     Work that is split by `side_by_side` has no such waits, so it uses all cores unless a number is given.
     """
+    global _side_by_side
+    if not with_torch:
+        _side_by_side = threads or None
+        return
     import torch
 
-    global _side_by_side
     most = torch.get_num_threads()
     _side_by_side = threads or most
     busy = 0 if threads or _load is None else _load.count_busy_cores()
@@ -98,13 +101,25 @@ def use_threads(threads: int | None) -> None:
     torch.set_num_threads(threads or max(1, most - busy))
 
 
+def count_threads() -> int:
+    """Return the number of threads for graphs that are computed without PyTorch."""
+    busy = 0 if _load is None else _load.count_busy_cores()
+    return _side_by_side or max(1, len(os.sched_getaffinity(0)) - busy)
+
+
 SideBySide = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
 """A `map` that processes several items in parallel and returns the results in order."""
 
 
 @contextlib.contextmanager
-def side_by_side(device: torch.device) -> Iterator[SideBySide]:
-    """Yield a `map` that processes one item per thread. A single item, or a GPU, uses the usual threads."""
+def side_by_side(device: torch.device | None) -> Iterator[SideBySide]:
+    """Yield a `map` that processes one item per thread. A single item, or a GPU, uses the usual threads.
+
+    Without a device, the items use the threads of another library one after the other.
+    """
+    if device is None:
+        yield map
+        return
     import torch
 
     threads = torch.get_num_threads()

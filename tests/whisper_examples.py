@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.features.front_end import compute_whisper_filters
+from asr.features.filters import compute_whisper_filters
 from asr.whisper import load_source
 
 SIZES = {

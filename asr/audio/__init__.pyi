@@ -22,4 +22,5 @@ from .segmentation import (
     read_recording as read_recording,
     split_channels as split_channels,
 )
-from .silero import SileroDetector as SileroDetector, SileroModel as SileroModel, load_silero as load_silero
+from .silero import SileroModel as SileroModel, load_silero as load_silero
+from .speech_detection import SileroDetector as SileroDetector

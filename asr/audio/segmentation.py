@@ -15,7 +15,19 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import (
+    IO,
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    BinaryIO,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+)
 
 import numpy as np
 import pydantic
@@ -28,7 +40,7 @@ from asr.errors import UserError
 if TYPE_CHECKING:
     import torch
 
-    from asr.audio.silero import SileroDetector
+    from asr.audio.speech_detection import DetectorModel, SileroDetector
 
 # S samples, T frames of 10 ms
 
@@ -203,6 +215,7 @@ def read_ahead(items: Iterable[Item], max_waiting: int) -> Generator[Item]:
 
 # --- segmentation ------------------------------------------------------------------------------
 
+SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut phrases, even if training had them
 SHORTEST_SECONDS = 0.05  # a shorter recording cannot contain a word
 INNER_PAUSE_SECONDS = 0.5  # shortest pause between two spans of speech in one segment
 MIN_PAUSE_SECONDS = 0.2  # a shorter pause is part of speech, such as the closure of a t
@@ -249,6 +262,26 @@ class CuttingRules(SegmentationConfig):
     """silero: speech begins when its probability exceeds this."""
 
 
+class SegmentPlan(NamedTuple):
+    """Rules for cutting recordings for a model."""
+
+    segmentation: SegmentationConfig
+    uncut_seconds: float = 0.0
+    """Utterances up to this length are one segment; longer ones are cut like recordings."""
+    trained_seconds: float = 0.0
+    """Recordings up to this length, as in training, are one segment with all their silence."""
+
+
+def plan_segments(segmentation: SegmentationConfig, limit: float, longest: float | None) -> SegmentPlan:
+    """Plan segments of at most `limit` seconds; `longest` is the longest training utterance, if known."""
+    uncut_seconds = math.inf if segmentation.method == "none" else limit
+    if longest is None:
+        return SegmentPlan(segmentation.limited(limit), uncut_seconds)
+    trained_seconds = min(limit, longest, segmentation.max_seconds)
+    limit = min(limit, max(longest, SHORTEST_LIMIT))
+    return SegmentPlan(segmentation.limited(limit), uncut_seconds, trained_seconds)
+
+
 @dataclass(frozen=True)
 class AudioSegment:
     """A segment of a recording."""
@@ -285,6 +318,7 @@ class Segmenter:
         offset: float = 0.0,
         uncut_seconds: float = 0.0,
         is_live: bool = False,
+        load_detector: Callable[[], DetectorModel] | None = None,
     ) -> None:
         """A recording of at most `uncut_seconds` is one segment if it contains speech."""
         self.sample_rate, self.offset, self.uncut_seconds = sample_rate, offset, uncut_seconds
@@ -292,9 +326,9 @@ class Segmenter:
         self.frame_samples = sample_rate / FRAMES_PER_SECOND  # frames may begin between two samples
         self._detector: SileroDetector | None = None
         if self.rules.method != "none":
-            from asr.audio.silero import SileroDetector
+            from asr.audio.speech_detection import SileroDetector
 
-            self._detector = SileroDetector(sample_rate, self.rules.speech_threshold)
+            self._detector = SileroDetector(sample_rate, self.rules.speech_threshold, load_detector)
         self._min_vad_seconds = 0.0 if is_live else MIN_VAD_SECONDS
         self._padding = _count_frames(self.rules.padding_seconds)
         self._blocks = [np.zeros(0, np.float32)]  # from sample _audio_first on

@@ -341,12 +341,13 @@ def refuse_to_overwrite(source: str, target: str) -> None:
         raise UserError(f"{target}: this is also the input; write to another path")
 
 
-def limit_threads(threads: int | None) -> None:
+def limit_threads(threads: int | None, with_torch: bool = True) -> None:
     """Use this many threads; None or 0 means as many as there are free cores."""
-    from asr.models.precision import limit_kernel_cache
+    if with_torch:
+        from asr.models.precision import limit_kernel_cache
 
-    limit_kernel_cache()
-    use_threads(threads)
+        limit_kernel_cache()
+    use_threads(threads, with_torch)
 
 
 # --- progress --------------------------------------------------------------------------------------

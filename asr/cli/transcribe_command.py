@@ -28,7 +28,7 @@ from asr.cli import (
     require_any_input,
 )
 from asr.errors import UserError
-from asr.families import HasOptions, find_families
+from asr.families import HasOptions, find_families, is_export
 
 if TYPE_CHECKING:
     from asr.audio.segmentation import Recording
@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 # As in asr.transcripts.writers, which --help must not import.
 FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "tsv", "ctm", "stm", "rttm", "trn")
+NOT_EXPORTED = ("stream", "diarize", "plot_attention")  # options that need more than the exported graphs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
         print("".join(f"{code:5}{name}\n" for code, name in languages.items()), end="")
         return 0
     job = _read_job(args)
-    limit_threads(args.threads)
+    limit_threads(args.threads, job.needs_torch)
     if args.stream:
         return _stream(job, formats)
     recordings = find_recordings(args.audio, args.recursive)
@@ -182,17 +183,23 @@ class TranscriptionJob:
     has_words: bool = True
     speakers: argparse.Namespace | None = None  # diarization options
 
+    @property
+    def needs_torch(self) -> bool:
+        return not is_export(self.model)
+
     def load(self, threads: int | None = None) -> tuple[Recognizer, Request]:
-        from asr.models.precision import describe_device
         from asr.transcription.arguments import find_options
         from asr.transcription.transcribe import Request, load_recognizer
 
         if threads is not None:
-            limit_threads(threads)
+            limit_threads(threads, self.needs_torch)
         settings = self.settings
         checks, segmentation = settings.checks, settings.segmentation
         model = load_recognizer(self.model, self.device, settings.precision, segmentation, checks)
-        logger.debug("device: %s, %s", describe_device(model.device), model.precision)
+        if self.needs_torch:
+            from asr.models.precision import describe_device
+
+            logger.debug("device: %s, %s", describe_device(model.device), model.precision)
         options, language_model = find_options(settings, model.family), model.load_resources(self.resources)
         request = Request(
             settings.decoding, language_model, self.batch_size, options, settings.channels, self.has_words
@@ -212,6 +219,9 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
 
     model = args.model or find_default_model(language=args.language, task=args.task, prompt=args.prompt)
     logger.debug("model: %s", model)
+    refused = [f"--{name.replace('_', '-')}" for name in NOT_EXPORTED if getattr(args, name)]
+    if refused and is_export(model):
+        raise UserError(f"{refused[0]}: an exported model cannot do this; give the run it was exported from")
     family = find_family(model)
     folder = None if family is not None else find_model(model)
     own = read_call_options(args, family, "language", "task", "prompt")

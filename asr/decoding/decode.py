@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import itertools
@@ -10,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,8 +18,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.audio.reading import change_speed
-from asr.audio.segmentation import AudioSegment, SegmentationConfig
-from asr.config import Config, Precision
+from asr.audio.segmentation import AudioSegment, SegmentationConfig, SegmentPlan, plan_segments
+from asr.config import Precision
 from asr.decoding.beam import decode_by_ctc_beam, decode_by_rescoring, decode_jointly, rescore, search_beams
 from asr.decoding.greedy import sample
 from asr.decoding.hypothesis import (
@@ -28,6 +27,7 @@ from asr.decoding.hypothesis import (
     ChecksConfig,
     CtcText,
     DecodingConfig,
+    DecodingSetup,
     EncodedAudio,
     Evidence,
     FusionModel,
@@ -51,7 +51,7 @@ from asr.text.tokenizer import BLANK_ID, EOS_ID
 from asr.transcripts.transcript import Word
 
 if TYPE_CHECKING:
-    from asr.decoding.timestamps import TokenTime
+    from asr.decoding.word_spans import TokenTime
 
 # B utterances, S samples, F features, T frames or encoded steps, U tokens
 
@@ -62,7 +62,6 @@ Result = TypeVar("Result")
 # Audio is padded to a multiple of this many encoded steps and batched by padded length, so that rounding does
 # not depend on neighbors: a Transformer's encoding is bit-identical in all batches (LSTM, Conformer: nearly).
 STEP_MULTIPLE = 16
-SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut phrases, even if training had them
 _CONSTRAINED_CTC_WEIGHT = 0.8  # the decoder then chooses among texts that CTC finds likely
 
 
@@ -208,30 +207,11 @@ def search_greedy(encoded: EncodedAudio) -> dict[str, list[list[int]]]:
 
 
 @dataclass(frozen=True)
-class DecodingSetup:
-    """Decoding settings, and the language model for shallow fusion."""
-
-    config: DecodingConfig
-    language_model: FusionModel | None = None
-    options: Config | None = None  # settings of the model's family, such as the language
-
-
-@dataclass(frozen=True)
 class Attempt:
     """One way to decode; at a temperature above 0, texts are sampled."""
 
     config: DecodingConfig
     temperature: float = 0.0
-
-
-class SegmentPlan(NamedTuple):
-    """Rules for cutting recordings for a model."""
-
-    segmentation: SegmentationConfig
-    uncut_seconds: float = 0.0
-    """Utterances up to this length are one segment; longer ones are cut like recordings."""
-    trained_seconds: float = 0.0
-    """Recordings up to this length, as in training, are one segment with all their silence."""
 
 
 @dataclass(frozen=True)
@@ -445,13 +425,7 @@ class SpeechDecoder:
 
     def plan_segments(self, segmentation: SegmentationConfig, longest: float | None) -> SegmentPlan:
         """Plan segments; `longest` is the longest training utterance in seconds, if known."""
-        limit = self.system.longest_seconds  # training used none above
-        uncut_seconds = math.inf if segmentation.method == "none" else limit
-        if longest is None:
-            return SegmentPlan(segmentation.limited(limit), uncut_seconds)
-        trained_seconds = min(limit, longest, segmentation.max_seconds)
-        limit = min(limit, max(longest, SHORTEST_LIMIT))
-        return SegmentPlan(segmentation.limited(limit), uncut_seconds, trained_seconds)
+        return plan_segments(segmentation, self.system.longest_seconds, longest)
 
     def padded_length(self, num_samples: int) -> int:
         """Batch audio of equal padded length, so that padding does not depend on neighbors."""
@@ -520,7 +494,7 @@ class SpeechDecoder:
 
     def separator_in(self, language: str | None) -> str:
         """Return the separator of two words in this language."""
-        from asr.decoding.timestamps import has_spaces
+        from asr.decoding.word_spans import has_spaces
 
         return " " if has_spaces(self.tokenizer) else ""
 
@@ -534,7 +508,7 @@ class SpeechDecoder:
     ) -> list[list[Word]]:
         """Return words with times since the start of the audio, from the CTC head if there is one (default),
         else from attention."""
-        from asr.decoding.timestamps import split_words, time_words
+        from asr.decoding.word_spans import split_words, time_words
 
         times = self.time_tokens(
             encoded, texts, self.model.ctc_head is not None if by_ctc is None else by_ctc
@@ -641,18 +615,6 @@ def pad_audio(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor,
     """Pad to (B, S) samples, and return (B,) lengths."""
     audio_BS = pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True)
     return audio_BS.to(device), torch.tensor([len(row) for row in rows], device=device)
-
-
-def batch_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Yield the row numbers of batches of equal length; the first row is in the first batch."""
-    rows_of: dict[int, list[int]] = collections.defaultdict(list)
-    for row, length in enumerate(lengths):
-        rows_of[length].append(row)
-    return sorted(
-        rows[start : start + batch_size]
-        for rows in rows_of.values()
-        for start in range(0, len(rows), batch_size)
-    )
 
 
 def compute_type(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractContextManager[Any]:

@@ -260,6 +260,15 @@ class FusionModel(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class DecodingSetup:
+    """Decoding settings, and the language model for shallow fusion."""
+
+    config: DecodingConfig
+    language_model: FusionModel | None = None
+    options: Config | None = None  # settings of the model's family, such as the language
+
+
 # --- checks -------------------------------------------------------------------------------------
 
 # Attention decoders may repeat, skip and invent; a CTC head, which reads each step once, cannot. A text

@@ -13,8 +13,8 @@ from asr.audio.segmentation import AudioFile, AudioSegment, make_recording
 from asr.decoding.hypothesis import EncodedAudio
 from asr.errors import UserError
 from asr.evaluation.plots import DPI, LABEL_SIZE
+from asr.features.filters import FrameTimes
 from asr.files import replace_file
-from asr.models.encoders import FrameTimes
 from asr.models.losses import Targets
 from asr.models.speech_model import SpeechModel
 from asr.transcription.transcribe import End, Recognizer, Request

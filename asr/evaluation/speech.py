@@ -13,13 +13,13 @@ from asr.audio.segmentation import AudioSegment, Recording
 from asr.data.manifest import Utterance
 from asr.data.manifest_readers import read_data
 from asr.data.utterance_audio import fetch, read_audio
-from asr.decoding.decode import batch_by_length, read_clock
+from asr.decoding.decode import read_clock
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.scoring.counting import score
 from asr.scoring.result import Score
 from asr.text.normalization import TextConfig, normalize
-from asr.transcription.transcribe import WINDOW, Recognizer, Request
+from asr.transcription.transcribe import WINDOW, Recognizer, Request, batch_by_length
 from asr.transcripts.transcript import Segment, Transcript
 from asr.transcripts.writers import format_transcript
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 import pydantic
 import torch
 from torch import Tensor, nn
@@ -18,7 +16,7 @@ from torch.nn import functional as F
 
 from asr.config import Config, Depth, EncoderConfig, Size, choose_by_type
 from asr.errors import UserError
-from asr.features.front_end import FeaturesConfig
+from asr.features.filters import FeaturesConfig, FrameTimes
 from asr.models.layers import (
     Dropout,
     FeedForward,
@@ -121,26 +119,9 @@ class Encoder(nn.Module, abc.ABC):
         """Return the encoded steps and their lengths."""
 
 
-@dataclass(frozen=True)
-class FrameTimes:
-    """Times of evenly spaced steps, in seconds of the audio."""
-
-    first: float  # seconds from the first sample to the middle of the audio that step 0 sees
-    seconds_per_step: float
-
-    def times(self, num_steps: int) -> np.ndarray:
-        return self.time(np.arange(num_steps))
-
-    def time(self, step: Any) -> Any:
-        return self.first + self.seconds_per_step * step
-
-
 def make_frame_times(features: FeaturesConfig, encoder: Encoder | None = None) -> FrameTimes:
     """Return the times of the encoder's steps, or of the features' frames without an encoder."""
-    # Kaldi's first window begins at the first sample; others are centered there.
-    middle = features.window_samples / features.sample_rate / 2 if features.convention == "kaldi" else 0.0
-    frames_per_step = 1 if encoder is None else encoder.subsampling_factor
-    return FrameTimes(middle, frames_per_step * features.shift_samples / features.sample_rate)
+    return features.time_steps(1 if encoder is None else encoder.subsampling_factor)
 
 
 class AttentionConfig(Config):

@@ -13,7 +13,8 @@ from torch import Tensor
 
 import asr.moonshine
 from asr.errors import UserError
-from asr.features.front_end import FeaturesConfig, FrontEnd
+from asr.features.filters import FeaturesConfig
+from asr.features.front_end import FrontEnd
 from asr.models.layers import check_weights, without_weights
 from asr.models.speech_model import SpeechModel, SpeechModelConfig, build_model
 from asr.moonshine.family import NAMES, ORT_FILES, decoding, find_run

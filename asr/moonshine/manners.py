@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asr.audio.segmentation import SegmentationConfig
+from asr.audio.segmentation import SegmentationConfig, SegmentPlan
 from asr.config import Precision
-from asr.decoding.decode import DecodedBatch, DecodingSetup, SegmentPlan, SpeechDecoder
+from asr.decoding.decode import DecodedBatch, DecodingSetup, SpeechDecoder
 from asr.decoding.hypothesis import EncodedAudio, Hypothesis, SearchRules, is_silence, join_encoded
-from asr.models.encoders import FrameTimes
+from asr.features.filters import FrameTimes
 from asr.models.precision import INT8_MAX, Int8Linear
 from asr.models.speech_model import SpeechModel
 from asr.moonshine.encoder_decoder import MIN_FRAMES, STEP_SECONDS

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from asr.config import Config
 from asr.errors import UserError
-from asr.features.front_end import INT16_SCALE, FeaturesConfig, FrontEnd
+from asr.features.filters import INT16_SCALE, FeaturesConfig
+from asr.features.front_end import FrontEnd
 
 # B batch, S samples, T frames, M mel bands, C channels, D embedding dimension
 # Modules are named as in the checkpoints of 3D-Speaker, so that these load without a table of names.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.features.front_end import INT16_SCALE, KALDI_FLOOR, FeaturesConfig
+from asr.features.filters import INT16_SCALE, KALDI_FLOOR, FeaturesConfig
 from asr.models.layers import ModelConfig, Net
 from asr.models.losses import IGNORED, Losses, cross_entropy
 from asr.speakers.embedding import CamPlusPlus, CamPlusPlusSizes

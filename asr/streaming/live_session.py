@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from asr.audio.segmentation import AudioSegment
-from asr.decoding.timestamps import split_words
+from asr.decoding.word_spans import split_words
 from asr.serve.live import LiveTranscriber
 from asr.streaming.chunked_decoder import ChunkedDecoder, EncodedChunk, EncodedSegment
 from asr.streaming.live_features import LiveFeatures

@@ -6,18 +6,20 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pydantic
-import torch
 
 from asr.config import Config, find_differences, load_config
 from asr.decoding.hypothesis import DecodingConfig, FusionModel
 from asr.errors import UserError, shorten
 from asr.families import Family, find_model
 from asr.files import find_shipped
-from asr.system.system import load_any_system
 from asr.text.normalization import TextConfig
 from asr.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +67,8 @@ class DecodingResources(Config):
 
     def load(self, tokenizer: Tokenizer, text: TextConfig, device: torch.device) -> FusionModel:
         """Load the files, at least one of which must be set, onto the device of the speech model."""
+        import torch
+
         from asr.data.sentences import read_sentences
         from asr.language_models.fusion import ShallowFusion
         from asr.language_models.ngram import WordList, read_word_list
@@ -135,6 +139,7 @@ def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
     """
     from asr.language_models.language_model import LanguageModel
     from asr.language_models.ngram import build_ngram_model, read_arpa
+    from asr.system.system import load_any_system
 
     path = Path(path)
     if path.is_file():

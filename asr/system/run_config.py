@@ -11,7 +11,7 @@ import pydantic
 from asr.config import Config, load_config
 from asr.errors import UserError
 from asr.families import find_families, find_model, require_trainable
-from asr.features.front_end import FeaturesConfig
+from asr.features.filters import FeaturesConfig
 from asr.files import find_shipped
 from asr.models.speech_model import AnyModelConfig
 from asr.text.normalization import TextConfig

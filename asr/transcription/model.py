@@ -46,7 +46,8 @@ class Model:
 
     def __repr__(self) -> str:
         own = self._transcriber
-        return f"Model({self.name}, {own.num_parameters / 1e6:,.1f} M parameters, {own.compute_type})"
+        size = f"{own.num_parameters / 1e6:,.1f} M parameters, " if own.num_parameters else ""
+        return f"Model({self.name}, {size}{own.compute_type})"
 
     def transcribe(
         self, audio: AudioInput, sample_rate: int | None = None, **options: Unpack[Options]

@@ -10,16 +10,16 @@ Memory holds little more than the audio to decode next, however long a recording
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import pydantic
-import torch
 
 from asr.audio.reading import change_speed
 from asr.audio.segmentation import (
@@ -33,13 +33,10 @@ from asr.audio.segmentation import (
     split_channels,
 )
 from asr.config import Config, Precision
-from asr.decoding.decode import DecodedBatch, DecodingSetup, SpeechDecoder, batch_by_length
-from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, FusionModel
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, DecodingSetup, FusionModel
 from asr.errors import UserError, require_choice
-from asr.families import Family, find_default_model, find_family, find_model
-from asr.models.precision import HALF_TYPES, choose_device, resolve_precision
+from asr.families import Family, find_default_model, find_family, find_model, is_export
 from asr.system.decoding_resources import DecodingResources, load_bundled_decoding
-from asr.system.system import load_state, load_system
 from asr.text.normalization import TextConfig
 from asr.threads import SideBySide, side_by_side
 from asr.transcripts.transcript import (
@@ -52,6 +49,10 @@ from asr.transcripts.transcript import (
     make_segment,
     merge_channels,
 )
+
+if TYPE_CHECKING:
+    from asr.audio.speech_detection import DetectorModel
+    from asr.decoding.decode import DecodedBatch, SpeechDecoder
 
 # S samples
 
@@ -124,6 +125,12 @@ def load_recognizer(
     """Load the recognizer that `asr.load_model` wraps, with the same arguments."""
     source = find_default_model() if source is None else source
     require_choice("precision", precision, get_args(Precision))  # this and the device before downloading
+    if is_export(source):
+        load_export: Callable[..., Recognizer] = import_module("asr.export.onnx_recognizer").load_export
+        return load_export(source, device, precision, segmentation, checks)
+    from asr.models.precision import choose_device
+    from asr.system.system import load_state, load_system
+
     device = str(choose_device(device))
     if (family := find_family(source)) is not None:
         recognizer = family.load(source, device, precision, segmentation, checks)
@@ -138,6 +145,8 @@ def load_recognizer(
 
 def find_manners(system: Any) -> type[SpeechDecoder]:
     """Return the decoder class for an encoder that works by chunks, or the usual one."""
+    from asr.decoding.decode import SpeechDecoder
+
     if getattr(system.model.encoder, "chunk", None) is None:
         return SpeechDecoder
     manners: type[SpeechDecoder] = import_module("asr.streaming.chunked_decoder").ChunkedDecoder
@@ -149,6 +158,8 @@ class Recognizer:
 
     name = ""
     """Argument of `load_model`."""
+    load_detector: Callable[[], DetectorModel] | None = None
+    """Loads the network that detects speech; None: in PyTorch."""
 
     def __init__(
         self,
@@ -169,6 +180,10 @@ class Recognizer:
         `needs_times`, for evaluation, the model need not have word times. `family` is None if it is
         native; its encoder then chooses the `manners`.
         """
+        import torch
+
+        from asr.models.precision import HALF_TYPES, choose_device, resolve_precision
+
         manners = manners or find_manners(system)
         decoder = system.model.decoder
         if needs_times and system.model.ctc_head is None and (decoder is None or decoder.num_heads == 0):
@@ -238,7 +253,10 @@ class Recognizer:
         segmentation, seconds = self.segmentation, recording.duration
         if recording.is_utterance and seconds is not None and seconds <= self.uncut_seconds:
             segmentation = segmentation.model_copy(update={"method": "none"})
-        return Segmenter(self.sample_rate, segmentation, recording.start, uncut_seconds=self.trained_seconds)
+        start, uncut_seconds = recording.start, self.trained_seconds
+        return Segmenter(
+            self.sample_rate, segmentation, start, uncut_seconds, load_detector=self.load_detector
+        )
 
     # --- batch and decode -------------------------------------------------------------------------
 
@@ -377,14 +395,16 @@ class Recognizer:
             texts[name] = TimedTexts(found, batch.seconds)
         return texts
 
-    @torch.inference_mode()
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
         """Decode one batch, from samples to words with their times."""
-        (batch,) = self.decoder.decode_batch(segments, {"": request.setup}).values()
-        found = self._make_segments(segments, batch, self._time_words(segments, batch, request))
-        if self.resources.min_log_probability is None:
-            return found
-        scores = self.decoder.score_tokens(batch)
+        import torch
+
+        with torch.inference_mode():
+            (batch,) = self.decoder.decode_batch(segments, {"": request.setup}).values()
+            found = self._make_segments(segments, batch, self._time_words(segments, batch, request))
+            if self.resources.min_log_probability is None:
+                return found
+            scores = self.decoder.score_tokens(batch)
         return [replace(one, token_scores=score) for one, score in zip(found, scores, strict=True)]
 
     def _make_segments(
@@ -424,7 +444,7 @@ class Recognizer:
             rows = [row for row, tokens in texts.items() if tokens]
             if not rows:
                 continue
-            part = encoded.select(torch.tensor(rows, device=self.device))
+            part = encoded.select(encoded.lengths_B.new_tensor(rows))
             audio = [change_speed(segments[row].audio_S, speed, self.sample_rate) for row in rows]
             timed = self.decoder.time_words(part, audio, [texts[row] for row in rows], request.setup)
             for row, own in zip(rows, timed, strict=True):
@@ -473,3 +493,15 @@ class Recognizer:
             text = self.system.text or TextConfig()
             self._loaded = resources, resources.load(self.tokenizer, text, self.device)
         return self._loaded[1]
+
+
+def batch_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Yield the row numbers of batches of equal length; the first row is in the first batch."""
+    rows_of: dict[int, list[int]] = collections.defaultdict(list)
+    for row, length in enumerate(lengths):
+        rows_of[length].append(row)
+    return sorted(
+        rows[start : start + batch_size]
+        for rows in rows_of.values()
+        for start in range(0, len(rows), batch_size)
+    )

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asr.audio.segmentation import AudioSegment, SegmentationConfig
+from asr.audio.segmentation import AudioSegment, SegmentationConfig, SegmentPlan
 from asr.config import Precision
-from asr.decoding.decode import Attempt, DecodingSetup, SegmentPlan, SpeechDecoder, compute_type, pad_audio
+from asr.decoding.decode import Attempt, DecodingSetup, SpeechDecoder, compute_type, pad_audio
 from asr.decoding.greedy import read_prompts
 from asr.decoding.hypothesis import EncodedAudio, Language, SearchRules
 from asr.errors import UserError

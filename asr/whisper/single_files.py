@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.features.front_end import compute_whisper_filters
+from asr.features.filters import compute_whisper_filters
 from asr.system.pickles import check_tensors, read_pickled
 from asr.system.system import System
 from asr.whisper.weights import build_sizes, make_system

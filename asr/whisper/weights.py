@@ -16,7 +16,8 @@ from torch import Tensor
 
 from asr.config import describe_error
 from asr.errors import UserError
-from asr.features.front_end import FeaturesConfig, FrontEnd
+from asr.features.filters import FeaturesConfig
+from asr.features.front_end import FrontEnd
 from asr.models.layers import check_weights, without_weights
 from asr.models.speech_model import SpeechModel, SpeechModelConfig, build_model
 from asr.system.run_config import BatchConfig, DataConfig, RunConfig

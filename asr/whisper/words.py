@@ -16,7 +16,8 @@ from torch import Tensor
 
 from asr.decoding.greedy import start_decoder
 from asr.decoding.hypothesis import EncodedAudio
-from asr.decoding.timestamps import average, warp_batch
+from asr.decoding.timestamps import warp_batch
+from asr.decoding.word_spans import average
 from asr.models.decoders import WeightsOf
 from asr.text.tokenizer import EOS_ID
 from asr.transcripts.transcript import Word

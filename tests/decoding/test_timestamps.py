@@ -11,18 +11,11 @@ from hypothesis import example, given, strategies as st
 from model_examples import NUM_FEATURES, build_example, make_utterances
 from whisper_examples import VOCAB_SIZE, VOCABULARY
 
-from asr.decoding.timestamps import (
-    TokenTime,
-    align_by_attention,
-    align_by_ctc,
-    find_ends,
-    has_spaces,
-    split_words,
-    time_words,
-    warp,
-)
-from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.models.encoders import FrameTimes, make_frame_times
+from asr.decoding.timestamps import align_by_attention, align_by_ctc, warp
+from asr.decoding.word_spans import TokenTime, find_ends, has_spaces, split_words, time_words
+from asr.features.filters import FeaturesConfig, FrameTimes
+from asr.features.front_end import FrontEnd
+from asr.models.encoders import make_frame_times
 from asr.text.tokenizer import BLANK_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, TokenizerConfig
 from asr.whisper import make_tokenizer
 

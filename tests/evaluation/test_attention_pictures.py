@@ -18,7 +18,7 @@ from asr.audio import AudioSegment, SegmentationConfig
 from asr.decoding.hypothesis import ChecksConfig
 from asr.evaluation import attention_pictures
 from asr.evaluation.attention_pictures import END, compute_spectrogram, draw, draw_recording, draw_segment
-from asr.models.encoders import FrameTimes
+from asr.features.filters import FrameTimes
 from asr.system.system import load_system
 from asr.transcription.model import Model
 from asr.transcription.transcribe import Recognizer, Request

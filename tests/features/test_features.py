@@ -18,7 +18,8 @@ import pytest
 import torch
 
 import asr.features.front_end
-from asr.features.front_end import FeaturesConfig, FrontEnd, compute_kaldi_filters
+from asr.features.filters import FeaturesConfig, compute_kaldi_filters
+from asr.features.front_end import FrontEnd
 
 KALDI_TOLERANCE = 1e-3  # float32 rounding in Kaldi itself: its own implementations differ by as much
 RATE = 16_000

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from asr.decoding.beam import score_texts
-from asr.decoding.timestamps import split_words
+from asr.decoding.word_spans import split_words
 from asr.errors import UserError
 from asr.language_models.ngram import WordNgramModel, estimate_ngrams
 from asr.text.tokenizer import (
