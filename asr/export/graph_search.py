@@ -1,13 +1,15 @@
-"""Greedy search through the graphs of `asr export`, in ONNX Runtime and numpy, without PyTorch.
+"""Greedy search through the graphs of an export, with ONNX Runtime and numpy, without PyTorch.
 
 `description.py` says what the folder holds. It may come from a stranger: names stay in the folder, sizes are
-limited, and what a graph returns is checked before it is used.
+limited, and whatever goes wrong while the graphs are computed is an error of the folder.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+import logging
+import math
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,51 +25,35 @@ from asr.text.tokenizer import Tokenizer
 
 # N recordings (one), T frames, F features, U encoded steps, V vocabulary, J joint network
 
-MAX_DESCRIPTION_BYTES = 1_000_000
-MAX_GRAPH_BYTES = 2**31  # of a protocol buffer
+logger = logging.getLogger(__name__)
+
+MAX_DESCRIPTION_BYTES, MAX_GRAPH_BYTES = 1_000_000, 2**31
 MAX_CACHE_ELEMENTS = 2**28
-STEP_MULTIPLE = 16  # encoded steps that a length is padded to, as in `SpeechDecoder`
-EXTERNAL = b"\n\x08location\x12"  # key of weights that are stored outside the graph
-PARTS = {
-    "ctc": ("encoder",),
-    "transducer": ("encoder", "decoder", "joiner"),
-    "attention": ("encoder", "step"),
-}
+STEP_MULTIPLE = 16  # encoded steps that a recording is padded to, as by `SpeechDecoder`
+EXTERNAL = b"\n\x08location\x12"  # the key of weights that are in another file than the graph
 
 Count = Annotated[int, pydantic.Field(ge=0, le=100_000)]
+Some = Annotated[int, pydantic.Field(ge=1, le=100_000)]
 
 
-class _Lenient(Config):
-    """A part of export.json, which may hold more than is needed here."""
-
-    model_config = pydantic.ConfigDict(extra="ignore")
-
-
-class Cache(_Lenient):
-    """An input of a chunk that holds what the chunks before left."""
+class Cache(Config, extra="ignore"):
+    """An input of a chunk that holds what the chunks before it left."""
 
     output: str | None
     shape: tuple[Count, ...]
     type: Literal["float32", "int64", "int32", "bool"]
 
-    @pydantic.field_validator("shape")
-    @classmethod
-    def _is_small(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
-        if len(shape) > 8 or np.prod(shape, dtype=float) > MAX_CACHE_ELEMENTS:
-            raise ValueError("expected at most 8 sizes, and fewer elements")
-        return shape
 
-
-class Chunks(_Lenient):
+class Chunks(Config, extra="ignore"):
     """How the encoder reads a recording chunk by chunk."""
 
-    frames: Annotated[int, pydantic.Field(ge=1, le=100_000)]
+    frames: Some
     takes_lengths: bool
     caches: tuple[Cache, ...]
 
 
-class Description(_Lenient):
-    """The fields of export.json that decoding needs."""
+class Description(Config, extra="ignore"):
+    """What the search needs of export.json, which may say more."""
 
     format: Literal[1]
     kind: Literal["ctc", "transducer", "attention"]
@@ -75,186 +61,152 @@ class Description(_Lenient):
     features: FeaturesConfig
     files: dict[str, str]
     tokenizer: str
-    blank: Count = 0
-    start: Count = 0
-    end: Count = 0
+    blank: Count | None = None
+    start: Count | None = None
+    end: Count | None = None
     first: Count = 0
     predictor: Literal["stateless", "lstm"] | None = None
     durations: tuple[Count, ...] = ()
-    max_tokens: Annotated[int, pydantic.Field(ge=1, le=1_000)] = 1
-    subsampling: Annotated[int, pydantic.Field(ge=1, le=1_000)]
+    max_tokens: Some | None = None
+    subsampling: Some
     streaming: Chunks | None = None
     language: str | None = None
     max_seconds: float = pydantic.Field(default=20.0, gt=0)
     longest_seconds: float | None = pydantic.Field(default=None, gt=0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Decoded:
-    """Tokens with their steps and probabilities, and the log-probability of the path through the steps."""
+    """The tokens of a recording, with their steps for CTC and transducers, and their log-probability."""
 
-    tokens: tuple[int, ...] = ()
-    times: tuple[TokenTime, ...] = ()
+    tokens: list[int] = field(default_factory=list)
+    times: list[TokenTime] = field(default_factory=list)
     log_probability: float = 0.0
 
 
-def find_file(folder: Path, name: str) -> Path:
-    """Return the path of a file whose name stands in the description."""
-    path = folder / name
-    if name in ("", ".", "..") or Path(name).name != name or not path.is_file():
-        raise UserError(f"{folder}/export.json names {shorten(name)}: expected a file in the same folder")
-    return path
-
-
 class ExportedModel:
-    """The graphs of a folder, and the greedy search through them."""
+    """The graphs of an export, and the search through them."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
-        path = folder / "export.json"
+    def __init__(self, folder: Path, threads: int = 1) -> None:
+        self.folder, path = folder, folder / "export.json"
         content = read_limited(path, MAX_DESCRIPTION_BYTES, "which the description of a model never has")
         try:
             self.about = Description.model_validate_json(content)
         except pydantic.ValidationError as error:
             raise UserError(f"{path}: {describe_error(error)}; export the model again") from None
-        self.folder = folder
-        self.tokenizer = Tokenizer.load(find_file(folder, self.about.tokenizer))
-        if missing := [part for part in PARTS[self.about.kind] if part not in self.about.files]:
-            raise UserError(f"{path}: names no {missing[0]}; export the model again")
-        self._sessions = {
-            part: load_graph(find_file(folder, self.about.files[part]), threads)
-            for part in PARTS[self.about.kind]
-        }
-
-    def run(self, part: str, *inputs: np.ndarray) -> list[np.ndarray]:
-        """Compute a graph; whatever fails in it is a fault of the folder."""
-        session, path = self._sessions[part], self.folder / self.about.files[part]
-        names = [one.name for one in session.get_inputs()]
-        try:
-            found: list[np.ndarray] = session.run(None, dict(zip(names, inputs, strict=True)))
-        except Exception as error:  # ONNX Runtime has many classes of them, without a base of their own
-            reason = str(error).partition("\n")[0]
-            raise UserError(f"{path}: fails to compute ({reason[:200]}); export the model again") from None
-        return found
+        names = [self.about.tokenizer, *self.about.files.values()]
+        if wrong := [name for name in names if Path(name).name != name or not (folder / name).is_file()]:
+            raise UserError(f"{path}: names {shorten(wrong[0])}: expected a file that is next to it")
+        self.tokenizer = Tokenizer.load(folder / self.about.tokenizer)
+        self.sessions = {part: load_graph(folder / name, threads) for part, name in self.about.files.items()}
 
     def search(self, features_TF: np.ndarray) -> Decoded:
-        """Find the likeliest tokens, one after the other."""
+        """Find the likeliest token, one after the other."""
         if not len(features_TF):
             return Decoded()
-        if self.about.kind == "attention":
-            return self._search_attention(*self._encode(features_TF, rank=6))
-        encode = self._encode_chunks if self.about.streaming else self._encode_steps
-        steps_UV = encode(features_TF)
-        return (
-            self._search_transducer(steps_UV)
-            if self.about.kind == "transducer"
-            else self._search_ctc(steps_UV)
-        )
+        try:
+            if self.about.kind == "attention":
+                return self._search_attention(*self._encode(features_TF))
+            encode = self._encode_chunks if self.about.streaming else self._encode_steps
+            search = self._search_ctc if self.about.kind == "ctc" else self._search_transducer
+            return search(encode(features_TF))
+        except Exception as error:  # of any class, as graphs may compute anything
+            logger.debug("%s", self.folder, exc_info=True)
+            reason = str(error).partition("\n")[0][:200]
+            raise UserError(
+                f"{self.folder}: its graphs do not do what export.json says ({reason}); export again"
+            ) from None
 
-    def _encode(self, features_TF: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
-        multiple = STEP_MULTIPLE * self.about.subsampling
-        padded_TF = np.pad(features_TF, ((0, -len(features_TF) % multiple), (0, 0)))
-        encoded, lengths_N = self.run("encoder", padded_TF[None], np.array([len(features_TF)]))[:2]
-        self._require("encoder", encoded, rank)
+    def run(self, part: str, *inputs: np.ndarray) -> list[np.ndarray]:
+        names = [one.name for one in self.sessions[part].get_inputs()]
+        found: list[np.ndarray] = self.sessions[part].run(None, dict(zip(names, inputs, strict=True)))
+        return found
+
+    def _encode(self, features_TF: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        missing = -len(features_TF) % (STEP_MULTIPLE * self.about.subsampling)
+        padded_TF = np.pad(features_TF, ((0, missing), (0, 0)))
+        encoded, lengths_N = self.run("encoder", padded_TF[None], np.array([len(features_TF)]))
         return encoded, lengths_N
 
     def _encode_steps(self, features_TF: np.ndarray) -> np.ndarray:
-        steps_NUV, lengths_N = self._encode(features_TF, rank=3)
-        return steps_NUV[0, : int(lengths_N[0])]
+        steps_NUJ, lengths_N = self._encode(features_TF)
+        return steps_NUJ[0, : int(lengths_N[0])]
 
     def _encode_chunks(self, features_TF: np.ndarray) -> np.ndarray:
-        chunks = self.about.streaming
+        chunks, found = self.about.streaming, []
         assert chunks is not None
-        found, kept = [], [np.zeros(cache.shape, cache.type) for cache in chunks.caches]
+        if max((math.prod(cache.shape) for cache in chunks.caches), default=0) > MAX_CACHE_ELEMENTS:
+            raise UserError(f"a cache has over {MAX_CACHE_ELEMENTS:,} elements")
+        kept = [np.zeros(cache.shape, cache.type) for cache in chunks.caches]
         for first in range(0, len(features_TF), chunks.frames):
             chunk_TF = features_TF[first : first + chunks.frames]
             padded_TF = np.pad(chunk_TF, ((0, chunks.frames - len(chunk_TF)), (0, 0)))
             lengths = [np.array([len(chunk_TF)])] if chunks.takes_lengths else []
-            steps_NUV, *rest = self.run("encoder", padded_TF[None], *lengths, *kept)
-            self._require("encoder", steps_NUV, 3)
-            count = int(rest.pop(0)[0]) if lengths else steps_NUV.shape[1]
-            kept = [
-                rest.pop(0) if cache.output else old for cache, old in zip(chunks.caches, kept, strict=True)
-            ]
-            found.append(steps_NUV[0, :count])
+            steps_NUJ, *rest = self.run("encoder", padded_TF[None], *lengths, *kept)
+            count = int(rest.pop(0)[0]) if lengths else steps_NUJ.shape[1]
+            kept = [rest.pop(0) if own.output else old for own, old in zip(chunks.caches, kept, strict=True)]
+            found.append(steps_NUJ[0, :count])
         return np.concatenate(found)
 
     def _search_ctc(self, scores_UV: np.ndarray) -> Decoded:
-        self._require("encoder", scores_UV, 2, len(self.tokenizer))
-        tokens, times, best_U = list[int](), list[TokenTime](), scores_UV.max(axis=1, initial=-np.inf)
+        best_U, found = scores_UV.max(axis=1), Decoded(log_probability=float(scores_UV.max(axis=1).sum()))
         first = 0
         for token, run in itertools.groupby(scores_UV.argmax(axis=1).tolist()):
             past = first + len(list(run))
             if token != self.about.blank:
-                tokens.append(token)
-                times.append(TokenTime(first, past - 1, float(np.exp(best_U[first:past].max()))))
+                found.tokens.append(token)
+                found.times.append(TokenTime(first, past - 1, math.exp(best_U[first:past].max())))
             first = past
-        return Decoded(tuple(tokens), tuple(times), float(best_U.sum()))
+        return found
 
     def _search_transducer(self, steps_UJ: np.ndarray) -> Decoded:
-        about, total, tokens, times = self.about, 0.0, list[int](), list[TokenTime]()
+        durations, start, found = self.about.durations, self.about.start, Decoded()
         place = at_step = 0
-        predicted_NJ, state = self._predict([about.start, about.start], [])
+        predicted_NJ, state = self._predict([start, start], [])
         while place < len(steps_UJ):
             (logits_NV,) = self.run("joiner", steps_UJ[place][None], predicted_NJ)
-            self._require("joiner", logits_NV, 2, len(self.tokenizer) + len(about.durations))
-            scores_V = log_softmax(logits_NV[0, : len(self.tokenizer)])
+            scores_V = log_softmax(logits_NV[0, : logits_NV.shape[1] - len(durations)])
             token = int(scores_V.argmax())
-            is_token = token != about.blank
-            total += float(scores_V[token])
-            move = int(not is_token)
-            if about.durations:
-                move = about.durations[int(logits_NV[0, len(scores_V) :].argmax())]
+            is_token = token != self.about.blank
+            found.log_probability += float(scores_V[token])
+            move = durations[int(logits_NV[0, len(scores_V) :].argmax())] if durations else int(not is_token)
             if is_token:
-                tokens.append(token)
-                times.append(TokenTime(place, place, float(np.exp(scores_V[token]))))
-                predicted_NJ, state = self._predict([about.start, *tokens][-2:], state)
+                found.tokens.append(token)
+                found.times.append(TokenTime(place, place, math.exp(scores_V[token])))
+                predicted_NJ, state = self._predict([start, *found.tokens][-2:], state)
             at_step += is_token
-            if move == 0 and (not is_token or at_step >= about.max_tokens):
+            if move == 0 and (not is_token or at_step >= (self.about.max_tokens or 1)):
                 move = 1
             place, at_step = place + move, at_step if move == 0 else 0
-        return Decoded(tuple(tokens), tuple(times), total)
+        return found
 
-    def _predict(self, tokens: list[int], state: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    def _predict(self, tokens: list[Any], state: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         if self.about.predictor == "stateless":
             return self.run("decoder", np.array([tokens]))[0], []
         if not state:
-            shape = [
-                size if isinstance(size, int) else 1
-                for size in self._sessions["decoder"].get_inputs()[1].shape
-            ]
+            shape = [1, *self.sessions["decoder"].get_inputs()[1].shape[1:]]
             state = [np.zeros(shape, np.float32)] * 2
         predicted_NJ, *state = self.run("decoder", np.array([tokens[-1:]]), *state)
         return predicted_NJ, state
 
     def _search_attention(self, cross: np.ndarray, lengths_N: np.ndarray) -> Decoded:
-        about, total, tokens = self.about, 0.0, list[int]()
+        about, token, found = self.about, self.about.start, Decoded()
         past = np.zeros((*cross.shape[:4], 0, cross.shape[5]), np.float32)
-        special = [id for id in range(about.first) if id != about.end]
-        token = about.start
-        for _ in range(min(int(lengths_N[0]), cross.shape[4]) * about.max_tokens):
+        for _ in range(min(int(lengths_N[0]), cross.shape[4]) * (about.max_tokens or 1)):
             logits_NV, past = self.run("step", np.array([[token]]), cross, lengths_N, past)
-            self._require("step", logits_NV, 2, len(self.tokenizer))
             scores_V = log_softmax(logits_NV[0])
-            scores_V[special] = -np.inf
+            scores_V[[id for id in range(about.first) if id != about.end]] = -np.inf
             token = int(scores_V.argmax())
-            total += float(scores_V[token])
+            found.log_probability += float(scores_V[token])
             if token == about.end:
                 break
-            tokens.append(token)
-        return Decoded(tuple(tokens), (), total)
-
-    def _require(self, part: str, found: np.ndarray, rank: int, width: int | None = None) -> None:
-        """Check the shape of what a graph returned."""
-        if found.ndim != rank or (width is not None and found.shape[-1] != width):
-            raise UserError(
-                f"{self.folder / self.about.files[part]}: returned the shape {found.shape}, expected {rank} "
-                f"sizes{'' if width is None else f', the last of them {width}'}; export the model again"
-            )
+            found.tokens.append(token)
+        return found
 
 
 def load_graph(path: Path, threads: int) -> Any:
-    """Load a graph that holds all of its weights."""
-    content = read_limited(path, MAX_GRAPH_BYTES, "too large for a graph")
+    """Load a graph that holds its own weights."""
+    content = read_limited(path, MAX_GRAPH_BYTES, "more than a graph has")
     if EXTERNAL in content:
         raise UserError(f"{path}: its weights are in another file; expected a graph that holds them")
     runtime = import_extra("onnxruntime", "an exported model", "export")
@@ -263,12 +215,11 @@ def load_graph(path: Path, threads: int) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # as in `Graphs.run`
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{path}: not a graph of ONNX ({reason[:200]}); export the model again") from None
+    except Exception as error:  # of many classes, which have no base of their own
+        reason = str(error).partition("\n")[0][:200]
+        raise UserError(f"{path}: not a graph of ONNX ({reason}); export the model again") from None
 
 
 def log_softmax(scores_V: np.ndarray) -> np.ndarray:
-    shifted_V = scores_V - scores_V.max()
-    normalized_V: np.ndarray = shifted_V - np.log(np.exp(shifted_V).sum())
-    return normalized_V
+    shifted_V: np.ndarray = scores_V - scores_V.max()
+    return shifted_V - np.log(np.exp(shifted_V).sum())

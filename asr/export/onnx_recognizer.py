@@ -76,88 +76,81 @@ class OnnxRecognizer(Recognizer):
     """Recordings to transcripts as by any model, with exported graphs instead of PyTorch."""
 
     def __init__(
-        self, folder: Path, segmentation: SegmentationConfig | None = None, checks: ChecksConfig | None = None
+        self, source: str | Path, segmentation: SegmentationConfig | None, checks: ChecksConfig | None
     ) -> None:
         threads = count_threads()
-        self.graphs = ExportedModel(folder, threads)
-        about = self.graphs.about
+        self.name, self.exported = str(source), ExportedModel(Path(source), threads)
+        self.tokenizer, about = self.exported.tokenizer, self.exported.about
         self.family, self.device, self.num_parameters = None, cast(Any, None), 0
         self.precision, self.compute_type = "float32", "onnxruntime on cpu"
-        self.checks, self.tokenizer = checks or ChecksConfig(), self.graphs.tokenizer
+        self.checks, self.resources = checks or ChecksConfig(), DecodingResources()
         self.language, self.sample_rate = about.language, about.features.sample_rate
         self.method = "ctc_greedy" if about.kind == "ctc" else about.kind
-        self.frame_times = about.features.time_steps(about.subsampling)
         self.front_end = NumpyFrontEnd(about.features, about.sample_scale)
+        self.frame_times = about.features.time_steps(about.subsampling)
         plan = plan_segments(segmentation or SegmentationConfig(), about.max_seconds, about.longest_seconds)
         self.segmentation, self.uncut_seconds, self.trained_seconds = plan
         if about.kind == "attention":
             self.segmentation = AbuttingRules(**self.segmentation.model_dump())
-        self.resources, self.decoder = DecodingResources(), cast(Any, self)
         self.load_detector = functools.partial(OnnxSilero, threads)
-
-    # What `Recognizer` asks of its decoder.
+        self.decoder = cast(Any, self)  # with the methods that follow
 
     def prepare(self, pieces: Iterator[Any], setup: DecodingSetup) -> Iterator[Any]:
         return pieces
 
     def padded_length(self, num_samples: int) -> int:
-        """Return 0 for all, because segments are decoded one by one."""
-        return 0
+        return 0  # any: segments are decoded one by one
 
     def separator_in(self, language: str | None) -> str:
         return " " if has_spaces(self.tokenizer) else ""
 
     def check(self, request: Request) -> None:
-        """Refuse all that greedy search does not do."""
-        usual = DecodingConfig()
-        asked = find_differences(usual, request.decoding).keys() - {"method", "beam"}
-        if request.decoding.method not in ("auto", self.method):
-            asked.add("method")
-        if request.decoding.beam not in (usual.beam, 1):
-            asked.add("beam")
-        if asked or request.language_model is not None:
-            self._refuse(f"decoding.{min(asked)}" if asked else "a language model")
+        """Refuse what greedy search cannot do."""
+        usual = DecodingConfig(method=self.method)
+        asked = find_differences(usual, request.decoding).keys()
+        if request.decoding.method == "auto":
+            asked -= {"method"}
+        if request.decoding.beam == 1:
+            asked -= {"beam"}
+        if asked:
+            self._refuse(f"decoding.{min(asked)}")
 
     def load_resources(self, resources: DecodingResources) -> None:
         if resources.files:
-            self._refuse("a language model" if resources.language_model else "a list of words")
+            self._refuse(" and ".join(resources.files))
 
     def _refuse(self, what: str) -> None:
         raise UserError(
-            f"{what}: {self.graphs.folder} is an exported model, which is decoded by {self.method} alone; "
-            "leave this out, or give the run it was exported from"
+            f"{what}: {self.name} is an exported model, which is decoded by {self.method} alone; leave this "
+            "out, or give the run it was exported from"
         )
 
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
         return [self._recognize(segment, request) for segment in segments]
 
     def _recognize(self, segment: AudioSegment, request: Request) -> Segment:
-        found = self.graphs.search(self.front_end(segment.audio_S))
-        tokens, text, step = (
-            found.tokens,
-            self.tokenizer.decode(found.tokens),
-            self.frame_times.seconds_per_step,
-        )
-        hypothesis, ctc = Hypothesis(tokens, found.log_probability, found.log_probability), None
-        if self.graphs.about.kind == "ctc":
-            mean = float(np.mean(np.log([one.probability for one in found.times]))) if tokens else -np.inf
-            ctc = CtcText(tokens, [int(one.first) for one in found.times], text, mean, found.log_probability)
-            hypothesis = Hypothesis(tokens, found.log_probability, ctc_log_probability=found.log_probability)
-        if self.checks.enabled and not is_speech(ctc):
-            dropped = (f"no clear speech: {text!r} was dropped",) if text else ()
-            return make_segment(segment, "", (), "", dropped)
-        seconds = len(segment.audio_S) / segment.sample_rate
-        problems = find_problems(Evidence(hypothesis, text, seconds, step, ctc), self.checks)
-        warnings = tuple(f"{self.method}: {problem}" for problem in problems)
-        needs_words = request.has_words or segment.overlaps
-        words = self._place_words(segment, found) if needs_words and found.times else ()
+        found, step = self.exported.search(self.front_end(segment.audio_S)), self.frame_times.seconds_per_step
+        tokens, total, text = tuple(found.tokens), found.log_probability, self.tokenizer.decode(found.tokens)
+        hypothesis, ctc, average = Hypothesis(tokens, total, total), None, total / (len(tokens) + 1)
+        if self.method == "ctc_greedy":
+            hypothesis, average = Hypothesis(tokens, total, ctc_log_probability=total), None
+            mean = float(np.mean([np.log(one.probability) for one in found.times] or -np.inf))
+            ctc = CtcText(tokens, [int(one.first) for one in found.times], text, mean, total)
+            if self.checks.enabled and not is_speech(ctc):
+                warnings = (f"no clear speech: {text!r} was dropped",) if text else ()
+                return make_segment(segment, "", (), "", warnings)
+        evidence = Evidence(hypothesis, text, len(segment.audio_S) / segment.sample_rate, step, ctc)
+        warnings = tuple(f"{self.method}: {problem}" for problem in find_problems(evidence, self.checks))
+        words = self._time_found(segment, found) if request.has_words or segment.overlaps else []
         timed = make_segment(segment, text, words, self.method, warnings)
-        average = None if ctc else found.log_probability / (len(tokens) + 1)
-        return replace(timed, average_log_probability=average, tokens=tokens, language=self.language)
+        return replace(timed, average_log_probability=average, tokens=tokens)
 
-    def _place_words(self, segment: AudioSegment, found: Decoded) -> Sequence[Word]:
+    def _time_found(self, segment: AudioSegment, found: Decoded) -> list[Word]:
+        """Place the words where their tokens are; attention has no steps to say where."""
+        if not found.times:
+            return []
         spans = split_words(self.tokenizer, found.tokens)
-        words = time_words(spans, found.times, self.frame_times, segment.audio_S, self.sample_rate)
+        words = time_words(spans, found.times, self.frame_times, segment.audio_S, segment.sample_rate)
         start = segment.start
         placed = [replace(one, start=start + one.start, end=start + one.end) for one in words]
         return clip_words(placed, segment)
@@ -170,13 +163,10 @@ def load_export(
     segmentation: SegmentationConfig | None = None,
     checks: ChecksConfig | None = None,
 ) -> Recognizer:
-    """Load an exported model, as `load_recognizer` does others."""
-    for name, value, usual in (("device", device, "cpu"), ("precision", precision, "float32")):
-        if value not in ("auto", usual):
-            raise UserError(
-                f"{name} = {value}: exported models are computed on the CPU, as they were exported; leave it "
-                "out, or give the run it was exported from"
-            )
-    recognizer = OnnxRecognizer(Path(source), segmentation, checks)
-    recognizer.name = str(source)
-    return recognizer
+    """Load an exported model, as `load_recognizer` loads others."""
+    if device not in ("auto", "cpu") or precision not in ("auto", "float32"):
+        raise UserError(
+            f"device {device}, precision {precision}: an exported model is computed on the CPU, with the "
+            "weights that it has; leave this out, or give the run it was exported from"
+        )
+    return OnnxRecognizer(source, segmentation, checks)
