@@ -165,8 +165,9 @@ def load_export(
 ) -> Recognizer:
     """Load an exported model, as `load_recognizer` loads others."""
     if device not in ("auto", "cpu") or precision not in ("auto", "float32"):
+        wrong = f"precision {precision}" if device in ("auto", "cpu") else f"device {device}"
         raise UserError(
-            f"device {device}, precision {precision}: an exported model is computed on the CPU, with the "
+            f"{wrong}: an exported model is computed on the CPU, with the "
             "weights that it has; leave this out, or give the run it was exported from"
         )
     return OnnxRecognizer(source, segmentation, checks)
