@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,13 +16,14 @@ import asr.moonshine
 from asr.errors import UserError
 from asr.features.filters import FeaturesConfig
 from asr.features.front_end import FrontEnd
+from asr.files import make_folder
 from asr.models.layers import check_weights, without_weights
 from asr.models.speech_model import SpeechModel, SpeechModelConfig, build_model
 from asr.moonshine.family import NAMES, ORT_FILES, decoding, find_run
 from asr.moonshine.installed import check_installed, find_installed
 from asr.moonshine.sizes import HEADS, TURNED, MoonshineDecoderConfig, MoonshineEncoderConfig, MoonshineSizes
 from asr.moonshine.tokens import name_tokens, order_rows
-from asr.moonshine.weights import find_sizes, read_pieces, read_weights, write_weights
+from asr.moonshine.weights import find_sizes, read_pieces, read_weights
 from asr.system.run_config import BatchConfig, DataConfig, RunConfig
 from asr.system.system import System, load_system
 from asr.text.tokenizer import Tokenizer, TokenizerConfig
@@ -38,7 +40,7 @@ log = logging.getLogger(__name__)
 # Below this mean log-probability of a recording's tokens, not counting repetitions, it is hardly English.
 MIN_LOG_PROBABILITY = -1.1
 MAX_SECONDS = 30.0  # longest segment; on longer ones the model starts to repeat itself
-PATTERNS = ["*.json", "model.safetensors"]  # files to download from the hub
+HUB_FILES = ["config.json", "model.safetensors", "tokenizer.json"]
 OUTPUT = "decoder.output.weight"  # tied to the embeddings
 
 # Our name of each part of the model to theirs; commas separate parts that we join.
@@ -183,14 +185,25 @@ def describe(source: str) -> dict[str, Any]:
 
 
 def convert(source: str, target: Path, dtype: torch.dtype | None) -> None:
-    """Write a Hugging Face folder, by default with 8 bits per weight, which is lossless."""
+    """Copy the files of a published model, most of which have 8 bits per weight; or write that of a run."""
     from asr.system.shipping import write_model_folder
 
     path = find_files(source)
     if (folder := find_run(path)) is not None:
         write_model_folder(folder, target, dtype or torch.float32)
-    else:
-        write_weights(path, target, dtype)
+        return
+    if dtype is not None:
+        raise UserError(f"{source}: a published Moonshine model keeps its precision; leave --dtype out")
+    load_source(source)  # so that nothing but a whole model is copied
+    make_folder(target)
+    if any(target.iterdir()):
+        raise UserError(f"{target}: is not empty; give a new folder")
+    try:
+        for name in (*ORT_FILES, *HUB_FILES):
+            if (path / name).is_file():
+                shutil.copyfile(path / name, target / name)
+    except OSError as error:
+        raise UserError(f"{target}: cannot write a model there ({error})") from None
 
 
 def find_weights(source: str | Path) -> Path:
@@ -212,7 +225,7 @@ def find_files(source: str | Path) -> Path:
     hint = f". Run `hf download {name}` where there is a network, or give the path of a Moonshine model"
     return fetch_model(
         name,
-        PATTERNS,
+        HUB_FILES,
         lambda folder: (folder / "config.json").is_file() and (folder / "model.safetensors").is_file(),
         lambda: log.info("%s is not in the Hugging Face cache yet; downloading it", name),
         hint,

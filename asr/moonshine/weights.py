@@ -1,11 +1,9 @@
-"""Read Moonshine's weights and pieces from its runtime's files and Hugging Face folders."""
+"""Read weights and pieces of words from files of Moonshine's runtime and from Hugging Face folders."""
 
 from __future__ import annotations
 
 import functools
-import json
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -13,23 +11,20 @@ from typing import Any, Literal
 import numpy as np
 import pydantic
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from asr.config import describe_error
 from asr.data.text_lines import read_object
 from asr.errors import UserError, shorten
-from asr.files import make_folder, read_limited, usual_mode
+from asr.files import read_limited
 from asr.moonshine.family import ORT_FILES
 from asr.moonshine.ort_file import OrtFile
-from asr.moonshine.sizes import EXPANSION, HEADS, TURNED, MoonshineSizes
+from asr.moonshine.sizes import HEADS, TURNED, MoonshineSizes
 from asr.moonshine.tokens import BYTE
-from asr.system.shipping import round_weights
+from asr.system.system import read_tensors
 
 MAX_BYTES = 20_000_000  # largest file of pieces or settings
 TOO_LARGE = "which this file of a Moonshine model never has"
-VALUES = ".values"  # suffix of the table of values that a weight stored as bytes refers to
 PIECES = (ORT_FILES[2], "tokenizer.json")
 EMBEDDING, OUTPUT = "decoder.embed_tokens.weight", "proj_out.weight"  # tied
 
@@ -66,14 +61,11 @@ LAYER = re.compile(r"(?:/model/decoder)?/(layers\.\d+/\w+/\w+|proj_out)/MatMul(?
 GROUP_NORM = {"/groupnorm/Mul": "groupnorm.weight", "/groupnorm/Add": "groupnorm.bias"}
 NAMED = re.compile(
     r"(?:model\.decoder\.)?"
-    r"(layers\.\d+\.(?:mlp\.\w+\.bias|\w+norm\.weight)|(?:layer_)?norm\.weight|conv[23]\.bias)"
-    r"(?:_merged_\d+)?"
+    r"(layers\.\d+\.(?:mlp\.\w+\.bias|\w+norm\.weight)|(?:layer_)?norm\.weight|conv[23]\.bias"
+    r"|conv[123]\.weight|embed_tokens\.weight)"
+    r"(?:_merged_\d+)?(?:_add_tensor|_quantized)?"
 )
 COMPUTED = "_add_tensor"  # suffix of tensors that the graph computes from 8-bit numbers
-OTHERS = {
-    "encoder": {f"conv{number}.weight": f"conv{number}.weight{COMPUTED}" for number in (1, 2, 3)},
-    "decoder": {"embed_tokens.weight": f"model.decoder.embed_tokens.weight_merged_0{COMPUTED}"},
-}
 TIED = "model.decoder.embed_tokens.weight_transposed"  # the output, if the graph ties it to the embeddings
 RENAMED = {"attn.dense": "attn.o_proj", "mlp.up_proj": "mlp.fc1", "mlp.down_proj": "mlp.fc2"}
 
@@ -84,7 +76,7 @@ def _read_part(path: Path, part: Literal["encoder", "decoder"]) -> dict[str, Ten
     if any(node.name.startswith("/model/decoder/") for node in file.nodes) != (part == "decoder"):
         raise UserError(f"{path}: it is not the {part}; are the names of the two files swapped?")
     try:
-        weights = {name: _take(file, theirs) for name, theirs in OTHERS[part].items()}
+        weights = {}
         for node in file.nodes:
             if node.name in GROUP_NORM:
                 weights[GROUP_NORM[node.name]] = _take(file, node.inputs[1]).ravel()
@@ -159,56 +151,8 @@ def _read_huggingface(folder: Path) -> dict[str, Tensor]:
             f"{path}: hidden_size is {shorten(width)} and partial_rotary_factor {shorten(share)}, but in "
             f"Moonshine positions turn {TURNED} dimensions of each of {HEADS} heads"
         )
-    path = folder / "model.safetensors"
-    try:
-        with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
-            tensors = {name.removeprefix("model."): file.get_tensor(name) for name in names}
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: not a complete safetensors file ({error}); download it again") from None
-    for name in [name.removesuffix(VALUES) for name in tensors if name.endswith(VALUES)]:
-        table = tensors.pop(name + VALUES)
-        if name not in tensors or tensors[name].dtype != torch.uint8 or table.shape != (256,):
-            raise UserError(f"{path}: {name[:80]} has no bytes, or no table of 256 values; it is damaged")
-        tensors[name] = table[tensors[name].int()]
-    return {name: tensor.float() for name, tensor in tensors.items()}
-
-
-def write_weights(source: Path, target: Path, dtype: torch.dtype | None) -> None:
-    """Write a folder for transformers in this precision, or with one byte per weight.
-
-    A table next to the bytes has the values that they stand for. Weights with more values are unchanged.
-    """
-    make_folder(target)
-    if any(target.iterdir()):
-        raise UserError(f"{target}: is not empty; give a new folder")
-    weights = read_weights(source)
-    tensors = round_weights(weights, dtype or torch.float32)
-    matrices = {name: weight for name, weight in weights.items() if weight.dim() > 1}
-    for name, weight in matrices.items() if dtype is None else ():
-        if len(values := weight.unique()) <= 256:
-            tensors[name] = torch.searchsorted(values, weight).to(torch.uint8)
-            tensors[name + VALUES] = values[torch.arange(256).clamp(max=len(values) - 1)]
-    sizes = find_sizes(weights, source)
-    settings = FACTS | {
-        "architectures": ["MoonshineForConditionalGeneration"],
-        "hidden_size": sizes.dim,
-        "intermediate_size": EXPANSION * sizes.dim,
-        "partial_rotary_factor": min(1.0, (TURNED + 0.5) * HEADS / sizes.dim),
-        "encoder_num_hidden_layers": sizes.layers,
-        "decoder_num_hidden_layers": sizes.layers,
-        "vocab_size": sizes.vocab_size,
-    }
-    try:
-        with usual_mode(target / "model.safetensors"):
-            whole = {f"model.{name}": own.contiguous() for name, own in tensors.items()}
-            save_file(whole, target / "model.safetensors", {"format": "pt"})
-        for name in PIECES:
-            if (source / name).is_file():
-                shutil.copyfile(source / name, target / name)
-        (target / "config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{target}: cannot write a model there ({error})") from None
+    tensors = read_tensors(folder / "model.safetensors")
+    return {name.removeprefix("model."): tensor.float() for name, tensor in tensors}
 
 
 # --- pieces -----------------------------------------------------------------------------------------

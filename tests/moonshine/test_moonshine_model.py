@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 import torch
 from ort_examples import TEXTS, draw, train_pieces
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 import asr
 from asr.audio.segmentation import SegmentationConfig
 from asr.decoding.hypothesis import ChecksConfig
 from asr.errors import UserError
-from asr.families import find_family
+from asr.families import Convertible, find_family
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.moonshine.encoder_decoder import MIN_FRAMES, MoonshineEncoder, cut_windows
 from asr.moonshine.loading import load_source
 from asr.moonshine.manners import FineLinear, MoonshineManners
+from asr.moonshine.family import ORT_FILES
 from asr.moonshine.tokens import name_tokens, order_rows
-from asr.moonshine.weights import read_weights, write_weights
+from asr.moonshine.weights import read_weights
 from asr.system.system import System
 from asr.text.tokenizer import EOS_ID, SOS_ID, UNK_ID, Tokenizer
 
@@ -150,35 +151,26 @@ def test_texts_and_options(folder: Path) -> None:
         model.transcribe(audio, sample_rate=16_000, task="translate")
 
 
-def test_a_byte_for_a_weight(folder: Path, system: System, tmp_path: Path) -> None:
-    """`asr convert` writes a folder that loads the same model; weights of 256 values lose nothing."""
+def test_copies(folder: Path, system: System, tmp_path: Path) -> None:
+    """`asr convert` writes a folder that loads the same model from 8 bits per weight, and nothing else."""
     family = find_family(folder)
-    assert family is not None
-    for name, dtype in (("ours", None), ("whole", torch.float32), ("half", torch.float16)):
-        family.convert(str(folder), tmp_path / name, dtype)  # type: ignore[attr-defined]
-        assert find_family(tmp_path / name) is family
-        again = load_source(tmp_path / name)
-        assert again.tokenizer == system.tokenizer
-        for key, weight in system.model.state_dict().items():
-            expected = weight.half().float() if dtype == torch.float16 else weight
-            assert torch.equal(again.model.state_dict()[key], expected), (name, key)
-    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("ours", "whole")]
-    floats = sum(
-        weight.numel() for name, weight in system.model.encoder.named_parameters() if "convolution" in name
-    )
-    assert sizes[0] < 1.1 * (sizes[1] / 4 + 3 * floats), "weights of the convolutions are random here"
+    assert isinstance(family, Convertible)
+    (folder / "other.txt").write_text("not of the model")
+    family.convert(str(folder), tmp_path / "copy", None)
+    assert {path.name for path in (tmp_path / "copy").iterdir()} == {*ORT_FILES}
+    assert find_family(tmp_path / "copy") is family
+    again = load_source(tmp_path / "copy")
+    assert again.tokenizer == system.tokenizer
+    weights = again.model.state_dict()
+    assert all(torch.equal(weights[name], weight) for name, weight in system.model.state_dict().items())
     with pytest.raises(UserError, match="is not empty"):
-        family.convert(str(folder), tmp_path / "ours", None)  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("table", [torch.zeros(255), torch.zeros(1, 256), torch.zeros(())])
-def test_damaged_tables(table: torch.Tensor, folder: Path, tmp_path: Path) -> None:
-    write_weights(folder, tmp_path / "a", None)
-    path = tmp_path / "a" / "model.safetensors"
-    tensors = load_file(path) | {"model.encoder.layers.0.mlp.fc1.weight.values": table}
-    save_file(tensors, path)
-    with pytest.raises(UserError, match=r"fc1.weight has no bytes, or no table of 256 values"):
-        load_source(tmp_path / "a")
+        family.convert(str(folder), tmp_path / "copy", None)
+    with pytest.raises(UserError, match="keeps its precision; leave --dtype out"):
+        family.convert(str(folder), tmp_path / "half", torch.float16)
+    (tmp_path / "copy" / ORT_FILES[1]).write_bytes(b"")
+    with pytest.raises(UserError, match="truncated or damaged"):
+        family.convert(str(tmp_path / "copy"), tmp_path / "damaged", None)
+    assert not (tmp_path / "damaged").exists()
 
 
 def test_folders_of_hugging_face(folder: Path, tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_other_weights(huggingface: tuple[Path, dict[str, np.ndarray]]) -> None:
     folder, expected = huggingface
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[:-1])
-    with pytest.raises(UserError, match="not a complete safetensors file"):
+    with pytest.raises(UserError, match="damaged safetensors file"):
         read_weights(folder)
     name = "decoder.embed_tokens.weight"
     tensors = {f"model.{name}": torch.tensor(expected[name]), "proj_out.weight": torch.zeros(300, 256)}
@@ -149,7 +149,7 @@ def test_other_weights(huggingface: tuple[Path, dict[str, np.ndarray]]) -> None:
     with pytest.raises(UserError, match=r"proj_out.weight is not decoder.embed_tokens"):
         read_weights(folder)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"not a complete safetensors file .*No such file"):
+    with pytest.raises(UserError, match=r"model.safetensors: no such file"):
         read_weights(folder)
     save_file({"model.decoder.norm.weight": torch.tensor(1.0)}, folder / "model.safetensors")
     with pytest.raises(UserError, match=r"proj_out.weight is not decoder.embed_tokens"):
