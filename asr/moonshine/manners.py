@@ -1,4 +1,4 @@
-"""Decoding with Moonshine: cutting, precision, texts and word times."""
+"""Decoding with Moonshine: cutting, precision, and texts where nobody speaks English."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from asr.audio.segmentation import SegmentationConfig, SegmentPlan
 from asr.config import Precision
-from asr.decoding.decode import DecodedBatch, DecodingSetup, SpeechDecoder
+from asr.decoding.decode import DecodedBatch, SpeechDecoder
 from asr.decoding.hypothesis import EncodedAudio, Hypothesis, SearchRules, is_silence, join_encoded
 from asr.features.filters import FrameTimes
 from asr.models.precision import INT8_MAX, Int8Linear
@@ -21,13 +21,12 @@ from asr.models.speech_model import SpeechModel
 from asr.moonshine.encoder_decoder import MIN_FRAMES, STEP_SECONDS
 from asr.moonshine.sizes import FRAME_SAMPLES
 from asr.text.tokenizer import EOS_ID, UNK_ID
-from asr.transcripts.transcript import Word, measure_compression
+from asr.transcripts.transcript import measure_compression
 
 SILENCE = "You"  # what both sizes write for silence and noise
 # Nobody speaks below this mean log-probability of a text, including the probability that there is a text.
 NOTHING = -2.0
 SECONDS_AT_ONCE = 15.0  # audio encoded at once on a CPU
-NO_TEXT = dict.fromkeys(map(ord, "\u2669\u266a\u266b\u266c\ufffd"))  # music signs, and incomplete characters
 
 
 class MoonshineRules(SearchRules):
@@ -103,30 +102,12 @@ class MoonshineManners(SpeechDecoder):
 
     def encode(self, audio: Sequence[np.ndarray], speed: float = 1.0) -> EncodedAudio:
         """Encode; on a CPU only a few seconds at once, because more do not fit its cache."""
-        longest = max(map(len, audio))
-        is_on_cpu = self.device.type == "cpu"
-        count = (
-            max(1, int(SECONDS_AT_ONCE * self.sample_rate) // max(1, longest)) if is_on_cpu else len(audio)
-        )
-        parts = [
-            super(MoonshineManners, self).encode(audio[i : i + count], speed)
-            for i in range(0, len(audio), count)
-        ]
-        return join_encoded(parts)
-
-    def spell(self, tokens: Sequence[int]) -> str:
-        return " ".join(self.tokenizer.decode(tokens).translate(NO_TEXT).split())
-
-    def time_words(
-        self,
-        encoded: EncodedAudio,
-        audio: Sequence[np.ndarray],
-        texts: Sequence[Sequence[int]],
-        setup: DecodingSetup,
-        by_ctc: bool | None = None,
-    ) -> list[list[Word]]:
-        timed = super().time_words(encoded, audio, texts, setup, by_ctc)
-        return [[word for word in own if word.text.translate(NO_TEXT)] for own in timed]
+        if self.device.type != "cpu":
+            return super().encode(audio, speed)
+        encode = super().encode
+        longest = max(1, *map(len, audio))
+        count = max(1, int(SECONDS_AT_ONCE * self.sample_rate) // longest)
+        return join_encoded([encode(audio[i : i + count], speed) for i in range(0, len(audio), count)])
 
     def score_tokens(self, batch: DecodedBatch) -> list[tuple[float, int]]:
         """Return the scores of the search, without counting tokens that compression of the text removes.

@@ -17,6 +17,7 @@ SPACE = "\u2581"
 FIRST_BYTE, PAST_BYTES = 3, 259  # Moonshine's IDs of the 256 bytes
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 WITHOUT_TEXT = re.compile(r"<<\w+>>")  # <<ST_0>>, and rows without a piece
+UNSPOKEN = dict.fromkeys(map(ord, "\u2669\u266a\u266b\u266c\ufffd"))  # music signs, incomplete characters
 # Unused rows at the end, which our blank and padding tokens take.
 NUM_SPARE = 2
 
@@ -86,7 +87,8 @@ class TokenizerUnits(Units):
     def join(self, tokens: list[str]) -> str:
         kept = (token for token in tokens if not WITHOUT_TEXT.fullmatch(token))
         spelled = b"".join(self._bytes.get(token, token.encode()) for token in kept)
-        return spelled.decode("utf-8", "replace").replace(SPACE, " ").removeprefix(" ")
+        text = spelled.decode("utf-8", "replace").replace(SPACE, " ").translate(UNSPOKEN)
+        return " ".join(text.split())
 
     def find_unknown(self, text: str) -> list[str]:
         """Return none, because characters without a piece are spelled as bytes."""
