@@ -226,15 +226,29 @@ SILENCE_DB = -80.0  # dB re full scale: 20 dB above 16-bit rounding noise, below
 _PRE_EMPHASIS = 0.97  # filter coefficient; without it, hum and rumble would mask the speech
 
 
+class EndpointConfig(Config):
+    """Rules that end a live segment by the model's text, as pauses and `max_seconds` do by the audio.
+
+    They are for encoders with `model.encoder.chunk`, which read each chunk as soon as it is spoken.
+    """
+
+    silence_seconds: float = pydantic.Field(default=1.2, gt=0)
+    """Seconds without a new token after which a segment with text ends, even if the detector finds speech."""
+    empty_seconds: float = pydantic.Field(default=2.4, gt=0)
+    """Seconds without any token after which a segment is dropped, because it is noise or music."""
+
+
 class SegmentationConfig(Config):
     """Settings for cutting recordings by voice activity."""
 
     method: Literal["silero", "none"] = "silero"
     """silero: cut at pauses in speech, which the silero-vad model distinguishes from music and noise.
-    none: do not cut; the whole recording is one segment."""
+    none: do not cut; the whole recording is one segment. Live audio then ends segments by the other rules."""
     max_seconds: float = pydantic.Field(default=20.0, ge=1)
     """Longest segment in seconds, never longer than the longest training utterance. For a model that always
     processes 30 s at once, the default is 28."""
+    endpoint: EndpointConfig = EndpointConfig()
+    """Rules that end a live segment by its text."""
 
     @property
     def overlap_seconds(self) -> float:
@@ -324,8 +338,10 @@ class Segmenter:
         self.sample_rate, self.offset, self.uncut_seconds = sample_rate, offset, uncut_seconds
         self.rules = config if isinstance(config, CuttingRules) else config.with_rules()
         self.frame_samples = sample_rate / FRAMES_PER_SECOND  # frames may begin between two samples
-        self._detector: SileroDetector | None = None
-        if self.rules.method != "none":
+        self._detector: SileroDetector | _NoDetector | None = None
+        if self.rules.method == "none" and is_live:
+            self._detector = _NoDetector(self.frame_samples)
+        elif self.rules.method != "none":
             from asr.audio.speech_detection import SileroDetector
 
             self._detector = SileroDetector(sample_rate, self.rules.speech_threshold, load_detector)
@@ -378,6 +394,14 @@ class Segmenter:
         if not speech_T or self._known - 1 - speech_T[-1] < self._padding:
             return None
         return self._cut_out(self._segment_start(speech_T[0]), speech_T[-1] + 1 + self._padding, None)
+
+    def end_at(self, second: float) -> AudioSegment:
+        """End the unfinished segment, which there must be, at this second; the next one begins there."""
+        end = min(math.floor((second - self.offset) * FRAMES_PER_SECOND), self._known)
+        segment = self._emit(self._segment_start(self._find_speech()[0]), end, end)
+        self._has_output = True
+        self._trim()
+        return segment
 
     # --- frames ---------------------------------------------------------------------------------
 
@@ -491,6 +515,22 @@ class Segmenter:
         first_sample = math.floor(keep * self.frame_samples)
         self._blocks = [self._audio[first_sample - self._audio_first :]]
         self._audio_first = first_sample
+
+
+class _NoDetector:
+    """Takes all audio for speech, where live segments end by other rules."""
+
+    def __init__(self, frame_samples: float) -> None:
+        self._frame_samples = frame_samples
+        self._num_samples = self._num_frames = 0
+
+    def push(self, block_S: np.ndarray) -> np.ndarray:
+        self._num_samples += len(block_S)
+        before, self._num_frames = self._num_frames, int(self._num_samples / self._frame_samples)
+        return np.ones(self._num_frames - before, bool)
+
+    def finish(self) -> np.ndarray:
+        return np.zeros(0, bool)
 
 
 def _count_frames(seconds: float) -> int:

@@ -81,10 +81,10 @@ class LiveTranscriber:
         self.sample_rate = recognizer.sample_rate
         rules = recognizer.segmentation.with_rules()
         pause = min(max_pause_seconds, rules.max_pause_seconds)
-        rules = rules.with_rules(
+        self.rules = rules.with_rules(
             max_pause_seconds=pause, padding_seconds=min(rules.padding_seconds, pause / 2)
         )
-        self._segmenter = Segmenter(self.sample_rate, rules, is_live=True)
+        self._segmenter = Segmenter(self.sample_rate, self.rules, is_live=True)
         self._last: list[Word] = []  # newest decoding of the current segment
         self._stable: list[Word] = []
         self._final_until = 0.0  # end of the last word of the previous segment

@@ -14,9 +14,17 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.audio.reading import change_speed
 from asr.audio.segmentation import AudioSegment
-from asr.decoding.decode import DecodingSetup, SpeechDecoder, compute_type, pad_audio
-from asr.decoding.hypothesis import EncodedAudio
+from asr.decoding.decode import (
+    DecodingSetup,
+    SpeechDecoder,
+    compute_type,
+    find_method,
+    pad_audio,
+    resolve_method,
+)
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio
 from asr.streaming.chunked_encoders import Chunks, EncoderState
+from asr.streaming.first_pass import FIRST_PASSES, Emission, ReadState
 
 # B sessions or segments, T frames or steps, F features, D model dimension
 
@@ -30,19 +38,29 @@ class EncodedSegment(AudioSegment):
     encoded_TD: Tensor = field(kw_only=True)
 
 
+class SessionState(NamedTuple):
+    """Where a session is in its segment: the encoder, and the first pass, which follows it."""
+
+    encoder: EncoderState
+    read: ReadState = ReadState()
+
+
 class EncodedChunk(NamedTuple):
-    """Steps of a chunk, the likeliest token of each with its log-probability, and the state after them."""
+    """Steps of a chunk, the tokens that they brought, and the state after them."""
 
     encoded_TD: Tensor
-    tokens: list[int]
-    log_probabilities: list[float]
-    state: EncoderState
+    emissions: list[Emission]
+    state: SessionState
 
 
 class _Waiting(NamedTuple):
     frames_TF: Tensor
-    state: EncoderState
+    state: SessionState
     result: Future[EncodedChunk]
+
+
+Kind = tuple[Chunks, str]
+"""Chunks of one size, and the name of the first pass: sessions that have both in common go in one batch."""
 
 
 class ChunkedDecoder(SpeechDecoder):
@@ -50,41 +68,52 @@ class ChunkedDecoder(SpeechDecoder):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._waiting: list[_Waiting] = []
+        self._waiting: dict[Kind, list[_Waiting]] = {}
         self._is_working = threading.Lock()
+        self._first_passes = {name: build(self.model) for name, build in FIRST_PASSES.items()}
 
     @property
     def encoder(self) -> Any:
         return self.model.encoder
 
-    def encode_chunk(self, frames_TF: Tensor, state: EncoderState) -> EncodedChunk:
-        """Encode the next frames of a session, together with what other threads wait for."""
-        own = _Waiting(frames_TF, state, Future())
-        self._waiting.append(own)
+    def name_first_pass(self, config: DecodingConfig) -> str:
+        """Name the first pass that agrees with a decoding method."""
+        method = find_method(resolve_method(self.model, config.method))
+        return "transducer" if "transducer" in method.decoders else "ctc"
+
+    def encode_chunk(self, frames_TF: Tensor, state: SessionState, first_pass: str) -> EncodedChunk:
+        """Encode and read the next frames of a session, together with what other threads wait for."""
+        own, kind = _Waiting(frames_TF, state, Future()), (state.encoder.chunks, first_pass)
+        waiting = self._waiting.setdefault(kind, [])
+        waiting.append(own)
         while not own.result.done():
             with self._is_working:  # who waited here will mostly find its chunk encoded by another thread
-                batch = self._waiting[:MAX_BATCH]
-                del self._waiting[: len(batch)]
+                batch = waiting[:MAX_BATCH]
+                del waiting[: len(batch)]
                 if batch:
-                    self._encode_chunks(batch)
+                    self._encode_chunks(batch, first_pass)
         return own.result.result()
 
     @torch.inference_mode()
-    def _encode_chunks(self, batch: Sequence[_Waiting]) -> None:
+    def _encode_chunks(self, batch: Sequence[_Waiting], first_pass: str) -> None:
         try:
             frames_BTF = pad_sequence([one.frames_TF for one in batch], batch_first=True)
             lengths_B = torch.tensor([len(one.frames_TF) for one in batch], device=self.device)
-            joined = EncoderState.join([one.state for one in batch])
+            joined = EncoderState.join([one.state.encoder for one in batch])
             with compute_type(self.device, self.dtype):
                 encoded_BTD, lengths_B, joined = self.encoder.step(frames_BTF, lengths_B, joined)
-                best_BT, tokens_BT = self.model.ctc_log_probabilities(encoded_BTD).max(-1)
-            for row, length in enumerate(lengths_B.tolist()):
-                tokens, best = (part_BT[row, :length].tolist() for part_BT in (tokens_BT, best_BT))
-                state = joined.take([row])
-                batch[row].result.set_result(EncodedChunk(encoded_BTD[row, :length], tokens, best, state))
+                states = [one.state.read for one in batch]
+                read = self._first_passes[first_pass](encoded_BTD, lengths_B, states)
+            for row, (length, (emissions, after)) in enumerate(zip(lengths_B.tolist(), read, strict=True)):
+                state = SessionState(joined.take([row]), after)
+                encoded_TD = encoded_BTD[row, :length].clone()  # a view would keep those of all sessions
+                batch[row].result.set_result(EncodedChunk(encoded_TD, emissions, state))
         except BaseException as error:  # or those who wait would wait for ever
-            for one in batch:
-                one.result.set_exception(error)
+            if len(batch) == 1:
+                batch[0].result.set_exception(error)
+                return
+            for one in batch:  # so that only the bad one fails
+                self._encode_chunks([one], first_pass)
 
     def encode_segments(
         self, segments: Sequence[AudioSegment], speed: float, setups: Collection[DecodingSetup]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,24 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+import torch
 from hostile_audio import make_speechlike
+from hypothesis import HealthCheck, given, settings, strategies as st
+from pydantic import ValidationError
 from system_examples import save_talker
 
-from asr.audio.segmentation import SegmentationConfig
+from asr.audio.segmentation import AudioSegment, SegmentationConfig
 from asr.cli import main
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.serve.live import LiveText, LiveTranscriber, listen, transcribe_live
 from asr.serve.scheduler import Client, Scheduler
-from asr.streaming.chunked_decoder import ChunkedDecoder
+from asr.streaming.chunked_decoder import ChunkedDecoder, SessionState
+from asr.streaming.first_pass import Emission, Read, ReadState
 from asr.streaming.live_session import ChunkedTranscriber
+from asr.text.tokenizer import BLANK_ID, UNK_ID
 from asr.transcription.transcribe import Recognizer, Request, load_recognizer
+from asr.transcripts.transcript import Segment
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
 RATE = 16_000
@@ -35,14 +41,27 @@ CHUNKED = (
 )
 
 
+TRANSDUCER = (*CHUNKED, "model.decoder={type: transducer, dim: 16}", "model.ctc_weight=0.3")
+
+
+@pytest.fixture(scope="module")
+def transducer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("transducer") / "model"
+    return save_talker(folder, *TRANSDUCER, sharpness=3.0, decoder=False)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_talker(tmp_path_factory.mktemp("chunked") / "model", *CHUNKED, sharpness=3.0)
 
 
-def load(model: Path, method: str = "silero") -> Recognizer:
-    segmentation: Any = SegmentationConfig() if method != "none" else SegmentationConfig(method="none")
-    return load_recognizer(model, "cpu", "float32", segmentation, ChecksConfig.off())
+def load(model: Path, method: str = "silero", **endpoint: float) -> Recognizer:
+    segmentation = SegmentationConfig.model_validate({"method": method, "endpoint": endpoint})
+    recognizer = load_recognizer(model, "cpu", "float32", segmentation, ChecksConfig.off())
+    if (decoder := recognizer.model.decoder) is not None and decoder.kind == "transducer":
+        with torch.no_grad():  # or it would never come to the next step
+            decoder.output.bias[BLANK_ID] += 6.0
+    return recognizer
 
 
 def cut(audio_S: np.ndarray, seed: int) -> list[np.ndarray]:
@@ -51,27 +70,42 @@ def cut(audio_S: np.ndarray, seed: int) -> list[np.ndarray]:
     return np.split(audio_S, lengths.cumsum()[lengths.cumsum() < len(audio_S)])
 
 
-def run(recognizer: Recognizer, audio_S: np.ndarray, seed: int = 0) -> list[LiveText]:
-    return [*transcribe_live(cut(audio_S, seed), listen(recognizer), RATE)]
+def run(recognizer: Recognizer, audio_S: np.ndarray, seed: int = 0, **decoding: Any) -> list[LiveText]:
+    request = Request(DecodingConfig(**decoding))
+    return [*transcribe_live(cut(audio_S, seed), listen(recognizer, request), RATE)]
+
+
+def add_pauses(seconds: Sequence[float]) -> np.ndarray:
+    """Sound of a second and a pause, by turns."""
+    sounds = [SPEECH_S[RATE // 3 * place :][:RATE] for place in range(len(seconds))]
+    pieces = [
+        (one_S, np.zeros(round(RATE * pause), np.float32))
+        for one_S, pause in zip(sounds, seconds, strict=True)
+    ]
+    return np.concatenate([piece_S for pair in pieces for piece_S in pair])
 
 
 def read(texts: Sequence[LiveText]) -> list[str]:
     return [text.segment.text for text in texts if text.segment is not None]
 
 
+def find_final(texts: Iterable[LiveText]) -> Segment:
+    """The only segment that ended."""
+    (final,) = (text.segment for text in texts if text.segment is not None)
+    return final
+
+
 def test_the_final_text_is_that_of_the_same_chunks_of_a_file(model: Path) -> None:
     recognizer = load(model, "none")
     assert isinstance(listen(recognizer), ChunkedTranscriber)
-    (final,) = (text.segment for text in run(recognizer, SPEECH_S) if text.segment is not None)
-    segment = next(iter(transcribe_live([SPEECH_S], LiveTranscriber(recognizer), RATE))).segment
+    final = find_final(run(recognizer, SPEECH_S))
+    segment = find_final(transcribe_live([SPEECH_S], LiveTranscriber(recognizer), RATE))
     probability = final.average_log_probability
-    assert probability is not None and segment is not None
+    assert probability is not None
     assert segment.average_log_probability != pytest.approx(probability, abs=1e-4), "at full context"
     chunked = Request(recognizer.default_decoding()[0].model_copy(update={"chunk_steps": 6}))
-    (expected,) = (
-        text.segment for text in transcribe_live([SPEECH_S], LiveTranscriber(recognizer, chunked), RATE)
-    )
-    assert expected is not None and final.text == expected.text
+    expected = find_final(transcribe_live([SPEECH_S], LiveTranscriber(recognizer, chunked), RATE))
+    assert final.text == expected.text
     assert expected.average_log_probability == pytest.approx(probability, abs=1e-4)
     assert [word.text for word in final.words] == [word.text for word in expected.words]
     assert [word.start for word in final.words] == pytest.approx([word.start for word in expected.words])
@@ -83,9 +117,9 @@ def test_each_frame_is_encoded_once_and_stable_words_stay(
     recognizer, sizes = load(model), list[int]()
     encode = ChunkedDecoder.encode_chunk
 
-    def count(self: ChunkedDecoder, frames_TF: Any, state: Any) -> Any:
+    def count(self: ChunkedDecoder, frames_TF: Any, *arguments: Any) -> Any:
         sizes.append(len(frames_TF))
-        return encode(self, frames_TF, state)
+        return encode(self, frames_TF, *arguments)
 
     monkeypatch.setattr(ChunkedDecoder, "encode_chunk", count)
     audio_S = np.concatenate([SPEECH_S, PAUSE_S, SPEECH_S, PAUSE_S])
@@ -104,6 +138,132 @@ def test_each_frame_is_encoded_once_and_stable_words_stay(
     assert min(times) > len(SPEECH_S) / RATE, "times count from the first sample of the session"
 
 
+@pytest.fixture(scope="module", params=["model", "transducer"])
+def recognizer(request: pytest.FixtureRequest) -> Recognizer:
+    return load(request.getfixturevalue(request.param))
+
+
+@given(
+    pauses=st.lists(st.floats(0.1, 0.8), min_size=1, max_size=3),
+    seed=st.integers(0, 99),
+    method=st.sampled_from(["auto", "ctc_greedy"]),
+    chunk_steps=st.integers(1, 12),
+)
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_stable_word_changes_within_a_segment(
+    recognizer: Recognizer, pauses: list[float], seed: int, method: str, chunk_steps: int
+) -> None:
+    """Words are only added, to the shown ones but the last, whatever the second pass finds in pauses."""
+    audio_S = add_pauses(pauses)
+    texts = run(recognizer, audio_S, seed, method=method, beam=2, chunk_steps=chunk_steps)
+    stable: list[str] = []
+    most = 0
+    for text in texts:
+        if text.segment is not None:
+            stable = []
+            continue
+        words = [word.text for word in text.stable]
+        assert words[: len(stable)] == stable
+        stable, most = words, max(most, len(words))
+    assert most > 1
+
+
+def test_the_first_pass_of_a_transducer_is_its_greedy_search(transducer: Path) -> None:
+    """All that it has read is in the text that the same search finds in the whole segment."""
+    recognizer = load(transducer, "none", silence_seconds=9, empty_seconds=9)
+    texts = run(recognizer, SPEECH_S, method="transducer", beam=1)
+    (final,) = read(texts)
+    shown = " ".join(word.text for word in (*texts[-2].stable, *texts[-2].partial))
+    assert len(shown.split()) > 5 and final.startswith(shown)
+    by_ctc = run(recognizer, SPEECH_S, method="ctc_greedy")
+    assert read(by_ctc) != [final]
+    assert [word.text for word in texts[-2].stable] != [word.text for word in by_ctc[-2].stable]
+
+
+def test_the_second_pass_may_be_left_out(model: Path) -> None:
+    """The final text is then that of the first pass."""
+    recognizer = load(model, "none")
+    texts = run(recognizer, SPEECH_S, method="ctc_greedy")
+    (final,) = read(texts)
+    shown = " ".join(word.text for word in (*texts[-2].stable, *texts[-2].partial))
+    assert len(shown.split()) > 5 and final.startswith(shown)
+    assert read(run(recognizer, SPEECH_S, method="joint")) != [final]
+
+
+# --- endpoints ------------------------------------------------------------------------------------
+
+
+def script(recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch, places: Collection[int]) -> list[float]:
+    """Emit a token at some steps of each segment; return the ends of those that the second pass reads."""
+    decoder = recognizer.decoder
+    assert isinstance(decoder, ChunkedDecoder)
+
+    def emit(encoded_BTD: Any, lengths_B: Any, states: Sequence[ReadState]) -> list[Read]:
+        found: list[Read] = []
+        for length, state in zip(lengths_B.tolist(), states, strict=True):
+            steps = range(state.num_steps, state.num_steps + length)
+            emissions = [Emission(UNK_ID + 1, step, -0.1) for step in steps if step in places]
+            found.append((emissions, ReadState(state.num_steps + length)))
+        return found
+
+    ends: list[float] = []
+    recognize = recognizer.recognize
+
+    def note(segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
+        ends.extend(segment.end for segment in segments)
+        return recognize(segments, request)
+
+    monkeypatch.setitem(decoder._first_passes, "ctc", emit)
+    monkeypatch.setattr(recognizer, "recognize", note)
+    return ends
+
+
+@pytest.mark.parametrize("method", ["silero", "none"])
+@pytest.mark.parametrize("piece", [999, 10 * RATE])
+def test_text_and_then_none_ends_a_segment(
+    model: Path, monkeypatch: pytest.MonkeyPatch, method: str, piece: int
+) -> None:
+    """Where all is loud, at 1.2 s after the token, and the next segment begins without a gap."""
+    recognizer = load(model, method)
+    ends = script(recognizer, monkeypatch, [3])
+    audio_S = np.tile(SPEECH_S, 2)
+    transcriber = listen(recognizer)
+    texts = [
+        text
+        for first in range(0, len(audio_S), piece)
+        for text in transcriber.push(audio_S[first : first + piece])
+    ]
+    segments = [text.segment for text in texts if text.segment is not None]
+    # 36 steps are the first whole chunks with 30 blanks after the token; a quarter of a second is kept.
+    lengths = np.diff([0.0, *ends])
+    assert len(ends) == 4 and lengths == pytest.approx([36 * 0.04 - 0.25] * 4, abs=0.011)
+    assert len(segments) == 4
+    assert len(transcriber.finish()) == 1
+
+
+def test_a_segment_without_text_is_dropped(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise that the detector takes for speech costs neither a second pass nor memory."""
+    recognizer = load(model)
+    ends = script(recognizer, monkeypatch, [])
+    transcriber = listen(recognizer)
+    for late in (False, True):
+        assert transcriber.push(np.tile(SPEECH_S, 3), is_late=late) == [] and ends == []
+        assert len(transcriber._segmenter._audio) < 3.0 * RATE
+
+
+def test_endpoints_are_settings(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recognizer = load(model, silence_seconds=0.4)
+    ends = script(recognizer, monkeypatch, [3])
+    listen(recognizer).push(SPEECH_S)
+    # 18 steps are the first whole chunks with 10 blanks after the token; half of the silence is kept.
+    assert ends[0] == pytest.approx(18 * 0.04 - 0.2, abs=0.011)
+    with pytest.raises(ValidationError):
+        load(model, silence_seconds=0)
+
+
+# --- many sessions --------------------------------------------------------------------------------
+
+
 def test_sessions_in_threads_go_together(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the scheduler of a server, with the texts that each has alone."""
     recognizer, together = load(model), list[int]()
@@ -112,9 +272,9 @@ def test_sessions_in_threads_go_together(model: Path, monkeypatch: pytest.Monkey
     expected = [read(run(recognizer, one_S, seed)) for seed, one_S in enumerate(audio)]
     encode = ChunkedDecoder._encode_chunks
 
-    def count(self: ChunkedDecoder, batch: Sequence[Any]) -> None:
+    def count(self: ChunkedDecoder, batch: Sequence[Any], first_pass: str) -> None:
         together.append(len(batch))
-        encode(self, batch)
+        encode(self, batch, first_pass)
 
     monkeypatch.setattr(ChunkedDecoder, "_encode_chunks", count)
     scheduler = Scheduler(recognizer, batch_size=4)
@@ -131,8 +291,9 @@ def test_a_chunk_that_fails_leaves_the_model_to_others(model: Path) -> None:
     recognizer = load(model)
     decoder = recognizer.decoder
     assert isinstance(decoder, ChunkedDecoder)
+    state = SessionState(decoder.encoder.start())
     with pytest.raises(RuntimeError):
-        decoder.encode_chunk(decoder.encoder.start().frames_BTF[0, :, :3], decoder.encoder.start())
+        decoder.encode_chunk(state.encoder.frames_BTF[0, :, :3], state, "ctc")
     assert read(run(recognizer, SPEECH_S))
 
 
