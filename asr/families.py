@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from asr.errors import UserError, suggest
 from asr.files import find_shipped
+from asr.hub import find_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -135,9 +136,11 @@ def find_family(source: str | Path, *, as_run: bool = False) -> Family | None:
 
     A run that fine-tuned a model of a family belongs to that family too, except with `as_run`.
     """
-    if is_export(source):
-        return None
     folder = find_shipped(source)
+    if not (os.path.exists(folder) or any(family.matches(source) for family in find_families())):
+        folder = source = find_folder(source)
+    if is_export(folder):
+        return None
     for config in (folder / "config.yaml", folder / "model" / "config.yaml"):
         if os.path.isfile(config) and not any(
             f"type: {name}" in config.read_text("utf-8", "replace") for name in FAMILIES
@@ -168,7 +171,7 @@ def is_export(path: str | Path) -> bool:
 
 def find_model(path: str | Path) -> Path:
     """Return the folder to load: a checkpoint itself, or a run's final model, else its last checkpoint."""
-    path = find_shipped(path)
+    path = find_folder(path)
     if is_export(path):
         return path
     for folder in (path, path / "model"):

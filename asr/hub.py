@@ -1,14 +1,34 @@
-"""Models from the Hugging Face Hub: taken from the cache, or downloaded."""
+"""Models from the Hugging Face Hub: taken from the cache, or downloaded and checked."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from asr.errors import UserError
+from asr.errors import UserError, shorten
+from asr.files import find_shipped, hash_file
 
-MAX_CONNECT_SECONDS, MAX_SLOW_SECONDS = 0.9, 10.0
+MAX_BYTES = 20_000_000_000  # of a model
+NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")  # user/name or user/name@revision
+OUTSIDE = re.compile(r"^/|(^|/)\.\.(/|$)|[\\\0]")  # in the name of a file that would leave its folder
+MARKS = {"config.yaml", "export.json"}  # each model that this toolkit writes has one of them
+FILES = ["*.safetensors", "*.onnx", "*.json", "*.yaml", "*.txt", "*.arpa"]  # of such a model: no pickles
+ADVICE = dict.fromkeys((401, 404), "check the name and revision; if it is private, run `hf auth login`")
+ADVICE |= {403: "ask its owner for access, and run `hf auth login`", 429: "wait some minutes"}
+
+
+def find_folder(source: str | Path) -> Path:
+    """Return a model's path; of a name on the hub its cached folder, with config.json alone if it is foreign."""
+    path, config = find_shipped(source), "config.json"
+    if os.path.exists(path) or not NAME.fullmatch(str(source)):
+        return path
+    hint = ". Give the output_dir of a training or one of its checkpoints, or the name of a model on the hub"
+    return fetch_model(str(source), [config], lambda own: (own / config).is_file(), lambda: None, hint)
 
 
 def fetch_model(
@@ -22,50 +42,64 @@ def fetch_model(
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
+    repository, _, revision = name.partition("@")
+    wanted: dict[str, Any] = {"repo_id": repository, "revision": revision or None}
     try:
         with contextlib.suppress(LocalEntryNotFoundError):
-            folder = Path(snapshot_download(name, allow_patterns=[*patterns], local_files_only=True))
-            if is_complete(folder):
+            folder = Path(snapshot_download(**wanted, allow_patterns=[*patterns], local_files_only=True))
+            if is_complete(folder) or MARKS.intersection(os.listdir(folder)):
                 return folder
-        if problem := find_network_problem():
-            raise UserError(f"{name}: no such file or folder, nor in the cache, and {problem}{hint}")
-        announce()
-        return Path(snapshot_download(name, allow_patterns=[*patterns]))
+        return _download(wanted, patterns, announce)
     except UserError:
         raise
     except Exception as error:  # network, hub and disk fail in many ways
-        reason = str(error).split("\n")[0][:200]
         raise UserError(
-            f"{name}: no such file or folder, nor in the cache, and the hub does not have it "
-            f"({type(error).__name__}: {reason}){hint}"
+            f"{name}: no such file or folder, nor in the cache, and not from the hub "
+            f"({explain_failure(error)}){hint}"
         ) from None
 
 
-def find_network_problem() -> str:
-    """Return within a second why the hub is unreachable; "" if it is reachable or merely slow to answer."""
-    import socket
-    import threading
-    from urllib.parse import urlsplit
-    from urllib.request import getproxies
+def _download(wanted: dict[str, Any], patterns: Sequence[str], announce: Callable[[], None]) -> Path:
+    """Check the names and sizes that the hub lists, download, and compare with the hashes that it lists."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.utils import filter_repo_objects
 
-    from huggingface_hub import constants
+    found = HfApi().model_info(**wanted, files_metadata=True, timeout=10)
+    listed = {file.rfilename: file for file in found.siblings or ()}
+    patterns = FILES if MARKS & listed.keys() else [*patterns]
+    names = list(filter_repo_objects(listed, allow_patterns=patterns))
+    outside, num_bytes = list(filter(OUTSIDE.search, names)), sum(listed[name].size or 0 for name in names)
+    if outside or num_bytes > MAX_BYTES:
+        raise UserError(
+            f"{wanted['repo_id']}: refused, because the hub lists {num_bytes:,} bytes (at most {MAX_BYTES:,} "
+            f"are expected) and outside of its folder {shorten(outside)}; use another model"
+        )
+    announce()
+    marks = MARKS.intersection(names)
+    for part, later in ({*names} - marks, marks), (marks, ()):  # a model that has its mark is complete
+        folder = Path(snapshot_download(**wanted, allow_patterns=patterns, ignore_patterns=[*later]))
+        for name in part:
+            _require_hash(folder / name, listed[name])
+    return folder
 
-    if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set, so nothing is downloaded"
-    hub = urlsplit(constants.ENDPOINT)
-    if getproxies() or hub.hostname is None:  # a proxy may reach what this machine cannot
-        return ""
-    address = hub.hostname, hub.port or (80 if hub.scheme == "http" else 443)
-    failures: list[OSError] = []
 
-    def connect() -> None:
-        try:
-            socket.create_connection(address, MAX_SLOW_SECONDS).close()
-        except OSError as error:
-            failures.append(error)
+def _require_hash(path: Path, listed: Any) -> None:
+    """Remove a file that differs from its listed hash: SHA-256 if it is large, otherwise Git's SHA-1."""
+    if listed.lfs is not None:
+        is_same = hash_file(path) == listed.lfs.sha256
+    else:
+        content = path.read_bytes()
+        is_same = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == listed.blob_id
+    if not is_same:
+        for wrong in (path.resolve(), path):
+            wrong.unlink(missing_ok=True)
+        raise UserError(f"{path.name}: was damaged on its way from the hub; run the same command again")
 
-    # DNS lookup has no timeout, so it runs in a daemon thread that may be abandoned.
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(MAX_CONNECT_SECONDS)
-    return f"there is no network: {hub.hostname} cannot be reached" if failures else ""
+
+def explain_failure(error: Exception) -> str:
+    """Return what came from the hub, and what to do about it."""
+    answers = [getattr(one, "response", None) for one in (error, error.__cause__)]
+    status = next((answer.status_code for answer in answers if answer is not None), 0)
+    reason = str(error).split("\n")[0][:200]
+    advice = ADVICE.get(status, "try again later" if status else "there may be no network")
+    return f"{type(error).__name__}: {reason}; {advice}"

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     if family is not None:
         model = family.describe(args.config)
     else:
-        if path.is_dir() or not (path.suffix or path.exists()):
+        if path.is_dir() or not (path.suffix in (".yaml", ".yml") or path.exists()):
             model, path = describe_model(path)
         rows = list(describe_config(RunConfig.load(path, overrides)))
     if args.json:

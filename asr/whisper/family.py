@@ -17,6 +17,7 @@ import pydantic
 from asr.config import Config, DecoderConfig, EncoderConfig
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
+from asr.hub import NAME
 from asr.whisper.sizes import FRAMES_PER_STEP, MAX_LAYERS, MAX_STEPS, Task, WhisperSizes
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ NAMES = {size: f"openai/whisper-{size}" for size in _SIZES.split()}
 NAMES |= {"large-v1": "openai/whisper-large", "large": NAMES["large-v3"], "turbo": NAMES["large-v3-turbo"]}
 NAMES |= {f"distil-{size}": f"distil-whisper/distil-{size}" for size in _DISTILLED.split()}
 model_names = tuple(NAMES)
+PUBLISHERS = ("openai/whisper-", "distil-whisper/")  # other models on the hub are recognized by their files
 
 
 def find_default(asked: Mapping[str, object]) -> str:
@@ -54,7 +56,7 @@ def find_hub_name(name: str) -> str | None:
         return NAMES[name]
     if re.fullmatch(r"whisper-[\w.-]+", name):
         return f"openai/{name}"
-    return name if re.fullmatch(r"[\w.-]+/[\w.-]+", name) else None
+    return name if NAME.fullmatch(name) else None
 
 
 class WhisperDecodingConfig(Config):
@@ -195,7 +197,7 @@ def matches(source: str | Path, as_run: bool = False) -> bool:
                 return file.read(4) in (b"PK\x03\x04", b"lmgg")  # torch.save, whisper.cpp
     except OSError:
         return False
-    return "whisper" in (find_hub_name(str(source)) or "").lower()
+    return (find_hub_name(str(source)) or "").startswith(PUBLISHERS)
 
 
 def find_run(path: Path) -> Path | None:

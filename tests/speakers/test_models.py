@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -164,13 +165,15 @@ def test_a_name_is_fetched_once_its_license_and_size_are_told(
     files = [SimpleNamespace(rfilename=name, size=size) for name, size in sizes.items()]
     info = SimpleNamespace(siblings=files, card_data=SimpleNamespace(license="mit"))
 
-    def download(name: str, allow_patterns: list[str], local_files_only: bool = False) -> str:
-        if local_files_only:
-            raise LocalEntryNotFoundError("not there yet")
-        return str(tmp_path)
+    def find_nothing(**_: object) -> str:
+        raise LocalEntryNotFoundError("not there yet")
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    monkeypatch.setattr("asr.hub.find_network_problem", lambda: "")
+    def download(wanted: object, patterns: object, announce: Callable[[], None]) -> Path:
+        announce()
+        return tmp_path
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", find_nothing)
+    monkeypatch.setattr("asr.hub._download", download)
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda self, name, **_: info)
     caplog.set_level("INFO")
     assert load_speaker_models("someone/speakers").embedding.sizes == TINY

@@ -1,0 +1,118 @@
+"""Models by their names on the hub, here one on this machine that answers well or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+from hostile_audio import make_speechlike
+from hub_examples import Hub, start_hub  # noqa: F401 (the fixture hub)
+from huggingface_hub import constants
+from system_examples import save_talker
+from whisper_examples import make_weights, write_huggingface
+
+import asr
+from asr.cli import main
+from asr.errors import UserError
+from asr.families import find_family, find_model
+from asr.hub import find_folder
+from asr.train.start_from import load_source
+
+
+def put(hub: Hub, folder: Path, name: str) -> None:
+    hub.files[name] = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def model(hub: Hub, tmp_path: Path) -> Path:
+    """A folder that is also on the hub, beside a pickle there."""
+    folder = save_talker(tmp_path / "model")
+    put(hub, folder, "me/talker")
+    hub.files["me/talker"]["pytorch_model.bin"] = b"never asked for"
+    return folder
+
+
+def test_a_name_is_a_model_everywhere(
+    model: Path, hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = tmp_path / "a.wav"
+    soundfile.write(recording, make_speechlike(1.0), 16_000)
+    expected = asr.load_model(model).transcribe(recording).text
+    assert asr.load_model("me/talker@v1").transcribe(recording).text == expected
+    assert not [path for path in hub.requests if "pytorch_model" in path]
+    assert main(["transcribe", str(recording), "--model", "me/talker"]) == 0
+    assert main(["info", "me/talker@v1.0"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(expected) and "model.encoder.dim: 32" in said
+    assert load_source("me/talker").config == load_source(str(model)).config
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub.requests.clear()
+    assert find_model("me/talker").is_dir() and not hub.requests
+
+
+def test_a_family_is_known_by_its_files(hub: Hub, tmp_path: Path) -> None:
+    put(hub, write_huggingface(tmp_path / "tiny", make_weights()), "me/german")
+    family = find_family("me/german@v1")
+    assert family is not None and family.name == "Whisper"
+    assert not [path for path in hub.requests if path.endswith(".safetensors")]
+    assert family.find_weights("me/german@v1").is_file()
+
+
+def test_a_path_is_no_name(model: Path, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model.rename(save_talker(tmp_path / "me" / "other").with_name("talker"))
+    assert find_folder("me/talker") == Path("me/talker")
+    assert find_folder("../me/none") == Path("../me/none") and find_folder("none") == Path("none")
+    assert not hub.requests
+
+
+WEIGHTS = "main/model.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("name", "faults", "message"),
+    [
+        ("me/nothing", {}, "RepositoryNotFoundError.*check the name and revision.*`hf auth login`"),
+        ("me/talker@v9", {}, "me/talker@v9: .*RevisionNotFoundError.*check the name and revision"),
+        ("me/talker", {"api/models": 401}, "check the name.* if it is private, run `hf auth login`"),
+        ("me/talker", {"api/models": 403}, "ask its owner for access"),
+        ("me/talker", {"api/models": 429}, "wait some minutes"),
+        ("me/talker", {"api/models": 503}, "503.*try again later"),
+        ("me/talker", {"safetensors": 500}, "not from the hub .*try again later"),
+        ("me/talker", {"safetensors": "cut"}, "not from the hub .*peer closed|not from the hub"),
+        ("me/talker", {"safetensors": "damaged"}, "model.safetensors: was damaged .*run the same command again"),
+        ("me/talker", {"config.yaml": "damaged"}, "config.yaml: was damaged"),
+    ],
+)  # fmt: skip
+def test_faults_are_told_and_overcome(
+    model: Path, hub: Hub, name: str, faults: dict[str, Any], message: str
+) -> None:
+    hub.faults |= faults
+    with pytest.raises(UserError, match=f"(?s){message}"):
+        find_model(name)
+    hub.faults.clear()
+    assert {path.name for path in find_model("me/talker").iterdir()} == {
+        path.name for path in model.iterdir()
+    }
+
+
+@pytest.mark.parametrize("path", ["../config.json", "/etc/config.json", "a/../../b.txt", "a\\..\\b.json"])
+def test_names_that_leave_the_folder(model: Path, hub: Hub, path: str) -> None:
+    hub.files["me/talker"][path] = b"{}"
+    with pytest.raises(UserError, match=r"me/talker: refused.*outside of its folder.*another model"):
+        find_model("me/talker")
+    assert not [path for path in hub.requests if "resolve" in path]
+
+
+def test_what_is_too_large_or_no_model(model: Path, hub: Hub, tmp_path: Path) -> None:
+    hub.sizes["model.safetensors"] = 10**12
+    with pytest.raises(UserError, match=r"refused, because the hub lists 1,000,00[\d,]* bytes"):
+        find_model("me/talker")
+    hub.files["me/pickle"] = {"model.pt": b"x"}
+    with pytest.raises(UserError, match="no model found"):
+        find_model("me/pickle")
+    hub.files["me/link"] = {"config.yaml": b"../../../../etc/passwd"}
+    with pytest.raises(UserError, match="no model found"):
+        find_model("me/link")
