@@ -23,7 +23,7 @@ ADVICE |= {403: "ask its owner for access, and run `hf auth login`", 429: "wait 
 
 
 def find_folder(source: str | Path) -> Path:
-    """Return a model's path; of a name on the hub its cached folder, with config.json alone if it is foreign."""
+    """Return a model's path; a name on the hub becomes a cached folder, of foreign ones with config.json."""
     path, config = find_shipped(source), "config.json"
     if os.path.exists(path) or not NAME.fullmatch(str(source)):
         return path

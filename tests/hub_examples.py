@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pytest
 from huggingface_hub import constants
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+REVISIONS = ("main", "v1", "v1.0", COMMIT)
 
 
 class Hub(ThreadingHTTPServer):
@@ -24,95 +25,82 @@ class Hub(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, dict[str, bytes]] = {}  # of each model, by path
-        self.sizes: dict[str, int] = {}  # claimed for a path
+        self.private: set[str] = set()
         self.faults: dict[str, Any] = {}  # by a part of the request's path: a status, "cut" or "damaged"
-        self.is_private = False
         self.requests: list[str] = []
 
-    def list_files(self, name: str) -> list[dict[str, Any]]:
-        listed = []
-        for path, content in self.files[name].items():
-            size = self.sizes.get(path, len(content))
-            file = {"rfilename": path, "path": path, "type": "file", "size": size}
-            file["oid"] = file["blobId"] = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-            if path.endswith(".safetensors"):
-                sha256 = hashlib.sha256(content).hexdigest()
-                file["lfs"] = {"oid": sha256, "sha256": sha256, "size": size, "pointerSize": 130}
-            listed.append(file)
-        return listed
+
+def describe(path: str, content: bytes) -> dict[str, Any]:
+    """As the hub's two kinds of listing do."""
+    sha1, sha256 = hashlib.sha1(b"blob %d\0" % len(content) + content), hashlib.sha256(content)
+    file = {"type": "file", "path": path, "rfilename": path, "size": len(content)}
+    file |= {"oid": sha1.hexdigest(), "blobId": sha1.hexdigest()}
+    lfs = {"oid": sha256.hexdigest(), "sha256": sha256.hexdigest(), "size": len(content), "pointerSize": 130}
+    return file | ({"lfs": lfs} if path.endswith(".safetensors") else {})
 
 
 class Handler(BaseHTTPRequestHandler):
     server: Hub
 
     def do_GET(self) -> None:
-        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
-        self.server.requests.append("/".join(parts))
-        fault = next((how for part, how in self.server.faults.items() if part in self.path), None)
-        own = parts[2:] if parts[0] == "api" else parts
-        name = "/".join(own[:2])
+        url = unquote(self.path.partition("?")[0]).removeprefix("/api/models").strip("/")
+        user, model, *rest = url.split("/", 4)
+        name, files = f"{user}/{model}", self.server.files.get(f"{user}/{model}")
+        fault = self.find_fault()
         if isinstance(fault, int):
             self.answer(b"", fault)
-        elif name not in self.server.files:
-            self.answer(b"", 404, **{"X-Error-Code": "RepoNotFound"})
-        elif len(own) > 3 and own[3] not in ("main", "v1", "v1.0", COMMIT):
-            self.answer(b"", 404, **{"X-Error-Code": "RevisionNotFound"})
-        elif own[2:3] == ["tree"]:
-            self.answer(self.server.list_files(name))
-        elif parts[0] == "api":
-            listed = self.server.list_files(name)
-            self.answer({"id": name, "sha": COMMIT, "private": self.server.is_private, "siblings": listed})
+        elif files is None or (rest and rest[1] not in REVISIONS):
+            self.answer(b"", 404, {"X-Error-Code": "RepoNotFound" if files is None else "RevisionNotFound"})
+        elif rest[:1] == ["resolve"]:
+            content, listed = files[rest[2]], describe(rest[2], files[rest[2]])
+            headers = {"ETag": f'"{listed.get("lfs", listed)["oid"]}"', "X-Repo-Commit": COMMIT}
+            self.answer(content[:-1] + b"?" if fault == "damaged" else content, 200, headers)
         else:
-            content = self.server.files[name]["/".join(own[4:])]
-            (listed,) = (file for file in self.server.list_files(name) if file["path"] == "/".join(own[4:]))
-            etag = listed["lfs"]["oid"] if "lfs" in listed else listed["oid"]
-            if fault == "damaged":
-                content = content[:-1] + b"?"
-            self.answer(content, cut=fault == "cut", ETag=f'"{etag}"', **{"X-Repo-Commit": COMMIT})
+            listing = [describe(*file) for file in files.items()]
+            about = {"id": name, "sha": COMMIT, "private": name in self.server.private, "siblings": listing}
+            self.answer(listing if rest[:1] == ["tree"] else about)
 
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.server.requests.append(self.path)
-        parts = self.path.strip("/").split("/")
-        name = "/".join(parts[2:4])
-        fault = next((how for part, how in self.server.faults.items() if part in self.path), None)
+        body, fault = self.rfile.read(int(self.headers["Content-Length"])), self.find_fault()
+        name = "/".join(self.path.split("/")[3:5])
         if self.headers["Authorization"] != "Bearer hf_ours" or fault:
             self.answer(b"", fault or 401)
-        elif parts[1:3] == ["repos", "create"]:
+        elif self.path.endswith("/create"):
             asked = json.loads(body)
-            created = f"{asked['organization']}/{asked['name']}"
-            self.server.is_private = (
-                asked.get("private", False) if created not in self.server.files else self.server.is_private
-            )
-            self.server.files.setdefault(created, {})
-            self.answer({"url": f"{constants.ENDPOINT}/{created}"})
-        elif parts[-2:-1] == ["preupload"]:
+            name = f"{asked['organization']}/{asked['name']}"
+            if name not in self.server.files and asked.get("private"):
+                self.server.private.add(name)
+            self.server.files.setdefault(name, {})
+            self.answer({"url": f"{constants.ENDPOINT}/{name}"})
+        elif "/preupload/" in self.path:
             files = [
-                {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
-                for file in json.loads(body)["files"]
+                own | {"uploadMode": "regular", "shouldIgnore": False} for own in json.loads(body)["files"]
             ]
             self.answer({"files": files})
-        elif parts[-2:-1] == ["commit"]:
-            for line in map(json.loads, body.splitlines()):
-                value = line["value"]
-                if line["key"] == "file":
-                    self.server.files[name][value["path"]] = base64.b64decode(value["content"])
-                elif line["key"] == "deletedFile":
-                    del self.server.files[name][value["path"]]
+        elif "/commit/" in self.path:
+            for own in map(json.loads, body.splitlines()):
+                if own["key"] == "file":
+                    self.server.files[name][own["value"]["path"]] = base64.b64decode(own["value"]["content"])
+                elif own["key"] == "deletedFile":
+                    del self.server.files[name][own["value"]["path"]]
             self.answer({"commitOid": COMMIT, "commitUrl": f"{constants.ENDPOINT}/{name}/commit/{COMMIT}"})
-        else:
+        else:  # checks of the card
             self.answer({"warnings": [], "errors": []})
 
-    def answer(self, body: Any, status: int = 200, cut: bool = False, **headers: str) -> None:
+    def find_fault(self) -> Any:
+        self.server.requests.append(unquote(self.path))
+        return next((fault for part, fault in self.server.faults.items() if part in self.path), None)
+
+    def answer(self, body: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
-        for key, value in (headers | {"Content-Length": str(len(body))}).items():
+        for key, value in ((headers or {}) | {"Content-Length": str(len(body))}).items():
             self.send_header(key, value)
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body[: len(body) // 2] if cut else body)
+        is_cut = "cut" in self.server.faults.values() and "safetensors" in self.path
+        self.wfile.write(b"" if self.command == "HEAD" else body[: len(body) // 2] if is_cut else body)
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -123,19 +111,16 @@ def start_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     """A hub without models, and an empty cache."""
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_TOKEN", "hf_ours")
+    monkeypatch.setattr(
+        "huggingface_hub.utils._http.time.sleep", lambda seconds: None
+    )  # before it tries again
     with Hub() as running:
-        endpoint = f"http://127.0.0.1:{running.server_port}"
-        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-        monkeypatch.setattr(
-            constants,
-            "HUGGINGFACE_CO_URL_TEMPLATE",
-            f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}",
-        )
+        address = f"http://127.0.0.1:{running.server_port}"
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        template = address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setenv("HF_TOKEN", "hf_ours")
-        monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+        threading.Thread(target=running.serve_forever, args=[0.01], daemon=True).start()
         yield running
         running.shutdown()
-        thread.join()

@@ -21,16 +21,12 @@ from asr.hub import find_folder
 from asr.train.start_from import load_source
 
 
-def put(hub: Hub, folder: Path, name: str) -> None:
-    hub.files[name] = {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 @pytest.fixture
 def model(hub: Hub, tmp_path: Path) -> Path:
     """A folder that is also on the hub, beside a pickle there."""
     folder = save_talker(tmp_path / "model")
-    put(hub, folder, "me/talker")
-    hub.files["me/talker"]["pytorch_model.bin"] = b"never asked for"
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    hub.files["me/talker"] = {**files, "pytorch_model.bin": b"never asked for"}
     return folder
 
 
@@ -41,34 +37,31 @@ def test_a_name_is_a_model_everywhere(
     soundfile.write(recording, make_speechlike(1.0), 16_000)
     expected = asr.load_model(model).transcribe(recording).text
     assert asr.load_model("me/talker@v1").transcribe(recording).text == expected
-    assert not [path for path in hub.requests if "pytorch_model" in path]
+    assert not [path for path in hub.requests if "resolve" in path and "pytorch_model" in path]
     assert main(["transcribe", str(recording), "--model", "me/talker"]) == 0
     assert main(["info", "me/talker@v1.0"]) == 0
     said = capsys.readouterr().out
     assert said.startswith(expected) and "model.encoder.dim: 32" in said
-    assert load_source("me/talker").config == load_source(str(model)).config
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     hub.requests.clear()
-    assert find_model("me/talker").is_dir() and not hub.requests
+    assert load_source("me/talker").config == load_source(str(model)).config and not hub.requests
 
 
 def test_a_family_is_known_by_its_files(hub: Hub, tmp_path: Path) -> None:
-    put(hub, write_huggingface(tmp_path / "tiny", make_weights()), "me/german")
+    folder = write_huggingface(tmp_path / "tiny", make_weights())
+    hub.files["me/german"] = {path.name: path.read_bytes() for path in folder.iterdir()}
     family = find_family("me/german@v1")
     assert family is not None and family.name == "Whisper"
     assert not [path for path in hub.requests if path.endswith(".safetensors")]
     assert family.find_weights("me/german@v1").is_file()
 
 
-def test_a_path_is_no_name(model: Path, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_is_no_name(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    model.rename(save_talker(tmp_path / "me" / "other").with_name("talker"))
-    assert find_folder("me/talker") == Path("me/talker")
-    assert find_folder("../me/none") == Path("../me/none") and find_folder("none") == Path("none")
+    (tmp_path / "me" / "talker").mkdir(parents=True)
+    for path in ("me/talker", "../me/none", "none", "/me/none"):
+        assert find_folder(path) == Path(path)
     assert not hub.requests
-
-
-WEIGHTS = "main/model.safetensors"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +74,7 @@ WEIGHTS = "main/model.safetensors"
         ("me/talker", {"api/models": 429}, "wait some minutes"),
         ("me/talker", {"api/models": 503}, "503.*try again later"),
         ("me/talker", {"safetensors": 500}, "not from the hub .*try again later"),
-        ("me/talker", {"safetensors": "cut"}, "not from the hub .*peer closed|not from the hub"),
+        ("me/talker", {"safetensors": "cut"}, "not from the hub "),
         ("me/talker", {"safetensors": "damaged"}, "model.safetensors: was damaged .*run the same command again"),
         ("me/talker", {"config.yaml": "damaged"}, "config.yaml: was damaged"),
     ],
@@ -93,9 +86,8 @@ def test_faults_are_told_and_overcome(
     with pytest.raises(UserError, match=f"(?s){message}"):
         find_model(name)
     hub.faults.clear()
-    assert {path.name for path in find_model("me/talker").iterdir()} == {
-        path.name for path in model.iterdir()
-    }
+    for path in model.iterdir():
+        assert (find_model("me/talker") / path.name).read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("path", ["../config.json", "/etc/config.json", "a/../../b.txt", "a\\..\\b.json"])
@@ -106,13 +98,11 @@ def test_names_that_leave_the_folder(model: Path, hub: Hub, path: str) -> None:
     assert not [path for path in hub.requests if "resolve" in path]
 
 
-def test_what_is_too_large_or_no_model(model: Path, hub: Hub, tmp_path: Path) -> None:
-    hub.sizes["model.safetensors"] = 10**12
-    with pytest.raises(UserError, match=r"refused, because the hub lists 1,000,00[\d,]* bytes"):
+def test_what_is_too_large_or_no_model(model: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.files |= {"me/pickle": {"model.pt": b"x"}, "me/link": {"config.yaml": b"../../../../etc/passwd"}}
+    for name in ("me/pickle", "me/link"):
+        with pytest.raises(UserError, match="no model found"):
+            find_model(name)
+    monkeypatch.setattr("asr.hub.MAX_BYTES", 1000)
+    with pytest.raises(UserError, match=r"me/talker: refused, because the hub lists \d\d,\d\d\d bytes"):
         find_model("me/talker")
-    hub.files["me/pickle"] = {"model.pt": b"x"}
-    with pytest.raises(UserError, match="no model found"):
-        find_model("me/pickle")
-    hub.files["me/link"] = {"config.yaml": b"../../../../etc/passwd"}
-    with pytest.raises(UserError, match="no model found"):
-        find_model("me/link")

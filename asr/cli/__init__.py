@@ -44,6 +44,7 @@ GROUPS = {
         "info": "explain every setting of a config, or show what a trained model contains",
         "convert": "copy the model of a run to a folder, or convert a pretrained one",
         "export": "write a trained model for sherpa-onnx or ONNX Runtime: phones, browsers, C++",
+        "publish": "upload a model to the Hugging Face Hub, with a model card",
         "ngram": "estimate an n-gram language model from the training texts",
         "pronounce": "write a pronunciation lexicon with espeak-ng",
     },
@@ -58,6 +59,7 @@ FOLDERS = {
     "ngram": "language_models",  # folders of commands that are not in asr/cli
     "diarize": "speakers",
     "export": "export",
+    "publish": "export",
     "pronounce": "recipe",
     "recipe": "recipe",
     "serve": "serve",
