@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from asr.errors import UserError, suggest
 from asr.files import find_shipped
-from asr.hub import find_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -138,6 +137,8 @@ def find_family(source: str | Path, *, as_run: bool = False) -> Family | None:
     """
     folder = find_shipped(source)
     if not (os.path.exists(folder) or any(family.matches(source) for family in find_families())):
+        from asr.hub import find_folder
+
         folder = source = find_folder(source)
     if is_export(folder):
         return None
@@ -171,7 +172,11 @@ def is_export(path: str | Path) -> bool:
 
 def find_model(path: str | Path) -> Path:
     """Return the folder to load: a checkpoint itself, or a run's final model, else its last checkpoint."""
-    path = find_folder(path)
+    path = find_shipped(path)
+    if not os.path.exists(path):
+        from asr.hub import find_folder
+
+        path = find_folder(path)
     if is_export(path):
         return path
     for folder in (path, path / "model"):

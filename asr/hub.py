@@ -11,24 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError, shorten
-from asr.files import find_shipped, hash_file
+from asr.files import hash_file
 
 MAX_BYTES = 20_000_000_000  # of a model
 NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")  # user/name or user/name@revision
 OUTSIDE = re.compile(r"^/|(^|/)\.\.(/|$)|[\\\0]")  # in the name of a file that would leave its folder
 MARKS = {"config.yaml", "export.json"}  # each model that this toolkit writes has one of them
 FILES = ["*.safetensors", "*.onnx", "*.json", "*.yaml", "*.txt", "*.arpa"]  # of such a model: no pickles
-ADVICE = dict.fromkeys((401, 404), "check the name and revision; if it is private, run `hf auth login`")
-ADVICE |= {403: "ask its owner for access, and run `hf auth login`", 429: "wait some minutes"}
+LOGIN = "check name and revision; for a private model ask for access, and run `hf auth login`"
 
 
-def find_folder(source: str | Path) -> Path:
-    """Return a model's path; a name on the hub becomes a cached folder, of foreign ones with config.json."""
-    path, config = find_shipped(source), "config.json"
-    if os.path.exists(path) or not NAME.fullmatch(str(source)):
-        return path
+def find_folder(name: str | Path) -> Path:
+    """Return the cached folder of a model on the hub, with config.json if it is foreign; else a path."""
+    config, is_name = "config.json", NAME.fullmatch(str(name))
     hint = ". Give the output_dir of a training or one of its checkpoints, or the name of a model on the hub"
-    return fetch_model(str(source), [config], lambda own: (own / config).is_file(), lambda: None, hint)
+    given = str(name), [config], lambda folder: (folder / config).is_file(), lambda: None, hint
+    return fetch_model(*given) if is_name else Path(name)
 
 
 def fetch_model(
@@ -43,41 +41,39 @@ def fetch_model(
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     repository, _, revision = name.partition("@")
-    wanted: dict[str, Any] = {"repo_id": repository, "revision": revision or None}
+    model: dict[str, Any] = {"repo_id": repository, "revision": revision or None}
     try:
         with contextlib.suppress(LocalEntryNotFoundError):
-            folder = Path(snapshot_download(**wanted, allow_patterns=[*patterns], local_files_only=True))
+            folder = Path(snapshot_download(**model, allow_patterns=[*patterns], local_files_only=True))
             if is_complete(folder) or MARKS.intersection(os.listdir(folder)):
                 return folder
-        return _download(wanted, patterns, announce)
+        return _download(model, patterns, announce)
     except UserError:
         raise
     except Exception as error:  # network, hub and disk fail in many ways
-        raise UserError(
-            f"{name}: no such file or folder, nor in the cache, and not from the hub "
-            f"({explain_failure(error)}){hint}"
-        ) from None
+        reason = explain_failure(error)
+        raise UserError(f"{name}: no such file or folder, nor on the hub ({reason}){hint}") from None
 
 
-def _download(wanted: dict[str, Any], patterns: Sequence[str], announce: Callable[[], None]) -> Path:
+def _download(model: dict[str, Any], patterns: Sequence[str], announce: Callable[[], None]) -> Path:
     """Check the names and sizes that the hub lists, download, and compare with the hashes that it lists."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.utils import filter_repo_objects
 
-    found = HfApi().model_info(**wanted, files_metadata=True, timeout=10)
+    found = HfApi().model_info(**model, files_metadata=True, timeout=10)
     listed = {file.rfilename: file for file in found.siblings or ()}
     patterns = FILES if MARKS & listed.keys() else [*patterns]
     names = list(filter_repo_objects(listed, allow_patterns=patterns))
     outside, num_bytes = list(filter(OUTSIDE.search, names)), sum(listed[name].size or 0 for name in names)
     if outside or num_bytes > MAX_BYTES:
         raise UserError(
-            f"{wanted['repo_id']}: refused, because the hub lists {num_bytes:,} bytes (at most {MAX_BYTES:,} "
+            f"{model['repo_id']}: refused, because the hub lists {num_bytes:,} bytes (at most {MAX_BYTES:,} "
             f"are expected) and outside of its folder {shorten(outside)}; use another model"
         )
     announce()
     marks = MARKS.intersection(names)
     for part, later in ({*names} - marks, marks), (marks, ()):  # a model that has its mark is complete
-        folder = Path(snapshot_download(**wanted, allow_patterns=patterns, ignore_patterns=[*later]))
+        folder = Path(snapshot_download(**model, allow_patterns=patterns, ignore_patterns=[*later]))
         for name in part:
             _require_hash(folder / name, listed[name])
     return folder
@@ -101,5 +97,5 @@ def explain_failure(error: Exception) -> str:
     answers = [getattr(one, "response", None) for one in (error, error.__cause__)]
     status = next((answer.status_code for answer in answers if answer is not None), 0)
     reason = str(error).split("\n")[0][:200]
-    advice = ADVICE.get(status, "try again later" if status else "there may be no network")
+    advice = {401: LOGIN, 403: LOGIN, 404: LOGIN, 0: "there may be no network"}.get(status, "try again later")
     return f"{type(error).__name__}: {reason}; {advice}"

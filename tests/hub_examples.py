@@ -1,4 +1,4 @@
-"""A hub on this machine, with faults: as much of its protocol as downloads and uploads use."""
+"""A hub on this machine, with failures: as much of its protocol as downloads and uploads use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, dict[str, bytes]] = {}  # of each model, by path
         self.private: set[str] = set()
-        self.faults: dict[str, Any] = {}  # by a part of the request's path: a status, "cut" or "damaged"
+        self.failures: dict[str, Any] = {}  # by a part of the request's path: a status, "cut" or "damaged"
         self.requests: list[str] = []
 
 
@@ -46,15 +46,15 @@ class Handler(BaseHTTPRequestHandler):
         url = unquote(self.path.partition("?")[0]).removeprefix("/api/models").strip("/")
         user, model, *rest = url.split("/", 4)
         name, files = f"{user}/{model}", self.server.files.get(f"{user}/{model}")
-        fault = self.find_fault()
-        if isinstance(fault, int):
-            self.answer(b"", fault)
+        failure = self.find_failure()
+        if isinstance(failure, int):
+            self.answer(b"", failure)
         elif files is None or (rest and rest[1] not in REVISIONS):
             self.answer(b"", 404, {"X-Error-Code": "RepoNotFound" if files is None else "RevisionNotFound"})
         elif rest[:1] == ["resolve"]:
             content, listed = files[rest[2]], describe(rest[2], files[rest[2]])
             headers = {"ETag": f'"{listed.get("lfs", listed)["oid"]}"', "X-Repo-Commit": COMMIT}
-            self.answer(content[:-1] + b"?" if fault == "damaged" else content, 200, headers)
+            self.answer(content[:-1] + b"?" if failure == "damaged" else content, 200, headers)
         else:
             listing = [describe(*file) for file in files.items()]
             about = {"id": name, "sha": COMMIT, "private": name in self.server.private, "siblings": listing}
@@ -63,10 +63,10 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
-        body, fault = self.rfile.read(int(self.headers["Content-Length"])), self.find_fault()
+        body, failure = self.rfile.read(int(self.headers["Content-Length"])), self.find_failure()
         name = "/".join(self.path.split("/")[3:5])
-        if self.headers["Authorization"] != "Bearer hf_ours" or fault:
-            self.answer(b"", fault or 401)
+        if self.headers["Authorization"] != "Bearer hf_ours" or failure:
+            self.answer(b"", failure or 401)
         elif self.path.endswith("/create"):
             asked = json.loads(body)
             name = f"{asked['organization']}/{asked['name']}"
@@ -89,9 +89,9 @@ class Handler(BaseHTTPRequestHandler):
         else:  # checks of the card
             self.answer({"warnings": [], "errors": []})
 
-    def find_fault(self) -> Any:
+    def find_failure(self) -> Any:
         self.server.requests.append(unquote(self.path))
-        return next((fault for part, fault in self.server.faults.items() if part in self.path), None)
+        return next((failure for part, failure in self.server.failures.items() if part in self.path), None)
 
     def answer(self, body: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -99,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
         for key, value in ((headers or {}) | {"Content-Length": str(len(body))}).items():
             self.send_header(key, value)
         self.end_headers()
-        is_cut = "cut" in self.server.faults.values() and "safetensors" in self.path
+        is_cut = "cut" in self.server.failures.values() and "safetensors" in self.path
         self.wfile.write(b"" if self.command == "HEAD" else body[: len(body) // 2] if is_cut else body)
 
     def log_message(self, format: str, *args: object) -> None:

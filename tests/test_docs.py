@@ -52,6 +52,7 @@ RUN = [
     "run-directories.md",
     "extend.md",
     "moonshine.md",
+    "publish.md",
 ]  # their commands are run
 
 # All that differs between what the pages show and what is run.

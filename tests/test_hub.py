@@ -17,13 +17,12 @@ import asr
 from asr.cli import main
 from asr.errors import UserError
 from asr.families import find_family, find_model
-from asr.hub import find_folder
 from asr.train.start_from import load_source
 
 
 @pytest.fixture
 def model(hub: Hub, tmp_path: Path) -> Path:
-    """A folder that is also on the hub, beside a pickle there."""
+    """A folder that is also on the hub, with a pickle next to it."""
     folder = save_talker(tmp_path / "model")
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     hub.files["me/talker"] = {**files, "pytorch_model.bin": b"never asked for"}
@@ -58,34 +57,36 @@ def test_a_family_is_known_by_its_files(hub: Hub, tmp_path: Path) -> None:
 
 def test_a_path_is_no_name(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "me" / "talker").mkdir(parents=True)
-    for path in ("me/talker", "../me/none", "none", "/me/none"):
-        assert find_folder(path) == Path(path)
+    save_talker(tmp_path / "me" / "talker")
+    assert find_family("me/talker") is None and find_model("me/talker") == Path("me/talker")
+    for path in ("../me/none", "none", "/me/none"):
+        with pytest.raises(UserError, match="no model found"):
+            find_model(path)
     assert not hub.requests
 
 
 @pytest.mark.parametrize(
-    ("name", "faults", "message"),
+    ("name", "failures", "message"),
     [
-        ("me/nothing", {}, "RepositoryNotFoundError.*check the name and revision.*`hf auth login`"),
-        ("me/talker@v9", {}, "me/talker@v9: .*RevisionNotFoundError.*check the name and revision"),
-        ("me/talker", {"api/models": 401}, "check the name.* if it is private, run `hf auth login`"),
-        ("me/talker", {"api/models": 403}, "ask its owner for access"),
-        ("me/talker", {"api/models": 429}, "wait some minutes"),
+        ("me/nothing", {}, "RepositoryNotFoundError.*check name and revision.*`hf auth login`"),
+        ("me/talker@v9", {}, "me/talker@v9: .*RevisionNotFoundError.*check name and revision"),
+        ("me/talker", {"api/models": 401}, "401.*for a private model ask for access, and run `hf auth login`"),
+        ("me/talker", {"api/models": 403}, "403.*for a private model ask for access"),
+        ("me/talker", {"api/models": 429}, "429.*try again later"),
         ("me/talker", {"api/models": 503}, "503.*try again later"),
-        ("me/talker", {"safetensors": 500}, "not from the hub .*try again later"),
-        ("me/talker", {"safetensors": "cut"}, "not from the hub "),
+        ("me/talker", {"safetensors": 500}, "nor on the hub .*try again later"),
+        ("me/talker", {"safetensors": "cut"}, "nor on the hub "),
         ("me/talker", {"safetensors": "damaged"}, "model.safetensors: was damaged .*run the same command again"),
         ("me/talker", {"config.yaml": "damaged"}, "config.yaml: was damaged"),
     ],
 )  # fmt: skip
-def test_faults_are_told_and_overcome(
-    model: Path, hub: Hub, name: str, faults: dict[str, Any], message: str
+def test_failures_are_told_and_overcome(
+    model: Path, hub: Hub, name: str, failures: dict[str, Any], message: str
 ) -> None:
-    hub.faults |= faults
+    hub.failures |= failures
     with pytest.raises(UserError, match=f"(?s){message}"):
         find_model(name)
-    hub.faults.clear()
+    hub.failures.clear()
     for path in model.iterdir():
         assert (find_model("me/talker") / path.name).read_bytes() == path.read_bytes()
 

@@ -17,7 +17,6 @@ import pydantic
 from asr.config import Config, DecoderConfig, EncoderConfig
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
-from asr.hub import NAME
 from asr.whisper.sizes import FRAMES_PER_STEP, MAX_LAYERS, MAX_STEPS, Task, WhisperSizes
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def find_hub_name(name: str) -> str | None:
         return NAMES[name]
     if re.fullmatch(r"whisper-[\w.-]+", name):
         return f"openai/{name}"
-    return name if NAME.fullmatch(name) else None
+    return name if re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", name) else None
 
 
 class WhisperDecodingConfig(Config):

@@ -124,9 +124,9 @@ def test_refusals(
     results = write_results(tmp_path / "other", tmp_path / "results.json")
     assert f"results of {tmp_path / 'other'}; evaluate {model} itself" in publish("--results", results)[1]
     assert "expected what `asr evaluate" in publish("--results", str(model / "state.json"))[1]
-    hub.faults["create"] = 429
-    assert publish()[1].endswith("wait some minutes)\n")
-    hub.faults.clear()
+    hub.failures["create"] = 429
+    assert publish()[1].endswith("try again later)\n")
+    hub.failures.clear()
     assert publish()[0] == 0
     assert "me/talker: is public, so leave out --private" in publish("--private")[1]
     monkeypatch.setenv("HF_TOKEN", "hf_other")
