@@ -219,11 +219,14 @@ def _read_job(args: argparse.Namespace) -> TranscriptionJob:
 
     model = args.model or find_default_model(language=args.language, task=args.task, prompt=args.prompt)
     logger.debug("model: %s", model)
-    refused = [f"--{name.replace('_', '-')}" for name in NOT_EXPORTED if getattr(args, name)]
-    if refused and is_export(model):
-        raise UserError(f"{refused[0]}: an exported model cannot do this; give the run it was exported from")
     family = find_family(model)
     folder = None if family is not None else find_model(model)
+    if folder is not None and is_export(folder):
+        model = str(folder)  # also one from the hub
+        for name in NOT_EXPORTED:
+            if getattr(args, name):
+                option = f"--{name.replace('_', '-')}"
+                raise UserError(f"{option}: an exported model cannot do this; give the run it came from")
     own = read_call_options(args, family, "language", "task", "prompt")
     own["channels"] = args.channels
     if family is not None:  # reports problems before torch is imported

@@ -131,14 +131,16 @@ def load_recognizer(
     from asr.models.precision import choose_device
     from asr.system.system import load_state, load_system
 
-    device = str(choose_device(device))
+    chosen = str(choose_device(device))
     if (family := find_family(source)) is not None:
-        recognizer = family.load(source, device, precision, segmentation, checks)
+        recognizer = family.load(source, chosen, precision, segmentation, checks)
     else:
         folder = find_model(source)
+        if is_export(folder):  # from the hub
+            return load_recognizer(folder, device, precision, segmentation, checks)
         longest = load_state(folder).get("longest_seconds")
         resources, system = load_bundled_decoding(folder), load_system(folder)
-        recognizer = Recognizer(system, device, precision, segmentation, checks, longest, resources)
+        recognizer = Recognizer(system, chosen, precision, segmentation, checks, longest, resources)
     recognizer.name = str(source)
     return recognizer
 
