@@ -5,7 +5,7 @@ Its first convolutions read samples, so audio may have any length, and computati
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,6 @@ from asr.moonshine.sizes import (
     TURNED,
     MoonshineDecoderConfig,
     MoonshineEncoderConfig,
-    MoonshineSizes,
 )
 
 # B batch, T frames or steps, C channels, K kernel, U tokens, D dimension, V vocabulary
@@ -31,6 +30,7 @@ FIRST_KERNEL = 2 * FRAME_SAMPLES - 1  # samples
 KERNELS, STRIDES = (7, 3), (3, 2)  # of the other two convolutions, in steps of the previous one
 MIN_FRAMES = 14  # fewest frames that give a step
 TOKENS_PER_SECOND, MIN_TOKENS = 6.5, 6  # speech has up to 5 tokens a second; a word's start needs a few more
+LAYER: dict[str, Any] = {"num_heads": HEADS, "dropout": 0.0, "positions": "rotary"}
 STEP_SECONDS = FRAMES_PER_STEP * FRAME_SAMPLES / 16_000
 
 # The heads that follow the words best, in tiny (6 layers) and base (8): they locate the boundary between two
@@ -46,16 +46,11 @@ class MoonshineEncoder(Encoder):
 
     subsampling_factor = FRAMES_PER_STEP
 
-    def __init__(self, sizes: MoonshineSizes) -> None:
+    def __init__(self, config: MoonshineEncoderConfig, num_features: int) -> None:
         super().__init__()
+        sizes = config.require_sizes()
         dim = self.output_dim = sizes.dim
-        layer = TransformerEncoderConfig(
-            dim=dim,
-            num_heads=HEADS,
-            feed_forward_dim=EXPANSION * sizes.dim,
-            dropout=0.0,  # as in Moonshine's training
-            positions="rotary",
-        )
+        layer = TransformerEncoderConfig(dim=dim, feed_forward_dim=EXPANSION * dim, **LAYER)
         self.convolution_1 = nn.Linear(FIRST_KERNEL, dim, bias=False)
         self.group_norm = nn.GroupNorm(1, dim)
         self.convolution_2 = nn.Linear(KERNELS[0] * dim, 2 * dim)
@@ -101,22 +96,17 @@ def cut_windows(x_BTC: Tensor, kernel: int, stride: int) -> Tensor:
 class MoonshineDecoder(TransformerDecoder):
     """Our decoder with gated feed-forward, unscaled embeddings, and an output tied to the embeddings."""
 
-    def __init__(self, sizes: MoonshineSizes, memory_dim: int, vocab_size: int) -> None:
-        layers = TransformerDecoderConfig(
-            dim=sizes.dim,
-            num_layers=sizes.layers,
-            num_heads=HEADS,
-            feed_forward_dim=EXPANSION * sizes.dim,
-            dropout=0.0,
-            positions="rotary",
-        )
+    def __init__(self, config: MoonshineDecoderConfig, memory_dim: int, vocab_size: int) -> None:
+        sizes = config.require_sizes()
+        dim, wide = sizes.dim, EXPANSION * sizes.dim
+        layers = TransformerDecoderConfig(dim=dim, num_layers=sizes.layers, feed_forward_dim=wide, **LAYER)
         super().__init__(layers, memory_dim, vocab_size)
         for layer in cast(list[DecoderLayer], self.layers):
-            layer.self_attention.rotary = Rotary(sizes.dim // HEADS, TURNED)
-            layer.feed_forward = FeedForward(sizes.dim, EXPANSION * sizes.dim, 0.0, gate)
-            layer.feed_forward.expand = nn.Linear(sizes.dim, 2 * EXPANSION * sizes.dim)
+            layer.self_attention.rotary = Rotary(dim // HEADS, TURNED)
+            layer.feed_forward = FeedForward(dim, wide, 0.0, gate)
+            layer.feed_forward.expand = nn.Linear(dim, 2 * wide)
         self.scale = 1.0
-        self.output = nn.Linear(sizes.dim, vocab_size, bias=False)
+        self.output = nn.Linear(dim, vocab_size, bias=False)
         self.tie()
 
     def tie(self) -> None:
@@ -137,13 +127,5 @@ def gate(x_BUD: Tensor) -> Tensor:
     return F.silu(gate_BUD) * value_BUD
 
 
-def _build_encoder(config: MoonshineEncoderConfig, num_features: int) -> MoonshineEncoder:
-    return MoonshineEncoder(config.require_sizes())
-
-
-def _build_decoder(config: MoonshineDecoderConfig, memory_dim: int, vocab_size: int) -> MoonshineDecoder:
-    return MoonshineDecoder(config.require_sizes(), memory_dim, vocab_size)
-
-
-ENCODERS = {MoonshineEncoderConfig: _build_encoder}
-DECODERS = {MoonshineDecoderConfig: _build_decoder}
+ENCODERS = {MoonshineEncoderConfig: MoonshineEncoder}
+DECODERS = {MoonshineDecoderConfig: MoonshineDecoder}
