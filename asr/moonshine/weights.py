@@ -119,8 +119,7 @@ def _rename(name: str, part: str) -> str:
 
 # --- folders of Hugging Face ------------------------------------------------------------------------
 
-
-# Settings that every Moonshine model has, and transformers' defaults for what a config.json omits.
+# Settings that every Moonshine model has, and that a config.json may leave out.
 FACTS: dict[str, Any] = {
     "model_type": "moonshine",
     "encoder_hidden_act": "gelu",
@@ -129,10 +128,10 @@ FACTS: dict[str, Any] = {
     "rope_theta": 10_000,
     "rope_type": "default",
     "rope_scaling": None,
-} | {
-    f"{part}_num_{kind}_heads": HEADS
-    for part in ("encoder", "decoder")
-    for kind in ("attention", "key_value")
+    "encoder_num_attention_heads": HEADS,
+    "encoder_num_key_value_heads": HEADS,
+    "decoder_num_attention_heads": HEADS,
+    "decoder_num_key_value_heads": HEADS,
 }
 
 
