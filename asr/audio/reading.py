@@ -15,6 +15,7 @@ import math
 import os
 import re
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -433,7 +434,13 @@ def _choose_decoder(path: Path, file: BinaryIO, head: bytes, stack: contextlib.E
                 return _LibsndfileDecoder(path, file, sound, stack)
     from asr.audio.ffmpeg import FFmpegDecoder
 
-    return FFmpegDecoder(path, file, stack)
+    try:
+        return FFmpegDecoder(path, file, stack)
+    except ModuleNotFoundError as error:  # an installation without PyTorch may be without it
+        raise AudioError(
+            f"{path}: a format that FFmpeg reads, but the package {error.name} is not installed; run: pip "
+            f"install {error.name}, or convert the file to WAV or FLAC"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -444,9 +451,16 @@ def _as_audio_errors(path: Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        from av.error import FFmpegError  # imported here, so that intact files do not pay for it
-
-        problems = (FFmpegError, OSError, RuntimeError, ValueError, ArithmeticError, MemoryError, EOFError)
+        ffmpeg = sys.modules.get("av.error")  # imported only by files that FFmpeg reads
+        problems = (
+            getattr(ffmpeg, "FFmpegError", OSError),
+            OSError,
+            RuntimeError,
+            ValueError,
+            ArithmeticError,
+            MemoryError,
+            EOFError,
+        )
         if not isinstance(error, problems):
             raise
         reason = getattr(error, "error_string", None) or getattr(error, "strerror", None) or str(error)

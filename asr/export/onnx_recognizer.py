@@ -92,7 +92,7 @@ class OnnxRecognizer(Recognizer):
         self.segmentation, self.uncut_seconds, self.trained_seconds = plan
         if about.kind == "attention":
             self.segmentation = AbuttingRules(**self.segmentation.model_dump())
-        self.load_detector = functools.partial(OnnxSilero, threads)
+        self.load_detector = functools.cache(functools.partial(OnnxSilero, threads))
         self.decoder = cast(Any, self)  # with the methods that follow
 
     def prepare(self, pieces: Iterator[Any], setup: DecodingSetup) -> Iterator[Any]:

@@ -345,6 +345,9 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 from asr.cli import main
 words = ["transcribe", *sys.argv[1:]]
+mp3 = sys.argv[1] + ".mp3"
+open(mp3, "wb").write(b"ID3" + bytes(5000))
+assert main(["transcribe", mp3, *sys.argv[2:]]) == 1
 assert main([*words, "--set", "segmentation.method=none"]) == main(words) == 0
 assert "torch" not in sys.modules
 """
@@ -356,6 +359,7 @@ def test_without_pytorch(tmp_path: Path) -> None:
     words = [sys.executable, "-c", ALONE, str(audio), "--model", str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "ab c\n"), done.stderr
+    assert "the package av is not installed; run: pip install av" in done.stderr
 
 
 # --- folders of strangers -------------------------------------------------------------------------------------
