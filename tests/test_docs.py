@@ -43,6 +43,7 @@ TUTORIALS = [
     "add-encoder.md",
     "score.md",
     "archive.md",
+    "export.md",
 ]
 GUIDES = [*TUTORIALS, "models.md", "gpu.md"]  # the last two name models and devices that are not here
 
@@ -462,6 +463,8 @@ def test_tutorial_runs(name: str, tmp_path: Path) -> None:
     pytest.importorskip("espeakng_loader")
     if name == "archive.md":
         pytest.importorskip("ray", reason="the extra ray is not installed")
+    if name == "export.md":
+        pytest.importorskip("onnxruntime", reason="the extra export is not installed")
     if name == "moonshine.md" and find_installed("moonshine-base") is None:
         pytest.skip("moonshine-cpp is not installed, which has the weights of Moonshine base")
     folder = make_checkout(tmp_path)

@@ -1,6 +1,6 @@
 """Greedy search through the graphs of an export, with ONNX Runtime and numpy, without PyTorch.
 
-`description.py` says what the folder holds. It may come from a stranger: names stay in the folder, sizes are
+docs/export.md says what the folder holds. It may come from a stranger: names stay in the folder, sizes are
 limited, and whatever goes wrong while the graphs are computed is an error of the folder.
 """
 

@@ -30,7 +30,8 @@ class NumpyFrontEnd:
 
     def __init__(self, config: FeaturesConfig, sample_scale: float) -> None:
         self.config = config
-        self._is_whisper = config.convention == "whisper"
+        self._is_whisper, self._is_icefall = (config.convention == name for name in ("whisper", "icefall"))
+        self._floor = np.float32(KALDI_FLOOR * (sample_scale**2 if self._is_icefall else 1))
         if config.type == "samples":
             self._scale = sample_scale
             return
@@ -45,7 +46,8 @@ class NumpyFrontEnd:
         if config.type == "samples":
             num_frames = (len(audio_S) + 1) // shift
             return np.pad(audio_S, (0, 1))[: num_frames * shift].reshape(num_frames, shift)
-        if len(audio_S) <= window // 2 or (len(audio_S) < window and not self._is_whisper):
+        shortest = {"kaldi": window, "icefall": window // 2, "whisper": window // 2 + 1}[config.convention]
+        if len(audio_S) < shortest:
             return np.zeros((0, config.num_features), np.float32)
         log_mel_TM = (
             self._measure_mirrored(audio_S) if self._is_whisper else self._measure_emphasized(audio_S)
@@ -55,11 +57,15 @@ class NumpyFrontEnd:
     def _measure_emphasized(self, audio_S: np.ndarray) -> np.ndarray:
         """Return log energies as Kaldi does: of windows without their mean, after pre-emphasis."""
         window, shift = self.config.window_samples, self.config.shift_samples
+        if self._is_icefall:  # windows past both ends, which mirror the samples there
+            num_frames = (len(audio_S) + shift // 2) // shift
+            mirrored_S = np.pad(audio_S, window // 2, mode="symmetric")
+            audio_S = mirrored_S[shift // 2 :][: (num_frames - 1) * shift + window]
         means_T1 = sliding_window_view(audio_S, window)[::shift].mean(axis=1, keepdims=True)
         emphasized_S = audio_S[1:] - np.float32(PRE_EMPHASIS) * audio_S[:-1]
         windows_TW = sliding_window_view(emphasized_S, window - 1)[::shift]
         mel_TM = self._compute_mel(windows_TW - np.float32(1 - PRE_EMPHASIS) * means_T1)
-        return np.log(np.maximum(mel_TM, np.float32(KALDI_FLOOR)))
+        return np.log(np.maximum(mel_TM, self._floor))
 
     def _measure_mirrored(self, audio_S: np.ndarray) -> np.ndarray:
         """Return log energies as Whisper does: mirrored at the ends, scaled, and limited to 80 dB."""

@@ -15,6 +15,7 @@ from asr.config import Config
 INT16_SCALE = 32768.0  # Kaldi's features and floor are defined on 16-bit sample values
 PRE_EMPHASIS = 0.97  # share of the previous sample that Kaldi subtracts; Whisper has no pre-emphasis
 KALDI_FLOOR = float(np.finfo(np.float32).eps)  # lower bound of a mel energy, before the logarithm
+ICEFALL_FLOOR = KALDI_FLOOR * INT16_SCALE**2  # as of samples from -1 to 1
 WHISPER_FLOOR = 1e-10
 MIN_DEVIATION = 1e-3  # lower bound in CMVN, so that a constant feature stays finite
 # Statistics of a running CMVN begin with so many frames of typical log-mel energies of speech.
@@ -39,8 +40,9 @@ class FrameTimes:
 class FeaturesConfig(Config):
     """Settings of the features."""
 
-    convention: Literal["kaldi", "whisper"] = "kaldi"
-    """Convention: `kaldi` (as in torchaudio.compliance.kaldi) or `whisper` (OpenAI's log-mel)."""
+    convention: Literal["kaldi", "icefall", "whisper"] = "kaldi"
+    """Convention: `kaldi` (as in torchaudio.compliance.kaldi), `icefall` (Kaldi's as set in icefall and
+    sherpa-onnx: frames past both ends, no bands in the highest 400 Hz) or `whisper` (OpenAI's log-mel)."""
     type: Literal["log_mel", "mfcc", "samples"] = "log_mel"
     """`log_mel`: log energies of the mel bands. `mfcc`: their cepstra, including c0, without the energy.
     `samples`: raw audio in adjacent frames, for encoders that read samples."""
@@ -75,8 +77,13 @@ class FeaturesConfig(Config):
 
     @property
     def low_hz(self) -> float:
-        """Lower edge of the first mel band; the last one ends at half the sample rate."""
+        """Lower edge of the first mel band."""
         return 0.0 if self.convention == "whisper" else 20.0
+
+    @property
+    def high_hz(self) -> float:
+        """Upper edge of the last mel band."""
+        return self.sample_rate / 2 - (400.0 if self.convention == "icefall" else 0.0)
 
     @property
     def num_features(self) -> int:
@@ -86,8 +93,9 @@ class FeaturesConfig(Config):
 
     def time_steps(self, frames_per_step: int) -> FrameTimes:
         """Return the times of an encoder's steps."""
-        # Kaldi's first window begins at the first sample; others are centered there.
-        middle = self.window_samples / self.sample_rate / 2 if self.convention == "kaldi" else 0.0
+        # Kaldi's first window begins at sample 0; icefall's is centered at half a shift, Whisper's at 0.
+        spans = {"kaldi": self.window_samples, "icefall": self.shift_samples, "whisper": 0}
+        middle = spans[self.convention] / self.sample_rate / 2
         return FrameTimes(middle, frames_per_step * self.shift_samples / self.sample_rate)
 
     @model_validator(mode="before")
@@ -113,8 +121,12 @@ class FeaturesConfig(Config):
                 f"window_ms {self.window_ms:g} and shift_ms {self.shift_ms:g} are {self.window_samples} and "
                 f"{self.shift_samples} samples: expected 32 to 16384, and 1 to the window"
             )
-        if self.cmvn == "running" and (self.convention, self.type) != ("kaldi", "log_mel"):
-            raise ValueError("cmvn running is for convention kaldi with type log_mel; set cmvn: none")
+        if self.cmvn == "running" and (self.convention == "whisper" or self.type != "log_mel"):
+            raise ValueError(
+                "cmvn running is for type log_mel and not for convention whisper; set cmvn: none"
+            )
+        if self.convention == "icefall" and self.type != "log_mel":
+            raise ValueError(f"convention icefall is for type log_mel, not {self.type}; change either")
         if self.type == "samples":
             if self.window_ms != self.shift_ms or self.cmvn != "none":
                 raise ValueError("type samples has adjacent frames: set window_ms = shift_ms and cmvn: none")
@@ -175,7 +187,7 @@ def compute_mel_filters(config: FeaturesConfig) -> np.ndarray:
     """Return the convention's mel filters (K, M)."""
     compute = compute_whisper_filters if config.convention == "whisper" else compute_kaldi_filters
     bins_K = np.arange(config.fft_samples // 2 + 1) * (config.sample_rate / config.fft_samples)
-    return compute(bins_K, config.low_hz, config.sample_rate / 2, config.num_mels)
+    return compute(bins_K, config.low_hz, config.high_hz, config.num_mels)
 
 
 def compute_window(config: FeaturesConfig) -> np.ndarray:

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from asr.features.filters import (
+    ICEFALL_FLOOR,
     KALDI_FLOOR,
     MIN_DEVIATION,
     PRE_EMPHASIS,
@@ -85,6 +86,8 @@ class FrontEnd(torch.nn.Module):
             return audio_lengths // shift * (audio_lengths > window // 2)
         if self.config.type == "samples":
             return (audio_lengths + 1) // shift
+        if self.config.convention == "icefall":
+            return (audio_lengths + shift // 2) // shift * (audio_lengths >= window // 2)
         return ((audio_lengths - window) // shift + 1) * (audio_lengths >= window)
 
     @torch.no_grad()
@@ -106,6 +109,10 @@ class FrontEnd(torch.nn.Module):
         with torch.autocast(audio_BS.device.type, enabled=False):
             if whisper:
                 audio_BS = mirror_ends(audio_BS, audio_lengths_B, self.config.window_samples // 2)
+            elif self.config.convention == "icefall":
+                # Kaldi's first frame is centered at half a shift.
+                audio_BS = mirror_ends(audio_BS, audio_lengths_B, self.config.window_samples // 2, 1)
+                audio_BS = audio_BS[:, self.config.shift_samples // 2 :]
             features_BTF = self._compute_log_mel(audio_BS, num_frames, feature_lengths_B)
             if whisper:
                 features_BTF = scale_like_whisper(features_BTF, feature_lengths_B)
@@ -123,7 +130,7 @@ class FrontEnd(torch.nn.Module):
     ) -> torch.Tensor:
         """Return the log mel energies; frames past an utterance's length are undefined."""
         log_mel_BTM = audio_BS.new_empty(len(audio_BS), num_frames, self.config.num_mels)
-        take_log, floor = torch.log, KALDI_FLOOR
+        take_log, floor = torch.log, ICEFALL_FLOOR if self.config.convention == "icefall" else KALDI_FLOOR
         if self.config.convention == "whisper":
             take_log, floor = torch.log10, WHISPER_FLOOR
         with self._borrow_windows(audio_BS, num_frames) as windows_RN:
@@ -250,14 +257,17 @@ def zero_padding(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) ->
     return features_BTF
 
 
-def mirror_ends(audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor, margin: int) -> torch.Tensor:
-    """Extend each utterance by `margin` samples on both sides, mirrored at its first and last sample."""
+def mirror_ends(
+    audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor, margin: int, repeated: int = 0
+) -> torch.Tensor:
+    """Extend each utterance by `margin` samples on both sides, mirrored at its first and last sample, which
+    may be `repeated` once."""
     mirrored_BS = F.pad(audio_BS, (margin, margin))
-    mirrored_BS[:, :margin] = audio_BS[:, 1 : margin + 1].flip(1)
+    mirrored_BS[:, :margin] = audio_BS[:, 1 - repeated : margin + 1 - repeated].flip(1)
     last_B1 = audio_lengths_B.to(audio_BS.device)[:, None] - 1
     distance_S = torch.arange(1, margin + 1, device=audio_BS.device)
     # A shorter utterance has no frames; the clamp only keeps its indices valid.
-    source_BS = (last_B1 - distance_S).clamp(min=0)
+    source_BS = (last_B1 + repeated - distance_S).clamp(min=0)
     return mirrored_BS.scatter_(1, last_B1 + margin + distance_S, audio_BS.gather(1, source_BS))
 
 

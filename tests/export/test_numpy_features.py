@@ -23,6 +23,7 @@ SETTINGS = st.one_of(
             "num_ceps": st.integers(1, 13),
         }
     ),
+    st.fixed_dictionaries({"convention": st.just("icefall"), "num_mels": st.integers(13, 80)}),
     st.fixed_dictionaries({"convention": st.just("whisper"), "num_mels": st.sampled_from([80, 128])}),
     st.fixed_dictionaries({"type": st.just("samples"), "sample_rate": st.sampled_from([8_000, 16_000])}),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -122,6 +123,21 @@ def test_agrees_with_torchaudio_and_kaldi_native_fbank(
     torch.testing.assert_close(features, expected, atol=KALDI_TOLERANCE, rtol=0)
     online_features = read_online(compute_online(online), audio_S, config.sample_rate)
     torch.testing.assert_close(features, online_features, atol=KALDI_TOLERANCE, rtol=0)
+
+
+def test_icefall_agrees_with_kaldi_native_fbank() -> None:
+    """With snip_edges = false, high_freq = -400 and samples from -1 to 1, as in icefall and sherpa-onnx."""
+    online = kaldi_native_fbank.FbankOptions()
+    online.frame_opts.dither, online.frame_opts.snip_edges = 0.0, False
+    online.mel_opts.num_bins, online.mel_opts.high_freq = 80, -400.0
+    audio_S = torch.cat([make_speech(1.7), torch.zeros(3_000)])
+    computer = kaldi_native_fbank.OnlineFbank(online)
+    computer.accept_waveform(16_000, audio_S.numpy())
+    computer.input_finished()
+    expected_TF = np.stack([computer.get_frame(i) for i in range(computer.num_frames_ready)])
+    features_TF = compute_alone(build(convention="icefall", cmvn="none"), audio_S)
+    shifted_TF = torch.from_numpy(expected_TF) + 2 * math.log(32768)
+    torch.testing.assert_close(features_TF, shifted_TF, atol=KALDI_TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("offset", [0.0, 0.05], ids=["no offset", "a constant added to the audio"])

@@ -22,7 +22,12 @@ AUDIO_S = torch.from_numpy(np.asarray(make_speechlike(2.0), dtype=np.float32))
 @given(
     cuts=st.lists(st.integers(0, len(AUDIO_S)), max_size=12),
     options=st.sampled_from(
-        [{"cmvn": "none"}, {"cmvn": "running"}, {"type": "mfcc", "cmvn": "none", "num_mels": 23}]
+        [
+            {"cmvn": "none"},
+            {"cmvn": "running"},
+            {"type": "mfcc", "cmvn": "none", "num_mels": 23},
+            {"convention": "icefall", "cmvn": "none"},
+        ]
     ),
 )
 def test_pieces_of_any_length(cuts: list[int], options: dict[str, Any]) -> None:
@@ -30,7 +35,10 @@ def test_pieces_of_any_length(cuts: list[int], options: dict[str, Any]) -> None:
     whole_BTF, _ = front_end(AUDIO_S[None], torch.tensor([len(AUDIO_S)]))
     live, places = LiveFeatures(front_end), [0, *sorted(cuts), len(AUDIO_S)]
     pieces = [live.push(AUDIO_S[a:b]) for a, b in itertools.pairwise(places)]
-    assert torch.equal(torch.cat(pieces), whole_BTF[0])
+    expected_TF = whole_BTF[0]
+    if front_end.config.convention == "icefall":  # its last frame reaches past the end
+        expected_TF = expected_TF[:-1]
+    assert torch.equal(torch.cat(pieces), expected_TF)
 
 
 def test_running_normalization_is_that_of_all_frames_so_far() -> None:

@@ -1,0 +1,172 @@
+"""Decode utterances by the model and by its exported graphs, whose texts have to be the same."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+from asr.audio.segmentation import AudioSegment
+from asr.data.manifest import Utterance
+from asr.data.utterance_audio import read_audio
+from asr.decoding.decode import DecodingSetup, search_encoded
+from asr.decoding.greedy import sample
+from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, EncodedAudio
+from asr.errors import UserError, shorten
+from asr.evaluation.speech import make_normalizer
+from asr.export.graph_search import ExportedModel
+from asr.export.numpy_features import NumpyFrontEnd
+from asr.export.plan import METHODS, Plan
+from asr.export.sherpa import decode_apart
+from asr.export.writing import describe_call, write_description
+from asr.scoring.counting import score
+from asr.system.system import System
+from asr.transcription.transcribe import find_manners
+
+logger = logging.getLogger(__name__)
+
+MAX_UTTERANCES = 60
+
+
+@dataclass
+class Examples:
+    """Utterances to compare on, with their samples and the model's texts."""
+
+    system: System
+    utterances: Sequence[Utterance]
+    audio: Sequence[np.ndarray]
+    texts: Sequence[str]
+    seconds: float
+    most_at_step: int = 1
+    """Most tokens that the model emits at one encoded step; more than 1 for transducers alone."""
+
+    def compute_wer(self, texts: Sequence[str]) -> float:
+        normalize = make_normalizer(self.system.config.text)
+        references = {one.id: normalize(one.text or "", None) for one in self.utterances}
+        hypotheses = {one.id: normalize(text, None) for one, text in zip(self.utterances, texts, strict=True)}
+        return 100 * score(references, hypotheses).wer
+
+    def compare(self, texts: Sequence[str], runtime: str) -> None:
+        """Raise an error that shows the first text that differs."""
+        for one, own, other in zip(self.utterances, self.texts, texts, strict=True):
+            if " ".join(own.split()) != " ".join(other.split()):
+                equal = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(own, other, strict=False))
+                start = max(0, len([*equal]) - 20)
+                raise UserError(
+                    f"utterance {one.id}, from character {start}: the model reads {shorten(own[start:])}, and"
+                    f" its graph in {runtime} {shorten(other[start:])}. Nothing was written; please report"
+                )
+        logger.info("%s: the same texts of %d utterances", runtime, len(texts))
+
+
+def decode_examples(system: System, plan: Plan, utterances: Sequence[Utterance]) -> Examples:
+    """Decode greedily in float32, without checks, as the graphs are decoded."""
+    decoder = find_manners(system)(system, ChecksConfig.off())
+    config = DecodingConfig(method=METHODS[plan.kind], beam=1)
+    encoder: Any = system.model.encoder
+    chunk_steps = encoder.choose_chunks().steps if plan.is_live else None
+    setup = DecodingSetup(config.model_copy(update={"chunk_steps": chunk_steps}))
+    utterances, texts, most = utterances[:MAX_UTTERANCES], list[str](), 1
+    audio = [fill_chunks(read_audio(one, decoder.sample_rate), system, plan) for one in utterances]
+    began = time.process_time()
+    for audio_S in audio:
+        segment = AudioSegment(0.0, audio_S, decoder.sample_rate)
+        encoded = decoder.encode_segments([segment], 1.0, [setup])
+        tokens, most_of_it = search_greedily(encoded, config)
+        texts.append(decoder.spell(tokens))
+        most = max(most, most_of_it)
+    return Examples(system, utterances, audio, texts, time.process_time() - began, most)
+
+
+@torch.inference_mode()
+def search_greedily(encoded: EncodedAudio, config: DecodingConfig) -> tuple[Sequence[int], int]:
+    """Return the tokens, and for a transducer the most of them at one step."""
+    if config.method == "attention":
+        return sample(encoded, config, max_repeats=None)[0][0].tokens, 1
+    if config.method == "ctc_greedy":
+        return search_encoded(encoded, config)[0][0].tokens, 1
+    from asr.transducer.label_looping import GreedySearch
+
+    decoder: Any = encoded.model.decoder
+    search = GreedySearch(decoder, 1, encoded.lengths_B.device)
+    search.read(decoder.prepare_steps(encoded.encoded_BTD), encoded.lengths_B)
+    texts, steps = search.finish()
+    return texts[0].tokens, max(Counter(steps[0]).values(), default=1)
+
+
+def fill_chunks(audio_S: np.ndarray, system: System, plan: Plan) -> np.ndarray:
+    """Append silence up to a whole number of chunks, since sherpa-onnx reads no other."""
+    if not plan.is_live or plan.sherpa is None:
+        return audio_S
+    encoder: Any = system.model.encoder
+    frames = encoder.choose_chunks().steps * encoder.subsampling_factor
+    samples = frames * system.config.features.shift_samples
+    return np.pad(audio_S, (0, samples + -len(audio_S) % samples))
+
+
+def run_graphs(folder: Path, examples: Examples) -> tuple[list[str], float]:
+    """Decode by ONNX Runtime. Returns the texts and the CPU time, that of features included."""
+    model, texts = ExportedModel(folder), list[str]()
+    front_end, began = NumpyFrontEnd(model.about.features, model.about.sample_scale), time.process_time()
+    for audio_S in examples.audio:
+        texts.append(model.tokenizer.decode(model.search(front_end(audio_S)).tokens))
+    return texts, time.process_time() - began
+
+
+def prove(
+    folder: Path, about: dict[str, Any], examples: Examples, plan: Plan, with_int8: bool
+) -> dict[str, Any]:
+    """Compare the texts. Returns the description, which may now name graphs of 8-bit weights."""
+    texts, seconds = run_graphs(folder, examples)
+    examples.compare(texts, "ONNX Runtime")
+    logger.info("CPU time: torch %.2f s, ONNX Runtime %.2f s", examples.seconds, seconds)
+    if with_int8:
+        about = choose_weights(folder, about, examples, plan, seconds)
+    if plan.sherpa is not None and find_spec("sherpa_onnx"):
+        expected = run_graphs(folder, examples)[0] if with_int8 else examples.texts
+        found = decode_apart(folder, about, examples.audio)
+        replace(examples, texts=expected).compare(found, "sherpa-onnx")
+    elif plan.sherpa is not None:
+        logger.warning("sherpa-onnx is not installed, so that it was not compared; pip install sherpa-onnx")
+    return about
+
+
+def choose_weights(
+    folder: Path, about: dict[str, Any], examples: Examples, plan: Plan, seconds: float
+) -> dict[str, Any]:
+    """Keep 8-bit weights if they make no more errors and take no more time than float32."""
+    files = dict(about["files"])
+    logging.disable(logging.WARNING)  # of nodes that stay as they are
+    for part in files.keys() & {"encoder", "step"}:
+        files[part] = files[part].replace(".onnx", ".int8.onnx")
+        quantize_dynamic(
+            str(folder / about["files"][part]), str(folder / files[part]),
+            op_types_to_quantize=["MatMul"], weight_type=QuantType.QInt8,
+        )  # fmt: skip
+    logging.disable(logging.NOTSET)
+    quantized = {**about, "files": files}
+    if plan.sherpa is not None:
+        quantized["sherpa"] = describe_call(plan, files, about["streaming"])
+    write_description(folder, quantized)
+    texts, own_seconds = run_graphs(folder, examples)
+    wer, own_wer = examples.compute_wer(examples.texts), examples.compute_wer(texts)
+    for name, own, *figures in (("float32", about, wer, seconds), ("int8", quantized, own_wer, own_seconds)):
+        size = sum((folder / file).stat().st_size for file in own["files"].values()) / 1e6
+        logger.info("%s: WER %.2f %%, %.2f s of CPU time, %.1f MB", name, *figures, size)
+    is_better = own_wer <= wer and own_seconds <= seconds
+    kept, left = (quantized, about) if is_better else (about, quantized)
+    logger.info("kept %s", "int8" if is_better else "float32, since int8 makes more errors or takes longer")
+    write_description(folder, kept)
+    for file in {*left["files"].values()} - {*kept["files"].values()}:
+        (folder / file).unlink()
+    return kept
