@@ -165,7 +165,7 @@ class SherpaChunks(nn.Module):
         return steps_NUV, cache, other + 0 * sum(part.sum() for part in idle)
 
 
-class StatelessPredictor(nn.Module):
+class StatelessGraph(nn.Module):
     """The last two tokens to their part in the joint network; sherpa-onnx begins a text with blanks."""
 
     def __init__(self, decoder: Any) -> None:
@@ -180,7 +180,7 @@ class StatelessPredictor(nn.Module):
         return predicted_NJ
 
 
-class LSTMPredictor(nn.Module):
+class LSTMGraph(nn.Module):
     """The next token to its part in the joint network, after all those before it."""
 
     def __init__(self, decoder: Any) -> None:

@@ -18,10 +18,10 @@ from asr.export.plan import Plan
 from asr.export.traceable import (
     ChunkEncoder,
     Joiner,
-    LSTMPredictor,
+    LSTMGraph,
     RecordingEncoder,
     SherpaChunks,
-    StatelessPredictor,
+    StatelessGraph,
     TokenStep,
 )
 from asr.system.system import System
@@ -217,7 +217,7 @@ def write_transducer(folder: Path, system: System) -> dict[str, str]:
     """Write predictor and joint network. Returns their files."""
     decoder: Any = system.model.decoder
     width, layers = decoder.output.in_features, getattr(decoder.predictor, "shape", (0,))[0]
-    module: nn.Module = LSTMPredictor(decoder) if layers else StatelessPredictor(decoder)
+    module: nn.Module = LSTMGraph(decoder) if layers else StatelessGraph(decoder)
     inputs = {"y": torch.zeros(2, 1 if layers else 2, dtype=torch.long)}
     outputs = ["predicted"]
     if layers:
