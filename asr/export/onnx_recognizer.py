@@ -47,7 +47,7 @@ class OnnxSilero:
         path = Path("silero_vad" if package is None else str(package.origin)).with_name("data") / SILERO
         if not path.is_file():
             raise UserError(
-                "cutting recordings at pauses needs the package silero-vad from 6.2.1 on; run: pip install "
+                "cutting recordings at pauses needs the package silero-vad from 6.2.3 on; run: pip install "
                 "--no-deps silero-vad, or add --set segmentation.method=none, which cuts nothing"
             )
         self._session = load_graph(path, threads)
