@@ -1,4 +1,4 @@
-"""Times of tokens, from the CTC head or else from cross-attention; `word_spans` makes those of words."""
+"""Times of tokens, from the CTC head or else from cross-attention."""
 
 from __future__ import annotations
 

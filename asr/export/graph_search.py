@@ -45,7 +45,7 @@ class Cache(Config, extra="ignore"):
 
 
 class Chunks(Config, extra="ignore"):
-    """How the encoder reads a recording chunk by chunk."""
+    """Sizes and caches of an encoder that reads a recording chunk by chunk."""
 
     frames: Some
     takes_lengths: bool
@@ -53,7 +53,7 @@ class Chunks(Config, extra="ignore"):
 
 
 class Description(Config, extra="ignore"):
-    """What the search needs of export.json, which may say more."""
+    """The fields of export.json that the search needs; there may be more."""
 
     format: Literal[1]
     kind: Literal["ctc", "transducer", "attention"]
