@@ -1,4 +1,4 @@
-"""Decoding with Moonshine: cutting, precision, and texts where nobody speaks English."""
+"""Decoding with Moonshine: cutting, precision, texts and word times."""
 
 from __future__ import annotations
 

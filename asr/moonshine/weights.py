@@ -1,4 +1,4 @@
-"""Read weights and pieces of words from files of Moonshine's runtime and from Hugging Face folders."""
+"""Read Moonshine's weights and pieces from its runtime's files and Hugging Face folders."""
 
 from __future__ import annotations
 
