@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 PIECE_SECONDS = 0.1  # audio is passed on in pieces of this length
 MAX_BACKLOG = 300  # pieces in the inbox (30 s); with more, no further event is read from the client
+GONE = "websocket.disconnect"
 SEND_SECONDS = 20.0  # a client that takes longer to read one event is disconnected
 
 
@@ -211,6 +212,11 @@ class Session:
             self._inbox.put(samples[first : first + size])
         self._has_audio = self._has_audio or bool(len(samples))
 
+    def expire(self, seconds: float) -> None:
+        """Tell the client, which sends nothing, that the session ends."""
+        problem = f"nothing came for {seconds:g} s, so the session ends; open another one when there is audio"
+        self._send("error", error=ApiError(408, problem, code="session_expired").describe())
+
     def close(self) -> None:
         """End the session at once, because the client has left."""
         for model in self._models.values():
@@ -360,10 +366,14 @@ async def run_session(websocket: WebSocket, service: Service, model: ServedModel
 
     async def receive() -> None:
         await in_thread(session.describe, "session.created")
-        while (message := await websocket.receive())["type"] != "websocket.disconnect":
-            await in_thread(session.handle, message.get("text") or "")
-            while session.is_behind:
-                await asyncio.sleep(0.05)
+        seconds = service.config.max_idle_seconds
+        try:
+            while (message := await asyncio.wait_for(websocket.receive(), seconds))["type"] != GONE:
+                await in_thread(session.handle, message.get("text") or "")
+                while session.is_behind:
+                    await asyncio.sleep(0.05)
+        except asyncio.TimeoutError:
+            await in_thread(session.expire, seconds)
 
     tasks = [asyncio.create_task(work) for work in (receive(), in_thread(session.work))]
     try:

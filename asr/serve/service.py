@@ -58,6 +58,8 @@ class ServeConfig(EvaluationSettings):
     """Seconds of audio that may wait for one API key; beyond that, its new files get 429."""
     max_sessions: int = pydantic.Field(default=16, ge=1)
     """Maximum number of live sessions at once."""
+    max_idle_seconds: float = pydantic.Field(default=300.0, gt=0)
+    """Seconds after which a live session ends whose client sends nothing, so that others may begin."""
     hosts: tuple[str, ...] = ()
     """Host names under which a server without keys may be addressed, in addition to localhost and IPs."""
     origins: tuple[str, ...] = ()
