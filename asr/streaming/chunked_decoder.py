@@ -59,22 +59,15 @@ class _Waiting(NamedTuple):
     result: Future[EncodedChunk]
 
 
-Kind = tuple[Chunks, str]
-"""Chunks of one size, and the name of the first pass: sessions that have both in common go in one batch."""
-
-
 class ChunkedDecoder(SpeechDecoder):
     """Manners of models whose encoder works by chunks."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._waiting: dict[Kind, list[_Waiting]] = {}
+        self.encoder: Any = self.model.encoder
+        # Sessions go in one batch if their chunks have one size and are read by the same first pass.
+        self._waiting: dict[tuple[Chunks, str], list[_Waiting]] = {}
         self._is_working = threading.Lock()
-        self._first_passes = {name: build(self.model) for name, build in FIRST_PASSES.items()}
-
-    @property
-    def encoder(self) -> Any:
-        return self.model.encoder
 
     def name_first_pass(self, config: DecodingConfig) -> str:
         """Name the first pass that agrees with a decoding method."""
@@ -103,11 +96,11 @@ class ChunkedDecoder(SpeechDecoder):
             with compute_type(self.device, self.dtype):
                 encoded_BTD, lengths_B, joined = self.encoder.step(frames_BTF, lengths_B, joined)
                 states = [one.state.read for one in batch]
-                read = self._first_passes[first_pass](encoded_BTD, lengths_B, states)
-            for row, (length, (emissions, after)) in enumerate(zip(lengths_B.tolist(), read, strict=True)):
-                state = SessionState(joined.take([row]), after)
-                encoded_TD = encoded_BTD[row, :length].clone()  # a view would keep those of all sessions
-                batch[row].result.set_result(EncodedChunk(encoded_TD, emissions, state))
+                read = FIRST_PASSES[first_pass](self.model, encoded_BTD, lengths_B, states)
+            columns = zip(batch, encoded_BTD, lengths_B.tolist(), joined.split(), read, strict=True)
+            for one, row_TD, length, state, (emissions, after) in columns:
+                encoded_TD = row_TD[:length].clone()  # a view would keep those of all sessions
+                one.result.set_result(EncodedChunk(encoded_TD, emissions, SessionState(state, after)))
         except BaseException as error:  # or those who wait would wait for ever
             if len(batch) == 1:
                 batch[0].result.set_exception(error)
@@ -119,30 +112,21 @@ class ChunkedDecoder(SpeechDecoder):
         self, segments: Sequence[AudioSegment], speed: float, setups: Collection[DecodingSetup]
     ) -> EncodedAudio:
         """Encode only segments that live sessions have not encoded."""
-        new = [segment for segment in segments if speed != 1.0 or not isinstance(segment, EncodedSegment)]
-        if len(new) < len(segments):
-            encoded = iter(self._list_steps(new, setups))
-            steps = [one.encoded_TD if isinstance(one, EncodedSegment) else next(encoded) for one in segments]
-            lengths_B = torch.tensor([len(encoded_TD) for encoded_TD in steps], device=self.device)
-            return EncodedAudio(
-                self.model, pad_sequence(steps, batch_first=True), lengths_B, rules=self.rules
-            )
-        sizes = {setup.config.chunk_steps for setup in setups}
-        if sizes == {None}:
+        if speed == 1.0 and any(isinstance(segment, EncodedSegment) for segment in segments):
+            steps = [self._find_steps(segment, setups) for segment in segments]
+            lengths_B = torch.tensor([*map(len, steps)], device=self.device)
+            padded_BTD = pad_sequence(steps, batch_first=True)
+            return EncodedAudio(self.model, padded_BTD, lengths_B, rules=self.rules)
+        (size,) = {setup.config.chunk_steps for setup in setups}
+        if size is None:
             return super().encode_segments(segments, speed, setups)
-        (size,) = sizes
         return self._encode_by_chunks(segments, speed, self.encoder.choose_chunks(size))
 
-    def _list_steps(
-        self, segments: Sequence[AudioSegment], setups: Collection[DecodingSetup]
-    ) -> list[Tensor]:
-        """The steps of segments that are not of live sessions."""
-        if not segments:
-            return []
-        encoded = self.encode_segments(segments, 1.0, setups)
-        return [
-            row_TD[:length] for row_TD, length in zip(encoded.encoded_BTD, encoded.lengths_B, strict=True)
-        ]
+    def _find_steps(self, segment: AudioSegment, setups: Collection[DecodingSetup]) -> Tensor:
+        if isinstance(segment, EncodedSegment):
+            return segment.encoded_TD
+        encoded = self.encode_segments([segment], 1.0, setups)
+        return encoded.encoded_BTD[0, : int(encoded.lengths_B)]
 
     @torch.inference_mode()
     def _encode_by_chunks(

@@ -57,26 +57,28 @@ class WholeView:
         # A step of padding sees anything, since a softmax needs something.
         return (mask_BTT | ~mask_BTT.any(-1, keepdim=True))[:, None]
 
-    def extend(self, memory_BHTK: Tensor) -> Tensor:
-        """All that may be attended to."""
-        return memory_BHTK
-
 
 class StepView:
     """The next chunk of each session; the layers take what they kept of those before, one after the other."""
 
     def __init__(self, mask_BT: Tensor, attention_mask: Tensor, caches: Sequence[Tensor]) -> None:
         self.mask_BT, self.attention_mask = mask_BT, attention_mask
-        self._before = iter(caches)
-        self.caches: list[Tensor] = []
-        """Steps that are kept for the chunk after this one, of each layer that asked."""
+        self._before = caches
+        self._kept: list[Tensor] = []  # of the parts of the first layer, then of the second, and so on
 
     def extend(self, new: Tensor) -> Tensor:
         """The kept steps and the new ones, along the last but one dimension."""
-        before = next(self._before)
+        layer, kind = divmod(len(self._kept), len(self._before))
+        before = self._before[kind][:, layer]
         extended = torch.cat([before.to(new.dtype), new], dim=-2)
-        self.caches.append(extended[..., new.size(-2) :, :])
+        self._kept.append(extended[..., new.size(-2) :, :])
         return extended
+
+    @property
+    def caches(self) -> tuple[Tensor, ...]:
+        """Steps that are kept for the chunk after this one."""
+        kinds = len(self._before)
+        return tuple(torch.stack(self._kept[kind::kinds], dim=1) for kind in range(kinds))
 
 
 class ChunkedAttention(SelfAttention):
@@ -88,7 +90,7 @@ class ChunkedAttention(SelfAttention):
             return super().forward(x_BTD, view, **options)
         heads_BHTK = split_heads(self.project_in(x_BTD), 3 * self.num_heads)
         queries, memory = heads_BHTK.split([self.num_heads, 2 * self.num_heads], dim=1)
-        keys, values = view.extend(memory).chunk(2, dim=1)
+        keys, values = (view.extend(memory) if isinstance(view, StepView) else memory).chunk(2, dim=1)
         if self.rotary is not None:  # only distances matter, so that counting begins at the first key
             queries, keys = self.rotary(queries, keys.size(2) - queries.size(2)), self.rotary(keys)
         return self.project_out(merge_heads(attend(queries, keys, values, view.attention_mask)))
@@ -120,27 +122,37 @@ class ChunkedConvolution(ConvolutionModule):
     def _convolve(self, x_BTD: Tensor, view: Any) -> Tensor:
         length = x_BTD.size(1)
         if isinstance(view, StepView):
-            return self.depthwise(view.extend(x_BTD))[:, self.reach : self.reach + length]
+            return self._convolve_step(view.extend(x_BTD), length)
         if self.causal:
             return self.depthwise(F.pad(x_BTD, (0, 0, self.reach, 0)))[:, :length]
         steps_K = torch.arange(self.depthwise.kernel, device=x_BTD.device) - self.reach
         past_DK = self.depthwise.weight_DK * (steps_K <= 0)
         return self.depthwise(x_BTD, past_DK) + self._convolve_ahead(x_BTD, view.chunks.steps)
 
+    def _convolve_step(self, extended_BSD: Tensor, length: int) -> Tensor:
+        """The last steps, with the kept ones before them and nothing after them."""
+        steps_S = torch.arange(extended_BSD.size(1), device=extended_BSD.device)
+        rows_DBS = extended_BSD.permute(2, 0, 1)
+        convolved_DBC = self._multiply(rows_DBS, steps_S[:, None] - steps_S[:length])
+        return convolved_DBC.permute(1, 2, 0) + self.depthwise.bias_D.to(extended_BSD.dtype)
+
     def _convolve_ahead(self, x_BTD: Tensor, size: int) -> Tensor:
-        """The part of the steps after each one, up to the end of its chunk: a product for each channel."""
+        """The part of the steps after each one, up to the end of its chunk."""
         batch, length, dim = x_BTD.shape
         size = min(size, length)
         steps_C = torch.arange(size, device=x_BTD.device)
         ahead_CC = steps_C[:, None] - steps_C  # of a step in a row from the one in the column
-        is_seen_CC = (ahead_CC > 0) & (ahead_CC <= self.reach)
-        weight_DCC = (
-            self.depthwise.weight_DK[:, (self.reach + ahead_CC).clamp(0, 2 * self.reach)] * is_seen_CC
-        )
         chunks_BND = F.pad(x_BTD, (0, 0, 0, -length % size)).unflatten(1, (-1, size))
         rows_DNC = chunks_BND.permute(3, 0, 1, 2).flatten(1, 2)
-        convolved = torch.bmm(rows_DNC, weight_DCC.to(x_BTD.dtype)).view(dim, batch, -1)
-        return convolved[:, :, :length].permute(1, 2, 0)
+        convolved_DNC = self._multiply(rows_DNC, torch.where(ahead_CC > 0, self.reach + ahead_CC, -1))
+        return convolved_DNC.reshape(dim, batch, -1)[:, :, :length].permute(1, 2, 0)
+
+    def _multiply(self, rows_DNS: Tensor, places_SC: Tensor) -> Tensor:
+        """A product for each channel, with the weights at these places in the kernel, and 0 outside of it."""
+        last = 2 * self.reach
+        is_inside_SC = (places_SC >= 0) & (places_SC <= last)
+        weight_DSC = self.depthwise.weight_DK[:, places_SC.clamp(0, last)] * is_inside_SC
+        return torch.bmm(rows_DNS, weight_DSC.to(rows_DNS.dtype))
 
     def build_cache(self, sessions: int, chunks: Chunks) -> Tensor:
         """Input of the steps before: zeros, as before the first one of a whole recording."""
@@ -177,17 +189,16 @@ class EncoderState:
     chunks: Chunks
     steps_B: Tensor  # encoded so far
     frames_BTF: Tensor  # the last ones, of one step
-    caches: tuple[Tensor, ...]  # of the layers, in the order in which they come to them
+    caches: tuple[Tensor, ...]  # of attention, and of convolution, with the layers in the second dimension
 
     def __len__(self) -> int:
         return len(self.steps_B)
 
-    def take(self, rows: Sequence[int]) -> EncoderState:
-        """The state of some of the sessions."""
-        index = torch.tensor(rows, device=self.steps_B.device)
-        steps_B, frames_BTF = self.steps_B[index], self.frames_BTF[index]
-        caches = tuple(cache[index] for cache in self.caches)
-        return EncoderState(self.chunks, steps_B, frames_BTF, caches)
+    def split(self) -> list[EncoderState]:
+        """The state of each session, not copied."""
+        caches = zip(*(cache.split(1) for cache in self.caches), strict=True)
+        columns = zip(self.steps_B.split(1), self.frames_BTF.split(1), caches, strict=True)
+        return [EncoderState(self.chunks, *parts) for parts in columns]
 
     @staticmethod
     def join(states: Sequence[EncoderState]) -> EncoderState:
@@ -242,14 +253,15 @@ class ChunkedEncoder(LayeredEncoder):
         """The state of new sessions, by default with the chunks of live transcription."""
         chunks = chunks or self.choose_chunks()
         weight = self.subsampling.norm.weight
-        parts = [
-            part for part in self.layers.modules() if isinstance(part, ChunkedAttention | ChunkedConvolution)
-        ]
+        kept: dict[type, list[Tensor]] = {}
+        for part in self.layers.modules():
+            if isinstance(part, ChunkedAttention | ChunkedConvolution):
+                kept.setdefault(type(part), []).append(part.build_cache(sessions, chunks))
         return EncoderState(
             chunks,
             torch.zeros(sessions, dtype=torch.long, device=weight.device),
             weight.new_zeros(sessions, self.subsampling_factor, self.num_features),
-            tuple(part.build_cache(sessions, chunks) for part in parts),
+            tuple(torch.stack(own, dim=1) for own in kept.values()),
         )
 
     def step(
@@ -272,12 +284,10 @@ class ChunkedEncoder(LayeredEncoder):
         mask_BS = torch.cat([ago_P <= state.steps_B[:, None], mask_BT], dim=1)
         view = StepView(mask_BT, mask_BS[:, None, None], state.caches)
         encoded_BTD = self.run_layers(x_BTD, view)
-        steps_B = state.steps_B + lengths_B
-        return (
-            encoded_BTD,
-            lengths_B,
-            replace(state, steps_B=steps_B, frames_BTF=frames_BTF[:, -factor:], caches=tuple(view.caches)),
+        after = replace(
+            state, steps_B=state.steps_B + lengths_B, frames_BTF=frames_BTF[:, -factor:], caches=view.caches
         )
+        return encoded_BTD, lengths_B, after
 
     def _subsample(self, frames_BTF: Tensor, ends_B: Tensor, starts_B: Tensor) -> Tensor:
         """Frames from `starts_B` to `ends_B` to steps, without the first one, which has no left neighbor."""

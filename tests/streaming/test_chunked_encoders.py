@@ -124,7 +124,7 @@ def test_sessions_at_different_positions_in_one_batch(
             joined = EncoderState.join([states[row] for row in rows])
             encoded_BTD, steps_B, joined = encoder.step(features_BTF, lengths_B, joined)
             for place, row in enumerate(rows):
-                states[row] = joined.take([place])
+                states[row] = joined.split()[place]
                 encoded[row].append(encoded_BTD[place, : steps_B[place]])
                 done[row] += size
         for row, features_TF in enumerate(features):

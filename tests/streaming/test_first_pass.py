@@ -12,7 +12,8 @@ from torch import Tensor
 from transducer_examples import DURATIONS, build_transducer, encode, score_steps
 
 from asr.decoding.hypothesis import find_best_paths
-from asr.streaming.first_pass import CtcFirstPass, Emission, FirstPass, ReadState, TransducerFirstPass
+from asr.models.speech_model import SpeechModel
+from asr.streaming.first_pass import FIRST_PASSES, Emission, ReadState
 from asr.transducer.label_looping import GreedySearch
 from asr.transducer.transducer_decoder import TransducerDecoder
 
@@ -20,7 +21,7 @@ LENGTH = 23
 
 
 @torch.inference_mode()
-def read(first_pass: FirstPass, encoded_BTD: Tensor, size: int, apart: int) -> list[list[Emission]]:
+def read(name: str, model: SpeechModel, encoded_BTD: Tensor, size: int, apart: int) -> list[list[Emission]]:
     """All rows by chunks of so many steps; each row begins so many chunks after the one before."""
     found: list[list[Emission]] = [[] for _ in encoded_BTD]
     states = [ReadState() for _ in encoded_BTD]
@@ -32,7 +33,7 @@ def read(first_pass: FirstPass, encoded_BTD: Tensor, size: int, apart: int) -> l
         chunks = [encoded_BTD[row, firsts[row] : firsts[row] + size] for row in rows]
         lengths_B = torch.tensor([*map(len, chunks)])
         padded_BTD = torch.nn.utils.rnn.pad_sequence(chunks, batch_first=True, padding_value=7.0)
-        results = first_pass(padded_BTD, lengths_B, [states[row] for row in rows])
+        results = FIRST_PASSES[name](model, padded_BTD, lengths_B, [states[row] for row in rows])
         for row, (emissions, state) in zip(rows, results, strict=True):
             found[row] += emissions
             states[row] = state
@@ -56,7 +57,7 @@ def test_the_best_path_of_ctc(size: int, apart: int, seed: int) -> None:
     columns = (paths.texts(), paths.steps_BU.tolist())
     expected = [[*zip(tokens, steps, strict=False)] for tokens, steps in zip(*columns, strict=True)]
     assert any(expected)
-    assert without_scores(read(CtcFirstPass(model), encoded_BTD, size, apart)) == expected
+    assert without_scores(read("ctc", model, encoded_BTD, size, apart)) == expected
 
 
 @pytest.mark.parametrize("predictor", ["stateless", "lstm"])
@@ -75,7 +76,7 @@ def test_the_greedy_search_of_a_transducer(
     columns = search.finish()
     expected = [[*zip(text.tokens, steps, strict=True)] for text, steps in zip(*columns, strict=True)]
     assert any(expected)
-    found = read(TransducerFirstPass(model), encoded_BTD, size, apart)
+    found = read("transducer", model, encoded_BTD, size, apart)
     assert without_scores(found) == expected
     row = max(found, key=len)
     text = tuple(emission.token for emission in row)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import io
 import json
-from collections.abc import Collection, Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,10 +25,10 @@ from asr.audio.segmentation import AudioSegment, SegmentationConfig
 from asr.cli import main
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
-from asr.serve.live import LiveText, LiveTranscriber, listen, transcribe_live
+from asr.serve.live import LiveText, LiveTranscriber, listen, transcribe_live, transcribe_pipe
 from asr.serve.scheduler import Client, Scheduler
 from asr.streaming.chunked_decoder import ChunkedDecoder, SessionState
-from asr.streaming.first_pass import Emission, Read, ReadState
+from asr.streaming.first_pass import FIRST_PASSES, Emission, Read, ReadState
 from asr.streaming.live_session import ChunkedTranscriber
 from asr.text.tokenizer import BLANK_ID, UNK_ID
 from asr.transcription.transcribe import Recognizer, Request, load_recognizer
@@ -33,6 +36,8 @@ from asr.transcripts.transcript import Segment
 
 pytestmark = pytest.mark.usefixtures("loud_is_speech")
 RATE = 16_000
+APPEND = {"type": "input_audio_buffer.append"}
+INPUT = {"format": {"type": "audio/pcm", "rate": RATE}}
 SPEECH_S = np.asarray(make_speechlike(3.0), dtype=np.float32)
 PAUSE_S = np.zeros(3 * RATE // 2, np.float32)
 CHUNKED = (
@@ -87,6 +92,33 @@ def add_pauses(seconds: Sequence[float]) -> np.ndarray:
 
 def read(texts: Sequence[LiveText]) -> list[str]:
     return [text.segment.text for text in texts if text.segment is not None]
+
+
+def send(socket: Any, audio_S: np.ndarray) -> None:
+    audio = base64.b64encode((audio_S * 32_767).astype("<i2").tobytes()).decode()
+    socket.send_json(APPEND | {"audio": audio})
+
+
+def receive(socket: Any, kind: str) -> Any:
+    while not (event := socket.receive_json())["type"].endswith(kind):
+        pass
+    return event
+
+
+def update(audio: dict[str, Any]) -> dict[str, Any]:
+    session = {"type": "transcription", "include": ["asr.partial"], "audio": {"input": audio}}
+    return {"type": "session.update", "session": session}
+
+
+@contextlib.contextmanager
+def begin_session(client: Any) -> Iterator[Any]:
+    from serve_examples import wait_until
+
+    wait_until(lambda: client.app.state.service.num_sessions == 0)  # the last one may be ending
+    with client.websocket_connect("/v1/realtime?intent=transcription") as socket:
+        socket.send_json(update(INPUT))
+        receive(socket, "session.updated")
+        yield socket
 
 
 def find_final(texts: Iterable[LiveText]) -> Segment:
@@ -195,10 +227,8 @@ def test_the_second_pass_may_be_left_out(model: Path) -> None:
 
 def script(recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch, places: Collection[int]) -> list[float]:
     """Emit a token at some steps of each segment; return the ends of those that the second pass reads."""
-    decoder = recognizer.decoder
-    assert isinstance(decoder, ChunkedDecoder)
 
-    def emit(encoded_BTD: Any, lengths_B: Any, states: Sequence[ReadState]) -> list[Read]:
+    def emit(model: Any, encoded_BTD: Any, lengths_B: Any, states: Sequence[ReadState]) -> list[Read]:
         found: list[Read] = []
         for length, state in zip(lengths_B.tolist(), states, strict=True):
             steps = range(state.num_steps, state.num_steps + length)
@@ -213,7 +243,7 @@ def script(recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch, places: Coll
         ends.extend(segment.end for segment in segments)
         return recognize(segments, request)
 
-    monkeypatch.setitem(decoder._first_passes, "ctc", emit)
+    monkeypatch.setitem(FIRST_PASSES, "ctc", emit)
     monkeypatch.setattr(recognizer, "recognize", note)
     return ends
 
@@ -309,34 +339,87 @@ def test_evaluation_by_chunks_needs_such_an_encoder(tmp_path: Path) -> None:
         recognizer.check(Request(DecodingConfig(chunk_steps=4)))
 
 
-def test_sessions_of_a_server(model: Path) -> None:
-    """One that leaves in mid-word, one that sends nothing, and one with partial and final text."""
+JUNK: list[tuple[str | bytes, str]] = [
+    (b"\0\xff" * 4_000, "invalid_json"),  # audio as it is, not as an event
+    ("{" * 50_000, "invalid_json"),
+    (json.dumps(APPEND | {"audio": [0.5, 0.25]}), "base64"),
+    (json.dumps(APPEND | {"audio": math.nan}), "base64"),
+    (json.dumps(APPEND | {"audio": base64.b64encode(b"abc").decode()}), "16-bit"),
+    (json.dumps(update({"format": {"type": "audio/pcm", "rate": 4_000}})), "rate"),
+    (json.dumps(update({"format": {"type": "audio/pcm", "rate": math.inf}})), "rate"),
+    (json.dumps(update({"turn_detection": {"silence_duration_ms": math.nan}})), "silence_duration_ms"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(model: Path) -> Iterator[Any]:
     pytest.importorskip("starlette")
     from serve_examples import make_app
     from starlette.testclient import TestClient
 
-    def append(socket: Any, audio_S: np.ndarray) -> None:
-        audio = base64.b64encode((audio_S * 32_767).astype("<i2").tobytes()).decode()
-        socket.send_json({"type": "input_audio_buffer.append", "audio": audio})
+    app = make_app(recognizer=load(model), decoding=DecodingConfig(), max_sessions=1, max_idle_seconds=2.0)
+    with TestClient(app) as client:
+        yield client
 
-    def receive(socket: Any, kind: str) -> Any:
-        while not (event := socket.receive_json())["type"].endswith(kind):
-            pass
-        return event
 
-    audio = {"input": {"format": {"type": "audio/pcm", "rate": RATE}}}
-    settings = {"type": "transcription", "include": ["asr.partial"], "audio": audio}
-    url = "/v1/realtime?intent=transcription"
-    with TestClient(make_app(recognizer=load(model), decoding=DecodingConfig())) as client:
-        for sent in (SPEECH_S[:10_000], SPEECH_S[:0], SPEECH_S):
-            with client.websocket_connect(url) as socket:
-                socket.send_json({"type": "session.update", "session": settings})
-                receive(socket, "session.updated")
-                append(socket, sent)
-                if len(sent) == len(SPEECH_S):
-                    assert receive(socket, "asr.partial")["stable"]
-                    append(socket, PAUSE_S)
-                    assert receive(socket, "transcription.completed")["transcript"]
+def test_a_client_that_talks(server: Any) -> None:
+    """Partial and final text."""
+    with begin_session(server) as socket:
+        send(socket, SPEECH_S)
+        assert receive(socket, "asr.partial")["stable"]
+        send(socket, PAUSE_S)
+        assert receive(socket, "transcription.completed")["transcript"]
+
+
+def test_a_client_that_leaves_in_mid_word(server: Any) -> None:
+    with begin_session(server) as socket:
+        send(socket, SPEECH_S[:10_000])
+    test_a_client_that_talks(server)
+
+
+def test_a_client_that_sends_nothing(server: Any) -> None:
+    """Its place is free again after `max_idle_seconds`."""
+    with begin_session(server) as socket:
+        error = receive(socket, "error")["error"]
+        assert error["code"] == "session_expired" and "2 s" in error["message"]
+    test_a_client_that_talks(server)
+
+
+def test_a_client_that_sends_junk(server: Any) -> None:
+    """Each frame is refused with its reason, and the session can go on."""
+    with begin_session(server) as socket:
+        for frame, reason in JUNK:
+            (socket.send_text if isinstance(frame, str) else socket.send_bytes)(frame)
+            error = receive(socket, "error")["error"]
+            assert reason in f"{error['param']} {error['code']} {error['message']}", frame[:80]
+        send(socket, SPEECH_S)
+        assert receive(socket, "asr.partial")["stable"]
+    test_a_client_that_talks(server)
+
+
+def test_a_client_that_sends_too_much(server: Any) -> None:
+    """A minute of noise at once, some of it floats that are NaN, all of it read as samples."""
+    floats = np.full(RATE * 10, math.nan, np.float32).tobytes()
+    noise = np.random.default_rng(0).bytes(2 * RATE * 40)
+    with begin_session(server) as socket:
+        for content in (floats, noise):
+            for first in range(0, len(content), 1 << 20):
+                audio = base64.b64encode(content[first : first + (1 << 20)]).decode()
+                socket.send_json(APPEND | {"audio": audio})
+        assert receive(socket, "completed")
+    test_a_client_that_talks(server)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_pipe_with_samples_that_are_no_numbers(model: Path, value: float) -> None:
+    """The command refuses them, after the text of what came before."""
+    samples_S = np.concatenate([SPEECH_S, np.full(RATE, value, np.float32)])
+    content, out = io.BytesIO(), io.StringIO()
+    soundfile.write(content, samples_S, RATE, "FLOAT", format="WAV")
+    content.seek(0)
+    with pytest.raises(UserError, match="NaN or infinite"):
+        transcribe_pipe(content, out, lambda: (load(model), Request()), as_json=False)
+    assert out.getvalue().strip()
 
 
 def test_evaluation_by_chunks(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
