@@ -106,7 +106,8 @@ class ChunkedDecoder(SpeechDecoder):
                 batch[0].result.set_exception(error)
                 return
             for one in batch:  # so that only the bad one fails
-                self._encode_chunks([one], first_pass)
+                if not one.result.done():
+                    self._encode_chunks([one], first_pass)
 
     def encode_segments(
         self, segments: Sequence[AudioSegment], speed: float, setups: Collection[DecodingSetup]

@@ -175,6 +175,7 @@ def recognizer(request: pytest.FixtureRequest) -> Recognizer:
     return load(request.getfixturevalue(request.param))
 
 
+@pytest.mark.slow
 @given(
     pauses=st.lists(st.floats(0.1, 0.8), min_size=1, max_size=3),
     seed=st.integers(0, 99),
