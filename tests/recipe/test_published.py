@@ -77,11 +77,15 @@ def test_published_figures_equal_a_fresh_scoring(path: Path) -> None:
 
 
 def test_published_rates_of_meetings_equal_a_fresh_scoring() -> None:
-    score_rows = runpy.run_path(str(RECIPES.parent / "tools" / "score_meetings.py"))["score_rows"]
+    tool = runpy.run_path(str(RECIPES.parent / "tools" / "score_meetings.py"))
+    score_rows, views = tool["score_rows"], tool["VIEWS"]
     for path in sorted((RECIPES / "conversations" / "results").glob("*.rttm.json.gz")):
         published = read_json(path.with_name(path.name.replace(".rttm.json.gz", ".json")))
         for collar, rows in published["collars"].items():
             assert json.loads(json.dumps(score_rows(path, float(collar)))) == rows, path.name
+        for title, rows in published.get("views", {}).items():
+            found = score_rows(path, tool["COLLARS"][-1], **views[title])
+            assert json.loads(json.dumps(found)) == rows, (path.name, title)
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=NAMES)
