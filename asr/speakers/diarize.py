@@ -31,7 +31,7 @@ MAX_CLUSTERED = 1_000  # pieces that form clusters; their products take 8 MB
 MAX_SPEAKERS = 100
 SHORTEST_REFERENCE, LONGEST_REFERENCE = 2.0, 10.0  # seconds, as in OpenAI's API
 INNER_GAP, PIECE = 12, 118  # frames; pieces are short, because a local speaker may be two similar voices
-SAME = 0.7  # pieces that share this part of their frames have one embedding
+SAME = 0.8  # a piece has the embedding of another that contains this part of its frames
 MIN_ALONE = 12  # frames; a piece with fewer frames without overlap is embedded whole
 CROP = 3 * SAMPLE_RATE // 2  # samples per embedding; shorter speech is repeated
 # Tuned on meetings of training and dev speakers: recipes/conversations.
@@ -45,6 +45,7 @@ Known = Mapping[str, Recording]  # the speech of each known speaker
 Span = tuple[float, float, int]  # start and end of a turn, and its cluster
 
 
+RAMP = 120  # frames at the edges of a window; they count less, as much of what is around them is outside
 class Piece(NamedTuple):
     """Up to three seconds of continuous speech by a local speaker of a window."""
 
@@ -129,7 +130,7 @@ def load_diarizer(args: Namespace) -> Diarizer:
 
 
 def gather_evidence(recording: Recording, models: SpeakerModels) -> SpeakerEvidence:
-    """Read a recording once, in windows. Pieces with nearly the same frames share an embedding."""
+    """Read a recording once, in windows. A piece within another one has its embedding."""
     evidence, recent = SpeakerEvidence(), dict[int, set[int]]()  # frames of the last embeddings
     cut = cut_windows(read_recording(recording, SAMPLE_RATE, evidence.problems.append))
     while batch := list(itertools.islice(cut, WINDOWS_AT_ONCE)):
@@ -155,8 +156,8 @@ def gather_evidence(recording: Recording, models: SpeakerModels) -> SpeakerEvide
 
 
 def _find_same(frames: set[int], recent: Mapping[int, set[int]]) -> int | None:
-    """Return the index of the embedding that shares the most frames; None if the overlap is below SAME."""
-    shares = ((len(frames & known) / len(frames | known), place) for place, known in recent.items())
+    """Return the index of the embedding that contains the most of the frames; None if it is below SAME."""
+    shares = ((len(frames & known) / len(frames), place) for place, known in recent.items())
     share, place = max(shares, default=(0.0, 0))
     return place if share >= SAME else None
 
@@ -284,9 +285,10 @@ def build_turns(evidence: SpeakerEvidence, clusters_N: np.ndarray, offset: float
 
 
 def count_votes(evidence: SpeakerEvidence, clusters_N: np.ndarray, begin: int) -> tuple[np.ndarray, ...]:
-    """Return votes for each cluster and the total in the block from `begin` on; window centers count most."""
+    """Return votes for each cluster and the total in the block from `begin` on; edges count less."""
     length = len(evidence.active[0])
-    weights_T = np.minimum(np.arange(1, length + 1), np.arange(length, 0, -1)).astype(np.float32)
+    weights_T = np.minimum(np.arange(1, length + 1), np.arange(length, 0, -1)).clip(max=RAMP)
+    weights_T = weights_T.astype(np.float32)
     firsts_W, windows_N = np.array(evidence.firsts), np.array([piece.window for piece in evidence.pieces])
     # All windows that overlap the block; the parts outside the block are cut off below.
     shift, (low, high) = length - begin, np.searchsorted(firsts_W, [begin - length, begin + BLOCK])

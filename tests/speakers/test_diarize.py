@@ -54,6 +54,13 @@ def test_speech_is_embedded_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 40 <= len(waveforms) <= 80  # of 1.5 s; embedded in each window they are 128
 
 
+@pytest.mark.parametrize(("first", "place"), [(20, 1), (21, None)])
+def test_a_piece_has_the_embedding_of_one_that_contains_it(first: int, place: int | None) -> None:
+    """At least 80 of its 100 frames; how long the other one is does not matter."""
+    recent = {0: set(range(50)), 1: set(range(first, 900))}
+    assert diarize._find_same(set(range(100)), recent) == place
+
+
 def test_clusters_are_joined_by_their_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
     @functools.cache
     def measure(*own: int) -> float:
@@ -88,6 +95,18 @@ def test_number_of_speakers() -> None:
     many = [(5.0 * n, 5.0 * n + 4.5, n % 12) for n in range(24)]
     short = [(0.2 * n, 0.2 * n + 0.2, n % 2) for n in range(50)]
     assert [len({turn.speaker for turn in find(own, 120)}) for own in (many, short)] == [12, 2]
+
+
+def test_speech_that_only_the_middle_of_a_window_misses_is_kept() -> None:
+    """Two of three windows hear it, and the one in whose middle it is does not."""
+    firsts, active = [0, 185, 370], [np.zeros((589, 1), bool) for _ in range(3)]
+    for window, first in ((0, 0), (2, 370)):
+        active[window][460 - first : 500 - first] = True
+    pieces = [diarize.Piece(w, 0, 460 - firsts[w], 500 - firsts[w], 0.7, 0) for w in (0, 2)]
+    evidence = diarize.SpeakerEvidence(firsts, active, pieces, [np.ones(2)])
+    ((start, end, _),) = diarize.build_turns(evidence, np.zeros(2, int), 0.0)
+    frames = (np.array([start, end]) * SAMPLE_RATE - diarize.EDGE) / diarize.FRAME_SAMPLES
+    assert frames.round(6).tolist() == [460, 500]
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.5, 9.99, 10.0, 12.51])
