@@ -82,18 +82,18 @@ class Diarizer:
                 raise UserError(f"{recording.path}: contains no speech; expected speech of {name} alone")
             self._enrolled[name] = cluster_pieces(known, 1, 1)[1][0]
 
-    def find_turns(self, recording: Recording) -> tuple[list[Turn], list[str]]:
-        """Return the turns sorted by start, and messages about parts that could not be read."""
+    def find_turns(self, recording: Recording, exclusive: bool = False) -> tuple[list[Turn], list[str]]:
+        """Return the turns sorted by start, and messages about parts that could not be read.
+
+        `exclusive`: at any time, only the speaker with the most votes has a turn.
+        """
         from scipy.optimize import linear_sum_assignment  # heavy to import
 
         evidence = gather_evidence(recording, self.models)
         if not evidence.pieces:
             return [], evidence.problems
         clusters_N, centroids_CD = cluster_pieces(evidence, self.least, self.most)
-        spoken = build_turns(evidence, clusters_N, recording.start)
-        labels = (f"SPEAKER_{number:02}" for number in itertools.count())
-        free = (label for label in labels if label not in self._enrolled)
-        names = dict(zip(dict.fromkeys(cluster for *_, cluster in spoken), free, strict=False))
+        spoken = build_turns(evidence, clusters_N, recording.start, exclusive)
         similar_EC = np.reshape([*self._enrolled.values()], (-1, centroids_CD.shape[1])) @ centroids_CD.T
         for row, cluster in zip(*linear_sum_assignment(similar_EC, maximize=True), strict=True):
             if similar_EC[row, cluster] >= 1 - ENROLLED:
@@ -103,7 +103,11 @@ class Diarizer:
 
     def label(self, recording: Recording, transcript: Transcript) -> Transcript:
         """Return the transcript with speaker labels."""
-        return label_speakers(transcript, self.find_turns(recording)[0])
+        return label_speakers(transcript, self.find_turns(recording, exclusive=True)[0])
+        labels = (f"SPEAKER_{number:02}" for number in itertools.count())
+        free = (label for label in labels if label not in self._enrolled)
+        for *_, cluster in spoken:
+            names[cluster] = names.get(cluster) or next(free)
 
 
 def read_reference(source: str, file: bytes) -> Recording:
@@ -271,14 +275,20 @@ def _normalize(vectors_ND: np.ndarray) -> np.ndarray:
     return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-9)
 
 
-def build_turns(evidence: SpeakerEvidence, clusters_N: np.ndarray, offset: float) -> list[Span]:
-    """Return start, end and cluster of the turns."""
-    runs: list[list[tuple[int, int]]] = [[] for _ in range(clusters_N.max() + 1)]
+def build_turns(
+    evidence: SpeakerEvidence, clusters_N: np.ndarray, offset: float, exclusive: bool = False
+) -> list[Span]:
+    """Return start, end and cluster of the turns, which overlap unless they are exclusive."""
+    runs: list[tuple[int, int, int]] = []
     for begin in range(0, evidence.firsts[-1] + len(evidence.active[0]), BLOCK):
-        speaks_CT = elect_speakers(*count_votes(evidence, clusters_N, begin))
-        for own, speaks_T in zip(runs, speaks_CT, strict=True):
-            own += [(begin + start, begin + end) for start, end in find_runs(speaks_T)]
-    joined = ((*run, cluster) for cluster, own in enumerate(runs) for run in join_runs(own, MIN_GAP))
+        votes_CT, total_T = count_votes(evidence, clusters_N, begin)
+        speaks_CT = elect_speakers(votes_CT, total_T, 1 if exclusive else MAX_SPEAKERS)
+        for cluster, speaks_T in enumerate(speaks_CT):
+            runs += [(begin + start, begin + end, cluster) for start, end in find_runs(speaks_T)]
+    # Gaps are closed within a speaker; in exclusive turns, only where nobody else speaks.
+    runs.sort(key=lambda run: run[:2] if exclusive else (run[2], run[0]))
+    alike = itertools.groupby(runs, key=lambda run: run[2])
+    joined = ((*run, cluster) for cluster, own in alike for run in join_runs([r[:2] for r in own], MIN_GAP))
     turns = ((start, end, cluster) for start, end, cluster in joined if end - start >= MIN_TURN)
     frame, edge = FRAME_SAMPLES / SAMPLE_RATE, EDGE / SAMPLE_RATE + offset
     return sorted((start * frame + edge, end * frame + edge, cluster) for start, end, cluster in turns)
@@ -304,8 +314,9 @@ def count_votes(evidence: SpeakerEvidence, clusters_N: np.ndarray, begin: int) -
     return votes_CT[:, length : length + BLOCK], total_T[length : length + BLOCK]
 
 
-def elect_speakers(votes_CT: np.ndarray, total_T: np.ndarray) -> np.ndarray:
-    """Return where clusters speak (C, T): those with the most votes, as many as windows find on average."""
-    number_T = np.floor(votes_CT.sum(axis=0) / np.maximum(total_T, 1) + 0.5)
+def elect_speakers(votes_CT: np.ndarray, total_T: np.ndarray, at_once: int) -> np.ndarray:
+    """Return where clusters speak (C, T): those with the most votes, as many as windows find on average,
+    but at most `at_once`."""
+    number_T = np.minimum(at_once, np.floor(votes_CT.sum(axis=0) / np.maximum(total_T, 1) + 0.5))
     ranks_CT = np.argsort(np.argsort(-votes_CT, axis=0, kind="stable"), axis=0)
     return (ranks_CT < number_T) & (votes_CT > 0)

@@ -27,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "write DIR/NAME.rttm for each recording; skip those that exist (default: standard output)"
     add("-o", "--output-dir", metavar="DIR", help=text)
     add("-r", "--recursive", action="store_true", help="search the given folders for audio files")
+    text = "write turns that do not overlap: where several people speak, only the one with the most evidence"
+    add("--exclusive", action="store_true", help=text)
     add_speaker_options(parser)
     text = "CPU threads (default: one for each core that other processes leave free)"
     add("--threads", type=whole_number(0), metavar="N", help=text)
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
                 logger.info("%s: already exists, skipped; delete it to diarize again", path)
                 continue
             try:
-                turns, found = diarizer.find_turns(recording)
+                turns, found = diarizer.find_turns(recording, args.exclusive)
                 stdout = contextlib.nullcontext(sys.stdout.buffer)
                 with stdout if args.output_dir is None else replace_file(path) as file:
                     file.write(format_rttm(turns).encode())

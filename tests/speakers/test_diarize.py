@@ -109,6 +109,27 @@ def test_speech_that_only_the_middle_of_a_window_misses_is_kept() -> None:
     assert frames.round(6).tolist() == [460, 500]
 
 
+def test_exclusive_turns_do_not_overlap() -> None:
+    """Someone always speaks where someone did, and a gap is not closed if it is another's turn."""
+    spans = [(0.5, 6.0, 0), (5.0, 9.0, 1), (9.5, 12.0, 0), (13.0, 19.0, 1)]
+    recording = Recording(id="talk", content=make_audio(spans, 20), sample_rate=SAMPLE_RATE)
+    both, exclusive = (Diarizer(MODELS).find_turns(recording, own)[0] for own in (False, True))
+    assert any(later.start < turn.end for turn, later in itertools.pairwise(both))
+    assert all(later.start >= turn.end for turn, later in itertools.pairwise(exclusive))
+    times = np.arange(0, 20, 0.01)
+    covered = [
+        np.any([(turn.start <= times) & (times < turn.end) for turn in turns], axis=0)
+        for turns in (both, exclusive)
+    ]
+    assert np.mean(covered[0] != covered[1]) < 0.005
+    active_TL = np.zeros((590, 2), bool)
+    active_TL[10:50, 0] = active_TL[60:100, 0] = active_TL[50:60, 1] = True
+    pieces = [diarize.Piece(0, local, 0, 590, 1.2, local) for local in (0, 1)]
+    evidence = diarize.SpeakerEvidence([0], [active_TL], pieces, [np.ones(2)] * 2)
+    counts = [len(diarize.build_turns(evidence, np.arange(2), 0.0, own)) for own in (False, True)]
+    assert counts == [2, 3]
+
+
 @pytest.mark.parametrize("seconds", [0.01, 0.5, 9.99, 10.0, 12.51])
 def test_short_recordings(seconds: float) -> None:
     assert find([], seconds) == []
@@ -167,6 +188,11 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     own = read_rttm(tmp_path / "own" / "talk.rttm")
     assert [turn.speaker for turn in own] == ["SPEAKER_01", "SPEAKER_00"], "two people have two labels"
     assert (tmp_path / "out" / "none.rttm").read_text() == ""
+    first = str(tmp_path / "first.wav")
+    soundfile.write(first, make_audio([(0.0, 4.0, 0)], 8), SAMPLE_RATE)
+    assert main(["diarize", talk, "-o", str(tmp_path / "named"), "--enroll", f"first={first}"]) == 0
+    own = read_rttm(tmp_path / "named" / "talk.rttm")
+    assert [turn.speaker for turn in own] == ["first", "SPEAKER_00"], "numbers have no holes"
     found.write_text("")
     assert main(["diarize", talk, str(tmp_path / "bad.wav"), *options]) == 1
     assert found.read_text() == "" and not (tmp_path / "out" / "bad.rttm").exists()
