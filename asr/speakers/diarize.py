@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from asr.speakers.turns import Turn
 from asr.speakers.word_speakers import label_speakers
 from asr.transcripts.transcript import Transcript
 
+log = logging.getLogger(__name__)
+
 # S samples, T frames, L local speakers of a window, N pieces, D embedding dimension, C clusters
 
 WINDOW = round(WINDOW_SECONDS * SAMPLE_RATE)  # samples
@@ -29,6 +32,7 @@ EDGE = (FIELD_SAMPLES - FRAME_SAMPLES) // 2  # samples before the first frame of
 BLOCK = 1 << 16  # frames whose votes are counted together: 18 minutes
 MAX_CLUSTERED = 1_000  # pieces that form clusters; their products take 8 MB
 MAX_SPEAKERS = 100
+HALVINGS = 10  # steps of 2-means
 SHORTEST_REFERENCE, LONGEST_REFERENCE = 2.0, 10.0  # seconds, as in OpenAI's API
 INNER_GAP, PIECE = 12, 118  # frames; pieces are short, because a local speaker may be two similar voices
 SAME = 0.8  # a piece has the embedding of another that contains this part of its frames
@@ -37,15 +41,16 @@ CROP = 3 * SAMPLE_RATE // 2  # samples per embedding; shorter speech is repeated
 # Tuned on meetings of training and dev speakers: recipes/conversations.
 BETWEEN = 0.38  # share of the embeddings' variance that is between speakers
 DRIFT = 0.07  # share of the remaining variance common to a speaker's pieces, so that 100 count as 12
+REPEATED = 0.85  # least cosine of the same audio in other windows; different audio of a voice has 0.8 at most
 ENROLLED = 0.5  # largest cosine distance between a known speaker and a matching centroid
 FOUNDING_SECONDS = 1.5  # shorter pieces (over all windows) join a cluster, but do not form one
 MIN_SHARE, MIN_SECONDS = 0.04, 40.0  # a cluster below both (share of all speech, seconds) is not a speaker
+RAMP = 120  # frames at the edges of a window; they count less, as much of what is around them is outside
 MIN_GAP, MIN_TURN = 15, 6  # frames; shorter gaps are closed, and shorter turns are dropped
 Known = Mapping[str, Recording]  # the speech of each known speaker
 Span = tuple[float, float, int]  # start and end of a turn, and its cluster
 
 
-RAMP = 120  # frames at the edges of a window; they count less, as much of what is around them is outside
 class Piece(NamedTuple):
     """Up to three seconds of continuous speech by a local speaker of a window."""
 
@@ -95,19 +100,23 @@ class Diarizer:
         clusters_N, centroids_CD = cluster_pieces(evidence, self.least, self.most)
         spoken = build_turns(evidence, clusters_N, recording.start, exclusive)
         similar_EC = np.reshape([*self._enrolled.values()], (-1, centroids_CD.shape[1])) @ centroids_CD.T
+        names: dict[int, str] = {}
         for row, cluster in zip(*linear_sum_assignment(similar_EC, maximize=True), strict=True):
             if similar_EC[row, cluster] >= 1 - ENROLLED:
                 names[cluster] = [*self._enrolled][row]
+        labels = (f"SPEAKER_{number:02}" for number in itertools.count())
+        free = (label for label in labels if label not in self._enrolled)
+        for *_, cluster in spoken:
+            names[cluster] = names.get(cluster) or next(free)
+        if (found := len({cluster for *_, cluster in spoken})) < self.least:
+            text = "%s: %d speakers found; for the expected %d, there is too little speech that differs"
+            log.warning(text, recording.name, found, self.least)
         turns = [Turn(recording.name, start, end, names[own]) for start, end, own in spoken]
         return turns, evidence.problems
 
     def label(self, recording: Recording, transcript: Transcript) -> Transcript:
         """Return the transcript with speaker labels."""
         return label_speakers(transcript, self.find_turns(recording, exclusive=True)[0])
-        labels = (f"SPEAKER_{number:02}" for number in itertools.count())
-        free = (label for label in labels if label not in self._enrolled)
-        for *_, cluster in spoken:
-            names[cluster] = names.get(cluster) or next(free)
 
 
 def read_reference(source: str, file: bytes) -> Recording:
@@ -219,14 +228,35 @@ def cluster_pieces(evidence: SpeakerEvidence, least: int, most: int) -> tuple[np
     places_P = np.array([own.place for own in evidence.pieces])
     seconds_N = np.bincount(places_P, [own.seconds for own in evidence.pieces])
     founding = np.flatnonzero(seconds_N >= min(FOUNDING_SECONDS, np.median(seconds_N)))
+    if len(founding) < least:
+        founding = np.arange(len(points_ND))
     chosen = founding[np.linspace(0, len(founding) - 1, min(len(founding), MAX_CLUSTERED)).astype(int)]
     weights = seconds_N[chosen] * (len(founding) / len(chosen))
-    labels = join_points(points_ND[chosen], weights, least, most)
+    firsts, origins = np.unique(find_repeated(points_ND[chosen]), return_inverse=True)
+    distinct_ND, weights = points_ND[chosen[firsts]], np.bincount(origins, weights)
+    labels = join_points(distinct_ND, weights, least, most)
     speech_C = np.bincount(labels, weights)
     count = min(max(1, _count_speakers(speech_C)), most)
-    order = np.argsort(-speech_C, kind="stable")[:count]
-    centroids_CD = _normalize(((labels == order[:, None]) * weights) @ points_ND[chosen])
+    is_own_CN = labels == np.argsort(-speech_C, kind="stable")[:count, None]
+    centroids_CD = _normalize((is_own_CN * weights) @ distinct_ND)
+    if count < least:
+        is_own_CN = cut_clusters(distinct_ND, (distinct_ND @ centroids_CD.T).argmax(axis=1), least)
+        centroids_CD = _normalize((is_own_CN * weights) @ distinct_ND)
     return (points_ND @ centroids_CD.T).argmax(axis=1)[places_P], centroids_CD
+
+
+def find_repeated(points_ND: np.ndarray) -> np.ndarray:
+    """Return for each embedding the first one that is nearly the same, itself if there is none.
+
+    Repeated audio, such as a loop or a jingle, is no more evidence of a speaker than once.
+    """
+    similar_NN = points_ND @ points_ND.T >= REPEATED
+    firsts_N = np.full(len(points_ND), -1)
+    for own, similar_N in enumerate(similar_NN):
+        if firsts_N[own] < 0:
+            firsts_N[similar_N & (firsts_N < 0)] = own
+            firsts_N[own] = own  # whatever rounding makes of its norm
+    return firsts_N
 
 
 def join_points(points_ND: np.ndarray, weights_N: np.ndarray, least: int, most: int) -> np.ndarray:
@@ -265,6 +295,34 @@ def join_points(points_ND: np.ndarray, weights_N: np.ndarray, least: int, most: 
     counts = [_count_speakers(np.bincount(labels_N, weights_N)) for labels_N in stages]
     misses = [(max(least - count, count - most, 0), abs(stage - best)) for stage, count in enumerate(counts)]
     return stages[misses.index(min(misses))]
+
+
+def cut_clusters(points_ND: np.ndarray, labels_N: np.ndarray, number: int) -> np.ndarray:
+    """Return which points form each cluster (C, N), after clusters were cut until there are `number`.
+
+    The one whose halves are farthest apart is cut next. There may be fewer points than clusters to form.
+    """
+    found = [_halve(points_ND, np.flatnonzero(labels_N == own)) for own in np.unique(labels_N)]
+    while len(found) < number and max(variance for variance, *_ in found) > 0:
+        _, first, second = found.pop(max(range(len(found)), key=lambda own: found[own][0]))
+        found += [_halve(points_ND, rows) for rows in (first, second)]
+    rows_C = [np.concatenate([first, second]) for _, first, second in found]
+    return np.stack([np.isin(np.arange(len(points_ND)), rows) for rows in rows_C])
+
+
+def _halve(points_ND: np.ndarray, rows: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return two parts of the rows (2-means), and the variance between the parts; 0 if there is one part."""
+    own_ND = points_ND[rows] - points_ND[rows].mean(axis=0)
+    apart_D = np.linalg.svd(own_ND, full_matrices=False)[2][0]
+    is_first_N, middle, variance = own_ND @ apart_D > 0, 0.0, 0.0
+    for _ in range(HALVINGS):
+        if is_first_N.all() or not is_first_N.any():
+            break
+        means_2D = np.stack([own_ND[part].mean(axis=0) for part in (is_first_N, ~is_first_N)])
+        apart_D, middle = means_2D[0] - means_2D[1], (means_2D[0] ** 2 - means_2D[1] ** 2).sum() / 2
+        variance = float(apart_D @ apart_D) * is_first_N.sum() * (~is_first_N).sum() / len(rows)
+        is_first_N = own_ND @ apart_D > middle
+    return variance, rows[is_first_N], rows[~is_first_N]
 
 
 def _count_speakers(speech_C: np.ndarray) -> int:

@@ -97,6 +97,50 @@ def test_number_of_speakers() -> None:
     assert [len({turn.speaker for turn in find(own, 120)}) for own in (many, short)] == [12, 2]
 
 
+def make_evidence(points_ND: np.ndarray) -> diarize.SpeakerEvidence:
+    """Pieces of two seconds, one in each window."""
+    places = range(len(points_ND))
+    pieces = [diarize.Piece(place, 0, 0, 118, 2.0, place) for place in places]
+    windows = [np.ones((118, 1), bool) for _ in places]
+    return diarize.SpeakerEvidence([118 * place for place in places], windows, pieces, list(points_ND))
+
+
+def draw_pieces(voices_ND: np.ndarray) -> np.ndarray:
+    """Embeddings of these voices: those of a voice have cosines of about 0.6, as the published model's."""
+    points_ND = 1.2 * voices_ND + np.random.default_rng(0).normal(size=voices_ND.shape)
+    return points_ND / np.linalg.norm(points_ND, axis=1, keepdims=True)
+
+
+def test_a_number_of_speakers_is_obeyed(caplog: pytest.LogCaptureFixture) -> None:
+    """Even if there are fewer; a message tells where the speech does not differ enough."""
+    voices_VD = np.random.default_rng(0).normal(size=(3, 192))
+    voices_VD[2] = 0.8 * voices_VD[1] + 0.6 * voices_VD[2]  # similar, so by themselves they are one
+    points_ND = draw_pieces(voices_VD.repeat(15, axis=0))
+    evidence, voices_N = make_evidence(points_ND), np.arange(3).repeat(15)
+    assert len(diarize.cluster_pieces(evidence, 1, 100)[1]) == 2
+    for number in range(1, 8):
+        clusters_N, centroids_CD = diarize.cluster_pieces(evidence, number, number)
+        assert len(centroids_CD) == len({*clusters_N.tolist()}) == number
+        if number >= 3:
+            assert len({*zip(clusters_N.tolist(), voices_N.tolist(), strict=True)}) == number
+    assert np.bincount(diarize.cluster_pieces(evidence, 4, 4)[0]).min() >= 5, "no stray pieces"
+    assert len(diarize.cluster_pieces(make_evidence(points_ND[::20]), 5, 5)[1]) == 3
+    spans = [(4.0 * n, 4.0 * n + 3, n % 3) for n in range(9)]
+    assert len({turn.speaker for turn in find(spans, 37, least=5)}) == 3
+    (message,) = caplog.messages
+    assert message == "talk: 3 speakers found; for the expected 5, there is too little speech that differs"
+
+
+def test_repeated_audio_is_no_other_speaker() -> None:
+    """The windows of a loop cut the 25 pieces of a voice in many ways."""
+    random = np.random.default_rng(1)
+    once_ND, other_ND = (draw_pieces(random.normal(size=(1, 192)).repeat(25, axis=0)) for _ in range(2))
+    loop_ND = np.tile(once_ND, (12, 1)) + random.normal(scale=0.02, size=(300, 192))
+    loop_ND /= np.linalg.norm(loop_ND, axis=1, keepdims=True)
+    found = [once_ND, loop_ND, np.concatenate([loop_ND, other_ND])]
+    assert [len(diarize.cluster_pieces(make_evidence(own), 1, 100)[1]) for own in found] == [1, 1, 2]
+
+
 def test_speech_that_only_the_middle_of_a_window_misses_is_kept() -> None:
     """Two of three windows hear it, and the one in whose middle it is does not."""
     firsts, active = [0, 185, 370], [np.zeros((589, 1), bool) for _ in range(3)]
