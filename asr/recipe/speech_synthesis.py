@@ -227,12 +227,14 @@ def _record(speech: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     return audio * (peak / np.abs(audio).max())
 
 
-def add_room(audio: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def add_room(
+    audio: np.ndarray, generator: np.random.Generator, echo_db: tuple[float, float] = ECHO_DB
+) -> np.ndarray:
     """Add echoes: exponentially decaying noise, as in an idealized room."""
     seconds = generator.uniform(*REVERBERATION_SECONDS)
     time = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
     response = generator.normal(size=len(time)) * 10 ** (-3 * time / seconds)
-    response *= 10 ** (generator.uniform(*ECHO_DB) / 20) / np.linalg.norm(response)
+    response *= 10 ** (generator.uniform(*echo_db) / 20) / np.linalg.norm(response)
     response[0] = 1.0
     size = _fast_size(len(audio) + len(response))
     return np.fft.irfft(np.fft.rfft(audio, size) * np.fft.rfft(response, size), size)[: len(audio)]

@@ -33,13 +33,15 @@ INNER_SECONDS = (0.1, 0.5)  # between utterances of a turn
 OVERLAP_SECONDS = (0.5, 3.0)  # from the start of a turn to the end of the previous one
 MAX_UTTERANCES = 3  # per turn
 LEVEL, SPREAD = -26.0, 3.0  # dB: speech level, and the largest deviation of a speaker from it
+FAR_DB, FAR_ECHO_DB = (-18.0, -6.0), (-6.0, 3.0)  # direct sound of all speakers but the first, and its echoes
 FLOOR = -65.0  # dB: white noise everywhere, because no microphone records digital silence
 ACTIVE_SHARE = 0.4  # speech threshold: share of the way, in dB, from pause level to speech level
 BRIDGE_FRAMES, LEAST_FRAMES, MARGIN_FRAMES = 30, 5, 5  # bridged pause, shortest sound, margin: each of 10 ms
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path, *, steps: Mapping[str, int] = STEPS) -> None:
-    """Write dev and test, each near (`test`) and in rooms with noise (`test_room`): manifest, RTTM, SegLST.
+    """Write manifest, RTTM and SegLST of dev and test: near, in rooms with noise (`test_room`), and in rooms
+    where all speakers but one are far from the microphone and quiet (`test_far`).
 
     train.jsonl and held_out.jsonl have utterances of the training speakers, test_speakers.jsonl and
     dev_speakers.jsonl those that the meetings are made of.
@@ -53,7 +55,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path, *, steps: Mapping[str, in
         write_manifest(output_dir / f"{split}_speakers.jsonl", own)
         parts = read_parts(own)
         meetings = [plan_meeting(split, parts, *chosen) for chosen in combinations[:: steps[split]]]
-        for name in (split, f"{split}_room"):
+        for name in (split, f"{split}_room", f"{split}_far"):
             folder = output_dir / "audio" / name
             folder.mkdir(parents=True, exist_ok=True)
             write_manifest(output_dir / f"{name}.jsonl", [write_meeting(m, folder) for m in meetings])
@@ -178,18 +180,25 @@ def plan_meeting(
 
 
 def write_meeting(meeting: Meeting, folder: Path) -> Utterance:
-    """Write the audio; in a folder of rooms add echoes for each speaker, and noise to the mixture."""
+    """Write the audio; in folders of rooms, each speaker has echoes, and the mixture has noise."""
+    is_far = folder.name.endswith("_far")
+    is_room = is_far or folder.name.endswith("_room")
     generator = np.random.default_rng(list(meeting.id.encode()))
     gains = 10 ** (generator.uniform(-SPREAD, SPREAD, len(meeting.placed)) / 20)
     size = round((max(turn.end for turn in meeting.turns) + PAUSE_SECONDS[1]) * SAMPLE_RATE)
     mixture_S = generator.normal(size=size) * 10 ** (FLOOR / 20)
-    for own, gain in zip(meeting.placed.values(), gains, strict=True):
+    if is_far:
+        gains[1:] *= 10 ** (generator.uniform(*FAR_DB, len(gains) - 1) / 20)
+    for number, (own, gain) in enumerate(zip(meeting.placed.values(), gains, strict=True)):
         alone_S = np.zeros(size)
         for at, part in own:
             first = round(at * SAMPLE_RATE)
             alone_S[first : first + len(part.audio_S)] += part.audio_S
-        mixture_S += gain * (add_room(alone_S, generator) if "room" in folder.name else alone_S)
-    if "room" in folder.name:
+        if is_room:
+            place = partial(add_room, echo_db=FAR_ECHO_DB) if is_far and number else add_room
+            alone_S = place(alone_S, generator)
+        mixture_S += gain * alone_S
+    if is_room:
         mixture_S = add_noise(mixture_S, generator)
     path = folder / f"{meeting.id}.wav"
     write(path, (mixture_S * min(1.0, 0.9 / np.abs(mixture_S).max())).astype(np.float32), SAMPLE_RATE)

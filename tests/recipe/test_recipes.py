@@ -86,6 +86,10 @@ def test_meetings_are_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert audio[num_active == 0].std() < 0.1 * audio[num_active > 0].std()
         said = [segment.text for segment in segments if segment.recording == meeting.id]
         assert " ".join(said) == meeting.text
+        far = read(tmp_path / "audio" / "test_far" / f"{meeting.id}.wav", 16_000)
+        alone = [(row > 0) & (num_active == 1) for row in active]
+        loud, *quiet = (far[own].std() for own in alone[: len(speakers)])
+        assert max(quiet) < 0.8 * loud, "all but the first are far from the microphone"
 
 
 AN4 = {  # split -> id -> text; fjam is one of the speakers of dev
