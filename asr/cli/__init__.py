@@ -282,7 +282,9 @@ def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None
     add_device(parser)
 
 
-SPEAKER_OPTIONS = ("speakers", "min_speakers", "max_speakers", "speaker_model", "enroll")
+SPEAKER_OPTIONS = (
+    *("speakers", "min_speakers", "max_speakers", "speaker_model", "enroll", "same_speakers", "voices"),
+)
 
 
 def add_speaker_options(parser: argparse._ActionsContainer) -> None:
@@ -295,6 +297,9 @@ def add_speaker_options(parser: argparse._ActionsContainer) -> None:
     add("--speaker-model", metavar="PATH", help=text)
     text = "a known speaker's name and a recording of only this speaker; may be repeated"
     add("--enroll", metavar="NAME=FILE", action="append", default=[], help=text)
+    add("--same-speakers", action="store_true", help="give a speaker one label in all recordings")
+    text = "the same, also in later calls: a file of voices that is read if it exists, and written"
+    add("--voices", metavar="FILE", help=text)
 
 
 def read_call_options(args: argparse.Namespace, family: Family | None, *more: str) -> dict[str, object]:

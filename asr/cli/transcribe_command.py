@@ -162,8 +162,8 @@ def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
         raise UserError("--plot-attention cannot be used with --output-dir, --channels separate or -")
     if len(formats) > 1 and not has_folder:
         raise UserError(f"{len(formats)} formats do not fit on standard output; use --output-dir")
-    if args.engine == "ray" and (not has_folder or "-" in args.audio):
-        raise UserError("--engine ray reads files and writes to --output-dir DIR; give DIR, and leave out -")
+    if args.engine == "ray" and (not has_folder or "-" in args.audio or args.same_speakers or args.voices):
+        raise UserError("--engine ray needs --output-dir DIR, and takes no -, --same-speakers or --voices")
     if args.engine == "ray" and args.device.startswith("cuda:"):
         raise UserError(f"--device {args.device}: Ray chooses the GPU of each worker; give cuda")
 
@@ -193,6 +193,12 @@ class TranscriptionJob:
 
         if threads is not None:
             limit_threads(threads, self.needs_torch)
+        label = None
+        if self.speakers is not None:
+            # The one place where transcribing imports asr.speakers, which can be deleted.
+            from asr.speakers.diarize import load_diarizer
+
+            label = load_diarizer(self.speakers).label
         settings = self.settings
         checks, segmentation = settings.checks, settings.segmentation
         model = load_recognizer(self.model, self.device, settings.precision, segmentation, checks)
@@ -201,15 +207,8 @@ class TranscriptionJob:
 
             logger.debug("device: %s, %s", describe_device(model.device), model.precision)
         options, language_model = find_options(settings, model.family), model.load_resources(self.resources)
-        request = Request(
-            settings.decoding, language_model, self.batch_size, options, settings.channels, self.has_words
-        )
-        if self.speakers is not None:
-            # The one place where transcribing imports asr.speakers, which can be deleted.
-            from asr.speakers.diarize import load_diarizer
-
-            request = replace(request, label_speakers=load_diarizer(self.speakers).label)
-        return model, request
+        request = Request(settings.decoding, language_model, self.batch_size, options, settings.channels)
+        return model, replace(request, has_words=self.has_words, label_speakers=label)
 
 
 def _read_job(args: argparse.Namespace) -> TranscriptionJob:
@@ -328,7 +327,8 @@ def _deliver(
         output.add_segment(recording, result)
     elif isinstance(result, UserError):
         message = tally.fail(recording, str(result))
-        output.note_error(recording, message)
+        if output.journal is not None:
+            output.journal.note_error(recording, message)
     else:
         try:
             output.add(recording, result)
@@ -355,9 +355,6 @@ class StandardOutput:
     def add(self, recording: Recording, transcript: Transcript) -> None:
         print(self._stream.add(transcript), end="", flush=True)
 
-    def note_error(self, recording: Recording, message: str) -> None:
-        """Do nothing; the log has named the file."""
-
     def end(self) -> None:
         print(self._stream.end(), end="", flush=True)
 
@@ -378,9 +375,6 @@ class FolderOutput:
 
         contents = {name: format_transcript(name, transcript, self._subtitles) for name in self._formats}
         self.journal.write(recording, contents, transcript.duration, "; ".join(transcript.warnings))
-
-    def note_error(self, recording: Recording, message: str) -> None:
-        self.journal.note_error(recording, message)
 
     def end(self) -> None:
         """Do nothing; each file is complete."""

@@ -317,6 +317,8 @@ def open_folder(to: str, formats: Sequence[str], job: Any, is_elsewhere: bool) -
     if job.speakers is not None:
         files = [job.speakers.speaker_model or "", *(own.partition("=")[2] for own in job.speakers.enroll)]
         made_by["speakers"] = {**vars(job.speakers), "files": list(map(stamp_file, files))}
+        if job.speakers.same_speakers and job.speakers.voices is None:
+            made_by["call"] = os.urandom(16).hex()  # labels mean nothing to another call
     folder = OutputFolder(to, formats, {"version": __version__, **stamps, **made_by})
     folder.check()
     settings = job.settings.model_copy(update={"precision": precision})

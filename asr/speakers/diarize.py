@@ -19,6 +19,7 @@ from asr.models.precision import choose_device
 from asr.speakers.activity import FIELD_SAMPLES, FRAME_SAMPLES, SAMPLE_RATE, WINDOW_SECONDS, WINDOWS_AT_ONCE
 from asr.speakers.speaker_models import SpeakerModels, load_speaker_models
 from asr.speakers.turns import Turn
+from asr.speakers.voices import Voices
 from asr.speakers.word_speakers import label_speakers
 from asr.transcripts.transcript import Transcript
 
@@ -42,7 +43,6 @@ CROP = 3 * SAMPLE_RATE // 2  # samples per embedding; shorter speech is repeated
 BETWEEN = 0.38  # share of the embeddings' variance that is between speakers
 DRIFT = 0.07  # share of the remaining variance common to a speaker's pieces, so that 100 count as 12
 REPEATED = 0.85  # least cosine of the same audio in other windows; different audio of a voice has 0.8 at most
-ENROLLED = 0.5  # largest cosine distance between a known speaker and a matching centroid
 FOUNDING_SECONDS = 1.5  # shorter pieces (over all windows) join a cluster, but do not form one
 MIN_SHARE, MIN_SECONDS = 0.04, 40.0  # a cluster below both (share of all speech, seconds) is not a speaker
 RAMP = 120  # frames at the edges of a window; they count less, as much of what is around them is outside
@@ -77,40 +77,43 @@ class Diarizer:
     """Finds turns of `least` to `most` speakers. `enrolled`: recordings of known speakers alone."""
 
     def __init__(
-        self, models: SpeakerModels, least: int = 1, most: int = MAX_SPEAKERS, enrolled: Known | None = None
+        self,
+        models: SpeakerModels,
+        least: int = 1,
+        most: int = MAX_SPEAKERS,
+        enrolled: Known | None = None,
+        voices: Voices | None = None,
     ) -> None:
+        """`voices`: speakers of other recordings. Each recording adds its own."""
         self.models, self.least, self.most = models, least, most
-        self._enrolled: dict[str, np.ndarray] = {}
+        self.voices, self._learns = voices or Voices(models), voices is not None
         for name, recording in (enrolled or {}).items():
             known = gather_evidence(recording, models)
             if not known.pieces:
                 raise UserError(f"{recording.path}: contains no speech; expected speech of {name} alone")
-            self._enrolled[name] = cluster_pieces(known, 1, 1)[1][0]
+            clusters_N, (centroid_D,) = cluster_pieces(known, 1, 1)
+            seconds = max(1.0, sum(end - start for start, end, _ in build_turns(known, clusters_N, 0.0)))
+            self.voices.enroll(name, seconds * centroid_D)
 
     def find_turns(self, recording: Recording, exclusive: bool = False) -> tuple[list[Turn], list[str]]:
         """Return the turns sorted by start, and messages about parts that could not be read.
 
         `exclusive`: at any time, only the speaker with the most votes has a turn.
         """
-        from scipy.optimize import linear_sum_assignment  # heavy to import
-
         evidence = gather_evidence(recording, self.models)
         if not evidence.pieces:
             return [], evidence.problems
         clusters_N, centroids_CD = cluster_pieces(evidence, self.least, self.most)
         spoken = build_turns(evidence, clusters_N, recording.start, exclusive)
-        similar_EC = np.reshape([*self._enrolled.values()], (-1, centroids_CD.shape[1])) @ centroids_CD.T
-        names: dict[int, str] = {}
-        for row, cluster in zip(*linear_sum_assignment(similar_EC, maximize=True), strict=True):
-            if similar_EC[row, cluster] >= 1 - ENROLLED:
-                names[cluster] = [*self._enrolled][row]
-        labels = (f"SPEAKER_{number:02}" for number in itertools.count())
-        free = (label for label in labels if label not in self._enrolled)
-        for *_, cluster in spoken:
-            names[cluster] = names.get(cluster) or next(free)
-        if (found := len({cluster for *_, cluster in spoken})) < self.least:
+        sums: dict[int, np.ndarray] = {}  # of embeddings of each cluster, in order of appearance
+        for start, end, own in spoken:
+            sums[own] = sums.get(own, 0.0) + (end - start) * centroids_CD[own]
+        if len(sums) < self.least:
             text = "%s: %d speakers found; for the expected %d, there is too little speech that differs"
-            log.warning(text, recording.name, found, self.least)
+            log.warning(text, recording.name, len(sums), self.least)
+        names = self.voices.name_clusters(sums) if sums else {}
+        if self._learns:
+            self.voices.learn({names[own]: sum_D for own, sum_D in sums.items()})
         turns = [Turn(recording.name, start, end, names[own]) for start, end, own in spoken]
         return turns, evidence.problems
 
@@ -135,11 +138,13 @@ def load_diarizer(args: Namespace) -> Diarizer:
         raise UserError("number of speakers: expected --speakers, or --min-speakers up to --max-speakers")
     enrolled: dict[str, Recording] = {}
     for name, _, path in (own.partition("=") for own in args.enroll):
-        if not name or not path or name in enrolled:
+        if not name or not name.isprintable() or not path or name in enrolled:
             raise UserError(f"--enroll {name}={path}: expected NAME=FILE, each name once")
         enrolled[name] = Recording(path)
+        next(read_recording(enrolled[name], SAMPLE_RATE), None)  # reports a wrong file before models load
     models = load_speaker_models(args.speaker_model, choose_device(args.device))
-    return Diarizer(models, least, most, enrolled)
+    voices = Voices(models, args.voices) if args.same_speakers or args.voices else None
+    return Diarizer(models, least, most, enrolled, voices)
 
 
 def gather_evidence(recording: Recording, models: SpeakerModels) -> SpeakerEvidence:

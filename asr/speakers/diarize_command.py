@@ -44,11 +44,15 @@ def run(args: argparse.Namespace) -> int:
 
     limit_threads(args.threads)
     recordings, problems = find_recordings(args.audio, args.recursive), list[str]()
+    paths = [Path(args.output_dir or "", f"{recording.name}.rttm") for recording in recordings]
+    if args.output_dir and args.same_speakers and not args.voices and any(path.exists() for path in paths):
+        raise UserError(
+            f"{args.output_dir}: has turns of another call; give --voices FILE in both, or a new DIR"
+        )
     diarizer = load_diarizer(args)
     lengths = [measure_recording(recording) for recording in recordings]
     with AudioProgress(sum(lengths)) as progress:
-        for recording, seconds in zip(recordings, lengths, strict=True):
-            path = Path(args.output_dir or "", f"{recording.name}.rttm")
+        for recording, path, seconds in zip(recordings, paths, lengths, strict=True):
             if args.output_dir is not None and path.exists():
                 logger.info("%s: already exists, skipped; delete it to diarize again", path)
                 continue

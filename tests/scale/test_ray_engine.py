@@ -27,8 +27,12 @@ BELIEVE = ["--set=checks=off"]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["a.wav", "--engine", "ray"], "give DIR, and leave"),
-        (["-", "--engine", "ray", "--output-dir", "out"], "give DIR, and leave"),
+        (["a.wav", "--engine", "ray"], "needs --output-dir DIR"),
+        (
+            ["a.wav", "--engine", "ray", "--output-dir", "out", "--same-speakers"],
+            "--same-speakers or --voices",
+        ),
+        (["-", "--engine", "ray", "--output-dir", "out"], "needs --output-dir DIR"),
         (["a.wav", "--engine", "ray", "--output-dir", "out", "--device", "cuda:1"], "give cuda"),
         (["a.wav", "--workers", "2"], "need --engine ray"),
         (["a.wav", "--ray", "auto", "--output-dir", "out"], "need --engine ray"),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy
 import soundfile
+from safetensors.torch import load_file
 from speaker_examples import MODELS, Spans, make_audio
 from system_examples import save_talker
 
@@ -182,14 +183,14 @@ def test_short_recordings(seconds: float) -> None:
     assert not turns or (turns[0].start < 0.03 and abs(turns[0].end - seconds) < 0.1)
 
 
-@pytest.mark.parametrize(("similarity", "name"), [(0.52, "anna"), (0.48, "SPEAKER_00")])
+@pytest.mark.parametrize(("similarity", "name"), [(0.59, "anna"), (0.55, "SPEAKER_00")])
 def test_a_known_speaker_is_named_if_the_voice_is_similar(similarity: float, name: str) -> None:
     diarizer = Diarizer(MODELS)
     talk = Recording(id="talk", content=make_audio([(0.0, 4.0, 0)], 5), sample_rate=SAMPLE_RATE)
     _, (centroid_D,) = diarize.cluster_pieces(diarize.gather_evidence(talk, MODELS), 1, 1)
     other_D = np.eye(len(centroid_D))[1] - centroid_D[1] * centroid_D
     other_D *= np.sqrt(1 - similarity**2) / np.linalg.norm(other_D)
-    diarizer._enrolled = {"anna": similarity * centroid_D + other_D}
+    diarizer.voices.learn({"anna": 9 * (similarity * centroid_D + other_D)})
     assert [turn.speaker for turn in diarizer.find_turns(talk)[0]] == [name]
 
 
@@ -243,6 +244,10 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     for wrong in "--enroll anna", f"--enroll a={none}", "--speakers 2 --max-speakers 3":
         assert main(["diarize", talk, *wrong.split()]) == 2
         assert "Traceback" not in capsys.readouterr().err
+    assert main(["diarize", talk, "--same-speakers", "-o", str(tmp_path / "own")]) == 2
+    assert "--voices FILE" in capsys.readouterr().err, "labels of another call are not continued"
+    monkeypatch.setattr(diarize, "load_speaker_models", lambda *_: pytest.fail("loads models first"))
+    assert main(["diarize", talk, "--enroll", f"anna={tmp_path / 'absent.wav'}"]) == 2
 
 
 def test_transcripts_are_labeled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,6 +269,14 @@ def test_transcripts_are_labeled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 turns = [(one["start"], one["end"], one["speaker"]) for one in segments]
                 read = read_rttm(tmp_path / "out" / f"{name}.rttm")
                 assert [(one.start, pytest.approx(one.end), one.speaker) for one in read] == turns
+    voices = tmp_path / "voices.safetensors"
+    for options, is_made_again in (["--same-speakers"], True), (["--voices", str(voices)], False):
+        times = []
+        for _ in range(2):  # labels of one call mean nothing to another, but for a file of voices
+            assert main([*command, *options, "--format", "json", "--output-dir", str(tmp_path / "same")]) == 0
+            times.append((tmp_path / "same" / "more.json").stat().st_mtime_ns)
+        assert (times[0] != times[1]) == is_made_again
+    assert {*load_file(voices)} == {"probe", "voice SPEAKER_00", "voice SPEAKER_01"}
     wrongs = "{} --format rttm", "{} --diarize --channels separate", "- --diarize", "--stream --speakers 2"
     for wrong in wrongs:
         assert main(["transcribe", *wrong.format(files[0]).split()]) == 2
