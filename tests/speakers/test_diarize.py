@@ -13,7 +13,7 @@ import pytest
 import scipy
 import soundfile
 from safetensors.torch import load_file
-from speaker_examples import MODELS, Spans, make_audio
+from speaker_examples import MODELS, RecordedMeeting, Spans, make_audio
 from system_examples import save_talker
 
 from asr.audio.reading import resample
@@ -26,6 +26,8 @@ from asr.speakers.diarize import Diarizer
 from asr.speakers.speaker_models import find_speaker_models, load_speaker_models
 from asr.speakers.turn_scores import score_turns
 from asr.speakers.turns import Turn, read_rttm
+
+RECORDED = {"dev-20-2-speechocean762": 0.018, "dev-20-3-an4": 0.068, "dev-20-4-an4": 0.17}  # largest DER
 
 
 def find(spans: Spans, seconds: float, **options: Any) -> list[Turn]:
@@ -62,6 +64,14 @@ def test_a_piece_has_the_embedding_of_one_that_contains_it(first: int, place: in
     assert diarize._find_same(set(range(100)), recent) == place
 
 
+@pytest.mark.parametrize(("name", "most_errors"), RECORDED.items())
+def test_recorded_meetings(name: str, most_errors: float) -> None:
+    """Of real voices, as the published models find them; with a setting far from the chosen one it fails."""
+    meeting: Any = RecordedMeeting(Path(__file__).with_name(f"{name}.npz"))
+    turns, _ = Diarizer(meeting).find_turns(meeting.recording)
+    assert score_turns(meeting.turns, turns, collar=0.25).error_rate < most_errors
+
+
 def test_clusters_are_joined_by_their_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
     @functools.cache
     def measure(*own: int) -> float:
@@ -93,6 +103,8 @@ def test_number_of_speakers() -> None:
     counts = [{"least": n, "most": n} for n in (1, 2, 3)] + [{"most": 2}, {"least": 2}, {}]
     found = [len({turn.speaker for turn in find(spans, 37, **own)}) for own in counts]
     assert found == [1, 2, 3, 2, 3, 3]
+    sound = [(3.0 * n, 3.0 * n + 2.5, n % 2) if n != 10 else (30.5, 31.5, 2) for n in range(20)]
+    assert len({turn.speaker for turn in find(sound, 60)}) == 2, "a sound of a second is no speaker"
     many = [(5.0 * n, 5.0 * n + 4.5, n % 12) for n in range(24)]
     short = [(0.2 * n, 0.2 * n + 0.2, n % 2) for n in range(50)]
     assert [len({turn.speaker for turn in find(own, 120)}) for own in (many, short)] == [12, 2]
