@@ -40,6 +40,8 @@ def find_files(folder: Path) -> dict[str, Path]:
         with open(path, "rb") as file:
             is_header = path.suffix == ".safetensors"  # the rest are numbers
             text = file.read(min(int.from_bytes(file.read(8), "little"), MAX_BYTES) if is_header else -1)
+        if is_header and not text.startswith(b"{"):
+            raise UserError(f"{path}: not a file in the format safetensors; write the model again")
         if SECRET.search(text):
             raise UserError(f"{path}: has what looks like a password or key; remove it, and revoke it, too")
         if own := (ABSOLUTE if path.suffix in (".json", ".yaml") else HOME).search(text):
@@ -49,13 +51,14 @@ def find_files(folder: Path) -> dict[str, Path]:
 
 def read_results(path: str, folder: Path) -> str:
     """Return rows of Markdown for what `asr evaluate FOLDER MANIFEST --json` printed."""
+    content = read_limited(path, MAX_BYTES, "too large to be results")
     try:
-        record = json.loads(read_limited(path, MAX_BYTES, "too large to be results"))
+        record = json.loads(content)
         model, data, rows = Path(record["model"]), Path(record["manifest"]).name, ""
         for method, own in record["methods"].items():
             rate, interval = percent(own["score"]["error_rate"]), show_interval(own["score"]["interval"])
             rows += f"| {data} | {method} | {rate} | {interval} | {own['score']['reference_length']:,} |\n"
-    except (AttributeError, KeyError, TypeError, json.JSONDecodeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise UserError(f"{path}: expected what `asr evaluate {folder} MANIFEST --json` prints") from None
     if model.resolve() != folder.resolve():
         raise UserError(f"{path}: results of {model}; evaluate {folder} itself, as it may differ")
@@ -81,10 +84,8 @@ def upload(name: str, files: Mapping[str, Path], card: str, private: bool) -> st
     try:
         api.create_repo(name, private=private, exist_ok=True)
         there = api.model_info(name)
-        old = {own.rfilename for own in there.siblings or () if Path(own.rfilename).suffix in KINDS}
-        changes: list[Any] = [
-            CommitOperationDelete(path) for path in sorted(old - files.keys() - {"README.md"})
-        ]
+        old = {own.rfilename for own in there.siblings or () if Path(own.rfilename).suffix in KINDS - {".md"}}
+        changes: list[Any] = [CommitOperationDelete(path) for path in sorted(old - files.keys())]
         changes += [CommitOperationAdd(path, str(file)) for path, file in files.items()]
         changes += [CommitOperationAdd("README.md", card.encode())]
         if there.private == private:

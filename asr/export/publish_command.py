@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.folder)
     files = find_files(folder)
     rows = "".join(read_results(path, folder) for path in args.results) or "| not measured | | | | |\n"
-    notes = files.pop("README.md").read_text(encoding="utf-8") if "README.md" in files else ""
+    notes = files.pop("README.md").read_text("utf-8", "replace") if "README.md" in files else ""
     if notes.startswith("---"):
         raise UserError(f"{folder / 'README.md'}: a model card, which is made here; remove it")
     card = make_card(folder, name=args.name, license=args.license, rows=rows, notes=notes)

@@ -91,6 +91,7 @@ def test_a_dry_run_tells_all_and_sends_nothing(hub: Hub, model: Path, publish: R
     [
         ("training.safetensors", b"", "not a file of a model that is passed on; publish a folder that `asr convert`"),
         ("pytorch_model.bin", b"", "not a file of a model"),
+        ("more.safetensors", b"PK\3\4 a pickle in disguise", "not a file in the format safetensors"),
         ("a.wav", b"", "not a file of a model"),
         (".git/config.txt", b"", "not a file of a model"),
         ("link.txt", None, "not a file of a model"),
@@ -123,7 +124,8 @@ def test_refusals(
     assert "none.json: cannot read the file" in publish("--results", str(tmp_path / "none.json"))[1]
     results = write_results(tmp_path / "other", tmp_path / "results.json")
     assert f"results of {tmp_path / 'other'}; evaluate {model} itself" in publish("--results", results)[1]
-    assert "expected what `asr evaluate" in publish("--results", str(model / "state.json"))[1]
+    for other in ("state.json", "model.safetensors"):
+        assert "expected what `asr evaluate" in publish("--results", str(model / other))[1]
     hub.failures["create"] = 429
     assert publish()[1].endswith("try again later)\n")
     hub.failures.clear()
