@@ -56,7 +56,8 @@ def read_results(path: str, folder: Path) -> str:
         record = json.loads(content)
         model, data, rows = Path(record["model"]), Path(record["manifest"]).name, ""
         for method, own in record["methods"].items():
-            rate, interval = percent(own["score"]["error_rate"]), show_interval(own["score"]["interval"])
+            rate = percent(own["score"]["error_rate"])
+            interval = show_interval(own["score"]["interval"], unknown="too little data")
             rows += f"| {data} | {method} | {rate} | {interval} | {own['score']['reference_length']:,} |\n"
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UserError(f"{path}: expected what `asr evaluate {folder} MANIFEST --json` prints") from None
