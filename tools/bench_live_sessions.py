@@ -4,7 +4,7 @@
     python tools/bench_live_sessions.py conf/digits/live/transducer.yaml data/digits/dev.jsonl --pace 4
 
 Each session is a thread that gets its audio as fast as it is spoken, through the scheduler of a server. The
-tool prints seconds of compute for each second of speech, and how many sessions that makes for a core, beside
+tool prints seconds of compute for each second of speech, and how many sessions that makes for a core, next to
 the same audio as files in batches of eight; and the delay from the end of a word until it is shown. A config
 in place of a model stands for random weights, which cost the same and write nonsense.
 

@@ -39,7 +39,7 @@ class EncodedSegment(AudioSegment):
 
 
 class SessionState(NamedTuple):
-    """Where a session is in its segment: the encoder, and the first pass, which follows it."""
+    """The place of a session in its segment: of the encoder, and of the first pass, which follows it."""
 
     encoder: EncoderState
     read: ReadState = ReadState()
@@ -99,7 +99,7 @@ class ChunkedDecoder(SpeechDecoder):
                 read = FIRST_PASSES[first_pass](self.model, encoded_BTD, lengths_B, states)
             columns = zip(batch, encoded_BTD, lengths_B.tolist(), joined.split(), read, strict=True)
             for one, row_TD, length, state, (emissions, after) in columns:
-                encoded_TD = row_TD[:length].clone()  # a view would keep those of all sessions
+                encoded_TD = row_TD[:length].clone()  # a view would keep the whole batch
                 one.result.set_result(EncodedChunk(encoded_TD, emissions, SessionState(state, after)))
         except BaseException as error:  # or those who wait would wait for ever
             if len(batch) == 1:

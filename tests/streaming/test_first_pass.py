@@ -1,4 +1,4 @@
-"""Tokens chunk by chunk are those of the whole, at the same steps and as likely, whatever else is in the batch."""
+"""Tokens chunk by chunk equal the tokens of the whole, at the same steps and as likely, whatever the batch."""
 
 from __future__ import annotations
 
