@@ -44,7 +44,7 @@ class Cache(Config, extra="ignore"):
     type: Literal["float32", "int64", "int32", "bool"]
 
 
-class Chunks(Config, extra="ignore"):
+class ChunkInputs(Config, extra="ignore"):
     """Sizes and caches of an encoder that reads a recording chunk by chunk."""
 
     frames: Some
@@ -69,14 +69,14 @@ class Description(Config, extra="ignore"):
     durations: tuple[Count, ...] = ()
     max_tokens: Some | None = None
     subsampling: Some
-    streaming: Chunks | None = None
+    streaming: ChunkInputs | None = None
     language: str | None = None
     max_seconds: float = pydantic.Field(default=20.0, gt=0)
     longest_seconds: float | None = pydantic.Field(default=None, gt=0)
 
 
 @dataclass
-class Decoded:
+class FoundTokens:
     """The tokens of a recording, with their steps for CTC and transducers, and their log-probability."""
 
     tokens: list[int] = field(default_factory=list)
@@ -100,10 +100,10 @@ class ExportedModel:
         self.tokenizer = Tokenizer.load(folder / self.about.tokenizer)
         self.sessions = {part: load_graph(folder / name, threads) for part, name in self.about.files.items()}
 
-    def search(self, features_TF: np.ndarray) -> Decoded:
+    def search(self, features_TF: np.ndarray) -> FoundTokens:
         """Find the likeliest token, one after the other."""
         if not len(features_TF):
-            return Decoded()
+            return FoundTokens()
         try:
             if self.about.kind == "attention":
                 return self._search_attention(*self._encode(features_TF))
@@ -148,8 +148,8 @@ class ExportedModel:
             found.append(steps_NUJ[0, :count])
         return np.concatenate(found)
 
-    def _search_ctc(self, scores_UV: np.ndarray) -> Decoded:
-        best_U, found = scores_UV.max(axis=1), Decoded(log_probability=float(scores_UV.max(axis=1).sum()))
+    def _search_ctc(self, scores_UV: np.ndarray) -> FoundTokens:
+        best_U, found = scores_UV.max(axis=1), FoundTokens(log_probability=float(scores_UV.max(axis=1).sum()))
         first = 0
         for token, run in itertools.groupby(scores_UV.argmax(axis=1).tolist()):
             past = first + len(list(run))
@@ -159,8 +159,8 @@ class ExportedModel:
             first = past
         return found
 
-    def _search_transducer(self, steps_UJ: np.ndarray) -> Decoded:
-        durations, start, found = self.about.durations, self.about.start, Decoded()
+    def _search_transducer(self, steps_UJ: np.ndarray) -> FoundTokens:
+        durations, start, found = self.about.durations, self.about.start, FoundTokens()
         place = at_step = 0
         predicted_NJ, state = self._predict([start, start], [])
         while place < len(steps_UJ):
@@ -189,8 +189,8 @@ class ExportedModel:
         predicted_NJ, *state = self.run("decoder", np.array([tokens[-1:]]), *state)
         return predicted_NJ, state
 
-    def _search_attention(self, cross: np.ndarray, lengths_N: np.ndarray) -> Decoded:
-        about, token, found = self.about, self.about.start, Decoded()
+    def _search_attention(self, cross: np.ndarray, lengths_N: np.ndarray) -> FoundTokens:
+        about, token, found = self.about, self.about.start, FoundTokens()
         past = np.zeros((*cross.shape[:4], 0, cross.shape[5]), np.float32)
         for _ in range(min(int(lengths_N[0]), cross.shape[4]) * (about.max_tokens or 1)):
             logits_NV, past = self.run("step", np.array([[token]]), cross, lengths_N, past)

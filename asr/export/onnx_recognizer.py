@@ -25,7 +25,7 @@ from asr.decoding.hypothesis import (
 )
 from asr.decoding.word_spans import has_spaces, split_words, time_words
 from asr.errors import UserError
-from asr.export.graph_search import Decoded, ExportedModel, load_graph
+from asr.export.graph_search import ExportedModel, FoundTokens, load_graph
 from asr.export.numpy_features import NumpyFrontEnd
 from asr.system.decoding_resources import DecodingResources
 from asr.threads import count_threads
@@ -145,7 +145,7 @@ class OnnxRecognizer(Recognizer):
         timed = make_segment(segment, text, words, self.method, warnings)
         return replace(timed, average_log_probability=average, tokens=tokens)
 
-    def _time_found(self, segment: AudioSegment, found: Decoded) -> list[Word]:
+    def _time_found(self, segment: AudioSegment, found: FoundTokens) -> list[Word]:
         """Place the words where their tokens are; attention has no steps to say where."""
         if not found.times:
             return []

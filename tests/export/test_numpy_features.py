@@ -51,7 +51,7 @@ def test_as_in_pytorch(values: dict[str, Any], num_samples: int, level: float, s
     assert found_TF.dtype == np.float32 and found_TF.shape == (int(length), config.num_features)
     if found_TF.size:
         differences_TF = np.abs(found_TF - expected_BTF[0].numpy())
-        assert differences_TF.mean() < 1e-5 and np.quantile(differences_TF, 0.999) < 1e-3
+        assert differences_TF.mean() < 5e-5 and np.quantile(differences_TF, 0.999) < 1e-3
 
 
 def test_speech_differs_by_less_than_a_ten_thousandth() -> None:
