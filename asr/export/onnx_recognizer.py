@@ -107,7 +107,7 @@ class OnnxRecognizer(Recognizer):
     def check(self, request: Request) -> None:
         """Refuse what greedy search cannot do."""
         usual = DecodingConfig(method=self.method)
-        asked = find_differences(usual, request.decoding).keys()
+        asked = set(find_differences(usual, request.decoding))
         if request.decoding.method == "auto":
             asked -= {"method"}
         if request.decoding.beam == 1:
@@ -131,14 +131,15 @@ class OnnxRecognizer(Recognizer):
     def _recognize(self, segment: AudioSegment, request: Request) -> Segment:
         found, step = self.exported.search(self.front_end(segment.audio_S)), self.frame_times.seconds_per_step
         tokens, total, text = tuple(found.tokens), found.log_probability, self.tokenizer.decode(found.tokens)
-        hypothesis, ctc, average = Hypothesis(tokens, total, total), None, total / (len(tokens) + 1)
+        hypothesis, ctc = Hypothesis(tokens, total, total), None
+        average: float | None = total / (len(tokens) + 1)
         if self.method == "ctc_greedy":
             hypothesis, average = Hypothesis(tokens, total, ctc_log_probability=total), None
             mean = float(np.mean([np.log(one.probability) for one in found.times] or -np.inf))
             ctc = CtcText(tokens, [int(one.first) for one in found.times], text, mean, total)
             if self.checks.enabled and not is_speech(ctc):
-                warnings = (f"no clear speech: {text!r} was dropped",) if text else ()
-                return make_segment(segment, "", (), "", warnings)
+                dropped = (f"no clear speech: {text!r} was dropped",) if text else ()
+                return make_segment(segment, "", (), "", dropped)
         evidence = Evidence(hypothesis, text, len(segment.audio_S) / segment.sample_rate, step, ctc)
         warnings = tuple(f"{self.method}: {problem}" for problem in find_problems(evidence, self.checks))
         words = self._time_found(segment, found) if request.has_words or segment.overlaps else []
