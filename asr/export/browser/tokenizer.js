@@ -1,0 +1,57 @@
+// Tokens to text by a tokenizer.json, as in asr/text/tokenizer.py and asr/moonshine/tokens.py.
+
+const UNKNOWN = 4; // the first tokens are <blank>, <pad>, <sos>, <eos> and <unk>
+const UNKNOWN_MARK = "⁇";
+const LINE_ENDS = /\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]/;
+
+export function makeTokenizer({ type, tokens, model }) {
+  const join = JOIN[type]?.(model);
+  if (!join) {
+    const known = Object.keys(JOIN).join(", ");
+    throw new Error(`This page does not know tokenizers of type ${type}; it knows ${known}.`);
+  }
+  return (ids) => join(ids.filter((id) => id >= UNKNOWN).map((id) => (id === UNKNOWN ? UNKNOWN_MARK : tokens[id])));
+}
+
+const JOIN = {
+  characters: () => (tokens) => tokens.join(""),
+  words: () => (tokens) => tokens.join(" "),
+  labels: () => (tokens) => tokens.join(" "),
+  bpe: () => joinPieces,
+  unigram: () => joinPieces,
+  phones: makePhonesJoiner,
+  moonshine: () => joinBytes,
+};
+
+const joinPieces = (tokens) => tokens.join("").replaceAll("\u2581", " ").replace(/^ /, "");
+
+function joinBytes(tokens) {
+  const encoder = new TextEncoder();
+  const bytes = tokens.filter((token) => !/^<<\w+>>$/.test(token)).flatMap((token) => {
+    const found = /^<0x([0-9A-F]{2})>$/.exec(token);
+    return found ? parseInt(found[1], 16) : [...encoder.encode(token)];
+  });
+  return joinPieces([new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(bytes))]);
+}
+
+// The model of a tokenizer of phones is its lexicon. Homophones have a mark at their end (#1, #2 ...).
+function makePhonesJoiner(model) {
+  const lexicon = new TextDecoder().decode(Uint8Array.from(atob(model), (letter) => letter.charCodeAt(0)));
+  const spellings = new Map(), words = new Map(), counts = new Map();
+  for (const line of lexicon.split(LINE_ENDS)) {
+    const [word, ...phones] = line.replace(/^;;;.*|\s#.*/, "").split(/\s+/).filter(Boolean);
+    const name = word?.replace(/\(\d+\)$/, "");
+    if (word && !spellings.has(name)) {
+      spellings.set(name, phones.map((phone) => phone.replace(/^([A-Z]{2})[0-2]$/, "$1")).join(" "));
+    }
+  }
+  for (const [word, spelling] of spellings) {
+    const count = counts.get(spelling) ?? 0;
+    words.set(count ? `${spelling} #${count}` : spelling, word);
+    counts.set(spelling, count + 1);
+  }
+  const name = (spelling) => words.get(spelling) ?? `/${spelling.replaceAll(" ", "-")}/`;
+  return (tokens) => tokens.map((token) => (token === " " ? "\n" : token)).join(" ")
+    .split("\n").map((spelling) => spelling.trim()).filter(Boolean)
+    .map((spelling) => (spelling === UNKNOWN_MARK ? spelling : name(spelling))).join(" ");
+}
