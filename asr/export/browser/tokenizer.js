@@ -1,4 +1,4 @@
-// Tokens to text by a tokenizer.json, as in asr/text/tokenizer.py and asr/moonshine/tokens.py.
+// Tokens to text by a tokenizer.json, as in asr/text/tokenizer.py.
 
 const UNKNOWN = 4; // the first tokens are <blank>, <pad>, <sos>, <eos> and <unk>
 const UNKNOWN_MARK = "⁇";
@@ -20,19 +20,9 @@ const JOIN = {
   bpe: () => joinPieces,
   unigram: () => joinPieces,
   phones: makePhonesJoiner,
-  moonshine: () => joinBytes,
 };
 
 const joinPieces = (tokens) => tokens.join("").replaceAll("\u2581", " ").replace(/^ /, "");
-
-function joinBytes(tokens) {
-  const encoder = new TextEncoder();
-  const bytes = tokens.filter((token) => !/^<<\w+>>$/.test(token)).flatMap((token) => {
-    const found = /^<0x([0-9A-F]{2})>$/.exec(token);
-    return found ? parseInt(found[1], 16) : [...encoder.encode(token)];
-  });
-  return joinPieces([new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(bytes))]);
-}
 
 // The model of a tokenizer of phones is its lexicon. Homophones have a mark at their end (#1, #2 ...).
 function makePhonesJoiner(model) {

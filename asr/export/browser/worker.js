@@ -3,25 +3,17 @@
 import { loadRecognizer } from "./recognizer.js";
 
 let recognizer, recording;
-
-const ANSWERS = {
-  async load({ folder }) {
-    recognizer = await loadRecognizer(folder, (share, bytes) => postMessage({ share, bytes }));
-    const { kind, sample_rate, language, streaming } = recognizer.about;
-    return { kind, language, sampleRate: sample_rate, isStreaming: streaming !== null };
-  },
-  async begin() {
-    recording = recognizer.begin();
-  },
-  async push({ samples, isLast }) {
-    return recording.push(samples, isLast);
-  },
-};
-
 let queue = Promise.resolve();
 
+async function answer({ request, samples, isLast }) {
+  if (request === "push") return recording.push(samples, isLast);
+  if (request === "begin") recording = recognizer.begin();
+  if (request !== "load") return null;
+  recognizer = await loadRecognizer((progress) => postMessage({ progress }));
+  const { sample_rate, language, streaming } = recognizer.about;
+  return { sampleRate: sample_rate, language, isLive: streaming !== null };
+}
+
 addEventListener("message", ({ data }) => {
-  queue = queue
-    .then(() => ANSWERS[data.request](data))
-    .then((answer) => postMessage({ id: data.id, answer }), (error) => postMessage({ id: data.id, error: error.message }));
+  queue = queue.then(() => answer(data)).then((found) => postMessage({ found }), ({ message }) => postMessage({ error: message }));
 });

@@ -1,0 +1,80 @@
+// Greedy searches, as in asr/export/graph_search.py. Encoded steps are pushed as they come.
+
+function findLargest(values) {
+  let best = 0;
+  for (let i = 1; i < values.length; i++) if (values[i] > values[best]) best = i;
+  return best;
+}
+
+export class CTCSearch {
+  constructor({ blank }) {
+    this.blank = this.last = blank;
+    this.tokens = [];
+  }
+
+  async push({ data, dims }, steps) {
+    for (let step = 0; step < steps; step++) {
+      const token = findLargest(data.subarray(step * dims[2], (step + 1) * dims[2]));
+      if (token !== this.blank && token !== this.last) this.tokens.push(token);
+      this.last = token;
+    }
+  }
+}
+
+export class TransducerSearch {
+  constructor(recognizer) {
+    this.recognizer = recognizer;
+    this.tokens = [];
+    this.place = this.emitted = 0; // the next step, counted from the first one of a push; tokens at it
+  }
+
+  async push({ data, dims }, steps) {
+    const { blank, durations, max_tokens } = this.recognizer.about;
+    this.predicted ??= await this.predict();
+    while (this.place < steps) {
+      const first = this.place * dims[2];
+      const step = this.recognizer.floats(data.slice(first, first + dims[2]), 1, dims[2]);
+      const [logits] = await this.recognizer.run("joiner", step, this.predicted);
+      const size = logits.data.length - durations.length;
+      const token = findLargest(logits.data.subarray(0, size));
+      let move = durations.length ? durations[findLargest(logits.data.subarray(size))] : Number(token === blank);
+      if (token !== blank) {
+        this.tokens.push(token);
+        this.predicted = await this.predict();
+        this.emitted++;
+      }
+      if (token === blank || this.emitted >= max_tokens) move = Math.max(move, 1);
+      if (move) this.emitted = 0;
+      this.place += move;
+    }
+    this.place -= steps;
+  }
+
+  async predict() {
+    const { recognizer, tokens } = this;
+    const { start, predictor } = recognizer.about;
+    if (predictor === "stateless") {
+      return (await recognizer.run("decoder", recognizer.ids([start, start, ...tokens.slice(-2)].slice(-2), 1, 2)))[0];
+    }
+    const [, layers, size] = recognizer.sessions.decoder.inputMetadata[1].shape;
+    const state = this.state ?? Array(2).fill(recognizer.floats(new Float32Array(layers * size), 1, layers, size));
+    const [predicted, ...next] = await recognizer.run("decoder", recognizer.ids([tokens.at(-1) ?? start], 1, 1), ...state);
+    this.state = next;
+    return predicted;
+  }
+}
+
+export async function searchByAttention(recognizer, cross, lengths) {
+  const { start, end, first, max_tokens } = recognizer.about;
+  const [layers, pair, count, heads, , size] = cross.dims;
+  const tokens = [];
+  let past = recognizer.floats(new Float32Array(0), layers, pair, count, heads, 0, size), logits;
+  while (tokens.length < Number(lengths.data[0]) * max_tokens) {
+    const input = [recognizer.ids([tokens.at(-1) ?? start], 1, 1), cross, lengths, past];
+    [logits, past] = await recognizer.run("step", ...input);
+    const token = findLargest(logits.data.map((score, id) => (id < first && id !== end ? -Infinity : score)));
+    if (token === end) break;
+    tokens.push(token);
+  }
+  return tokens;
+}
