@@ -139,6 +139,7 @@ class ChunkedRecording {
     this.stream = new FeatureStream(recognizer.frontEnd);
     this.search = recognizer.makeSearch();
     this.features = new Float32Array(0);
+    this.numSamples = 0;
     this.kept = this.caches.map(({ shape, type }) => {
       const size = shape.reduce((product, length) => product * length, 1);
       return new recognizer.runtime.Tensor(type, new CACHE_TYPES[type](size), shape);
@@ -146,12 +147,16 @@ class ChunkedRecording {
   }
 
   async push(samples, isLast) {
-    const width = this.recognizer.frontEnd.size, size = this.frames * width;
-    this.features = join(this.features, this.stream.push(samples, isLast));
-    while (this.features.length >= size || (isLast && this.features.length)) {
-      const chunk = this.features.slice(0, size);
+    const { size: width, shift } = this.recognizer.frontEnd;
+    this.numSamples += samples.length;
+    // An encoder that takes no lengths reads whole chunks, and silence until there is one more.
+    const chunk = this.frames * shift, isFilled = isLast && !this.takes_lengths;
+    const silence = new Float32Array(isFilled ? 2 * chunk - (this.numSamples % chunk || chunk) : 0);
+    this.features = join(this.features, this.stream.push(join(samples, silence), isLast));
+    for (const size = this.frames * width; this.features.length >= size || (isLast && this.features.length);) {
+      const next = this.features.slice(0, size);
       this.features = this.features.slice(size);
-      await this.encode(join(chunk, new Float32Array(size - chunk.length)), chunk.length / width);
+      await this.encode(join(next, new Float32Array(size - next.length)), next.length / width);
     }
     return this.recognizer.decode(this.search.tokens);
   }
