@@ -1,7 +1,7 @@
 // Recognizes speech by the graphs of an export, whose export.json is described in asr/export/description.py.
 
-import { FeatureStream, FrontEnd, join } from "./features.js";
-import { searchByAttention, CTCSearch, TransducerSearch } from "./searches.js";
+import { FeatureStream, FrontEnd, join } from "./front_end.js";
+import { SEARCHES } from "./searches.js";
 import { makeTokenizer } from "./tokenizer.js";
 
 const FOLDER = new URL(".", import.meta.url).href;
@@ -18,7 +18,7 @@ export async function loadRecognizer(onProgress) {
   runtime.env.wasm.wasmPaths = `${FOLDER}ort/`;
   runtime.env.wasm.numThreads = 1; // threads need headers that a plain file server does not send
   const about = await (await fetchFile("export.json")).json().catch(() => ({}));
-  if (about.format !== 1 || !["ctc", "transducer", "attention"].includes(about.kind)) {
+  if (about.format !== 1 || !Object.hasOwn(SEARCHES, about.kind)) {
     throw new Error("export.json does not describe an export of format 1, of kind ctc, transducer or attention.");
   }
   const parts = Object.keys(about.files);
@@ -83,18 +83,17 @@ class Recognizer {
   }
 
   makeSearch() {
-    return this.about.kind === "ctc" ? new CTCSearch(this.about) : new TransducerSearch(this);
+    return new SEARCHES[this.about.kind](this);
   }
 
-  async transcribe(samples) {
-    const features = this.frontEnd.compute(samples), count = features.length / this.frontEnd.size;
-    if (!count) return "";
-    const input = [this.floats(features, 1, count, this.frontEnd.size), this.ids([count], 1)];
-    const [encoded, lengths] = await this.run("encoder", ...input);
-    if (this.about.kind === "attention") return this.decode(await searchByAttention(this, encoded, lengths));
-    const search = this.makeSearch();
-    await search.push(encoded, Number(lengths.data[0]));
-    return this.decode(search.tokens);
+  // Encodes frames, of which the first `count` are not padding, and searches. Returns the next caches.
+  async encode(search, features, count, caches = [], takesLengths = true) {
+    const size = this.frontEnd.size;
+    const lengths = takesLengths ? [this.ids([count], 1)] : [];
+    const input = this.floats(features, 1, features.length / size, size);
+    const [encoded, ...rest] = await this.run("encoder", input, ...lengths, ...caches);
+    await search.push(encoded, takesLengths ? Number(rest.shift().data[0]) : encoded.dims[1]);
+    return rest;
   }
 }
 
@@ -103,7 +102,8 @@ class Recording {
   constructor(recognizer) {
     const { longest_seconds, max_seconds, sample_rate } = recognizer.about;
     this.recognizer = recognizer;
-    this.limit = Math.min(longest_seconds ?? CUT_SECONDS, max_seconds ?? CUT_SECONDS, CUT_SECONDS) * sample_rate;
+    const seconds = Math.min(longest_seconds ?? CUT_SECONDS, max_seconds ?? CUT_SECONDS, CUT_SECONDS);
+    this.limit = Math.max(1, seconds) * sample_rate;
     this.rest = new Float32Array(0);
     this.texts = [];
   }
@@ -114,10 +114,16 @@ class Recording {
       const cut = this.rest.length > this.limit ? this.findQuietPlace() : this.rest.length;
       const piece = this.rest.slice(0, cut);
       this.rest = this.rest.slice(cut);
-      const hasSound = piece.some((sample) => Math.abs(sample) > SILENCE);
-      this.texts.push(hasSound ? await this.recognizer.transcribe(piece) : "");
+      if (piece.some((sample) => Math.abs(sample) > SILENCE)) this.texts.push(await this.transcribe(piece));
     }
     return this.texts.filter(Boolean).join(" ");
+  }
+
+  async transcribe(samples) {
+    const { frontEnd } = this.recognizer, search = this.recognizer.makeSearch();
+    const features = frontEnd.compute(samples);
+    if (features.length) await this.recognizer.encode(search, features, features.length / frontEnd.size);
+    return this.recognizer.decode(search.tokens);
   }
 
   findQuietPlace() {
@@ -154,20 +160,12 @@ class ChunkedRecording {
     const silence = new Float32Array(isFilled ? 2 * chunk - (this.numSamples % chunk || chunk) : 0);
     this.features = join(this.features, this.stream.push(join(samples, silence), isLast));
     for (const size = this.frames * width; this.features.length >= size || (isLast && this.features.length);) {
-      const next = this.features.slice(0, size);
+      const padded = new Float32Array(size), part = this.features.slice(0, size);
+      padded.set(part);
       this.features = this.features.slice(size);
-      await this.encode(join(next, new Float32Array(size - next.length)), next.length / width);
+      const next = await this.recognizer.encode(this.search, padded, part.length / width, this.kept, this.takes_lengths);
+      this.kept = this.kept.map((cache, i) => (this.caches[i].output ? next.shift() : cache));
     }
     return this.recognizer.decode(this.search.tokens);
-  }
-
-  async encode(chunk, count) {
-    const { recognizer } = this;
-    const lengths = this.takes_lengths ? [recognizer.ids([count], 1)] : [];
-    const input = recognizer.floats(chunk, 1, this.frames, recognizer.frontEnd.size);
-    const [encoded, ...rest] = await recognizer.run("encoder", input, ...lengths, ...this.kept);
-    const steps = this.takes_lengths ? Number(rest.shift().data[0]) : encoded.dims[1];
-    this.kept = this.kept.map((cache, i) => (this.caches[i].output ? rest.shift() : cache));
-    await this.search.push(encoded, steps);
   }
 }

@@ -6,9 +6,9 @@ function findLargest(values) {
   return best;
 }
 
-export class CTCSearch {
-  constructor({ blank }) {
-    this.blank = this.last = blank;
+class CTCSearch {
+  constructor({ about }) {
+    this.blank = this.last = about.blank;
     this.tokens = [];
   }
 
@@ -21,7 +21,7 @@ export class CTCSearch {
   }
 }
 
-export class TransducerSearch {
+class TransducerSearch {
   constructor(recognizer) {
     this.recognizer = recognizer;
     this.tokens = [];
@@ -64,17 +64,25 @@ export class TransducerSearch {
   }
 }
 
-export async function searchByAttention(recognizer, cross, lengths) {
-  const { start, end, first, max_tokens } = recognizer.about;
-  const [layers, pair, count, heads, , size] = cross.dims;
-  const tokens = [];
-  let past = recognizer.floats(new Float32Array(0), layers, pair, count, heads, 0, size), logits;
-  while (tokens.length < Number(lengths.data[0]) * max_tokens) {
-    const input = [recognizer.ids([tokens.at(-1) ?? start], 1, 1), cross, lengths, past];
-    [logits, past] = await recognizer.run("step", ...input);
-    const token = findLargest(logits.data.map((score, id) => (id < first && id !== end ? -Infinity : score)));
-    if (token === end) break;
-    tokens.push(token);
+class AttentionSearch {
+  constructor(recognizer) {
+    this.recognizer = recognizer;
+    this.tokens = [];
   }
-  return tokens;
+
+  async push(cross, steps) {
+    const { recognizer, tokens } = this;
+    const { start, end, first, max_tokens } = recognizer.about;
+    const [layers, pair, count, heads, , size] = cross.dims;
+    let past = recognizer.floats(new Float32Array(0), layers, pair, count, heads, 0, size), logits;
+    while (tokens.length < steps * max_tokens) {
+      const input = [recognizer.ids([tokens.at(-1) ?? start], 1, 1), cross, recognizer.ids([steps], 1), past];
+      [logits, past] = await recognizer.run("step", ...input);
+      const token = findLargest(logits.data.map((score, id) => (id < first && id !== end ? -Infinity : score)));
+      if (token === end) break;
+      tokens.push(token);
+    }
+  }
 }
+
+export const SEARCHES = { ctc: CTCSearch, transducer: TransducerSearch, attention: AttentionSearch };

@@ -5,7 +5,7 @@ const UNKNOWN_MARK = "⁇";
 const LINE_ENDS = /\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]/;
 
 export function makeTokenizer({ type, tokens, model }) {
-  const join = JOIN[type]?.(model);
+  const join = Object.hasOwn(JOIN, type) && JOIN[type](model);
   if (!join) {
     const known = Object.keys(JOIN).join(", ");
     throw new Error(`This page does not know tokenizers of type ${type}; it knows ${known}.`);
