@@ -100,9 +100,11 @@ async function readSamples(file) {
 // --- the microphone -----------------------------------------------------------------------------
 
 const talk = () => run(async () => {
-  const media = await openMicrophone(), text = addText("Microphone");
   const context = new AudioContext({ sampleRate: model.sampleRate });
+  let media = null;
   try {
+    media = await openMicrophone();
+    const text = addText("Microphone");
     await ask("begin");
     await context.audioWorklet.addModule("microphone.js");
     const node = new AudioWorkletNode(context, "microphone", { numberOfOutputs: 0 });
@@ -118,7 +120,7 @@ const talk = () => run(async () => {
     showStatus("Waiting for the last words");
     text.textContent = await ask("push", { samples: new Float32Array(0), isLast: true }) || "(no speech found)";
   } finally {
-    media.getTracks().forEach((track) => track.stop());
+    media?.getTracks().forEach((track) => track.stop());
     context.close();
     setTalking(false, talk);
   }
