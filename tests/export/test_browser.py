@@ -155,7 +155,7 @@ def transcribe(page: Page, *paths: Path) -> list[str]:
     ],
     ids=str,
 )
-def test_features_are_those_of_the_front_end(settings: dict[str, Any], browser: Any, tmp_path: Path) -> None:
+def test_features_are_those_of_the_front_end(settings: dict[str, Any], module_page: Page) -> None:
     config = FeaturesConfig(**{"cmvn": "none", **settings})
     random = np.random.default_rng(0)
     scale = 1 if config.convention == "whisper" else 32768
