@@ -46,6 +46,7 @@ function setBusy(isBusy) {
 
 // Runs one thing at a time, and shows its errors.
 async function run(work) {
+  const focused = document.activeElement; // a button loses the focus while it is disabled
   fail("");
   setBusy(true);
   try {
@@ -56,6 +57,7 @@ async function run(work) {
     fail(error.message);
   }
   setBusy(false);
+  focused.focus();
 }
 
 function addText(name) {
@@ -139,7 +141,9 @@ function setTalking(isOn, onClick) {
   $("talk").disabled = false;
   $("talk").onclick = onClick;
   $("level-label").hidden = !isOn;
-  if (isOn) showStatus("Listening");
+  if (!isOn) return;
+  $("talk").focus();
+  showStatus("Listening");
 }
 
 // --- controls -----------------------------------------------------------------------------------
