@@ -32,20 +32,20 @@ ROOT = Path(__file__).resolve().parent.parent
 # Lines that Python reads (.py and .pyi) of each folder of asr/: what it had when the numbers were set, and 2 % so
 # that a fix and its guards find room. What is new brings a budget of its own.
 MAX_LINES = {
-    "": 1_070,
-    "audio": 1_635,
+    "": 1_135,
+    "audio": 1_725,
     "batches": 940,
     "cli": 1_800,
     "data": 1_469,
     "decoding": 2_196,
     "evaluation": 525,
-    "export": 700,
-    "features": 452,
+    "export": 1_540,
+    "features": 516,
     "formats": 481,
     "language_models": 923,
     "models": 2_310,
-    "moonshine": 1_262,
-    "recipe": 2_639,
+    "moonshine": 1_193,
+    "recipe": 2_682,
     "research": 1_712,
     "scale": 604,
     "scoring": 1_805,
@@ -53,22 +53,22 @@ MAX_LINES = {
     "serve": 2_164,
     "shards": 605,
     "speakers": 1_950,
-    "streaming": 735,
+    "streaming": 745,
     "system": 920,
     "text": 701,
     "train": 1_800,
-    "transcription": 885,
+    "transcription": 920,
     "transcripts": 1_220,
     "transducer": 850,
     "whisper": 2_190,
 }
 # Rooms of what comes next: parakeet 900, wav2vec2 600.
-MAX_LINES_OF_CORE = 19_410  # all but the capabilities: one reads it in two days
+MAX_LINES_OF_CORE = 19_675  # all but the capabilities: one reads it in two days
 CAPABILITIES = {
     *("formats", "language_models", "moonshine", "recipe", "research", "scale", "scoring/nist", "serve"),
     *("export", "shards", "speakers", "streaming", "transducer", "whisper"),
 }
-MAX_LINES_OF_TESTS = 36_530  # 0.8 for each line of a new capability would be 36,210
+MAX_LINES_OF_TESTS = 38_490  # 0.8 for each line of a new capability would be 37,740
 MAX_UNUSED_SETTINGS = 16
 MAX_MODULES = 60
 MAX_FUNCTIONS = {"conformer": 520, "shipped": 560, "whisper": 560}

