@@ -45,13 +45,13 @@ SHERPA_FEATURES = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What is exported: the head, whether chunk by chunk, and for which type of sherpa-onnx, if any."""
+    """The head to export, whether chunk by chunk, and the type of sherpa-onnx, if any."""
 
     kind: str
     is_live: bool
     sherpa: SherpaType | None
     repeats: int = 1
-    """How often the encoder gives each step, since sherpa-onnx takes at most one token at a step."""
+    """Number of times that the encoder gives each step, as sherpa-onnx takes at most one token at a step."""
 
     @property
     def scale(self) -> float:

@@ -116,7 +116,7 @@ class Recipe(Config):
         return self._find_confs("*.yaml") if self.systems is None else self.systems
 
     def find_varied_systems(self) -> dict[str, SystemConf]:
-        """The systems that studies may vary: those of folders in conf/NAME are called FOLDER/SYSTEM."""
+        """The systems that studies may vary; FOLDER/SYSTEM is a config in a folder of conf/NAME."""
         return {**self._find_confs("**/*.yaml"), **self.find_systems()}
 
     def _find_confs(self, pattern: str) -> dict[str, SystemConf]:

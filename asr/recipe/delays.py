@@ -12,7 +12,7 @@ from asr.evaluation.plots import COLORS, DPI, LABEL_SIZE
 from asr.files import replace_file
 
 Curves = dict[str, dict[str, list[float]]]
-"""For each method the error rates of all seeds, by delay."""
+"""Error rates of all seeds, by method and delay."""
 WHOLE = "whole"  # the whole recording in view, as for files
 
 

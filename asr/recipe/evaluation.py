@@ -88,7 +88,7 @@ def evaluate_run(
     by_chunks = [decode_dev(requests) for requests in plan_chunks(study, recognizer, dev)]
     test_manifest = experiment.data_dir / "test.jsonl"
     test: dict[str, Decoded] = {}
-    for view in (dev, *by_chunks):  # each size of chunk is encoded anew
+    for view in (dev, *by_chunks):  # each size of chunk needs its own encoding
         requests = {name: one.request for name, one in view.items()}
         test |= decode(recognizer, test_manifest, requests)
     dev = dict(item for view in (dev, *by_chunks) for item in view.items())

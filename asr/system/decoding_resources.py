@@ -137,9 +137,7 @@ def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
     `path` is an ARPA file of tokens or words, or the folder of a language model with the same tokens. Tokens
     that are characters or words may be numbered differently there, because ids follow frequency in the texts.
     """
-    from asr.language_models.language_model import LanguageModel
     from asr.language_models.ngram import build_ngram_model, read_arpa
-    from asr.system.system import load_any_system
 
     path = Path(path)
     if path.is_file():
@@ -148,6 +146,9 @@ def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
             return build_ngram_model(arpa, tokenizer)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
+    from asr.language_models.language_model import LanguageModel
+    from asr.system.system import load_any_system
+
     system = load_any_system(find_model(path))
     own = system.tokenizer
     if not isinstance(system.model, LanguageModel):
