@@ -16,7 +16,7 @@ from asr.config import Precision
 from asr.decoding.decode import DecodedBatch, SpeechDecoder
 from asr.decoding.hypothesis import EncodedAudio, Hypothesis, SearchRules, is_silence, join_encoded
 from asr.features.filters import FrameTimes
-from asr.models.precision import Int8Linear
+from asr.models.precision import INT8_MAX, Int8Linear
 from asr.models.speech_model import SpeechModel
 from asr.moonshine.encoder_decoder import MIN_FRAMES, STEP_SECONDS
 from asr.moonshine.sizes import FRAME_SAMPLES
@@ -26,7 +26,6 @@ from asr.transcripts.transcript import measure_compression
 SILENCE = "You"  # what both sizes write for silence and noise
 # Nobody speaks below this mean log-probability of a text, including the probability that there is a text.
 NOTHING = -2.0
-NUM_OUTLIERS = 8  # channels that 8-bit layers multiply in float32
 SECONDS_AT_ONCE = 15.0  # audio encoded at once on a CPU
 
 
@@ -42,36 +41,22 @@ class MoonshineRules(SearchRules):
         return scores_RV.index_fill(1, torch.tensor(EOS_ID, device=scores_RV.device), -torch.inf)
 
 
-class SplitLinear(nn.Module):
-    """A linear layer in 8 bits, except for the channels of its input that are far larger than all others.
+class FineLinear(nn.Module):
+    """A linear layer in 8 bits that multiplies the rounding error of its input in a second product.
 
-    With these, the scale of the input would be too coarse for the rest, so they are multiplied in float32.
+    The inputs have outliers, and next to these, 8 bits are too coarse for the other values.
     """
 
-    def __init__(self, linear: nn.Linear, outliers_C: Tensor, few_rows: bool) -> None:
+    def __init__(self, linear: nn.Linear, few_rows: bool = False) -> None:
         super().__init__()
-        weight_NK = linear.weight.detach()
-        self.outliers_C = outliers_C
-        self.weight_CN = weight_NK[:, outliers_C].T.contiguous()
-        self.linear = Int8Linear(weight_NK.index_fill(1, outliers_C, 0.0), linear.bias, few_rows=few_rows)
+        self.linear = Int8Linear(linear.weight, few_rows=few_rows)
+        self.bias_N = linear.bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.linear(x.index_fill(-1, self.outliers_C, 0.0))
-        y.view(-1, y.size(-1)).addmm_(x[..., self.outliers_C].flatten(0, -2), self.weight_CN)
-        return y
-
-
-def find_outliers(part: nn.Module) -> Tensor:
-    """Return the channels of encoder or decoder that are the largest in the input of each layer.
-
-    They are the same for all audio, because the biases of the feed-forward blocks produce them.
-    """
-    biases = [
-        weight.detach().abs()
-        for name, weight in part.named_parameters()
-        if name.endswith("feed_forward.contract.bias")
-    ]
-    return torch.stack(biases).sum(0).topk(NUM_OUTLIERS).indices
+        scales = x.abs().amax(-1, keepdim=True).clamp_(min=1e-30).mul_(1 / INT8_MAX)
+        rest = torch.addcmul(x, (x / scales).round_(), scales, value=-1)
+        rounded, lost = self.linear(torch.stack([x, rest])).unbind()
+        return rounded.add_(lost).add_(self.bias_N)
 
 
 class MoonshineManners(SpeechDecoder):
@@ -90,19 +75,16 @@ class MoonshineManners(SpeechDecoder):
         """Use 8-bit layers, except for the first and last convolution, whose inputs differ most in size."""
         if not precision.startswith("int8"):
             return
-        in_decoder = set() if model.decoder is None else set(model.decoder.modules())
-        of_encoder = find_outliers(model.encoder)
-        of_decoder = find_outliers(model.decoder) if model.decoder is not None else of_encoder
+        of_decoder = set() if model.decoder is None else set(model.decoder.modules())
         for module in [*model.modules()]:
             for name, linear in [*module.named_children()]:
                 if not isinstance(linear, nn.Linear) or name in ("convolution_1", "convolution_3"):
                     continue
-                few_rows = module in in_decoder and name != "project_memory"
-                if name in ("convolution_2", "output", "project_out", "contract"):  # inputs without outliers
+                few_rows = module in of_decoder and name != "project_memory"
+                if name in ("output", "project_out", "contract"):  # their inputs have few outliers
                     setattr(module, name, Int8Linear(linear.weight, linear.bias, few_rows=few_rows))
                 else:
-                    outliers_C = of_decoder if few_rows else of_encoder
-                    setattr(module, name, SplitLinear(linear, outliers_C, few_rows))
+                    setattr(module, name, FineLinear(linear, few_rows))
 
     def is_silence(self, best: Hypothesis) -> bool:
         """Return True also for "You", and for short texts that were far less likely than no text."""
