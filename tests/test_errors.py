@@ -85,5 +85,5 @@ def test_extras_that_the_code_names_exist() -> None:
     offered = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     code = "\n".join(path.read_text() for path in (root / "asr").rglob("*.py"))
     named = re.findall(r"import_extra\([^)]*\"(\w+)\"\)", code)
-    assert len(named) == 6 and {*named} <= {*offered}
+    assert len(named) == 7 and {*named} <= {*offered}
     assert "pip install asr" not in code and "asr-toolkit[" not in code

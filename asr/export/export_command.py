@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 
 from asr.cli import limit_threads, require_any_input
-from asr.errors import UserError
+from asr.errors import import_extra
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,15 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     require_any_input(args.model)
-    require_packages("onnx", "onnxruntime")
-    from asr.export.export import export
-
+    exporter = import_extra("asr.export.export", "exporting a model", "export")
     limit_threads(1)
-    for name, size in export(args).items():
+    for name, size in exporter.export(args).items():
         print(f"{args.folder}/{name}  {size / 1e6:.1f} MB")
     return 0
-
-
-def require_packages(*names: str) -> None:
-    if missing := [name for name in names if importlib.util.find_spec(name) is None]:
-        raise UserError(f"this needs {' and '.join(missing)}; run: pip install 'asr-toolkit[export]'")

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -40,11 +39,10 @@ BRIDGE_FRAMES, LEAST_FRAMES, MARGIN_FRAMES = 30, 5, 5  # bridged pause, shortest
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path, *, steps: Mapping[str, int] = STEPS) -> None:
-    """Write manifest, RTTM and SegLST of dev and test: near, in rooms with noise (`test_room`), and in rooms
-    where all speakers but one are far from the microphone and quiet (`test_far`).
+    """Write manifest, RTTM and SegLST of dev and test: near, in rooms (`test_room`), and far (`test_far`).
 
-    train.jsonl and held_out.jsonl have utterances of the training speakers, test_speakers.jsonl and
-    dev_speakers.jsonl those that the meetings are made of.
+    All speakers but the first are far and quiet there. train.jsonl and held_out.jsonl have utterances of the
+    training speakers, and dev_speakers.jsonl and test_speakers.jsonl the ones in the meetings.
     """
     utterances = read_corpora(find_corpus(corpus_dir, "fsdd"), output_dir)
     train = utterances.pop("train")
@@ -95,7 +93,7 @@ class Meeting:
     id: str
     placed: dict[str, list[tuple[float, Part]]]
     turns: list[Turn]
-    extras: dict[str, Any]
+    extras: dict[str, object]
 
     def find_spans(self) -> Iterator[Turn]:
         """Find the speech of each speaker, as diarization reference; short pauses count as speech."""
@@ -123,8 +121,7 @@ def read_parts(utterances: Sequence[Utterance]) -> dict[str, list[Part]]:
 
 
 def find_activity(audio_S: np.ndarray) -> np.ndarray:
-    """Return whether each 10 ms frame has speech: whether its level over 50 ms is above a threshold that lies
-    between the 5th and 95th percentiles of the levels."""
+    """Return whether each 10 ms frame has speech: its level over 50 ms is above ACTIVE_SHARE of the range."""
     levels_T = measure_energies(audio_S, SAMPLE_RATE)
     levels_T = np.convolve(np.pad(levels_T, 2, mode="edge"), np.full(5, 0.2), mode="valid")
     low, high = np.quantile(levels_T, [0.05, 0.95])
@@ -141,8 +138,7 @@ def plan_meeting(
 ) -> Meeting:
     """Draw speakers and their turns. Turns overlap the previous one while too little time has overlapped.
 
-    At most two people speak at once, and nobody overlaps themselves. The first turns introduce the speakers.
-    No utterance occurs twice in a meeting.
+    Two people speak at once at most, nobody twice. First all speakers have a turn. No utterance is repeated.
     """
     source = corpora[0] if len(corpora) == 1 else "all"
     name = f"{split}-{100 * overlap:02.0f}-{num_speakers}-{source}"
@@ -181,25 +177,21 @@ def plan_meeting(
 
 def write_meeting(meeting: Meeting, folder: Path) -> Utterance:
     """Write the audio; in folders of rooms, each speaker has echoes, and the mixture has noise."""
-    is_far = folder.name.endswith("_far")
-    is_room = is_far or folder.name.endswith("_room")
+    kind = folder.name.partition("_")[2]  # room, far, or nothing
     generator = np.random.default_rng(list(meeting.id.encode()))
     gains = 10 ** (generator.uniform(-SPREAD, SPREAD, len(meeting.placed)) / 20)
     size = round((max(turn.end for turn in meeting.turns) + PAUSE_SECONDS[1]) * SAMPLE_RATE)
     mixture_S = generator.normal(size=size) * 10 ** (FLOOR / 20)
-    if is_far:
+    if kind == "far":
         gains[1:] *= 10 ** (generator.uniform(*FAR_DB, len(gains) - 1) / 20)
     for number, (own, gain) in enumerate(zip(meeting.placed.values(), gains, strict=True)):
         alone_S = np.zeros(size)
         for at, part in own:
             first = round(at * SAMPLE_RATE)
             alone_S[first : first + len(part.audio_S)] += part.audio_S
-        if is_room:
-            place = partial(add_room, echo_db=FAR_ECHO_DB) if is_far and number else add_room
-            alone_S = place(alone_S, generator)
-        mixture_S += gain * alone_S
-    if is_room:
-        mixture_S = add_noise(mixture_S, generator)
+        echo_db = [FAR_ECHO_DB] if kind == "far" and number else []
+        mixture_S += gain * (add_room(alone_S, generator, *echo_db) if kind else alone_S)
+    mixture_S = add_noise(mixture_S, generator) if kind else mixture_S
     path = folder / f"{meeting.id}.wav"
     write(path, (mixture_S * min(1.0, 0.9 / np.abs(mixture_S).max())).astype(np.float32), SAMPLE_RATE)
     return Utterance(

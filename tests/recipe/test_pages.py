@@ -128,6 +128,21 @@ AN4_ROWS = {
 }
 
 
+STREAMING_ROWS = {
+    "CTC, greedy": "ctc_greedy",
+    "decoder alone": "attention",
+    "CTC beam, then rescoring by the decoder": "rescoring",
+    "joint": "joint",
+    "CTC beam, lexicon and word 3-grams": "ctc_beam+ngrams",
+    "joint, lexicon and word 3-grams": "joint+ngrams",
+}
+TRANSDUCER_ROWS = {
+    "transducer, greedy": "transducer_greedy",
+    "transducer, beam of 10": "transducer",
+    "its CTC head, beam": "ctc_beam",
+}
+
+
 def claim_an4() -> Iterator[Claim]:
     page, studies = "an4/experiments.md", "an4/studies"
     guide, lstm = (("attention_guide", "guide_windows"), ("lstm_guide", "guide"))
@@ -143,6 +158,20 @@ def claim_an4() -> Iterator[Claim]:
         yield page, f"| {row} | {' | '.join(['{}'] * 5)} |", [*sources, penalty]
         sources = [*dev_and_test(lstm, method), *dev_and_test(phones, method)]
         yield page, f"| {row} | {' | '.join(['{}'] * 4)} |", sources
+    for row, method in STREAMING_ROWS.items():
+        setups = [f"{method}{delay}" for delay in ("", "+640ms", "+320ms", "+160ms")]
+        sources = [f"{studies}/streaming:{setup}" for setup in setups]
+        sources += [f"{studies}/streaming/test#streaming.{setup}" for setup in setups]
+        yield page, f"| {row} | {' | '.join(['{}'] * 8)} |", sources
+    best = f"{studies}/streaming/test#streaming.ctc_beam+ngrams+speeds"
+    yield (
+        "an4/README.md",
+        "(experiments.md#streaming) | {0} | {0.low:.2f} to {0.high:.2f} | {0.cer:.2f} |",
+        [best],
+    )
+    for row, method in TRANSDUCER_ROWS.items():
+        sources = [f"{studies}/test#transducer.{method}{speeds}" for speeds in ("", "+speeds")]
+        yield page, f"| {row} | … | {{}} | … | {{}} |", sources
     moonshine = f"{studies}/moonshine_base/test#moonshine_base.attention"
     yield (
         "an4/README.md",
