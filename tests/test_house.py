@@ -54,16 +54,16 @@ MAX_LINES = {
     "shards": 605,
     "speakers": 1_950,
     "streaming": 745,
-    "system": 920,
+    "system": 925,
     "text": 701,
     "train": 1_800,
-    "transcription": 920,
+    "transcription": 922,
     "transcripts": 1_220,
     "transducer": 850,
     "whisper": 2_190,
 }
 # Rooms of what comes next: parakeet 900, wav2vec2 600.
-MAX_LINES_OF_CORE = 19_675  # all but the capabilities: one reads it in two days
+MAX_LINES_OF_CORE = 19_680  # all but the capabilities: one reads it in two days
 CAPABILITIES = {
     *("formats", "language_models", "moonshine", "recipe", "research", "scale", "scoring/nist", "serve"),
     *("export", "shards", "speakers", "streaming", "transducer", "whisper"),

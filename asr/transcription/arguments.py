@@ -17,7 +17,6 @@ from asr.audio.reading import AUDIO_SUFFIXES, read_info
 from asr.audio.segmentation import STANDARD_INPUT, Channels, Recording, SegmentationConfig
 from asr.config import RENAMED, Config, Precision, build_config, describe_config
 from asr.data.manifest import Utterance
-from asr.data.manifest_readers import open_shards, read_any
 from asr.data.storage import ByteRange, MissingFileError, find_file, list_files
 from asr.data.utterance_audio import INDEX_NAME
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
@@ -68,6 +67,8 @@ def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[Located]:
     elif os.path.isdir(argument) and is_only:
         raise UserError(f"{argument}: is a folder; add --recursive to transcribe all audio files in it")
     elif argument.lower().removesuffix(".gz").endswith(MANIFEST_SUFFIXES):
+        from asr.data.manifest_readers import read_any
+
         for utterance in read_any(argument):
             yield _of_manifest(utterance)
     else:
@@ -81,6 +82,8 @@ def _of_manifest(utterance: Utterance, content: ByteRange | None = None) -> Loca
 
 def _list_packed(folder: str) -> Iterator[Located]:
     """Yield the utterances of a folder of shards."""
+    from asr.data.manifest_readers import open_shards
+
     for shard in open_shards(folder).shards:
         for packed in shard.utterances():
             yield _of_manifest(packed, packed.byte_range)
