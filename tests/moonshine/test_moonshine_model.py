@@ -19,9 +19,9 @@ from asr.errors import UserError
 from asr.families import Convertible, find_family
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.moonshine.encoder_decoder import MIN_FRAMES, MoonshineEncoder, cut_windows
+from asr.moonshine.family import ORT_FILES
 from asr.moonshine.loading import load_source
 from asr.moonshine.manners import FineLinear, MoonshineManners
-from asr.moonshine.family import ORT_FILES
 from asr.moonshine.tokens import name_tokens, order_rows
 from asr.moonshine.weights import read_weights
 from asr.system.system import System
