@@ -16,7 +16,7 @@ from asr.export.proof import decode_examples, prove
 from asr.export.writing import write_model
 from asr.families import find_family, find_model
 from asr.files import make_folder, require_local
-from asr.system.system import load_system
+from asr.system.system import load_state, load_system
 
 README = Path(__file__).parent / "readme"
 
@@ -32,7 +32,8 @@ def export(args: argparse.Namespace) -> dict[str, int]:
     require_local(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: is not empty; choose a new folder")
-    system = load_system(find_model(args.model))
+    model = find_model(args.model)
+    system, longest = load_system(model), load_state(model).get("longest_seconds")
     plan = make_plan(args.model, system, args.decoding, args.format == "sherpa", args.stream)
     manifest = args.manifest or system.config.data.dev
     if not Path(manifest).exists():
@@ -47,7 +48,8 @@ def export(args: argparse.Namespace) -> dict[str, int]:
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.absolute().parent) as temporary:
         written = Path(temporary, folder.name)
         written.mkdir()
-        about = prove(written, write_model(written, system, plan), examples, plan, args.int8)
+        about = write_model(written, system, plan, longest)
+        about = prove(written, about, examples, plan, args.int8)
         write_readme(written, about)
         os.replace(written, folder)  # an empty folder gives way
     return {name: (folder / name).stat().st_size for name in about["files"].values()}

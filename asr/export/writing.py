@@ -46,7 +46,9 @@ OUTPUTS = {
 }
 
 
-def write_model(folder: Path, system: System, plan: Plan) -> dict[str, Any]:
+def write_model(
+    folder: Path, system: System, plan: Plan, longest_seconds: float | None = None
+) -> dict[str, Any]:
     """Write graphs, tokens and description. Returns the description."""
     symbols = enumerate(list_symbols(system.tokenizer))
     (folder / "tokens.txt").write_text(
@@ -78,6 +80,8 @@ def write_model(folder: Path, system: System, plan: Plan) -> dict[str, Any]:
         "max_tokens": find_max_tokens(system, plan),
         "subsampling": system.model.subsampling_factor,
         "streaming": streaming,
+        "max_seconds": system.longest_seconds,
+        "longest_seconds": longest_seconds,
         "language": getattr(decoder, "language", None),
         "text_rules": list(config.text.training),
         "sherpa": None if plan.sherpa is None else describe_call(plan, files, streaming),

@@ -178,3 +178,12 @@ def test_the_commands_of_the_readme_run(options: str, tones: Path, tmp_path: Pat
     )
     assert done.returncode == 0 and set(done.stdout.split()) & set(WORDS), done.stderr
     assert "OPTIONS" not in page and "CALL" not in page
+
+
+@pytest.mark.slow
+def test_recordings_are_cut_as_by_the_run(tones: Path, tmp_path: Path) -> None:
+    model = save_model(tmp_path, *UTTERANCE)
+    (Path(model) / "state.json").write_text('{"longest_seconds": 7.5}')
+    assert run_export(tmp_path, tones, model, "--format", "onnx") == 0
+    about = json.loads((tmp_path / "out" / "export.json").read_text())
+    assert (about["max_seconds"], about["longest_seconds"]) == (load_system(Path(model)).longest_seconds, 7.5)
