@@ -231,10 +231,10 @@ def test_a_long_recording_is_cut_and_silence_is_no_speech(browser: Any, tones: P
     (tmp_path / "export.json").write_text(json.dumps(about | {"longest_seconds": 1.5}))
     parts = [soundfile.read(tones / f"train-{number}.wav")[0] for number in range(2)]
     parts = [np.resize(part, 20_000) for part in parts]  # 1.25 s
-    quiet = np.zeros(1_600)
+    quiet = np.zeros(4_800)  # of which the first whole tenth of a second begins after 800 samples
     soundfile.write(tmp_path / "long.wav", np.concatenate([parts[0], quiet, parts[1]]), 16_000)
-    soundfile.write(tmp_path / "one.wav", np.concatenate([parts[0], quiet[800:]]), 16_000)
-    soundfile.write(tmp_path / "two.wav", np.concatenate([quiet[800:], parts[1]]), 16_000)
+    soundfile.write(tmp_path / "one.wav", np.concatenate([parts[0], quiet[:1_600]]), 16_000)
+    soundfile.write(tmp_path / "two.wav", np.concatenate([quiet[1_600:], parts[1]]), 16_000)
     soundfile.write(tmp_path / "none.wav", np.zeros(16_000), 16_000)
     with open_page(browser, tmp_path) as page:
         names = ("long.wav", "one.wav", "two.wav", "none.wav")
