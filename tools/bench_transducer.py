@@ -1,4 +1,4 @@
-"""Measure the loss of a transducer beside torchaudio's, and the search beside CTC's.
+"""Measure the loss of a transducer next to torchaudio's, and its searches next to the searches of CTC.
 
     python tools/bench_transducer.py loss                      # time and memory, by size of the vocabulary
     python tools/bench_transducer.py search RUN MANIFEST       # a trained transducer, in batches of 16
