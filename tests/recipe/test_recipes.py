@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from corpus_examples import RECIPES_DIR, damage_test, load, write_audio
+from corpus_examples import RECIPES_DIR, Corpus, damage_test, load, make_corpus, write_audio
 
 from asr.audio import read
 from asr.data import Utterance, read_manifest
@@ -92,56 +92,21 @@ def test_meetings_are_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert max(quiet) < 0.8 * loud, "all but the first are far from the microphone"
 
 
-AN4 = {  # split -> id -> text; fjam is one of the speakers of dev
-    "train": {"an1-fash-b": "ENTER FIVE", "cen2-fash-b": "R O B", "an3-mewl-b": "GO", "an4-fjam-b": "STOP"},
-    "test": {"an5-fcaw-b": "YES", "cen5-miry-b": "O H"},
-}
+@pytest.fixture
+def an4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    return make_corpus("an4", tmp_path / "an4", monkeypatch)
 
 
 @pytest.fixture
-def an4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
-    root, names = tmp_path / "an4", []
-    (root / "etc").mkdir(parents=True)
-    for split, texts in AN4.items():
-        folder = {"train": "an4_clstk", "test": "an4test_clstk"}[split]
-        stems = [f"{folder}/{identifier.split('-')[1]}/{identifier}" for identifier in texts]
-        names += [f"wav/{stem}.sph" for stem in stems]
-        (root / f"etc/an4_{split}.fileids").write_text("".join(f"{stem}\n" for stem in stems))
-        line = "<s> {} </s> ({})\n" if split == "train" else "{}  ({})\n\n"
-        (root / f"etc/an4_{split}.transcription").write_text(
-            "".join(line.format(t, i) for i, t in texts.items())
-        )
-    for name in names:
-        write_audio(root / name, 0.7)
-    recipe = load(
-        "an4",
-        monkeypatch,
-        NUM_UTTERANCES={"train": 4, "test": 2},
-        NUM_WORDS={"train": 7, "test": 3},
-        FINGERPRINT=compute_fingerprint(root, names, 16_000),
-    )
-    return recipe, root
-
-
-@pytest.mark.parametrize("given", [".", "..", "etc"])
-def test_an4(an4: tuple[Recipe, Path], tmp_path: Path, given: str) -> None:
-    recipe, root = an4
-    recipe.prepare(root / given, tmp_path / "out")
-    splits = read_all(tmp_path / "out")
-    texts = {split: {u.id: u.text for u in utterances} for split, utterances in splits.items()}
-    assert texts["dev"] == {"an4-fjam-b": "STOP"}
-    assert texts["train"] | texts["dev"] == AN4["train"] and texts["test"] == AN4["test"]
-    first = splits["train"][0]
-    assert Path(first.audio).samefile(root / "wav/an4_clstk/fash/an1-fash-b.sph")
-    assert (first.speaker, first.duration, first.language) == ("fash", 0.7, "en")
-    assert [u.extras["gender"] for u in splits["test"]] == ["female", "male"]
+def yesno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    return make_corpus("yesno", tmp_path / "yesno", monkeypatch)
 
 
 @pytest.mark.parametrize(
     ("seconds", "texts", "speakers"), [(2, ["YES O H"], ["fcaw+miry"]), (1, ["YES", "O H"], ["fcaw", "miry"])]
 )
 def test_an4_joined(
-    an4: tuple[Recipe, Path],
+    an4: Corpus,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     seconds: int,
@@ -238,29 +203,7 @@ def digest_folder(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture
-def yesno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
-    names = [f"waves_yesno/{'_'.join(f'{n * 21:08b}')}.wav" for n in range(12)]
-    for name in names:
-        write_audio(tmp_path / name, 2.0, 8_000)
-    (tmp_path / "waves_yesno/README~").touch()
-    fingerprint = compute_fingerprint(tmp_path, names, 8_000)
-    return load("yesno", monkeypatch, NUM_FILES=12, FINGERPRINT=fingerprint), tmp_path
-
-
-@pytest.mark.parametrize("given", [".", "waves_yesno"])
-def test_yesno(yesno: tuple[Recipe, Path], tmp_path: Path, given: str) -> None:
-    recipe, root = yesno
-    recipe.prepare(root / given, tmp_path / "out")
-    splits = read_all(tmp_path / "out")
-    assert [len(splits[split]) for split in SPLITS] == [5, 1, 6]
-    assert sorted(u.id for us in splits.values() for u in us)[1::2] == [u.id for u in splits["test"]]
-    first = splits["test"][0]
-    assert (first.id, first.text) == ("0_0_0_1_0_1_0_1", "NO NO NO YES NO YES NO YES")
-    assert (first.language, first.duration) == ("he", 2.0)
-
-
-test_no_damage_goes_unnoticed = damage_test("an4", "fsdd", "yesno")
+test_no_damage_goes_unnoticed = damage_test("fsdd")
 
 
 @pytest.mark.parametrize("name", ["an4", "fsdd", "yesno"])
