@@ -100,17 +100,6 @@ def test_scoring_prints_what_is_shown(
     assert set(shown) <= set(printed)
 
 
-def test_each_result_is_a_published_one() -> None:
-    rows = re.findall(r"^\| (.*?) ?\| .* \| (\d+\.\d+ \| \d+\.\d+ to \d+\.\d+) \|", README, re.MULTILINE)
-    assert len(rows) == 7
-    pages = (ROOT / "recipes" / "RESULTS.md").read_text(encoding="utf-8")
-    for corpus, rates in rows:
-        if link := re.search(r"\((.*?)\)", corpus):
-            page = pages + (ROOT / link[1]).read_text(encoding="utf-8").replace("**", "")
-        rate, interval = rates.split(" | ")
-        assert f"| {rates} |" in page or f"| {rate} ({interval}) |" in page, rates
-
-
 def test_the_readme_is_short_and_begins_with_a_command_and_its_output() -> None:
     """The output and the picture come before Install; the two commands that set all up have a section of their own."""
     assert len(README.splitlines()) <= 130
@@ -129,7 +118,9 @@ def test_the_line_that_installs_serves_the_quick_start() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").glob("*")]
     texts = {path.name: path.read_text(encoding="utf-8") for path in pages}
     assert [
-        name for name, text in texts.items() if re.search(r"install '?asr-toolkit|asr-toolkit\[", text)
+        name
+        for name, text in texts.items()
+        if re.search(r"install '?asr-toolkit|\basr(-toolkit)?\[[a-z]", text)
     ] == []
     offered = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     for name, text in texts.items():

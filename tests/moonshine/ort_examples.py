@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
+from asr.moonshine.family import ORT_FILES
 from asr.moonshine.installed import find_installed
 
 TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int64": 7}
@@ -208,6 +209,20 @@ def write_pieces(path: Path, pieces: Sequence[bytes]) -> None:
         for piece in pieces:
             length = [len(piece)] if len(piece) < 128 else [128 + len(piece) % 128, len(piece) // 128]
             file.write(bytes(length) + piece)
+
+
+def write_package(site: Path) -> tuple[Path, Path]:
+    """The folder of a model in an installed package that cannot be imported, and the package's metadata."""
+    folder, about = site / "moonshine_cpp" / "models" / "base-en", site / "moonshine_cpp-0.1.4.dist-info"
+    folder.mkdir(parents=True)
+    about.mkdir()
+    (site / "moonshine_cpp" / "__init__.py").write_text("raise RuntimeError")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: moonshine-cpp\nVersion: 0.1.4\n")
+    files = [folder / name for name in ORT_FILES]
+    for file in files:
+        file.write_bytes(b"x")
+    (about / "RECORD").write_text("".join(f"{file.relative_to(site)},,\n" for file in files))
+    return folder, about
 
 
 def find_published(size: str) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from ort_examples import find_published
+from ort_examples import find_published, write_package
 
 import asr
 from asr import families
@@ -46,17 +46,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
 
     def write() -> Path:
-        folder = tmp_path / "site" / "moonshine_cpp" / "models" / "base-en"
-        folder.mkdir(parents=True)
-        (folder.parents[1] / "__init__.py").write_text("raise RuntimeError")
-        about = tmp_path / "site" / "moonshine_cpp-0.1.4.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: moonshine-cpp\nVersion: 0.1.4\n")
-        files = [folder / name for name in ORT_FILES]
-        for file in files:
-            file.write_bytes(b"x")
-        rows = [f"{file.relative_to(tmp_path / 'site')},,\n" for file in files]
-        (about / "RECORD").write_text("".join(rows))
+        folder, about = write_package(tmp_path / "site")
         monkeypatch.setattr(installed, "distribution", {"moonshine-cpp": Distribution.at(about)}.__getitem__)
         return folder
 

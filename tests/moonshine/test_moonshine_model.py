@@ -174,22 +174,16 @@ def test_copies(folder: Path, system: System, tmp_path: Path) -> None:
 
 
 def test_folders_of_hugging_face(folder: Path, tmp_path: Path) -> None:
-    weights = {f"model.{name}": weight for name, weight in read_weights(folder).items()}
-    save_file(weights, tmp_path / "model.safetensors")
+    """They give the same model; weights of another one are refused."""
+    whole = read_weights(folder)
     settings = {"model_type": "moonshine", "hidden_size": 256, "partial_rotary_factor": 1.0}
     (tmp_path / "config.json").write_text(json.dumps(settings))
     (tmp_path / "tokenizer.bin").write_bytes((folder / "tokenizer.bin").read_bytes())
+    save_file({f"model.{name}": weight for name, weight in whole.items()}, tmp_path / "model.safetensors")
     family = find_family(tmp_path)
     assert family is not None and family.name == "Moonshine"
     ours, theirs = load_source(tmp_path).model.state_dict(), load_source(folder).model.state_dict()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
-def test_weights_of_another_model(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(
-        '{"model_type": "moonshine", "hidden_size": 256, "partial_rotary_factor": 1.0}'
-    )
-    whole = read_weights(folder)
     for name, wrong in (
         ("encoder.conv2.weight", torch.zeros(512, 256, 5)),
         ("encoder.layers.0.self_attn.q_proj.weight", torch.zeros(256, 200)),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ort_examples import ModelWriter, find_published, write_pieces
+from ort_examples import ModelWriter, find_published, write_package, write_pieces
 from safetensors.torch import save_file
 
 from asr.errors import UserError
@@ -190,23 +190,15 @@ def test_pieces_cut_anywhere(tmp_path: Path) -> None:
 
 def test_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files are found without importing it, and are refused if they are others than were published."""
-    folder = tmp_path / "moonshine_cpp" / "models" / "base-en"
-    folder.mkdir(parents=True)
-    (tmp_path / "moonshine_cpp" / "__init__.py").write_text("raise RuntimeError")
-    about = tmp_path / "moonshine_cpp-0.1.4.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: moonshine-cpp\nVersion: 0.1.4\n")
-    files = [folder / name for name in module.ORT_FILES]
-    (about / "RECORD").write_text("".join(f"{file.relative_to(tmp_path)},,\n" for file in files))
+    folder, _ = write_package(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    assert find_installed("moonshine-base") is None, "the files are not there"
-    for file in files:
-        file.write_bytes(b"x")
     assert find_installed("moonshine-base") == folder and find_installed("moonshine-tiny") is None
     with pytest.raises(
         UserError, match=r"encoder_model.ort: not the file that was published; install moonshine"
     ):
         check_installed(folder)
+    (folder / module.ORT_FILES[2]).unlink()
+    assert find_installed("moonshine-base") is None, "a file is not there"
 
 
 @pytest.mark.parametrize(

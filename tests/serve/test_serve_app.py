@@ -157,11 +157,6 @@ def test_health_and_metrics(client: TestClient) -> None:
     assert 'asr_requests_total{route="/v1/audio/transcriptions",status="200"}' in text
 
 
-def test_a_bad_file_is_named_in_the_error(client: TestClient) -> None:
-    answer = client.post(URL, files={"file": ("../../etc/passwd", b"no audio")}, data={"model": "tiny"})
-    assert answer.status_code == 400 and answer.json()["error"]["message"].startswith("../../etc/passwd: ")
-
-
 def test_a_damaged_file_gives_its_readable_part_and_a_warning(client: TestClient) -> None:
     cut = encode(AUDIO)[: -4 * RATE]
     body = post(client, cut).json()

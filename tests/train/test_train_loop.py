@@ -46,9 +46,6 @@ TinyRun = Callable[..., RunConfig]
         # In the second epoch, with averaged weights.
         pytest.param(8, ("train.steps=9", "train.average_decay=0.9"), marks=pytest.mark.slow),
         pytest.param(10, ("batches.num_workers=1", "train.batches_per_update=2"), marks=pytest.mark.slow),
-        pytest.param(
-            5, ("train.steps=6", "model.decoder={type: intra_attention, dim: 16}"), marks=pytest.mark.slow
-        ),
     ],
 )
 def test_resuming_is_exact(
