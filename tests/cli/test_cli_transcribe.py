@@ -107,18 +107,6 @@ def test_verbose_tells_model_and_device(run: Run, talker: str, caplog: pytest.Lo
     assert f"model: {talker}" in said and "device: cpu (1 thread), float32" in said
 
 
-@pytest.mark.parametrize("name", sorted({*WRITERS} - {"rttm"}))
-def test_formats(name: str, run: Run) -> None:
-    out = run("a.wav", "--format", name).out
-    if name in ("json", "jsonl"):
-        record = json.loads(out)
-        record = record[0] if name == "json" else record
-        assert (record["id"], record["audio"], record["duration"]) == ("a", "a.wav", 0.6)
-        assert is_text(record["text"]) and len(record["segments"][0]["words"]) == len(record["text"].split())
-    else:
-        assert out.startswith(WRITERS[name].header) and any(word in out for word in WORDS)
-
-
 def test_what_the_model_was_not_trained_for_is_said(run: Run, talker: str, tmp_path: Path) -> None:
     """Once for each recording, and in JSON; the transcript is there, and it is no failure."""
     model = tmp_path / "narrow"

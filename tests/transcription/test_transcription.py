@@ -17,7 +17,6 @@ import soundfile
 import soxr
 import torch
 from model_examples import SYSTEMS
-from tone_examples import TONES_HZ, make_tone
 
 from asr.audio import (
     AudioSegment,
@@ -502,36 +501,6 @@ def test_a_model_in_8_bits(tiny_run: Callable[..., RunConfig], files: list[Path]
     assert not torch.equal(whole, rounded)
     torch.testing.assert_close(whole, rounded, rtol=0, atol=0.02)
     assert Model(found[1]).transcribe(files[-1], beam=2).compute_type == "int8 on cpu"
-
-
-@pytest.mark.slow
-def test_words_have_the_times_at_which_they_were_placed(tiny_run: Callable[..., RunConfig]) -> None:
-    """A model of four words, each a tone, on new sequences of them with known times."""
-    settings = tiny_run(
-        *("train.steps=1000", "train.validate_every=500", "train.save_every=500", "train.log_every=100"),
-        *("augment.speed=[1.0]", "augment.spec_augment={}", "model.encoder.dim=64"),
-        *("model.encoder.dropout=0.0", "model.decoder.dropout=0.0", "optim.warmup_steps=50"),
-        *("optim.learning_rate=2e-3", "optim.schedule=cosine"),
-    )
-    train(settings)
-    model = load_model(settings.output_dir, "cpu")
-    source = np.random.default_rng(7)
-    errors, num_right = [], 0
-    for _ in range(20):
-        pieces, places, time = [0.003 * source.standard_normal(800)], [], 800
-        for word in source.choice(list(TONES_HZ), 3):
-            tone = make_tone(word, source)
-            sound = int(np.flatnonzero(tone)[-1]) + 1
-            places.append((word, time / RATE, (time + sound) / RATE))
-            pieces.append(tone + 0.003 * source.standard_normal(len(tone)))
-            time += len(tone)
-        transcript = model.transcribe(np.concatenate(pieces), RATE)
-        if transcript.text.split() == [word for word, _, _ in places]:
-            num_right += 1
-            for word, (_, start, end) in zip(transcript.words, places, strict=True):
-                errors += [abs(word.start - start), abs(word.end - end)]
-    assert num_right >= 10
-    assert float(np.median(errors)) < 0.05
 
 
 def test_segments_are_no_longer_than_training_utterances(

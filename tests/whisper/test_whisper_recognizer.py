@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -19,16 +18,15 @@ from whisper_examples import SIZES, VOCABULARY, make_weights, write_huggingface
 from whisper_systems import build_system
 
 from asr import cli
-from asr.audio import AudioSegment, Recording, SegmentationConfig, reading as audio
+from asr.audio import AudioSegment, SegmentationConfig, reading as audio
 from asr.cli.evaluation_job import is_english
 from asr.decoding.decode import DecodedUtterance, DecodingSetup
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.models.precision import Int8Linear, is_fast, is_int8_exact
-from asr.scale.output_folder import STATE, OutputFolder
 from asr.text.tokenizer import BLANK_ID, SOS_ID
 from asr.transcription.model import Model
-from asr.transcription.transcribe import Recognizer, Request, load_recognizer
+from asr.transcription.transcribe import Recognizer, load_recognizer
 from asr.transcripts.transcript import Transcript
 from asr.whisper import SILENCES, Silence, WhisperDecodingConfig, WhisperManners, find_sizes, load, units_of
 
@@ -170,14 +168,9 @@ def test_one_language_for_a_recording(
 
 
 def test_python_interface(recognizer: Recognizer, files: list[Path], tmp_path: Path) -> None:
-    samples_S = audio.read(files[3], RATE)
-    from_array = Model(recognizer).transcribe(samples_S, RATE, **ENGLISH)
-    from_file = Model(recognizer).transcribe(files[3], **ENGLISH)
-    assert from_array == dataclasses.replace(from_file, id="", audio="")
     model, like = Model(recognizer), ONCE.model_copy(update={"beam": 2})
     given = {"language": "English", "beam": 2, "decoding": ONCE}
     assert model.transcribe(files[3], **given) == model.transcribe(files[3], language="en", decoding=like)
-    assert repr(model).startswith(f"Model({model.name}, ") and repr(model).endswith(" on cpu)")
     wrong: Any
     (words := tmp_path / "words.txt").write_text("the rain")
     for path, wrong, message in (
@@ -198,35 +191,6 @@ def test_languages_without_spaces_join_without(recognizer: Recognizer, files: li
     (found,) = read(recognizer, files[-1:], 4, **(ENGLISH | {"language": "ja"}))
     assert found.separator == "" and len(found.segments) > 1
     assert found.text == "".join(segment.text for segment in found.segments)
-
-
-def test_an_interrupted_recording_goes_on_where_it_stopped(
-    recognizer: Recognizer, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (expected,) = read(recognizer, files[-1:], 1, decoding=ONCE)
-
-    def transcribe() -> object:
-        decoding = DecodingConfig(beam=1, temperatures=())
-        request = Request(decoding, batch_size=1, journal=OutputFolder(tmp_path / "out", ["txt"], {}))
-        return list(recognizer.transcribe_events([Recording(files[-1])], request))[-1][1]
-
-    decode, decoded = recognizer.decoder.decode, list[int]()
-
-    def interrupt(*given: Any) -> Any:
-        if len(decoded) > 1:
-            raise KeyboardInterrupt
-        decoded.append(1)
-        return decode(*given)
-
-    monkeypatch.setattr(recognizer.decoder, "decode", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        transcribe()
-    with pytest.raises(KeyboardInterrupt):
-        transcribe()
-    (log,) = (tmp_path / "out" / STATE).iterdir()
-    assert len(log.read_text().splitlines()) == 3, "what it depends on, and two segments"
-    monkeypatch.setattr(recognizer.decoder, "decode", decode)
-    assert transcribe() == expected
 
 
 # --- commands -------------------------------------------------------------------------------------
