@@ -130,21 +130,6 @@ def read_pixels(path: Path, audio_S: np.ndarray | None = None, **changes: Any) -
     return np.asarray(imread(path))[..., :3]
 
 
-def test_both_parts_have_one_time_axis(tmp_path: Path) -> None:
-    """A token at 6 s lies exactly over the click at 6 s."""
-    clicks = np.zeros(2 * RATE, np.float32)
-    clicks[3200] = 1  # so that the scale is always the same
-    rows, louder = np.eye(6, 50), clicks.copy()
-    rows[2, 25], louder[RATE + 320] = 1, 1.0
-    before = read_pixels(tmp_path / "plain.png", clicks)
-    token = read_pixels(tmp_path / "token.png", clicks, values_NT=rows)
-    click = read_pixels(tmp_path / "click.png", louder)
-    places = [np.argwhere(np.abs(changed - before).max(-1) > 0.3) for changed in (token, click)]
-    assert all(len(place) for place in places)
-    assert places[0][:, 1].mean() == pytest.approx(places[1][:, 1].mean(), abs=3)
-    assert places[0][:, 0].max() < places[1][:, 0].min(), "the spectrogram is beneath"
-
-
 @pytest.mark.parametrize(
     "changes",
     [

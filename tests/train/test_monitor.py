@@ -157,17 +157,6 @@ def test_the_learning_curve_is_drawn_at_each_validation(
     assert len(drawn) == 3, "train draws only if asked to"
 
 
-def test_axes_of_the_learning_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ticks are whole updates even if there are few, and no point or marker leaves the axes."""
-    drawn: list[Any] = []
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.extend(self.axes))
-    for highest in (1.0, 7.15):
-        DRAW(tmp_path / "a.png", {"wer": {"dev": [(1, highest), (3, 0.5)]}})
-    for axes, highest in zip(drawn, (1.0, 7.15), strict=True):
-        assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 1.02 * highest
-        assert all(step == int(step) for step in axes.get_xticks())
-
-
 def test_means_and_speeds_since_the_last_line() -> None:
     outcomes = [
         Outcome(is_finite, {"total": 2 * tokens}, tokens, tokens, gradient_norm=3.0, learning_rate=0.1)
