@@ -1,4 +1,4 @@
-"""Write small files of ONNX Runtime as Moonshine's are: tables of FlatBuffers, each behind what points at it."""
+"""Writes small ONNX Runtime files like Moonshine's: FlatBuffers tables, each placed after what points to it."""
 
 import io
 import os
@@ -20,7 +20,7 @@ Node = tuple[str, str, Sequence[str]]
 
 
 def write_tables(root: Mapping[int, Any]) -> bytes:
-    """A table is a dict by the numbers of its fields: int, str, bytes, table, or a list of int, str or tables."""
+    """A table is a dict from field numbers to values: int, str, bytes, table, or a list of int, str or tables."""
     data = bytearray(b"\0\0\0\0ORTM")
 
     def point(place: int, value: Any) -> None:
@@ -82,7 +82,7 @@ def write_ort(path: Path, graph: Mapping[int, Any]) -> None:
 
 
 class ModelWriter:
-    """Writes a model of one layer each with random weights, of which it keeps what they stand for.
+    """Writes a model with one layer in each part and random weights, and keeps the values that they stand for.
 
     `is_base`: int8 and a graph that computes stored * scale + zero point; else uint8, as in tiny.
     """
@@ -212,7 +212,7 @@ def write_pieces(path: Path, pieces: Sequence[bytes]) -> None:
 
 
 def write_package(site: Path) -> tuple[Path, Path]:
-    """The folder of a model in an installed package that cannot be imported, and the package's metadata."""
+    """Write a model into a package that is installed but cannot be imported, with the package's metadata."""
     folder, about = site / "moonshine_cpp" / "models" / "base-en", site / "moonshine_cpp-0.1.4.dist-info"
     folder.mkdir(parents=True)
     about.mkdir()
@@ -226,7 +226,7 @@ def write_package(site: Path) -> tuple[Path, Path]:
 
 
 def find_published(size: str) -> Path:
-    """The folder of the published files: of ASR_MOONSHINE, or of an installed package."""
+    """The folder of the published files: ASR_MOONSHINE, or that of an installed package."""
     given = os.environ.get("ASR_MOONSHINE")
     folder = Path(given) / size if given else find_installed(f"moonshine-{size}")
     if folder is None:
@@ -240,7 +240,7 @@ TEXTS = ["he call it bear", "the bear called her", "call her there"]
 
 
 def train_pieces() -> tuple[sentencepiece.SentencePieceProcessor, list[bytes]]:
-    """A vocabulary in the layout of Moonshine's, whose encoding sentencepiece knows."""
+    """Train a vocabulary in Moonshine's layout, which sentencepiece can encode with too."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXTS * 5),

@@ -1,4 +1,4 @@
-"""The model of a call that names none: Moonshine base where its package is, for calls that ask for English."""
+"""The default model: Moonshine base if its package is installed and the call asks for English."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def published() -> Path:
 
 @pytest.fixture(autouse=True)
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """No package with weights is there, nor a network, until it is called: it writes files of that package."""
+    """There is no network and no package with weights until this is called, which writes the package's files."""
 
     def find_none(name: str) -> Distribution:
         raise PackageNotFoundError(name)
@@ -89,7 +89,7 @@ def test_without_families(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_transcribe_says_which_model(
     install: Install, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before it reads the files, which here are no weights."""
+    """It says so before it reads the files, which hold no weights here."""
     folder = install()
     caplog.set_level(logging.INFO)
     soundfile.write(tmp_path / "a.wav", np.zeros(16_000), 16_000)
@@ -131,7 +131,7 @@ def test_python_and_server(
 def test_the_published_model(
     published: Path, install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is loaded and asked without a network, a name or a module of the package."""
+    """It loads and transcribes without a network, without being named and without importing the package."""
     folder = install()
     for name in ORT_FILES:
         (folder / name).write_bytes((published / name).read_bytes())

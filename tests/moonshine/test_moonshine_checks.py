@@ -1,4 +1,4 @@
-"""Where nobody speaks, or nobody speaks English: what Moonshine keeps, drops and says."""
+"""What Moonshine keeps, drops and reports where nobody speaks, or nobody speaks English."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_what_is_dropped_as_silence(
 
 
 def test_repetitions_do_not_count(folder: Path) -> None:
-    """A likely sentence that goes in circles has few tokens, and so a low mean."""
+    """A likely sentence that repeats itself counts few tokens, so its mean is low."""
     manners = MoonshineManners(load_source(folder))
 
     def score(text: str) -> tuple[float, float]:
-        """Log-probability, and the share of the tokens and the end that counts."""
+        """The log-probability, and how much of the tokens and the end counts."""
         tokens = tuple(manners.tokenizer.encode(text))
         one = DecodedUtterance(tokens, "attention" if text else "", likelihood=-10.0)
         ((total, count),) = manners.score_tokens(DecodedBatch({1.0: (None, [one])}))  # type: ignore[dict-item]
@@ -62,7 +62,7 @@ def test_repetitions_do_not_count(folder: Path) -> None:
 
 
 def test_a_recording_is_told_that_is_hardly_english(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text has a token at least, unless the audio is shorter than a step."""
+    """A text has at least one token, unless the audio is shorter than one step."""
     monkeypatch.setattr(loading, "MIN_LOG_PROBABILITY", -1e-9)
     whole = SegmentationConfig(method="none")
     model = asr.load_model(folder, precision="float32", segmentation=whole, checks=ChecksConfig.off())
@@ -91,7 +91,7 @@ def load_real(size: str) -> asr.Model:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["tiny", "base"])
 def test_nothing_is_said_where_nobody_speaks(size: str) -> None:
-    """A second is decoded as it is, without asking whether anybody speaks."""
+    """One second is decoded as it is, without checking whether anybody speaks."""
     model, times = load_real(size), np.arange(RATE) / RATE
     hum = sum(np.sin(2 * np.pi * 50 * k * times) / k for k in range(1, 12))
     for audio in (0.0 * draw(1.0), 0.01 * draw(1.0), 3 * draw(1.0), 0.05 * hum, draw(0.3), draw(20.0)):

@@ -1,4 +1,4 @@
-"""Moonshine's model, tokens and manners, with small random weights."""
+"""Moonshine's model, tokens and decoding, with small random weights."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def encode(system: System, rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, to
 
 
 def test_samples_as_features() -> None:
-    """Frames side by side; the last sample of the last frame may be missing."""
+    """Frames follow each other; the last sample of the last frame may be missing."""
     front_end = FrontEnd(FeaturesConfig(type="samples"))
     audio_BS = torch.arange(1.0, 321.0)[None]
     for num_samples, num_frames in ((0, 0), (62, 0), (63, 1), (64, 1), (126, 1), (127, 2), (320, 5)):
@@ -80,13 +80,13 @@ def test_company_changes_nothing(system: System) -> None:
 
 @pytest.mark.parametrize("num_samples", [0, 1, 63, 500, 893, 894, 895])
 def test_short_audio(num_samples: int, system: System) -> None:
-    """Less than one step of audio has no steps, and an empty text."""
+    """Audio shorter than one step has no steps and an empty text."""
     _, (length,) = encode(system, [draw(1.0)[:num_samples]])
     assert length == (num_samples >= 64 * MIN_FRAMES - 1)
 
 
 def test_positions_turn_pairs_of_neighbors(system: System) -> None:
-    """The order of a head's rows, that loading changes, and our rotation give theirs."""
+    """Loading reorders the rows of a head, so that our rotation computes the same as theirs."""
     encoder = system.model.encoder
     assert isinstance(encoder, MoonshineEncoder)
     rotary = encoder.layers[0].attention.rotary
@@ -106,7 +106,7 @@ def test_positions_turn_pairs_of_neighbors(system: System) -> None:
 
 
 def test_pieces_of_words() -> None:
-    """Texts have the pieces that sentencepiece gives them."""
+    """Texts are split into the same pieces as sentencepiece splits them into."""
     processor, pieces = train_pieces()
     tokenizer = Tokenizer("moonshine", name_tokens(pieces, 300))
     assert len(tokenizer) == 300
@@ -152,7 +152,7 @@ def test_texts_and_options(folder: Path) -> None:
 
 
 def test_copies(folder: Path, system: System, tmp_path: Path) -> None:
-    """`asr convert` writes a folder that loads the same model from 8 bits per weight, and nothing else."""
+    """`asr convert` writes a folder with 8 bits per weight that loads the same model, and writes nothing else."""
     family = find_family(folder)
     assert isinstance(family, Convertible)
     (folder / "other.txt").write_text("not of the model")
@@ -174,7 +174,7 @@ def test_copies(folder: Path, system: System, tmp_path: Path) -> None:
 
 
 def test_folders_of_hugging_face(folder: Path, tmp_path: Path) -> None:
-    """They give the same model; weights of another one are refused."""
+    """They give the same model; weights of another model are refused."""
     whole = read_weights(folder)
     settings = {"model_type": "moonshine", "hidden_size": 256, "partial_rotary_factor": 1.0}
     (tmp_path / "config.json").write_text(json.dumps(settings))
@@ -197,7 +197,7 @@ def test_folders_of_hugging_face(folder: Path, tmp_path: Path) -> None:
 
 
 def test_rest_of_rounding() -> None:
-    """The second product takes the error of 8 bits in the input away."""
+    """The second product removes the error that 8 bits cause in the input."""
     linear = torch.nn.Linear(64, 32)
     linear.weight.data.sign_()  # which 8 bits hold
     x = torch.randn(50, 64) * torch.tensor([30.0, *[0.1] * 63])

@@ -1,4 +1,4 @@
-"""Moonshine's weights in our training loop: what a run takes over, what it learns, what stays as it is."""
+"""Moonshine's weights in our training loop: what a run takes over, what it learns, and what stays unchanged."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PIECES = [
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of a layer in each part, with random weights."""
+    """A model with one layer in each part and random weights."""
     folder = tmp_path_factory.mktemp("source") / "small"
     ModelWriter(dim=256, vocab_size=300).write(folder)
     write_pieces(folder / "tokenizer.bin", PIECES)
@@ -84,7 +84,7 @@ def test_the_same_model_as_the_source(run: BuildRun, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("decoder", ["null", "{type: moonshine}"])
 def test_tokens_of_its_own(run: BuildRun, tmp_path: Path, decoder: str) -> None:
-    """With other tokens, their layers are new; an encoder alone may be taken."""
+    """With other tokens, the layers for them are new; a run may also take the encoder alone."""
     own = (
         f"model.decoder={decoder}",
         "model.ctc_weight=1.0" if decoder == "null" else "model.ctc_weight=0.0",
@@ -109,7 +109,7 @@ def test_tokens_of_its_own(run: BuildRun, tmp_path: Path, decoder: str) -> None:
     ids=["all", "frozen", "lora", "ctc"],
 )
 def test_what_two_updates_change(run: BuildRun, overrides: Sequence[str], learned: str) -> None:
-    """The embeddings stay the output, and what was learned is a Moonshine model without its source."""
+    """The output still shares its weights with the embeddings, and the result loads without the source model."""
     config = run(*overrides)
     start = {name: weight.clone() for name, weight in prepare_speech(config)[0].state_dict().items()}
     folder = train(config)
@@ -144,7 +144,7 @@ def test_resumes_exactly_and_without_the_source(
 def test_a_run_is_a_model_as_any_other(
     run: BuildRun, tones: Path, tmp_path: Path, overrides: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """transcribe, evaluate, info and convert take it; another run starts from it; its source is gone by then."""
+    """Commands take it and another run starts from it, after its source is deleted."""
     first = run(f"output_dir={tmp_path}/first", *overrides)
     train(first)
     shutil.rmtree(tmp_path / "small")

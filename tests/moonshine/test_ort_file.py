@@ -1,4 +1,4 @@
-"""Files of ONNX Runtime: what is in them, and hostile ones."""
+"""Reading ONNX Runtime files, also hostile ones."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ GRAPH = {0: [], 2: [NODE] * 20_000}
     ids=["tensors", "unread", "nodes", "inputs", "branches", "attributes", "whole"],
 )
 def test_what_is_pointed_at_many_times(graph: dict[int, Any], tmp_path: Path) -> None:
-    """Time and memory grow with the size of the file, not with how often the same is pointed at."""
+    """Time and memory grow with the size of the file, not with how many offsets point to the same place."""
     data = write_tables({1: {7: graph}})
     started = time.process_time()
     tracemalloc.start()
@@ -102,7 +102,7 @@ def test_what_is_pointed_at_many_times(graph: dict[int, Any], tmp_path: Path) ->
 
 @pytest.mark.parametrize("is_base", [False, True])
 def test_a_thousand_mutations(is_base: bool, tmp_path: Path) -> None:
-    """Each gives a model or one clear error, none another error."""
+    """Each mutation gives either a model or one clear error, never another error."""
     ModelWriter(dim=8, is_base=is_base).write(tmp_path)
     random = np.random.default_rng(1)
     paths = [tmp_path / "encoder_model.ort", tmp_path / "decoder_model_merged.ort"]
@@ -125,7 +125,7 @@ def test_a_thousand_mutations(is_base: bool, tmp_path: Path) -> None:
 
 
 def find_structure(data: bytes) -> np.ndarray:
-    """The places of bytes near which there are zeros, as offsets and counts have them."""
+    """The positions of bytes with zeros nearby, which offsets and counts have."""
     is_zero = np.frombuffer(data, np.uint8) == 0
     return np.flatnonzero(np.convolve(is_zero, np.ones(4), "same") >= 2)
 

@@ -1,4 +1,4 @@
-"""Weights, sizes and pieces of Moonshine from small files that tests write, and from the published ones."""
+"""Moonshine's weights, sizes and pieces, read from small files that tests write and from the published ones."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_pieces_cut_anywhere(tmp_path: Path) -> None:
 
 
 def test_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files are found without importing it, and are refused if they are others than were published."""
+    """Its files are found without importing it, and refused if they differ from the published ones."""
     folder, _ = write_package(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert find_installed("moonshine-base") == folder and find_installed("moonshine-tiny") is None

@@ -1,4 +1,4 @@
-"""Whisper in one file: of whisper.cpp and of openai-whisper. Damaged and hostile ones give a clear error, run nothing."""
+"""Whisper files of whisper.cpp and openai-whisper. Damaged and hostile ones give a clear error and run no code."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_ggml_cut_anywhere(whole: bytes, tmp_path: Path) -> None:
-    """Never a traceback; in the middle of the weights it is seen by what is missing."""
+    """Never a traceback; if the cut is within the weights, missing bytes reveal it."""
     path = tmp_path / "ggml.bin"
     places = {*range(4, 60), *np.linspace(60, len(whole) - 1, 60).astype(int).tolist()}
     for place in places:
@@ -116,7 +116,7 @@ def test_quantized_weights(kind: int, size: int) -> None:
 
 
 def test_a_quantized_tensor_in_a_file(whole: bytes, tmp_path: Path) -> None:
-    """The first query in 8 bits, as whisper.cpp quantizes: the file is read to its end, the weight is close."""
+    """The first query weights in 8 bits, as whisper.cpp quantizes: the whole file is read, and they are close."""
     name = b"encoder.blocks.0.attn.query.weight"
     place, dim = whole.index(name), SIZES["n_audio_state"]
     weight = WEIGHTS[name.decode()].numpy()
@@ -138,7 +138,7 @@ def test_a_quantized_tensor_in_a_file(whole: bytes, tmp_path: Path) -> None:
 
 
 def test_openai_and_hugging_face_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read as they are; the vocabulary of a .pt is next to it, or in the installed package openai-whisper."""
+    """They are read unchanged; the vocabulary of a .pt is next to it or in the installed package openai-whisper."""
     pickled = write_huggingface(tmp_path / "old", WEIGHTS, form="pickled")
     path = write_openai(tmp_path / "tiny.en.pt", WEIGHTS)
     with pytest.raises(UserError, match=r"tiny\.en\.pt: has no vocabulary\. Put gpt2\.tiktoken next to it"):
@@ -156,7 +156,7 @@ def test_openai_and_hugging_face_pickled(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_model_is_written_as_openai_has_it(tmp_path: Path) -> None:
-    """`asr convert FOLDER FILE.pt`: the weights and sizes that openai-whisper loads."""
+    """`asr convert FOLDER FILE.pt` writes weights and sizes as openai-whisper loads them."""
     folder = write_huggingface(tmp_path / "tiny.en", WEIGHTS)
     assert main(["convert", str(folder), str(tmp_path / "tiny.en.pt")]) == 0
     tree = torch.load(tmp_path / "tiny.en.pt", weights_only=True)
@@ -186,7 +186,7 @@ def write_archive(path: Path, content: bytes, compression: int = zipfile.ZIP_STO
 
 
 class _Code:
-    """Unpickled, it would make a folder."""
+    """If it were unpickled, it would make a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -206,7 +206,7 @@ def test_a_pickle_with_code_runs_nothing(tmp_path: Path, protocol: int, is_hidde
 
 
 def test_archives_that_ask_for_memory(tmp_path: Path) -> None:
-    """A terabyte of zeros, by a call that PyTorch itself lets pass; a bomb; one number as a large matrix."""
+    """A terabyte of zeros by a call that PyTorch allows, a zip bomb, and one number expanded to a large matrix."""
     zeros = b"\x80\x02cbuiltins\nbytearray\n\x8a\x06\x00\x00\x00\x00\x00\x01\x85R."
     refuse(write_archive(tmp_path / "tiny.pt", zeros), "would run code .*bytearray")
     refuse(write_archive(tmp_path / "bomb.pt", bytes(60_000_000), zipfile.ZIP_DEFLATED), "compressed archive")

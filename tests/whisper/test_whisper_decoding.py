@@ -1,5 +1,5 @@
-"""Decoding of windows: prompts, languages, silence, another try where a text has problems; and the searches of a
-batch, against plain loops that compute everything again at each step."""
+"""Decoding of windows: prompts, languages, silence, and second tries of texts with problems. Searches in batches
+are compared with plain loops that recompute everything at each step."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def encode(count: int = 8, seed: int = 1) -> Tensor:
 
 
 def ask(system: System, encoded_BTD: Tensor | None = None, languages: str = "", **given: Any) -> EncodedAudio:
-    """Windows with their prompts, in these languages, else all in English."""
+    """Windows with their prompts, in the given languages or all in English."""
     encoded_BTD = encode() if encoded_BTD is None else encoded_BTD
     options = WhisperDecodingConfig(language=None if languages else "en", **given.pop("options", {}))
     decoder, setup = WhisperManners(system), DecodingSetup(DecodingConfig(**given), None, options)
@@ -82,7 +82,7 @@ def test_prompts_hold_hotwords_then_the_prompt(system: System) -> None:
 
 @pytest.mark.parametrize("max_tokens", [448, 64])
 def test_all_that_is_told_is_read_or_refused(max_tokens: int, system: System) -> None:
-    """Each of them alone would fit; a half of the positions, less the start, is for both."""
+    """Each of them alone would fit, but together they share half of the positions, less the start."""
     tokenizer, room = system.tokenizer, max_tokens // 2 - 1
     words = ("rain",) * (room // 5)
     left = room - len(tokenizer.encode(", ".join(words)))
@@ -131,7 +131,7 @@ def test_texts_depend_on_language_task_prompt_and_beam(system: System) -> None:
 def test_what_has_problems_is_drawn_again_and_the_rest_stands(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit lies between the texts of eight windows, so that some are doubted."""
+    """The limit lies between the lengths of eight texts, so that some are decoded again."""
     tokenizer, asked = system.tokenizer, ask(system)
     first, past_text = decode(system, asked, GREEDY), units_of(tokenizer).special.first
     lengths = sorted(sum(id < past_text for id in reading.tokens) for reading in first)
@@ -189,7 +189,7 @@ def test_tokens_are_drawn_from_the_softmax_of_their_scores() -> None:
 
 
 def find_allowed(tokens: list[int]) -> set[int]:
-    """By the words of the rules, token by token."""
+    """Follows the wording of the rules, token by token."""
     allowed = set(range(VOCAB_SIZE)) - set(UNITS.find_suppressed())
     if not tokens:
         allowed -= {EOS_ID, *UNITS.encode_piece(" ")}
@@ -213,7 +213,7 @@ def test_rules(data: st.DataObject) -> None:
 
 
 def score_plainly(system: System, encoded_TD: Tensor, tokens: list[int], skip: int) -> Tensor:
-    """Log-probabilities of the token after these; the first `skip` of them are the prompt."""
+    """Log-probabilities of the next token; the first `skip` tokens are the prompt."""
     lengths_1 = torch.tensor([len(encoded_TD)])
     scores_V = system.model.decoder(torch.tensor([tokens]), encoded_TD[None], lengths_1)[0][0, -1].double()
     ids = torch.tensor(sorted(find_allowed(tokens[skip:])))
@@ -249,7 +249,7 @@ def test_likeliest(english: System, earlier: str) -> None:
 def search_plainly(
     system: System, encoded_TD: Tensor, beam: int, limit: int
 ) -> list[tuple[float, tuple[int, ...]]]:
-    """All texts that ended, the best first."""
+    """All texts that ended, from the best to the worst."""
     prompt, end = UNITS.special.prompt("en"), EOS_ID
     running: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     ended: list[tuple[float, tuple[int, ...]]] = []
@@ -271,14 +271,14 @@ def search_plainly(
 
 @pytest.fixture
 def short(english: System, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
-    """The system, whose texts have at most seven tokens."""
+    """The system, limited to texts of at most seven tokens."""
     monkeypatch.setattr(english.model, "limit_tokens", lambda lengths_B: torch.full_like(lengths_B, 7))
     yield english
 
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_beam(short: System, beam: int) -> None:
-    """And the n best, of which the first is the best."""
+    """Also the n best texts, which begin with the best one."""
     encoded_BTD = encode(4)
     asked = ask(short, encoded_BTD)
     found = search_encoded(asked, DecodingConfig(beam=beam, nbest=beam))
@@ -308,7 +308,7 @@ def test_what_is_drawn_depends_on_the_seed_alone(system: System) -> None:
 def test_a_loop_ends_when_the_checks_are_sure_to_refuse_it(
     max_repeats: int | None, expected: int, system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two rows one goes round three tokens for ever, and one says what no check minds."""
+    """One of two rows repeats three tokens for ever; no check objects to the other."""
     lines = [[6 + place % 3 for place in range(300)], [*range(6, 76), EOS_ID]]
     if expected < 70:  # the other row continues alone
         lines[0], lines[1] = lines[1], lines[0]

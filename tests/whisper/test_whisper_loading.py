@@ -1,4 +1,4 @@
-"""Whisper models in every form: all give the same weights, and hostile or damaged ones a clear error."""
+"""Whisper models in every format: all give the same weights; hostile or damaged files give a clear error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WEIGHTS = make_weights()
 
 @functools.cache
 def expected_weights() -> dict[str, Tensor]:
-    """By our names; test_whisper_model.py shows that they compute what Whisper computes."""
+    """Under our names; test_whisper_model.py shows that they compute what Whisper computes."""
     from test_whisper_model import MODEL
 
     return MODEL.state_dict()
@@ -76,7 +76,7 @@ def test_every_form_gives_the_same_model(
 
 @torch.inference_mode()
 def test_rounded_as_they_are_read(tmp_path: Path) -> None:
-    """Weights of a file in half precision in 8 bits, with none of them in float32 before: the same scores."""
+    """Half precision becomes 8 bits without float32 copies of the weights, and the scores are the same."""
     halves = {name: weight.half() for name, weight in WEIGHTS.items()}
     path = write_huggingface(tmp_path / "hf", halves)
     models = [load_source(path).model for _ in range(2)]
@@ -121,7 +121,7 @@ def test_a_name_on_the_hub_is_found_in_the_cache(
 
 
 def test_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The message says so within a second: the hub's client, which retries downloads, lists the files first."""
+    """The message comes within a second, because the hub's client lists the files before it retries downloads."""
 
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(-2, "Name or service not known")

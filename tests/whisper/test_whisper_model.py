@@ -1,4 +1,4 @@
-"""The network, against the equations of Whisper written out plainly in float64."""
+"""The network, compared with Whisper's equations written out plainly in float64."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def score(tokens_U: Tensor, encoded_TD: Tensor) -> Tensor:
 
 
 def make_batch(*lengths: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Features, with noise for padding, their lengths, and tokens."""
+    """Features padded with noise, their lengths, and tokens."""
     random = torch.Generator().manual_seed(0)
     features_BTF = torch.randn(len(lengths), max(lengths), 80, generator=random)
     tokens_BU = torch.randint(VOCAB_SIZE, (len(lengths), 6), generator=random)
@@ -119,7 +119,7 @@ def make_batch(*lengths: int) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("lengths", [(60, 60), (60, 31, 1, 44)])
 @torch.inference_mode()
 def test_encoder_and_decoder(lengths: tuple[int, ...]) -> None:
-    """Each utterance of a batch as if it were alone, whatever stands in its padding."""
+    """Each utterance of a batch is computed as if it were alone, whatever its padding contains."""
     features_BTF, lengths_B, tokens_BU = make_batch(*lengths)
     encoded_BTD, steps_B = MODEL.encode(features_BTF, lengths_B)
     scores_BUV, _ = MODEL.decoder(tokens_BU, encoded_BTD, steps_B)
@@ -135,7 +135,7 @@ def test_encoder_and_decoder(lengths: tuple[int, ...]) -> None:
 
 @torch.inference_mode()
 def test_few_steps_of_silence() -> None:
-    """If each stands for itself alone, all is as with features that are silent to the end."""
+    """If no step stands for others, the result is that of features padded with silence."""
     features_BTF, _, tokens_BU = make_batch(60, 60)
     features_BTF[:, 50:] = -0.5
     silent_BTF = features_BTF[:, -1:].expand(-1, 2 * CONFIG.max_steps - 60, -1)
@@ -155,7 +155,7 @@ def test_few_steps_of_silence() -> None:
 
 @torch.inference_mode()
 def test_windows_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU encodes no more at once than 30 seconds in all."""
+    """A CPU encodes at most 30 seconds at once."""
     windows, calls = Windows.of(build_system(False)), []
     audio_BS, lengths_B = torch.randn(3, 6400), torch.full((3,), 6400)
     expected, whole = windows.encode(audio_BS, lengths_B), windows.model.encoder.forward
@@ -173,7 +173,7 @@ def test_windows_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
 def test_quantized(dtype: torch.dtype, has_amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scores are off by little compared with their spread, whole and step by step."""
+    """The error of scores is small compared with their spread, at once and step by step."""
     monkeypatch.setattr("asr.whisper.encoder_decoder.has_any", lambda instructions: has_amx)
     model = build_model()
     quantize(model, dtype)
@@ -216,7 +216,7 @@ def test_features_are_those_of_audio_with_silence_behind() -> None:
 def test_windows_of_different_length_are_padded_to_be_decoded_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each is encoded as long as it needs, so that its company changes none of its steps."""
+    """Each is encoded at its own length, so that other windows of the batch do not change it."""
     system = build_system(False, window_steps=1500)
     assert Windows.of(system).count_window_samples(16_000) == 480_000
     assert Windows.of(replace(system, is_published=False)).count_window_samples(16_001) == 24_000
@@ -252,7 +252,7 @@ def test_windows_of_different_length_are_padded_to_be_decoded_together(
 
 
 def test_what_is_trained() -> None:
-    """The output is the embedding, also for gradients; positions of the encoder are fixed; keys have no bias."""
+    """The output shares the embedding's gradients; the encoder's positions are fixed; keys have no bias."""
     model = build_model()
     names = dict(model.named_parameters())
     assert "decoder.output.weight" not in names and "encoder.positions_TD" not in names

@@ -1,4 +1,4 @@
-"""Options by the names of openai-whisper's command line, and how wrong options are met."""
+"""Options with the names of openai-whisper's command line, and errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_value_that_would_change_something_is_refused(
 
 
 def test_their_temperatures() -> None:
-    """As numpy.arange(0, 1 + 1e-6, step) has them, without the first."""
+    """The values of numpy.arange(0, 1 + 1e-6, step) without the first."""
     for step in ("0.05", "0.1", "0.2", "0.3", "0.35", "1.0"):
         settings: Any = build_config(
             TranscriptionSettings, parse(f"--temperature_increment_on_fallback {step}").set
@@ -101,7 +101,7 @@ def test_their_temperatures() -> None:
 
 
 def test_underscores_are_dashes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """In the names of options of every command, and nowhere else."""
+    """In the option names of every command, and nowhere else."""
     for arguments in (
         ["evaluate", "no_model", "no_file", "--batch_size", "0"],
         ["transcribe", "--batch_size=0", "--", "--no_file.wav"],

@@ -1,4 +1,4 @@
-"""Recordings through a tiny Whisper with random weights: batches, windows, languages, and the command."""
+"""A tiny Whisper with random weights transcribes recordings: batches, windows, languages, and the command."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_company_changes_nothing(recognizer: Recognizer, files: list[Path], chan
 
 @torch.inference_mode()
 def test_a_segment_has_the_scores_of_its_window(recognizer: Recognizer, files: list[Path]) -> None:
-    """Equal to the window's, which the decoder computes once more here."""
+    """They equal the scores of its window, which the decoder computes again here."""
     transcript = Model(recognizer).transcribe(files[1], decoding=ONCE)
     (segment, *_), tokenizer = transcript.segments, recognizer.tokenizer
     place, decoder = AudioSegment(0.0, audio.read(files[1], RATE), RATE), recognizer.decoder
@@ -102,7 +102,7 @@ def test_a_segment_has_the_scores_of_its_window(recognizer: Recognizer, files: l
 def test_tokens_of_time_are_no_words(
     recognizer: Recognizer, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model may write them where it was not asked to, as nothing forbids them there."""
+    """A model may write them without being asked, because nothing forbids them there."""
     tokenizer = recognizer.system.tokenizer
     text, time = tokenizer.encode("a b"), len(tokenizer) - 1501
     found = []
@@ -131,7 +131,7 @@ def test_what_whisper_has_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch)
 def test_words_are_timed_where_they_are_needed(
     recognizer: Recognizer, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without times the text is the same; segments that overlap have them anyway, to be joined."""
+    """Without times the text is the same; overlapping segments are timed anyway, because joining needs it."""
     timed, time = list[int](), recognizer.decoder.time_words
     monkeypatch.setattr(
         recognizer.decoder, "time_words", lambda *given: timed.append(len(given[2])) or time(*given)
@@ -150,7 +150,7 @@ def test_words_are_timed_where_they_are_needed(
 def test_one_language_for_a_recording(
     recognizer: Recognizer, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of its first speech, as long as a window; segments alone would be in several."""
+    """The language of the first window of speech; on their own, segments would differ in language."""
     seen: list[tuple[Any, str]] = []
     introduce = WhisperManners.introduce
 
@@ -201,7 +201,7 @@ Call = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Two models of short texts, since random weights seldom come to an end."""
+    """Two models with short texts, because random weights seldom end a text."""
     folder = tmp_path_factory.mktemp("models")
     sizes = SIZES | {"n_audio_ctx": 100, "n_text_ctx": 40}
     written = {}
@@ -214,7 +214,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """The command line, in a folder with a.wav: status, output and errors."""
+    """Run the command line in a folder with a.wav; return status, output and errors."""
     monkeypatch.chdir(tmp_path)
     audio.write("a.wav", make_speechlike(1.0, seed=1).astype(np.float32), RATE)
     return lambda *words: (cli.main([*words]), *capsys.readouterr())
@@ -252,7 +252,7 @@ def test_what_whisper_takes(models: dict[str, str], call: Call, monkeypatch: pyt
 
 @pytest.mark.skipif(not is_int8_exact(), reason="this processor has no instructions for 8 bits")
 def test_eight_bits(files: list[Path], models: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text of a recording is its own in any company, and the weights say whether there are eight bits."""
+    """A text does not depend on other recordings, and the weights say whether 8 bits are used."""
     system = build_system(True, window_steps=200)
     quantized = load(system, "cpu", "int8", segmentation=SHORT, checks=ChecksConfig.off())
     together = read(quantized, files, 4, **ENGLISH)
@@ -274,7 +274,7 @@ def test_eight_bits(files: list[Path], models: dict[str, str], monkeypatch: pyte
 
 @pytest.mark.slow
 def test_under_load_the_bytes_are_the_same(models: dict[str, str], tmp_path: Path) -> None:
-    """Next to busy processes that come and go, and after an interruption."""
+    """While busy processes come and go, and after an interruption."""
     tool = Path(__file__).parents[2] / "tools" / "check_reproducible.py"
     command = [sys.executable, str(tool), models["first"], str(tmp_path / "work"), "--clips=4", "--runs=3"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -284,7 +284,7 @@ def test_under_load_the_bytes_are_the_same(models: dict[str, str], tmp_path: Pat
 def test_a_folder_is_of_one_arithmetic(
     models: dict[str, str], call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On another machine: here one that has instructions for 8 bits."""
+    """Another machine is simulated as one with instructions for 8 bits."""
     command = ["transcribe", "a.wav", *FAST, "--output-dir=out", "--format=jsonl", "--model", models["first"]]
     assert call(*command, "--set", "precision=float32")[0] == 0
     made = Path("out/a.jsonl").read_bytes()
@@ -303,7 +303,7 @@ def test_a_folder_is_of_one_arithmetic(
 def test_the_detected_language_decides_on_the_rules(
     language: str, models: dict[str, str], recognizer: Recognizer, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one of most utterances that have none of their own, and the first line says so."""
+    """The most frequent language of utterances that name none decides, and the first line says so."""
     detected = iter([language, "fr", language])
     monkeypatch.setattr(
         "asr.whisper.manners.detect_languages",
@@ -325,7 +325,7 @@ def test_the_detected_language_decides_on_the_rules(
 
 
 def test_evaluate_command(models: dict[str, str], call: Call) -> None:
-    """English rules are for English utterances alone."""
+    """English rules apply to English utterances only."""
     english: dict[str, Any] = {"id": "u1", "audio": "a.wav", "duration": 1.0, "text": "C Z EIGHT"}
     hindi = english | {"id": "u2", "language": "hi", "text": "It's twenty प्रेम"}
     command = ["evaluate", models["first"], "test.jsonl", *FAST, "--json", "--output-dir", "out"]

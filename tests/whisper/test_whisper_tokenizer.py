@@ -1,4 +1,4 @@
-"""Whisper's tokens: merges, bytes, special ids, prompts; and its vocabulary in files."""
+"""Whisper's tokens: merges, bytes, special ids, prompts, and vocabulary files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIRST = 5  # id of text
 
 
 def merge_plainly(word: bytes) -> list[bytes]:
-    """Merge after merge in the order in which they were learned, each wherever it can be done."""
+    """Apply merges in the order in which they were learned, each wherever possible."""
     parts = [bytes([byte]) for byte in word]
     for token in VOCABULARY[256:]:
         place = 0
@@ -78,7 +78,7 @@ def test_odd_texts() -> None:
 
 
 def test_special_tokens_are_those_of_openai() -> None:
-    """By their order behind the text there; ours are the same tokens, of which five come first."""
+    """OpenAI's follow the text tokens in a fixed order; ours are the same, but five come first."""
     for vocab_size, num_languages in ((51_864, 99), (51_865, 99), (51_866, 100)):
         special = SpecialTokens(vocab_size)
         num_texts = vocab_size - NUM_SPECIAL - (num_languages - 99)
@@ -186,7 +186,7 @@ def test_damaged_vocabulary(tmp_path: Path, name: str, content: str) -> None:
 
 
 def test_prompt_of_a_run() -> None:
-    """By the names of the tokens; the start, before it, is ours."""
+    """It names the tokens; we add the start token before it."""
     names = make_tokenizer(MULTILINGUAL, 51_865).tokens
     assert len(set(names)) == len(names) == 51_865
     prompt = find_prompt(51_865, "german")

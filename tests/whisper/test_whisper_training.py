@@ -1,4 +1,4 @@
-"""Whisper's weights in our training loop: what a run takes over, what it learns, what stays as it is."""
+"""Whisper's weights in our training loop: what a run takes over, what it learns, and what stays unchanged."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def make_batch(tokenizer: Tokenizer, *lengths: int) -> tuple[Tensor, Tensor, Ten
 
 @torch.inference_mode()
 def score_both(model: SpeechModel, tokenizer: Tokenizer, whisper: System) -> tuple[Tensor, Tensor]:
-    """Scores of the tokens of a run and of Whisper, after the same audio and texts."""
+    """Scores by a run and by Whisper for the same audio and texts."""
     prompt = units_of(whisper.tokenizer).special.prompt("en")
     features_BTF, lengths_B, tokens_BU, _ = make_batch(tokenizer, 60, 31)
     inputs_BN = torch.nn.functional.pad(tokens_BU[:, :4], (1, 0), value=SOS_ID)
@@ -98,7 +98,7 @@ def score_both(model: SpeechModel, tokenizer: Tokenizer, whisper: System) -> tup
 
 @torch.inference_mode()
 def test_the_same_scores_as_the_source(run: BuildRun, tmp_path: Path) -> None:
-    """Of the next token after a prompt and some text, for each token that Whisper has, whole and in steps."""
+    """For each of Whisper's tokens as the next one after a prompt and some text, at once and step by step."""
     model, tokenizer = prepare_speech(run())
     whisper = load_source(tmp_path / "tiny")
     assert tokenizer == whisper.tokenizer
@@ -136,7 +136,7 @@ def test_texts_in_capitals_are_a_warning(run: BuildRun, caplog: pytest.LogCaptur
 
 
 def test_an_english_model_and_an_encoder_alone(run: BuildRun, tmp_path: Path) -> None:
-    """Without a decoder of Whisper's, the tokens come from the training texts, and their layers are new."""
+    """Without Whisper's decoder, the tokens come from the training texts and the layers for them are new."""
     config = run("model.decoder=null", "model.ctc_weight=1.0", "tokenizer.type=characters")
     model, tokenizer = prepare_speech(config)
     whisper = load_source(tmp_path / "tiny")
@@ -153,7 +153,7 @@ def test_an_english_model_and_an_encoder_alone(run: BuildRun, tmp_path: Path) ->
 
 
 class Repeated(SimpleNamespace):
-    """A batch as the learner wants it."""
+    """A batch in the form that the learner takes."""
 
     def __len__(self) -> int:
         return len(self.tokens_BU)
@@ -163,7 +163,7 @@ class Repeated(SimpleNamespace):
 
 
 def learn(model: SpeechModel, config: RunConfig, tokenizer: Tokenizer, steps: int) -> list[float]:
-    """Losses of updates on one batch."""
+    """The losses of several updates on one batch."""
     learner = Learner(model, config, PROCESS, "float32")
     names = ("features_BTF", "feature_lengths_B", "tokens_BU", "token_lengths_B")
     parts = dict(zip(names, make_batch(tokenizer, 60, 40, 50), strict=True))
@@ -175,7 +175,7 @@ def learn(model: SpeechModel, config: RunConfig, tokenizer: Tokenizer, steps: in
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", [(), ("model.frozen=[encoder]",), (*LORA, "model.lora.alpha=64")])
 def test_overfits_and_says_it(run: BuildRun, overrides: Sequence[str]) -> None:
-    """By greedy and by beam search: what training put before the text stands there in decoding too."""
+    """With greedy and beam search: decoding starts with the same prompt as training."""
     config = run("model.label_smoothing=0.0", "optim.learning_rate=1e-2", *overrides)
     model, tokenizer = prepare_speech(config)
     losses = learn(model, config, tokenizer, 100)
@@ -215,7 +215,7 @@ def test_what_is_frozen_stays(run: BuildRun, overrides: Sequence[str], learned: 
 
 
 def test_merged_is_the_same(run: BuildRun, tmp_path: Path) -> None:
-    """A trained model with changes of low rank: as it was trained, and as it is loaded for use."""
+    """Low-rank changes give the same scores during training and after they are merged on loading."""
     folder = train(run(*LORA))
     trained, merged = load_any_system(folder, to_train=True), load_system(folder)
     assert any(isinstance(module, LowRankLinear) for module in trained.model.modules())
@@ -247,7 +247,7 @@ def test_resumes_exactly_and_without_the_source(
 def test_a_fine_tuned_whisper_is_a_whisper(
     run: BuildRun, tones: Path, tmp_path: Path, overrides: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It takes Whisper's options, has its scores, and is written with equal weights."""
+    """It takes Whisper's options, gives its scores, and is written with equal weights."""
     config = run("train.steps=2", "train.validate_every=2", *overrides)
     folder = train(config)
     shutil.rmtree(tmp_path / "tiny")
@@ -282,7 +282,7 @@ def test_a_fine_tuned_whisper_is_a_whisper(
 def test_a_run_is_a_model_as_any_other(
     run: BuildRun, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """evaluate and info read it, and another run starts from it; the source is gone by then."""
+    """Commands read it and another run starts from it, after its source is deleted."""
     first = run(f"output_dir={tmp_path}/first", "train.steps=2")
     folder = train(first)
     shutil.rmtree(tmp_path / "tiny")
@@ -298,7 +298,7 @@ def test_a_run_is_a_model_as_any_other(
 
 @pytest.mark.slow
 def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the model that `--only` asks for to its error rate, and again when that model is another one."""
+    """`--only` trains and evaluates from a model, and would train again if that model changed."""
     monkeypatch.chdir(tmp_path)
     recipes_dir = write_tones_recipe(tmp_path, tones, "text_fusion=True, speeds=(0.9, 1.0)")
     conf = RUN.replace("{tones}/", "data/tones/").replace("{folder}/tiny", "openai/whisper-tiny")

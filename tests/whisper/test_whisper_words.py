@@ -1,4 +1,4 @@
-"""Warping against a search of all paths, the heads that are looked at, and the words of tokens."""
+"""Time warping compared with a search of all paths, the attention heads used, and words from tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from asr.whisper import (
 
 
 def warp_plainly(cost_NT: np.ndarray) -> tuple[float, list[int]]:
-    """The least cost from corner to corner, and the first step of each row on a path that has it."""
+    """The least cost from corner to corner, and the first step of each row on such a path."""
 
     @functools.cache
     def go(row: int, step: int) -> tuple[float, tuple[int, ...]]:
@@ -136,7 +136,7 @@ def test_a_character_of_several_tokens_is_timed_from_its_first_byte() -> None:
 
 
 def time(tokens: list[int], language: str = "en") -> list[Word]:
-    """Words of tokens that take 0.2 seconds each."""
+    """Words whose tokens take 0.2 seconds each."""
     return time_words(
         UNITS.pieces, tokens, language, range(0, 10 * len(tokens) + 1, 10), [0.25] * len(tokens)
     )
