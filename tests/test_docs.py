@@ -42,18 +42,15 @@ NOT_RUN = {  # they install, or need a model of AN4
     ". .venv/bin/activate",
     "asr convert runs/an4/lstm_transformer models/an4 --dtype float16",
 }
+TWO = "train.steps=2 train.validate_every=2 train.save_every=2 train.log_every=1 optim.warmup_steps=1"
 ADDED = {  # to any command that begins so: fewer updates
-    "asr train conf/digits/ctc_lstm.yaml": "train.steps=2 train.validate_every=2 train.save_every=2"
-    " train.log_every=1 optim.warmup_steps=1",
-    "asr train conf/digits/live/conformer.yaml": "train.steps=2 train.validate_every=2 train.save_every=2"
-    " train.log_every=1 optim.warmup_steps=1",
+    "asr train conf/digits/ctc_lstm.yaml": TWO,
+    "asr train conf/digits/live/conformer.yaml": TWO,
     "asr evaluate runs/digits/live_conformer": "--decoding ctc_greedy",
-    "asr train conf/digits/transducer.yaml": "train.steps=2 train.validate_every=2 train.save_every=2"
-    " train.log_every=1 optim.warmup_steps=1",
+    "asr train conf/digits/transducer.yaml": TWO,
     "asr train docs/examples/commands/conf/lstm.yaml": "train.steps=6 train.validate_every=3 train.save_every=3"
     " train.log_every=1 optim.warmup_steps=2",
-    "asr train docs/examples/fine_tune_whisper.yaml": 'start_from="$ASR_MODEL" train.steps=2 train.validate_every=2'
-    " train.save_every=2 optim.warmup_steps=1",
+    "asr train docs/examples/fine_tune_whisper.yaml": f'start_from="$ASR_MODEL" {TWO}',
 }
 REPLACED = {
     "train.steps=700": "train.steps=8",  # the longer training of the page is two updates longer
@@ -290,12 +287,9 @@ def test_export_from_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     export = importlib.import_module("from_huggingface").export
     samples = np.linspace(-0.5, 0.5, 8_000, dtype=np.float32)
     write(tmp_path / "a.wav", samples, 16_000)
+    whole = {"bytes": (tmp_path / "a.wav").read_bytes(), "path": "a.wav"}
     rows = [
-        {
-            "audio": {"bytes": (tmp_path / "a.wav").read_bytes(), "path": "a.wav"},
-            "sentence": "one",
-            "client_id": 7,
-        },
+        {"audio": whole, "sentence": "one", "client_id": 7},
         {"audio": {"bytes": None, "path": str(tmp_path / "a.wav")}, "sentence": "two", "client_id": 8},
     ]
     assert export(rows, tmp_path / "out", "train", "sentence", "client_id") == 2
@@ -395,9 +389,8 @@ def test_tutorial_runs(name: str, tmp_path: Path) -> None:
         said = (done.stdout + done.stderr).decode()
         assert done.returncode == STATUS.get(command, 0), f"{typed}\n{said}"
         assert "Traceback" not in said, f"{typed}\n{said}"
-        is_quiet = "--stream" in command or not command.startswith(
-            "asr "
-        )  # after two updates, no word is recognized
+        # After two updates, no word is recognized.
+        is_quiet = "--stream" in command or not command.startswith("asr ")
         assert done.stdout or done.stderr or is_quiet, f"{typed} says nothing"
 
 

@@ -98,6 +98,14 @@ def assert_equal(batches: Iterable[Batch], expected: Iterable[Batch]) -> None:
                 assert value == getattr(other, name), name
 
 
+def features_by_id(batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
+    return {
+        name: batch.features_BTF[row, : batch.feature_lengths_B[row]]
+        for batch in batches
+        for row, name in enumerate(batch.ids)
+    }
+
+
 def break_files(manifest: Manifest, *positions: int) -> None:
     for position in positions:
         Path(manifest[position].audio).write_bytes(b"RIFF, but not really")
@@ -180,15 +188,8 @@ def test_resume_continues_exactly(manifest: Manifest, num_workers: int, rank: in
 
 def test_the_batch_of_an_utterance_does_not_matter(manifest: Manifest) -> None:
     """Other limits, so other batches, but the same augmented features for each utterance."""
-
-    def by_id(**config: Any) -> dict[str, torch.Tensor]:
-        return {
-            name: batch.features_BTF[row, : batch.feature_lengths_B[row]]
-            for batch in build(manifest, **config).epoch_batches(0)
-            for row, name in enumerate(batch.ids)
-        }
-
-    expected, found = by_id(), by_id(max_utterances=3, max_seconds=10.0)
+    loaders = build(manifest), build(manifest, max_utterances=3, max_seconds=10.0)
+    expected, found = (features_by_id(loader.epoch_batches(0)) for loader in loaders)
     assert expected.keys() == found.keys()
     assert all(torch.equal(features, found[name]) for name, features in expected.items())
 
@@ -209,17 +210,10 @@ def test_limits_hold_for_the_changed_durations(manifest: Manifest) -> None:
 
 
 def test_evaluation_has_each_utterance_once_and_unchanged(manifest: Manifest) -> None:
-    def by_id(batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
-        return {
-            name: batch.features_BTF[row, : batch.feature_lengths_B[row]]
-            for batch in batches
-            for row, name in enumerate(batch.ids)
-        }
-
-    expected = by_id(build(manifest, build_inputs(AugmentConfig())).epoch_batches(0))
+    expected = features_by_id(build(manifest, build_inputs(AugmentConfig())).epoch_batches(0))
     shares = [ProcessShare(rank, 2) for rank in (0, 1)]
     ranks = [list(build(manifest, share=share, min_seconds=0.5).evaluation_batches()) for share in shares]
-    found = by_id(batch for rank in ranks for batch in rank)
+    found = features_by_id(batch for rank in ranks for batch in rank)
     assert found.keys() == expected.keys() and sum(len(batch) for rank in ranks for batch in rank) == 40
     assert all(torch.equal(features, expected[name]) for name, features in found.items())
     for rank in ranks:

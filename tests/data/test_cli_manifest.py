@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,17 +29,8 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = tmp_path / "audio" / f"{number}.wav"
         path.parent.mkdir(exist_ok=True)
         soundfile.write(path, 0.1 * np.sin(np.arange(8000)), 8000)
-        speaker = f"s{number}"
-        utterances.append(
-            Utterance(
-                id=f"{speaker}-u",
-                audio=str(path),
-                duration=1.0,
-                text="ab ba",
-                speaker=speaker,
-                extras={"n": number},
-            )
-        )
+        names: dict[str, Any] = {"id": f"s{number}-u", "audio": str(path), "speaker": f"s{number}"}
+        utterances.append(Utterance(**names, duration=1.0, text="ab ba", extras={"n": number}))
     write_manifest(tmp_path / "all.jsonl", utterances)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -420,18 +420,10 @@ KALDI = "!SIL SIL\n<UNK> SPN\none w ah n\none hh w ah n\ntwo t uw\n"
 SYLLABLES = "".join(
     f"{a}{b}{c} {a} {b} {c} _1\n" for a, b, c in itertools.product(("sh", "k", "t", "m"), "aeiou", "lrn")
 )
-LISTS = (
-    *(
-        "",
-        "go to it\nbe me\nb d\n",
-        "A B L E\nC O D E\n",
-        "SIZE S M L\nPLAN B\n",
-        "LIGHTS ON\nOFF\nA\n",
-        "two words\n" * 99,
-    ),
-    *("turn the lights on\n" * 9, "".join(f"w{n} a b c d e\n" for n in range(20))),
-    "".join(f"w{n} one two six ten\n" for n in range(60)),
-)
+LISTS = ["", "go to it\nbe me\nb d\n", "A B L E\nC O D E\n", "SIZE S M L\nPLAN B\n", "LIGHTS ON\nOFF\nA\n"]
+LISTS += ["two words\n" * 99, "turn the lights on\n" * 9]
+LISTS += ["".join(f"w{n} a b c d e\n" for n in range(20))]
+LISTS += ["".join(f"w{n} one two six ten\n" for n in range(60))]
 
 
 @pytest.mark.parametrize("content", [CMUDICT, KALDI, SYLLABLES])

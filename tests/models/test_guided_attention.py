@@ -372,13 +372,8 @@ def test_config_says_what_it_needs(guided: dict[str, Any], changes: dict[str, An
 
 
 def test_its_loss_and_prior_are_for_log_mel_features() -> None:
-    base = [
-        "output_dir=run",
-        "data.train=train.jsonl",
-        "data.dev=dev.jsonl",
-        "model.encoder.type=transformer",
-    ]
-    base += ["model.decoder={}", "model.guided_attention.prior={}"]
+    base = ["output_dir=run", "data={train: train.jsonl, dev: dev.jsonl}"]
+    base += ["model={encoder: {type: transformer}, decoder: {}, guided_attention: {prior: {}}}"]
     build_config(RunConfig, base)
     with pytest.raises(UserError, match="finds silence in log-mel features"):
         build_config(RunConfig, [*base, "features.type=mfcc"])

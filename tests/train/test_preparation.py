@@ -161,14 +161,11 @@ def test_a_training_set_in_several_files(tiny_run: TinyRun, tones: Path, tmp_pat
     write_manifest(tmp_path / "one" / "train.jsonl", whole[:5])
     write_manifest(tmp_path / "two" / "train.jsonl", whole[5:])
     parts = f"data.train=[{tmp_path}/one/train.jsonl, {tmp_path}/two/train.jsonl]"
-    weights = [
-        (
-            train(tiny_run(f"output_dir={tmp_path}/{number}", "train.steps=2", *overrides))
-            / "model.safetensors"
-        )
+    models = [
+        train(tiny_run(f"output_dir={tmp_path}/{number}", "train.steps=2", *overrides))
         for number, overrides in enumerate(([parts], []))
     ]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert_equal_bits(*models)
     with pytest.raises(UserError, match=r"three\.jsonl"):
         train(tiny_run(f"data.train=[{tmp_path}/one/train.jsonl, three.jsonl]"))
     with pytest.raises(UserError, match="expected the path of a manifest"):
@@ -192,14 +189,11 @@ def test_rules_may_make_half_of_the_words_wrong(
     tiny_run: TinyRun, tmp_path: Path, tones: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = tiny_run("text.training=[lowercase]", f"data.dev={tmp_path}/dev.jsonl")
-    rewrite(
-        tones / "dev.jsonl", tmp_path / "dev.jsonl", lambda text: "ONE TWO SIX TEN TEN one two six ten ten"
-    )
+    half, more = "ONE TWO SIX TEN TEN one two six ten ten", "ONE TWO SIX TEN TEN TEN one two six ten"
+    rewrite(tones / "dev.jsonl", tmp_path / "dev.jsonl", lambda _: half)
     check_dev(config, None)
     assert "a WER of 50.0%" in caplog.text
-    rewrite(
-        tones / "dev.jsonl", tmp_path / "dev.jsonl", lambda text: "ONE TWO SIX TEN TEN TEN one two six ten"
-    )
+    rewrite(tones / "dev.jsonl", tmp_path / "dev.jsonl", lambda _: more)
     with pytest.raises(UserError, match=r"a WER of 60\.0%"):
         check_dev(config, None)
 
@@ -221,15 +215,14 @@ def test_shared_and_duplicate_ids_are_reported(
 
 
 def test_only_ctc_leaves_out_texts_with_more_tokens_than_steps(tiny_run: TinyRun) -> None:
-    process, used = Process(0, 1, torch.device("cpu")), {}
+    used = {}
     for weight, guided in ((0.3, "{loss: {}}"), (0.0, "null")):
         config = tiny_run(
             "model.encoder.subsampling.factor=8",
             f"model.ctc_weight={weight}",
             f"model.guided_attention={guided}",
         )
-        system = prepare_system(config, process)
-        groups = TrainingData(system, process).epoch(0, 0)
+        groups = TrainingData(prepare_system(config, PROCESS), PROCESS).epoch(0, 0)
         used[weight] = sum(len(batch) for group in groups for batch in group)
     assert 0 < used[0.3] < used[0.0] == 48
 
@@ -314,9 +307,8 @@ def test_a_training_resumes_without_the_model_it_started_from(
 
 
 def test_models_that_a_training_cannot_start_from(tiny_run: TinyRun, tmp_path: Path) -> None:
-    first, first_process = tiny_run(f"output_dir={tmp_path}/first"), Process(0, 1, torch.device("cpu"))
-    system = prepare_system(first, first_process)
-    save_checkpoint(tmp_path / "first" / "model", system, {})
+    first = tiny_run(f"output_dir={tmp_path}/first")
+    save_checkpoint(tmp_path / "first" / "model", prepare_system(first, PROCESS), {})
     start = f"start_from={first.output_dir}"
     with pytest.raises(UserError, match="no model found"):
         train(tiny_run(f"output_dir={tmp_path}/none", f"start_from={tmp_path}"))
@@ -327,7 +319,7 @@ def test_models_that_a_training_cannot_start_from(tiny_run: TinyRun, tmp_path: P
         (["keep_tokenizer=false", "model.decoder.dim=24"], r"do not match this model \(decoder"),
     ):
         with pytest.raises(UserError, match=message):
-            prepare_system(tiny_run(f"output_dir={tmp_path}/new", start, *settings), first_process)
+            prepare_system(tiny_run(f"output_dir={tmp_path}/new", start, *settings), PROCESS)
         shutil.rmtree(tmp_path / "new")
 
 
@@ -335,19 +327,13 @@ def test_a_training_starts_from_another_with_its_own_tokenizer(
     tiny_run: TinyRun, tones: Path, tmp_path: Path
 ) -> None:
     """Encoder and inner layers of the decoder are kept; weights with a row for each token are new."""
-    process = Process(0, 1, torch.device("cpu"))
-    source = prepare_system(tiny_run(f"output_dir={tmp_path}/first"), process)
+    source = prepare_system(tiny_run(f"output_dir={tmp_path}/first"), PROCESS)
     save_checkpoint(tmp_path / "first" / "model", source, {})
-    for name in ("train", "dev"):
-        utterances = read_manifest(tones / f"{name}.jsonl")
-        others = [item.model_copy(update={"text": "один два"}) for item in utterances]
-        write_manifest(tmp_path / f"{name}.jsonl", others)
-    config = tiny_run(
-        *(f"data.{name}={tmp_path}/{name}.jsonl" for name in ("train", "dev")),
-        *(f"start_from={tmp_path}/first", "keep_tokenizer=false", "train.steps=1"),
-    )
+    names = ("train.jsonl", "dev.jsonl")
+    data = [rewrite(tones / name, tmp_path / name, lambda _: "один два") for name in names]
+    config = tiny_run(*data, f"start_from={tmp_path}/first", "keep_tokenizer=false", "train.steps=1")
     torch.manual_seed(1)
-    system = prepare_system(config, process)
+    system = prepare_system(config, PROCESS)
     assert set(system.tokenizer.tokens[5:]) == set("один два")
     old, new = source.model.state_dict(), system.model.state_dict()
     changed = {

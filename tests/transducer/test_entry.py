@@ -72,21 +72,11 @@ def test_training_starts_from_ctc(tones: Path, tmp_path: Path, monkeypatch: pyte
     """It keeps encoder and head, and reports its loss, which falls."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.yaml").write_text(TINY_RUN.format(folder=tmp_path, tones=tones))
-    common = [
-        "train",
-        "run.yaml",
-        "model.guided_attention=null",
-        "train.threads=1",
-        "optim.learning_rate=1e-2",
-    ]
+    common = ["train", "run.yaml", "model.guided_attention=null", "train.threads=1"]
+    common += ["optim.learning_rate=1e-2"]
     run(*common, "output_dir=ctc", "model.decoder=null", "model.ctc_weight=1.0", "train.steps=2")
     decoder = "model.decoder={type: transducer, dim: 32, predictor: lstm}"
-    still = [
-        "model.frozen=[encoder, ctc_head]",
-        "train.steps=24",
-        "train.log_every=4",
-        "train.validate_every=24",
-    ]
+    still = ["model.frozen=[encoder, ctc_head]", "train={steps: 24, log_every: 4, validate_every: 24}"]
     run(*common, "output_dir=run", decoder, "start_from=ctc", *still)
     before, after = load_system(tmp_path / "ctc/model").model, load_system(tmp_path / "run/model").model
     kept = {name: weight for name, weight in after.state_dict().items() if not name.startswith("decoder.")}
@@ -109,16 +99,8 @@ def test_all_commands_take_a_transducer(
     (found,) = json.loads(capsys.readouterr().out)
     assert found["text"] and found["segments"][0]["decoding"] == "transducer"
     assert " ".join(word["text"] for word in found["segments"][0]["words"]) == found["text"]
-    run(
-        "transcribe",
-        tones / "dev-0.wav",
-        "--model",
-        model,
-        off,
-        "--hotwords",
-        "twelve",
-        "--set=decoding.hotword_boost=90",
-    )
+    hotwords = "--hotwords", "twelve", "--set=decoding.hotword_boost=90"
+    run("transcribe", tones / "dev-0.wav", "--model", model, off, *hotwords)
     assert "twelve twelve" in capsys.readouterr().out
     row = {"id": "a", "audio": str(tones / "dev-0.wav"), "duration": 0.6, "text": "one two"}
     (tmp_path / "text.jsonl").write_text(json.dumps(row))
