@@ -63,7 +63,7 @@ class LanguageModel(Net):
 
     def run(self, tokens_BU: Tensor, caches: list[KeyValueCache] | None = None) -> Tensor:
         """(B, U, V) scores of the token after each. With caches, these hold the tokens before."""
-        start = len(caches[0]) if caches else 0
+        start = caches[0].length if caches else 0
         x_BUD = self.dropout(self.positions(self.embedding(tokens_BU) * self.scale, start))
         for index, layer in enumerate(self.layers):
             x_BUD = layer(x_BUD, causal=True, cache=caches[index] if caches else None)

@@ -236,7 +236,7 @@ class TransformerDecoderState(DecoderState):
     @property
     def num_tokens(self) -> int:
         """Number of tokens whose keys and values are cached."""
-        return len(self.caches[0]) if self.caches else 0
+        return self.caches[0].length if self.caches else 0
 
     def disable_cache(self) -> None:
         self.caches = []

@@ -268,26 +268,24 @@ class KeyValueCache:
     """Keys and values of the steps decoded so far, for one self-attention layer."""
 
     def __init__(self) -> None:
-        self._length = 0
+        self.length = 0
+        """Number of steps."""
         self._parts: list[Tensor] = []  # keys and values, (B, H, S, K), with room for more steps
         self._spare: list[Tensor] = []  # buffers that the last selection read, reused by the next one
 
-    def __len__(self) -> int:
-        return self._length
-
     def append(self, *new: Tensor) -> list[Tensor]:
         """Add keys and values of new steps; returns all of them, with the new ones at the end."""
-        start, num_new = self._length, new[0].size(2)
-        self._length += num_new
-        if not self._parts or self._parts[0].size(2) < self._length:
+        start, num_new = self.length, new[0].size(2)
+        self.length += num_new
+        if not self._parts or self._parts[0].size(2) < self.length:
             room = max(16, start + max(num_new, start // 2))  # grow in large steps, so that copies are rare
             old = self._parts
             self._parts = [part.new_empty(*part.shape[:2], room, part.size(3)) for part in new]
             for part, kept in zip(self._parts, old, strict=False):
                 part[:, :, :start] = kept[:, :, :start]
         for part, added in zip(self._parts, new, strict=True):
-            part[:, :, start : self._length] = added
-        return [part[:, :, : self._length] for part in self._parts]
+            part[:, :, start : self.length] = added
+        return [part[:, :, : self.length] for part in self._parts]
 
     def select(self, rows_B: Tensor) -> None:
         """Keep these rows, the surviving beams, in this order."""
@@ -327,7 +325,7 @@ class SelfAttention(nn.Module):
         heads_BHTK = split_heads(self.project_in(x_BTD), 3 * self.num_heads)
         compared_BHTK, values = heads_BHTK.split([2 * self.num_heads, self.num_heads], dim=1)
         if self.rotary is not None:
-            compared_BHTK = self.rotary(compared_BHTK, 0 if cache is None else len(cache))
+            compared_BHTK = self.rotary(compared_BHTK, 0 if cache is None else cache.length)
         queries, keys = compared_BHTK.chunk(2, dim=1)
         if cache is not None:
             keys, values = cache.append(keys, values)

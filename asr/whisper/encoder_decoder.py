@@ -80,8 +80,8 @@ class WhisperEncoder(Encoder):
         features_BTF = torch.cat([features_BTF, features_BTF[:, -1:].expand(-1, FRAMES_PER_STEP, -1)], dim=1)
         x_BTD = self._subsample(features_BTF, None)[:, :num_steps]
         silent_S, counts_S = place_silence(num_steps, len(self.positions_TD), stride, x_BTD.device)
-        x_BSD = torch.cat([x_BTD, x_BTD[:, -1:].expand(-1, len(silent_S), -1)], dim=1)
         places_S = torch.cat([torch.arange(num_steps, device=x_BTD.device), silent_S])
+        x_BSD = x_BTD[:, places_S.clamp(max=num_steps - 1)]
         bias_BS = torch.cat([counts_S.new_ones(num_steps), counts_S]).log().expand(len(x_BSD), -1)
         return self._attend(x_BSD, places_S, bias_BS), bias_BS
 
@@ -92,10 +92,12 @@ class WhisperEncoder(Encoder):
         return self.norm(x_BTD)
 
     def _subsample(self, features_BTF: Tensor, frame_mask_BT: Tensor | None) -> Tensor:
-        x_BDT = _zero_past(features_BTF.mT, frame_mask_BT)
+        x_BDT = _zero_past(features_BTF.transpose(1, 2), frame_mask_BT)
         x_BDT = _zero_past(F.gelu(self.convolution_1(x_BDT)), frame_mask_BT)
         x_BDT = self.convolution_2(x_BDT.to(self.convolution_2.weight.dtype))
-        return F.gelu(x_BDT).mT.contiguous()  # otherwise later sums would read memory with large strides
+        return (
+            F.gelu(x_BDT).transpose(1, 2).contiguous()
+        )  # otherwise later sums would read memory with large strides
 
 
 class LearnedPositions(nn.Module):
