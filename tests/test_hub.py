@@ -30,15 +30,23 @@ def model(hub: Hub, tmp_path: Path) -> Path:
 
 
 def test_a_name_is_a_model_everywhere(
-    model: Path, hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    model: Path,
+    hub: Hub,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    caplog.set_level("INFO")
     recording = tmp_path / "a.wav"
     soundfile.write(recording, make_speechlike(1.0), 16_000)
     expected = asr.load_model(model).transcribe(recording).text
     assert asr.load_model("me/talker@v1").transcribe(recording).text == expected
     assert not [path for path in hub.requests if "resolve" in path and "pytorch_model" in path]
     assert main(["transcribe", str(recording), "--model", "me/talker"]) == 0
+    caplog.clear()
     assert main(["info", "me/talker@v1.0"]) == 0
+    assert len(hub.requests) > 1 and not [one for one in caplog.records if one.name.startswith("httpx")]
     said = capsys.readouterr().out
     assert said.startswith(expected) and "model.encoder.dim: 32" in said
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
