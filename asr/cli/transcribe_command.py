@@ -53,9 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = """audio or video files in any format, manifests (.jsonl, .csv ...) with or without texts,
     shards, folders and addresses such as s3://bucket/talks with -r, or - for standard input"""
     add("audio", metavar="AUDIO", nargs="*", help=text)
-    text = """moonshine-base, or a Whisper model such as tiny, base.en or turbo; a folder of Hugging Face, a
-    ggml-*.bin, a .pt, a run or a checkpoint (default: ASR_MODEL in the environment; else moonshine-base where
-    it is installed, unless --language, --task or --prompt ask for more than English; else whisper-base)"""
+    text = """moonshine-base, or a Whisper model such as tiny, base.en or turbo; user/name[@revision] on the
+    Hugging Face Hub; a folder, a ggml-*.bin, a .pt, a run or a checkpoint (default: ASR_MODEL in the
+    environment; else moonshine-base if it is installed and can do what is asked for; else whisper-base)"""
     add("--model", metavar="MODEL", help=text)
     text = "language, such as de or German; `--language list` shows all (default: detected)"
     add("--language", metavar="CODE", help=text)
