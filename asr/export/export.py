@@ -6,53 +6,72 @@ import argparse
 import os
 import tempfile
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from asr.decoding.decode import SpeechDecoder
+from asr.decoding.hypothesis import ChecksConfig
 from asr.errors import UserError
 from asr.evaluation.speech import read_utterances
-from asr.export.plan import make_plan
+from asr.export.plan import FAMILY_TYPES, Plan, make_plan
 from asr.export.proof import decode_examples, prove
-from asr.export.writing import write_model
+from asr.export.writing import write_family, write_model
 from asr.families import find_family, find_model
 from asr.files import make_folder, require_local
 from asr.system.system import load_state, load_system
+from asr.transcription.transcribe import find_manners
 
 README = Path(__file__).parent / "readme"
 
 
 def export(args: argparse.Namespace) -> dict[str, int]:
     """Write FOLDER. Returns the names and sizes of its graphs."""
-    if (family := find_family(args.model)) is not None:
-        raise UserError(
-            f"{args.model}: a {family.name} model, whose exports sherpa-onnx publishes itself; `asr export` "
-            "writes models trained here, and `asr convert` the weights of a fine-tuned one for other tools"
-        )
     folder = Path(args.folder)
     require_local(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: is not empty; choose a new folder")
-    model = find_model(args.model)
-    system, longest = load_system(model), load_state(model).get("longest_seconds")
-    plan = make_plan(args.model, system, args.decoding, args.format == "sherpa", args.stream)
-    manifest = args.manifest or system.config.data.dev
-    if not Path(manifest).exists():
-        raise UserError(f"{manifest}: no such file; give --manifest with utterances to compare texts on")
+    decoder, plan = load_decoder(args)
+    manifest = args.manifest or (None if decoder.system.is_published else decoder.system.config.data.dev)
+    if manifest is None or not Path(manifest).exists():
+        missing = f"{args.model}: has no dev set" if manifest is None else f"{manifest}: no such file"
+        raise UserError(f"{missing}; give --manifest with utterances to compare texts on")
     utterances = read_utterances(manifest)
     if args.int8 and any(one.text is None for one in utterances):
         raise UserError(f"{manifest}: --int8 compares error rates, for which each utterance needs a text")
-    examples = decode_examples(system, plan, utterances)
+    examples = decode_examples(decoder, plan, utterances)
     if plan.sherpa is not None:
         plan = replace(plan, repeats=examples.most_at_step)
     make_folder(folder.absolute().parent)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.absolute().parent) as temporary:
         written = Path(temporary, folder.name)
         written.mkdir()
-        about = write_model(written, system, plan, longest)
+        if plan.kind in FAMILY_TYPES:
+            about = write_family(written, decoder, plan)
+        else:
+            longest = load_state(find_model(args.model)).get("longest_seconds")
+            about = write_model(written, decoder.system, plan, longest)
         about = prove(written, about, examples, plan, args.int8)
         write_readme(written, about)
         os.replace(written, folder)  # an empty folder gives way
     return {name: (folder / name).stat().st_size for name in about["files"].values()}
+
+
+def load_decoder(args: argparse.Namespace) -> tuple[SpeechDecoder, Plan]:
+    """Load a model to be decoded in float32 without checks, and choose what to export."""
+    if (family := find_family(args.model)) is None:
+        system = load_system(find_model(args.model))
+        plan = make_plan(args.model, system, args.decoding, args.format == "sherpa", args.stream)
+        return find_manners(system)(system, ChecksConfig.off()), plan
+    if (args.format, args.decoding, args.stream) != ("sherpa", "auto", False):
+        raise UserError(
+            f"{args.model}: a {family.name} model, which is exported for sherpa-onnx as a whole; leave out "
+            "--format, --decoding and --stream"
+        )
+    if find_spec("sherpa_onnx") is None:
+        raise UserError(f"{args.model}: sherpa-onnx compares the texts; run: pip install sherpa-onnx")
+    decoder = family.load(args.model, "cpu", "float32", None, ChecksConfig.off()).decoder
+    return decoder, Plan(family.section, False, FAMILY_TYPES[family.section])
 
 
 def write_readme(folder: Path, about: dict[str, Any]) -> None:

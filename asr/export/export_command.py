@@ -1,4 +1,4 @@
-"""`asr export MODEL FOLDER`: write a trained model as ONNX graphs that give the same texts."""
+"""`asr export MODEL FOLDER`: write a model as ONNX graphs that give the same texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from asr.errors import import_extra
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", metavar="MODEL", help="run directory, checkpoint or model folder of a model trained here")
+    add("model", metavar="MODEL", help="run directory, checkpoint, or a Whisper or Moonshine model")
     add("folder", metavar="FOLDER", help="new folder for graphs, tokens, description and README")
     text = "sherpa: what sherpa-onnx reads (default); onnx: graphs for ONNX Runtime, of any kind of model"
     add("--format", choices=("sherpa", "onnx"), default="sherpa", help=text)

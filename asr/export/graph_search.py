@@ -93,7 +93,9 @@ class ExportedModel:
         try:
             self.about = Description.model_validate_json(content)
         except pydantic.ValidationError as error:
-            raise UserError(f"{path}: {describe_error(error)}; export the model again") from None
+            raise UserError(
+                f"{path}: {describe_error(error)}; export the model again, or run it as README.md says"
+            ) from None
         names = [self.about.tokenizer, *self.about.files.values()]
         if wrong := [name for name in names if Path(name).name != name or not (folder / name).is_file()]:
             raise UserError(f"{path}: names {shorten(wrong[0])}: expected a file that is next to it")

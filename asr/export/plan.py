@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from asr.errors import UserError
@@ -19,20 +21,42 @@ class SherpaType(NamedTuple):
 
     name: str
     constructor: str
-    option: str  # of the command line; empty for a transducer, which has three
-    convention: str
-    scale: float
+    convention: str = ""
+    scale: float = 1.0
+    options: Mapping[str, str] = MappingProxyType({})
+    """Arguments of the constructor whose options of the command line have other names."""
 
 
 OFFLINE, ONLINE = "OfflineRecognizer.from_", "OnlineRecognizer.from_"
+CHUNKS = {name: f"wenet-ctc-{name.replace('_', '-')}" for name in ("model", "chunk_size", "num_left_chunks")}
 SHERPA_TYPES = {  # by kind, and whether it is live
     ("ctc", False): (
-        SherpaType("fire-red-asr-2-ctc", OFFLINE + "fire_red_asr_ctc", "fire-red-asr-ctc", "kaldi", 32768.0),
-        SherpaType("zipformer2_ctc", OFFLINE + "zipformer_ctc", "zipformer-ctc-model", "icefall", 1.0),
+        SherpaType(
+            "fire-red-asr-2-ctc",
+            OFFLINE + "fire_red_asr_ctc",
+            "kaldi",
+            32768.0,
+            {"model": "fire-red-asr-ctc"},
+        ),
+        SherpaType(
+            "zipformer2_ctc", OFFLINE + "zipformer_ctc", "icefall", 1.0, {"model": "zipformer-ctc-model"}
+        ),
     ),
-    ("ctc", True): (SherpaType("wenet_ctc", ONLINE + "wenet_ctc", "wenet-ctc-model", "icefall", 32768.0),),
-    ("transducer", False): (SherpaType("conformer", OFFLINE + "transducer", "", "icefall", 1.0),),
-    ("transducer", True): (SherpaType("conformer", ONLINE + "transducer", "", "icefall", 1.0),),
+    ("ctc", True): (SherpaType("wenet_ctc", ONLINE + "wenet_ctc", "icefall", 32768.0, CHUNKS),),
+    ("transducer", False): (SherpaType("conformer", OFFLINE + "transducer", "icefall"),),
+    ("transducer", True): (SherpaType("conformer", ONLINE + "transducer", "icefall"),),
+}
+FAMILY_TYPES = {  # by section
+    "whisper": SherpaType(
+        "whisper",
+        OFFLINE + "whisper",
+        options={part: f"whisper-{part}" for part in ("encoder", "decoder", "language")},
+    ),
+    "moonshine": SherpaType(
+        "moonshine",
+        OFFLINE + "moonshine_v2",
+        options={"encoder": "moonshine-encoder", "decoder": "moonshine-merged-decoder"},
+    ),
 }
 SHERPA_FEATURES = {
     "type": "log_mel",
@@ -87,9 +111,7 @@ def find_kinds(system: System, for_sherpa: bool, is_live: bool) -> list[str]:
         has_form = not for_sherpa or (config.predictor == "stateless" and not decoder.durations)
         own = ["transducer"] * has_form
     else:
-        is_plain = (
-            type(decoder) is TransformerDecoder and config.window is None and config.positions != "rotary"
-        )
+        is_plain = type(decoder) is TransformerDecoder and config.window is None
         is_guided = system.model.window_width is not None  # by CTC, which a graph of the decoder does not see
         own = ["attention"] * (is_plain and not is_guided and not for_sherpa and not is_live)
     return own + ["ctc"] * (system.model.ctc_head is not None)

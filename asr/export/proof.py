@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,23 +21,25 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from asr.audio.segmentation import AudioSegment
 from asr.data.manifest import Utterance
 from asr.data.utterance_audio import read_audio
-from asr.decoding.decode import DecodingSetup, search_encoded
+from asr.decoding.decode import DecodingSetup, SpeechDecoder, search_encoded
 from asr.decoding.greedy import sample
-from asr.decoding.hypothesis import ChecksConfig, DecodingConfig, EncodedAudio
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio
 from asr.errors import UserError, shorten
 from asr.evaluation.speech import make_normalizer
 from asr.export.graph_search import ExportedModel
 from asr.export.numpy_features import NumpyFrontEnd
-from asr.export.plan import METHODS, Plan
+from asr.export.plan import FAMILY_TYPES, METHODS, Plan
 from asr.export.sherpa import decode_apart
-from asr.export.writing import describe_call, write_description
+from asr.export.writing import write_description
 from asr.scoring.counting import score
 from asr.system.system import System
-from asr.transcription.transcribe import find_manners
 
 logger = logging.getLogger(__name__)
 
 MAX_UTTERANCES = 60
+# The features that sherpa-onnx computes for Whisper are our own of audio without its first 80 samples, if
+# silence of 3 frames hides how both mirror the ends.
+WHISPER_SHIFT, WHISPER_DELAY, WHISPER_EDGE = 160, 80, 480
 
 
 @dataclass
@@ -69,23 +73,34 @@ class Examples:
         logger.info("%s: the same texts of %d utterances", runtime, len(texts))
 
 
-def decode_examples(system: System, plan: Plan, utterances: Sequence[Utterance]) -> Examples:
+def decode_examples(decoder: SpeechDecoder, plan: Plan, utterances: Sequence[Utterance]) -> Examples:
     """Decode greedily in float32, without checks, as the graphs are decoded."""
-    decoder = find_manners(system)(system, ChecksConfig.off())
-    config = DecodingConfig(method=METHODS[plan.kind], beam=1)
-    encoder: Any = system.model.encoder
+    config = DecodingConfig(method=METHODS.get(plan.kind, "attention"), beam=1)
+    encoder: Any = decoder.model.encoder
     chunk_steps = encoder.choose_chunks().steps if plan.is_live else None
     setup = DecodingSetup(config.model_copy(update={"chunk_steps": chunk_steps}))
-    utterances, texts, most = utterances[:MAX_UTTERANCES], list[str](), 1
-    audio = [fill_chunks(read_audio(one, decoder.sample_rate), system, plan) for one in utterances]
+    utterances, texts, most, num_cut = utterances[:MAX_UTTERANCES], list[str](), 1, 0
+    audio = [fit_audio(read_audio(one, decoder.sample_rate), decoder.system, plan) for one in utterances]
     began = time.process_time()
     for audio_S in audio:
-        segment = AudioSegment(0.0, audio_S, decoder.sample_rate)
-        encoded = decoder.encode_segments([segment], 1.0, [setup])
+        seen_S = audio_S[WHISPER_DELAY:] if plan.kind == "whisper" else audio_S
+        segments = [AudioSegment(0.0, seen_S, decoder.sample_rate)]
+        encoded = decoder.introduce(decoder.encode_segments(segments, 1.0, [setup]), segments, setup)
         tokens, most_of_it = search_greedily(encoded, config)
-        texts.append(decoder.spell(tokens))
+        limit = limit_tokens(audio_S, encoded, plan)
+        num_cut += len(tokens) > limit
+        texts.append(decoder.spell(tokens[:limit]))
         most = max(most, most_of_it)
-    return Examples(system, utterances, audio, texts, time.process_time() - began, most)
+    if num_cut:
+        logger.warning("sherpa-onnx limits the tokens of a second, and so cuts %d texts", num_cut)
+    return Examples(decoder.system, utterances, audio, texts, time.process_time() - began, most)
+
+
+def limit_tokens(audio_S: np.ndarray, encoded: EncodedAudio, plan: Plan) -> int:
+    """Return the number of tokens after which sherpa-onnx ends a text: 6 or 15 a second."""
+    if plan.kind == "whisper":
+        return 6 * ((len(audio_S) + WHISPER_SHIFT // 2) // WHISPER_SHIFT) // 100
+    return 9 * int(encoded.lengths_B[0]) // 25 if plan.kind == "moonshine" else sys.maxsize
 
 
 @torch.inference_mode()
@@ -104,8 +119,10 @@ def search_greedily(encoded: EncodedAudio, config: DecodingConfig) -> tuple[Sequ
     return texts[0].tokens, max(Counter(steps[0]).values(), default=1)
 
 
-def fill_chunks(audio_S: np.ndarray, system: System, plan: Plan) -> np.ndarray:
-    """Append silence up to a whole number of chunks, since sherpa-onnx reads no other."""
+def fit_audio(audio_S: np.ndarray, system: System, plan: Plan) -> np.ndarray:
+    """Add silence where sherpa-onnx sees something else than we: at both ends, or in the last chunk."""
+    if plan.kind == "whisper":
+        return np.pad(audio_S, WHISPER_EDGE)
     if not plan.is_live or plan.sherpa is None:
         return audio_S
     encoder: Any = system.model.encoder
@@ -115,7 +132,9 @@ def fill_chunks(audio_S: np.ndarray, system: System, plan: Plan) -> np.ndarray:
 
 
 def run_graphs(folder: Path, examples: Examples) -> tuple[list[str], float]:
-    """Decode by ONNX Runtime. Returns the texts and the CPU time, that of features included."""
+    """Decode by ONNX Runtime, but families by sherpa-onnx. Returns the texts and the CPU time."""
+    if json.loads((folder / "export.json").read_text("utf-8"))["kind"] in FAMILY_TYPES:
+        return decode_apart(folder, examples.audio)
     model, texts = ExportedModel(folder), list[str]()
     front_end, began = NumpyFrontEnd(model.about.features, model.about.sample_scale), time.process_time()
     for audio_S in examples.audio:
@@ -128,35 +147,35 @@ def prove(
 ) -> dict[str, Any]:
     """Compare the texts. Returns the description, which may now name graphs of 8-bit weights."""
     texts, seconds = run_graphs(folder, examples)
-    examples.compare(texts, "ONNX Runtime")
-    logger.info("CPU time: torch %.2f s, ONNX Runtime %.2f s", examples.seconds, seconds)
+    runtime = "sherpa-onnx" if plan.kind in FAMILY_TYPES else "ONNX Runtime"
+    examples.compare(texts, runtime)
+    logger.info("CPU time: torch %.2f s, %s %.2f s", examples.seconds, runtime, seconds)
     if with_int8:
-        about = choose_weights(folder, about, examples, plan, seconds)
-    if plan.sherpa is not None and find_spec("sherpa_onnx"):
+        about = choose_weights(folder, about, examples, seconds)
+    if plan.sherpa is None or plan.kind in FAMILY_TYPES:
+        return about
+    if find_spec("sherpa_onnx"):
         expected = run_graphs(folder, examples)[0] if with_int8 else examples.texts
-        found = decode_apart(folder, about, examples.audio)
-        replace(examples, texts=expected).compare(found, "sherpa-onnx")
-    elif plan.sherpa is not None:
+        replace(examples, texts=expected).compare(decode_apart(folder, examples.audio)[0], "sherpa-onnx")
+    else:
         logger.warning("sherpa-onnx is not installed, so that it was not compared; pip install sherpa-onnx")
     return about
 
 
-def choose_weights(
-    folder: Path, about: dict[str, Any], examples: Examples, plan: Plan, seconds: float
-) -> dict[str, Any]:
+def choose_weights(folder: Path, about: dict[str, Any], examples: Examples, seconds: float) -> dict[str, Any]:
     """Keep 8-bit weights if they make no more errors and take no more time than float32."""
-    files = dict(about["files"])
+    parts = {"encoder", "decoder"} if about["kind"] in FAMILY_TYPES else {"encoder", "step"}
+    described = json.dumps(about)
     logging.disable(logging.WARNING)  # of nodes that stay as they are
-    for part in files.keys() & {"encoder", "step"}:
-        files[part] = files[part].replace(".onnx", ".int8.onnx")
+    for name in [about["files"][part] for part in about["files"].keys() & parts]:
+        smaller = name.replace(".onnx", ".int8.onnx")
         quantize_dynamic(
-            str(folder / about["files"][part]), str(folder / files[part]),
+            str(folder / name), str(folder / smaller),
             op_types_to_quantize=["MatMul"], weight_type=QuantType.QInt8,
         )  # fmt: skip
+        described = described.replace(f'"{name}"', f'"{smaller}"')
     logging.disable(logging.NOTSET)
-    quantized = {**about, "files": files}
-    if plan.sherpa is not None:
-        quantized["sherpa"] = describe_call(plan, files, about["streaming"])
+    quantized = json.loads(described)
     write_description(folder, quantized)
     texts, own_seconds = run_graphs(folder, examples)
     wer, own_wer = examples.compute_wer(examples.texts), examples.compute_wer(texts)

@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import functools
+import json
+import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from asr.errors import UserError
 
 
-def decode_apart(folder: Path, about: dict[str, Any], recordings: Sequence[np.ndarray]) -> list[str]:
-    """Return the texts of recordings, with single spaces."""
+def decode_apart(folder: Path, recordings: Sequence[np.ndarray]) -> tuple[list[str], float]:
+    """Return the texts of recordings, with single spaces, and the CPU time."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         try:
-            return pool.submit(_decode, folder, about, recordings).result()
+            return pool.submit(decode, folder, recordings).result()
         except (BrokenProcessPool, RuntimeError) as error:
             raise UserError(
                 f"sherpa-onnx refuses this model ({error}); use --format onnx, and report this"
             ) from None
 
 
-def _decode(folder: Path, about: dict[str, Any], recordings: Sequence[np.ndarray]) -> list[str]:
+def decode(folder: Path, recordings: Sequence[np.ndarray]) -> tuple[list[str], float]:
     import sherpa_onnx
 
+    about = json.loads((folder / "export.json").read_text("utf-8"))
     call, rate = about["sherpa"], about["sample_rate"]
     files = {*about["files"].values(), "tokens.txt"}
     arguments = {
         name: str(folder / value) if value in files else value for name, value in call["arguments"].items()
     }
     recognizer = functools.reduce(getattr, call["constructor"].split("."), sherpa_onnx)(**arguments)
-    texts = []
+    texts, began = [], time.process_time()
     for audio_S in recordings:
         stream = recognizer.create_stream()
         stream.accept_waveform(rate, audio_S)
@@ -48,4 +50,4 @@ def _decode(folder: Path, about: dict[str, Any], recordings: Sequence[np.ndarray
         while recognizer.is_ready(stream):
             recognizer.decode_stream(stream)
         texts.append(recognizer.get_result(stream))
-    return [" ".join(text.split()) for text in texts]
+    return [" ".join(text.split()) for text in texts], time.process_time() - began

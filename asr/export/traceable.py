@@ -48,7 +48,7 @@ class TraceableConvolution(DepthwiseConvolution):
 
 class TraceablePositions(Positions):
     def codes(self, length: int, device: torch.device) -> Tensor:
-        angles = compute_angles(length, self.dim, device)
+        angles = F.pad(compute_angles(length, self.turned, device), (0, (self.dim - self.turned) // 2))
         # No cosine, which the runtime inside sherpa-onnx does not compute in double precision.
         return torch.stack([angles.sin(), (angles + math.pi / 2).sin()], dim=-1).flatten(1).float()
 
@@ -210,7 +210,7 @@ class GivenCache(KeyValueCache):
 
     def __init__(self, past: Tensor) -> None:
         super().__init__()
-        self.parts = past
+        self.parts, self.length = past, past.size(3)
 
     def append(self, *new: Tensor) -> list[Tensor]:
         self.parts = torch.cat([self.parts, torch.stack(new)], dim=3)
@@ -233,3 +233,19 @@ class TokenStep(nn.Module):
         for layer, (keys, values), cache in zip(decoder.layers, cross, caches, strict=True):
             x_11D, _ = layer(x_11D, EncoderKV(keys, values, bias_1U), cache, ())
         return decoder.output(decoder.norm(x_11D))[:, 0], torch.stack([cache.parts for cache in caches])
+
+
+class TiedTable(nn.Module):
+    """The embeddings of a decoder and its output, which are the same weights, once in the graph."""
+
+    def __init__(self, decoder: Any, order_V: Tensor | None = None) -> None:
+        """`order_V`: the IDs of the decoder in the order of the graph."""
+        super().__init__()
+        weight_VD = decoder.output.weight if order_V is None else decoder.output.weight[order_V]
+        self.weight_DV = nn.Parameter(weight_VD.detach().t().contiguous())
+
+    def forward(self, tokens_1U: Tensor) -> Tensor:
+        return self.weight_DV.index_select(1, tokens_1U[0]).t()[None]
+
+    def score(self, x_1UD: Tensor) -> Tensor:
+        return x_1UD @ self.weight_DV

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
+from asr.decoding.decode import SpeechDecoder
 from asr.errors import UserError
 from asr.export.plan import Plan
 from asr.export.traceable import (
@@ -90,22 +93,29 @@ def write_model(
     return about
 
 
+def write_family(folder: Path, decoder: SpeechDecoder, plan: Plan) -> dict[str, Any]:
+    """Write a model of a family for sherpa-onnx. Returns the description."""
+    arguments = import_module(f"asr.export.{plan.kind}_graphs").write_graphs(folder, decoder)
+    files = {part: arguments[part] for part in ("encoder", "decoder")}
+    about = {"format": 1, "kind": plan.kind, "sample_rate": decoder.sample_rate, "files": files}
+    about |= {"streaming": None, "sherpa": describe_call(plan, arguments)}
+    write_description(folder, about)
+    return about
+
+
 def write_description(folder: Path, about: Mapping[str, Any]) -> None:
     (folder / "export.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
 
-def describe_call(plan: Plan, files: Mapping[str, str], streaming: Any) -> dict[str, Any]:
+def describe_call(plan: Plan, arguments: Mapping[str, Any], streaming: Any = None) -> dict[str, Any]:
     """Describe how sherpa-onnx loads the files: by a constructor in Python, or by options of its programs."""
     assert plan.sherpa is not None
-    arguments: dict[str, Any] = {"tokens": "tokens.txt", **files}
-    options = dict(arguments)
+    arguments = {"tokens": "tokens.txt", **arguments}
     if plan.kind == "ctc":
-        arguments["model"] = options[plan.sherpa.option] = arguments.pop("encoder")
-        del options["encoder"]
+        arguments["model"] = arguments.pop("encoder")
         if streaming is not None:
-            chunks = {"chunk_size": streaming["steps"], "num_left_chunks": 1}
-            arguments |= chunks
-            options |= {f"wenet-ctc-{name.replace('_', '-')}": value for name, value in chunks.items()}
+            arguments |= {"chunk_size": streaming["steps"], "num_left_chunks": 1}
+    options = {plan.sherpa.options.get(name, name): value for name, value in arguments.items()}
     return {"constructor": plan.sherpa.constructor, "arguments": arguments, "options": options}
 
 
@@ -130,12 +140,19 @@ def list_symbols(tokenizer: Tokenizer) -> list[str]:
     return symbols
 
 
+def write_pieces(folder: Path, pieces: Sequence[bytes]) -> None:
+    """Write the texts of tokens by ID, as sherpa-onnx reads bytes; it skips tokens that are not listed."""
+    lines = [f"{base64.b64encode(piece).decode()} {id}\n" for id, piece in enumerate(pieces) if piece]
+    (folder / "tokens.txt").write_text("".join(lines), encoding="utf-8")
+
+
 def write_graph(
     path: Path,
     module: nn.Module,
     inputs: Mapping[str, Tensor],
     outputs: Sequence[str],
     metadata: Mapping[str, object] | None = None,
+    axes: Mapping[str, dict[int, str]] = AXES,
 ) -> None:
     """Trace a module with these inputs, and check the graph."""
     with warnings.catch_warnings(), torch.no_grad():
@@ -148,7 +165,7 @@ def write_graph(
             opset_version=OPSET,
             input_names=[*inputs],
             output_names=[*outputs],
-            dynamic_axes={name: AXES.get(name, {0: "N"}) for name in (*inputs, *outputs)},
+            dynamic_axes={name: axes.get(name, {0: "N"}) for name in (*inputs, *outputs)},
         )
     graph = onnx.load(str(path))
     onnx.helper.set_model_props(graph, {name: str(value) for name, value in (metadata or {}).items()})

@@ -20,6 +20,7 @@ from whisper_examples import make_weights, write_huggingface
 from asr.cli import main
 from asr.errors import UserError
 from asr.export.plan import Plan
+from asr.export.publish import HOME
 from asr.features.front_end import normalize_each, zero_padding
 from asr.system.system import load_system
 from asr.text.tokenizer import PAD_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
@@ -27,7 +28,7 @@ from asr.text.tokenizer import PAD_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
 if find_spec("onnx") is None or find_spec("onnxruntime") is None:
     pytest.skip("the extra export is not installed", allow_module_level=True)
 
-from asr.export import proof
+from asr.export import export as exporter, proof
 from asr.export.graph_search import ExportedModel
 from asr.export.writing import list_symbols, write_model
 
@@ -57,6 +58,7 @@ def save_model(folder: Path, *overrides: str, decoder: bool = False) -> str:
         (CONFORMER + CHUNK, "--format onnx --stream", False),
         (UTTERANCE, "--format onnx --decoding attention", True),
         (LSTM, "--format onnx --decoding attention", True),
+        (("model.decoder.positions=rotary",), "--format onnx --decoding attention", True),
         (TRANSDUCER, "--format onnx", False),
         (("model.ctc_weight=0.3", "model.decoder={type: transducer, dim: 24, predictor: lstm, num_layers: 2}"), "--format onnx", False),
         (("model.ctc_weight=0.3", "model.decoder={type: transducer, dim: 24, durations: [0, 1, 2]}"), "--format onnx", False),
@@ -109,6 +111,8 @@ def test_scores_are_those_of_the_model(tmp_path: Path) -> None:
             expected_UV = expected_NUV[row, :count].numpy()
             np.testing.assert_allclose(scores_NUV[row, :count], expected_UV, atol=1e-3)
     assert about == json.loads((tmp_path / "export.json").read_text())
+    graph = (tmp_path / "model.onnx").read_bytes()  # PyTorch's newer exporter writes where its code is
+    assert HOME.search(graph) is None and b".py" not in graph and b"stack_trace" not in graph
 
 
 def test_other_texts_fail_and_leave_nothing(
@@ -143,7 +147,9 @@ def test_int8_is_kept_if_it_is_better(
     assert json.loads((tmp_path / "out" / "export.json").read_text())["files"] == {"encoder": graph.name}
 
 
-def test_what_is_wrong_is_said(tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_is_said(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = save_model(tmp_path)
     assert run_export(tmp_path, tones, model) == 2
     assert "train it with features.num_mels=80" in capsys.readouterr().err
@@ -153,8 +159,14 @@ def test_what_is_wrong_is_said(tones: Path, tmp_path: Path, capsys: pytest.Captu
     assert main(["export", model, model, "--format", "onnx"]) == 2
     assert "is not empty; choose a new folder" in capsys.readouterr().err
     whisper = write_huggingface(tmp_path / "tiny.en", make_weights())
+    assert main(["export", str(whisper), str(tmp_path / "out"), "--format", "onnx"]) == 2
+    assert "a Whisper model, which is exported for sherpa-onnx as a whole" in capsys.readouterr().err
+    monkeypatch.setattr(exporter, "find_spec", lambda name: None)
     assert main(["export", str(whisper), str(tmp_path / "out")]) == 2
-    assert "a Whisper model, whose exports sherpa-onnx publishes itself" in capsys.readouterr().err
+    assert "sherpa-onnx compares the texts; run: pip install sherpa-onnx" in capsys.readouterr().err
+    monkeypatch.setattr(exporter, "find_spec", lambda name: True)
+    assert main(["export", str(whisper), str(tmp_path / "out")]) == 2
+    assert "has no dev set; give --manifest with utterances" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -407,6 +407,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "too large": (write("export.json", b" " * 2_000_000), "over 1,000,000 bytes"),
     "another format": (change(format=2), "format"),
     "another kind": (change(kind="hybrid"), "kind"),
+    "a kind that sherpa-onnx runs": (change(kind="whisper"), "or run it as README.md says"),
     "another feature": (change(features={"num_mels": 10**9}), "num_mels"),
     "a file elsewhere": (change(files={"encoder": "../encoder.onnx"}), "next to it"),
     "an absolute path": (change(files={"encoder": "/etc/passwd"}), "next to it"),

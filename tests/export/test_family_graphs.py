@@ -1,0 +1,78 @@
+"""Whisper and Moonshine in sherpa-onnx write what they write here. The models are small and random, but end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ort_examples import ModelWriter, train_pieces, write_pieces
+from whisper_systems import build_system
+
+import asr.moonshine
+from asr.decoding.hypothesis import ChecksConfig
+from asr.evaluation.speech import read_utterances
+from asr.export.plan import FAMILY_TYPES, Plan
+from asr.moonshine.tokens import BYTE
+from asr.system.system import System
+from asr.text.tokenizer import EOS_ID
+from asr.whisper import windows
+from asr.whisper.manners import WhisperManners
+from asr.whisper.whisper_tokenizer import units_of
+
+pytest.importorskip("onnx", reason="onnx is not installed: pip install '.[export]'")
+pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed: pip install sherpa-onnx")
+
+from asr.export.proof import decode_examples, prove
+from asr.export.writing import write_family
+
+pytestmark = pytest.mark.slow
+WHISPER = Plan("whisper", False, FAMILY_TYPES["whisper"])
+
+
+def build_talker(is_multilingual: bool) -> System:
+    """A Whisper whose texts are ASCII, since sherpa-onnx drops what is no UTF-8."""
+    system = build_system(is_multilingual, window_steps=1500)
+    pieces = units_of(system.tokenizer).pieces
+    strange = [id for id, piece in enumerate(pieces) if not piece.decode("latin-1").isprintable()]
+    strange += [id for id, piece in enumerate(pieces) if not piece.isascii() or (not piece and id != EOS_ID)]
+    system.model.decoder.embedding.weight.data[strange] = 0
+    return system
+
+
+def export_whisper(system: System, folder: Path, tones: Path) -> list[str]:
+    """Returns the texts that both runtimes have."""
+    manners = WhisperManners(system, ChecksConfig.off())
+    examples = decode_examples(manners, WHISPER, read_utterances(f"{tones}/dev.jsonl"))
+    prove(folder, write_family(folder, manners, WHISPER), examples, WHISPER, False)
+    return list(examples.texts)
+
+
+@pytest.mark.parametrize("silence", [windows.Silence(np.inf, None), windows.Silence(1.0, 8)])
+def test_published_whisper(
+    silence: windows.Silence, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all silence up to 30 seconds, and with a part of it."""
+    monkeypatch.setitem(windows.SILENCES, (32, False), silence)
+    texts = export_whisper(build_talker(False), tmp_path, tones)
+    assert len(set(texts)) > 1 and all(texts)
+
+
+def test_fine_tuned_whisper(tones: Path, tmp_path: Path) -> None:
+    """It learned without silence after the audio."""
+    system = replace(build_talker(False), is_published=False)
+    assert all(export_whisper(system, tmp_path, tones))
+
+
+def test_moonshine(tones: Path, tmp_path: Path) -> None:
+    ModelWriter(dim=256, vocab_size=300).write(tmp_path)
+    write_pieces(tmp_path / "tokenizer.bin", train_pieces()[1])
+    manners = asr.moonshine.load(tmp_path, "cpu", "float32", None, ChecksConfig.off()).decoder
+    strange = [id for id, token in enumerate(manners.tokenizer.tokens) if BYTE.fullmatch(token)]
+    manners.model.decoder.embedding.weight.data[strange] = 0
+    plan = Plan("moonshine", False, FAMILY_TYPES["moonshine"])
+    examples = decode_examples(manners, plan, read_utterances(f"{tones}/dev.jsonl"))
+    about = write_family(tmp_path, manners, plan)
+    assert prove(tmp_path, about, examples, plan, False) == about
+    assert all(examples.texts)
