@@ -5,10 +5,12 @@
 
 Each system runs in its own processes on one core, all in turn, `--rounds` times: `start` with the first clip
 alone, `one by one` and `in eights` with all clips. Times are CPU seconds of all threads, without the time of
-`start`; memory is the peak of a process. The table shows medians.
+`start`; memory is the peak of a process. The table shows medians, the size of the files of a model that is a
+path, the number of texts that are the same as by the first system, and the error rate of English texts.
 
 A name is a model of `asr transcribe`, or a package, a colon and a folder: faster-whisper in int8 (a folder of
-`tools/convert_to_ctranslate2.py`), or moonshine-runtime (moonshine-voice, with the three files of a model).
+`tools/convert_to_ctranslate2.py`), moonshine-runtime (moonshine-voice, with the three files of a model), or
+sherpa-onnx (a folder of `asr export`).
 With `--texts` the texts go to OUT/NAME.jsonl, for `asr score`.
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
 import os
 import statistics
 import subprocess
@@ -56,18 +59,37 @@ def main() -> None:
                 runs.setdefault((system, "start"), []).append(run(system, first, 1))
                 for part, batch in BATCHES.items():
                     runs.setdefault((system, part), []).append(run(system, args.manifest, batch))
-    print(f"{'system':<40}{'start':>8}{'one by one':>12}{'in eights':>12}{'MB':>8}")
+    header = f"{'system':<40}{'start':>8}{'one by one':>12}{'in eights':>12}{'MB':>8}"
+    print(f"{header}{'files MB':>10}{'same':>6}{'WER %':>8}")
+    import asr  # not in the processes of other packages
+
+    references = [json.loads(line)["text"] for line in args.manifest.read_text().splitlines()]
+    texts = {system: read_texts(runs[system, "in eights"][-1].output) for system in args.systems}
     for system in args.systems:
         seconds = {
             part: statistics.median(one.seconds for one in runs[system, part]) for part in ("start", *BATCHES)
         }
         memory = max(one.megabytes for part in seconds for one in runs[system, part])
         parts = [seconds["start"], *(seconds[part] - seconds["start"] for part in BATCHES)]
-        print(f"{system[-39:]:<40}{parts[0]:>8.2f}{parts[1]:>12.2f}{parts[2]:>12.2f}{memory:>8.0f}")
+        same = sum(map(operator.eq, texts[system], texts[args.systems[0]]))
+        rate = 100 * asr.score(references, texts[system], normalize="english").wer
+        row = f"{system[-39:]:<40}{parts[0]:>8.2f}{parts[1]:>12.2f}{parts[2]:>12.2f}{memory:>8.0f}"
+        print(f"{row}{measure_files(system):>10.1f}{same:>6}{rate:>8.2f}")
         if args.texts is not None:
             args.texts.mkdir(exist_ok=True)
             name = f"{system.replace('/', '-').replace(':', '-')}.jsonl"
             (args.texts / name).write_text(runs[system, "in eights"][-1].output)
+
+
+def read_texts(output: str) -> list[str]:
+    return [" ".join(json.loads(line)["text"].split()) for line in output.splitlines()]
+
+
+def measure_files(system: str) -> float:
+    """Return the megabytes of a model's files; 0 if it is not a path."""
+    path = Path(system.rpartition(":")[2])
+    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+    return sum(one.stat().st_size for one in files) / 1e6
 
 
 def run(system: str, manifest: Path, batch: int) -> Run:
@@ -111,8 +133,13 @@ def transcribe(system: str, manifest: Path, batch: int) -> Iterator[dict[str, An
             for record, clip in zip(records, audio, strict=True):
                 lines = model.transcribe_without_streaming(clip.tolist(), 16_000).lines
                 yield {"id": record["id"], "text": " ".join(line.text for line in lines)}
+    elif package == "sherpa-onnx":
+        from asr.export.sherpa import decode
+
+        for record, text in zip(records, decode(Path(folder), audio)[0], strict=True):
+            yield {"id": record["id"], "text": text}
     else:
-        raise SystemExit(f"{package}: expected faster-whisper or moonshine-runtime")
+        raise SystemExit(f"{package}: expected faster-whisper, moonshine-runtime or sherpa-onnx")
 
 
 if __name__ == "__main__":
