@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from ort_examples import ModelWriter, train_pieces, write_pieces
 from whisper_systems import build_system
 
 import asr.moonshine
+from asr.cli import main
+from asr.data.manifest import Utterance
 from asr.decoding.hypothesis import ChecksConfig
 from asr.evaluation.speech import read_utterances
 from asr.export.plan import FAMILY_TYPES, Plan
@@ -18,13 +21,15 @@ from asr.moonshine.tokens import BYTE
 from asr.system.system import System
 from asr.text.tokenizer import EOS_ID
 from asr.whisper import windows
+from asr.whisper.loading import write_model
 from asr.whisper.manners import WhisperManners
+from asr.whisper.weights import get_weights
 from asr.whisper.whisper_tokenizer import units_of
 
 pytest.importorskip("onnx", reason="onnx is not installed: pip install '.[export]'")
 pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed: pip install sherpa-onnx")
 
-from asr.export.proof import decode_examples, prove
+from asr.export.proof import Examples, decode_examples, prove
 from asr.export.writing import write_family
 
 pytestmark = pytest.mark.slow
@@ -76,3 +81,31 @@ def test_moonshine(tones: Path, tmp_path: Path) -> None:
     about = write_family(tmp_path, manners, plan)
     assert prove(tmp_path, about, examples, plan, False) == about
     assert all(examples.texts)
+
+
+def test_multilingual_whisper(tones: Path, tmp_path: Path) -> None:
+    """Both detect the language of each recording."""
+    assert all(export_whisper(build_talker(True), tmp_path, tones))
+    assert json.loads((tmp_path / "export.json").read_text())["sherpa"]["arguments"]["language"] == ""
+
+
+def test_the_command(tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Weights of 8 bits are named wherever they are kept."""
+    system = build_talker(False)
+    write_model(tmp_path / "model", system, get_weights(system))
+    caplog.set_level("INFO")
+    words = ["export", str(tmp_path / "model"), str(tmp_path / "out"), "--int8"]
+    assert main([*words, "--manifest", f"{tones}/dev.jsonl"]) == 0, caplog.text
+    assert "sherpa-onnx: the same texts of 5 utterances" in caplog.text
+    out = tmp_path / "out"
+    about = json.loads((out / "export.json").read_text())
+    call = about["sherpa"]
+    assert about["files"] == {part: call["arguments"][part] for part in ("encoder", "decoder")}
+    assert {path.name for path in out.glob("*.onnx")} == {*about["files"].values()}
+    assert call["options"]["whisper-language"] == "en" and "language='en'" in (out / "README.md").read_text()
+
+
+def test_published_models_write_other_letters_than_references(tmp_path: Path) -> None:
+    manners = WhisperManners(build_talker(False), ChecksConfig.off())
+    one = Utterance(id="a", audio="a.wav", duration=1.0, text="GO HOME")
+    assert Examples(manners.system, [one], [], [], 0.0).compute_wer(["Go home."]) == 0
