@@ -24,8 +24,8 @@ PACKAGE = ROOT / "asr"
 # A package imports from those left of it; single files such as asr/errors.py from each other alone.
 PACKAGES = ["", "audio", "text", "data", "formats", "transcripts", "features", "models", "decoding"]
 PACKAGES += ["language_models", "system", "transducer", "batches", "shards", "scoring", "scoring/nist"]
-PACKAGES += ["transcription", "scale", "evaluation", "research", "train", "moonshine", "whisper", "speakers"]
-PACKAGES += ["recipe", "serve", "streaming", "export", "cli"]
+PACKAGES += ["transcription", "scale", "evaluation", "research", "train", "export", "moonshine", "whisper"]
+PACKAGES += ["speakers", "recipe", "serve", "streaming", "cli"]
 TORCH_FREE_PACKAGES = ("", "text", "data", "formats", "scale", "transcripts", "scoring", "scoring/nist")
 # Where the core imports a capability that can be taken away, when it is asked for.
 CAPABILITIES = {"research"}  # folders that can be deleted: from below they are imported inside functions only

@@ -63,6 +63,8 @@ def load_decoder(args: argparse.Namespace) -> tuple[SpeechDecoder, Plan]:
         system = load_system(find_model(args.model))
         plan = make_plan(args.model, system, args.decoding, args.format == "sherpa", args.stream)
         return find_manners(system)(system, ChecksConfig.off()), plan
+    if family.section not in FAMILY_TYPES:
+        raise UserError(f"{args.model}: a {family.name} model, which cannot be exported; give a run instead")
     if (args.format, args.decoding, args.stream) != ("sherpa", "auto", False):
         raise UserError(
             f"{args.model}: a {family.name} model, which is exported for sherpa-onnx as a whole; leave out "

@@ -7,7 +7,6 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from asr.export.traceable import (
     StatelessGraph,
     TokenStep,
 )
+from asr.families import find_families
 from asr.system.system import System
 from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID, SPACE, UNK_ID, UNKNOWN_MARK, Tokenizer
 
@@ -95,7 +95,8 @@ def write_model(
 
 def write_family(folder: Path, decoder: SpeechDecoder, plan: Plan) -> dict[str, Any]:
     """Write a model of a family for sherpa-onnx. Returns the description."""
-    arguments = import_module(f"asr.export.{plan.kind}_graphs").write_graphs(folder, decoder)
+    family: Any = next(one for one in find_families() if one.section == plan.kind)
+    arguments = family.write_graphs(folder, decoder)
     files = {part: arguments[part] for part in ("encoder", "decoder")}
     about = {"format": 1, "kind": plan.kind, "sample_rate": decoder.sample_rate, "files": files}
     about |= {"streaming": None, "sherpa": describe_call(plan, arguments)}

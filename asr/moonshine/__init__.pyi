@@ -10,6 +10,7 @@ from .family import (
     prefers_int8 as prefers_int8,
     section as section,
 )
+from .graphs import write_graphs as write_graphs
 from .installed import find_default as find_default
 from .loading import (
     convert as convert,

@@ -20,6 +20,7 @@ from .family import (
     prefers_int8 as prefers_int8,
     section as section,
 )
+from .graphs import write_graphs as write_graphs
 from .language_names import find_language as find_language, languages as languages
 from .loading import (
     convert as convert,
