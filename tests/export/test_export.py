@@ -167,6 +167,9 @@ def test_what_is_wrong_is_said(
     monkeypatch.setattr(exporter, "find_spec", lambda name: True)
     assert main(["export", str(whisper), str(tmp_path / "out")]) == 2
     assert "has no dev set; give --manifest with utterances" in capsys.readouterr().err
+    monkeypatch.setattr(exporter, "FAMILY_TYPES", {})
+    assert main(["export", str(whisper), str(tmp_path / "out")]) == 2
+    assert "a Whisper model, which cannot be exported; give a run instead" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
