@@ -167,14 +167,16 @@ def prove(
 
 def choose_weights(folder: Path, about: dict[str, Any], examples: Examples, seconds: float) -> dict[str, Any]:
     """Keep 8-bit weights if they make no more errors and take no more time than float32."""
-    parts = {"encoder", "decoder"} if about["kind"] in FAMILY_TYPES else {"encoder", "step"}
+    parts, operators = {"encoder", "step"}, ["MatMul"]
+    if about["kind"] in FAMILY_TYPES:
+        parts, operators = {"encoder", "decoder"}, ["MatMul", "Gather"]  # the embeddings are the output, too
     described = json.dumps(about)
     logging.disable(logging.WARNING)  # of nodes that stay as they are
     for name in [about["files"][part] for part in about["files"].keys() & parts]:
         smaller = name.replace(".onnx", ".int8.onnx")
         quantize_dynamic(
             str(folder / name), str(folder / smaller),
-            op_types_to_quantize=["MatMul"], weight_type=QuantType.QInt8,
+            op_types_to_quantize=operators, weight_type=QuantType.QInt8,
         )  # fmt: skip
         described = described.replace(f'"{name}"', f'"{smaller}"')
     logging.disable(logging.NOTSET)
