@@ -37,10 +37,11 @@ class Shown:
 
 @functools.cache
 def find(source: str) -> Shown:
-    """Score TABLE#COLUMN, of one speaker by TABLE#COLUMN@SPEAKER; or read dev by STUDY:METHOD of the first run."""
+    """Score TABLE#COLUMN, of one speaker by TABLE#COLUMN@SPEAKER; or read dev by STUDY:METHOD or STUDY:METHOD@RUN."""
     if "#" not in source:
-        study, _, method = source.partition(":")
-        return Shown(100 * read_json(study)["runs"][0]["methods"]["dev"][method]["wer"])
+        study, method, name = [*re.split("[:@]", source), ""][:3]
+        run = next(run for run in read_json(study)["runs"] if name in (run["name"], ""))
+        return Shown(100 * run["methods"]["dev"][method]["wer"])
     table, column, speaker = [*re.split("[#@]", source), ""][:3]
     references, hypotheses = read_cached(table)
     own = {id: f for id, f in references.items() if speaker in (f.get("speaker"), "")}
