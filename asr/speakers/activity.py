@@ -52,11 +52,8 @@ class PyanNet(nn.Module):
     def segment(self, windows_BS: Tensor) -> Tensor:
         """Return (B, T, N): 1 where a speaker belongs to the most likely set, else 0."""
         device = self.powerset_KN.device
-        parts = []
-        for batch_BS in windows_BS.split(WINDOWS_AT_ONCE):
-            likely_BTK = self(batch_BS.to(device, torch.float32))
-            parts.append(self.powerset_KN[likely_BTK.argmax(dim=2)])
-        return torch.cat(parts).cpu()
+        parts = (self(part_BS.to(device, torch.float32)) for part_BS in windows_BS.split(WINDOWS_AT_ONCE))
+        return self.powerset_KN[torch.cat([likely_BTK.argmax(dim=2) for likely_BTK in parts])].cpu()
 
 
 class _SincNet(nn.Module):

@@ -16,7 +16,7 @@ from asr.audio.reading import read_blocks
 from asr.audio.segmentation import Recording, find_runs, read_recording
 from asr.errors import UserError
 from asr.models.precision import choose_device
-from asr.speakers.activity import FIELD_SAMPLES, FRAME_SAMPLES, SAMPLE_RATE, WINDOW_SECONDS, WINDOWS_AT_ONCE
+from asr.speakers.activity import FIELD_SAMPLES, FRAME_SAMPLES, SAMPLE_RATE, WINDOW_SECONDS
 from asr.speakers.speaker_models import SpeakerModels, load_speaker_models
 from asr.speakers.turns import Turn
 from asr.speakers.voices import Voices
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 WINDOW = round(WINDOW_SECONDS * SAMPLE_RATE)  # samples
 STEP = 185  # frames from one window to the next: 3.1 s
+GROUP = 16  # windows (56 s) whose pieces are embedded together, the longest first, since they contain others
 EDGE = (FIELD_SAMPLES - FRAME_SAMPLES) // 2  # samples before the first frame of a window
 BLOCK = 1 << 16  # frames whose votes are counted together: 18 minutes
 MAX_CLUSTERED = 1_000  # pieces that form clusters; their products take 8 MB
@@ -40,15 +41,13 @@ SAME = 0.8  # a piece has the embedding of another that contains this part of it
 MIN_ALONE = 12  # frames; a piece with fewer frames without overlap is embedded whole
 CROP = 3 * SAMPLE_RATE // 2  # samples per embedding; shorter speech is repeated
 # Tuned on meetings of training and dev speakers: recipes/conversations.
-BETWEEN = 0.38  # share of the embeddings' variance that is between speakers
-DRIFT = 0.07  # share of the remaining variance common to a speaker's pieces, so that 100 count as 12
+BETWEEN = 0.42  # share of the embeddings' variance that is between speakers
+DRIFT = 0.03  # share of the remaining variance common to a speaker's pieces, so that 100 count as 25
 REPEATED = 0.85  # least cosine of repeated audio, which none of 11,643 pairs of other pieces of dev has
 FOUNDING_SECONDS = 1.5  # shorter pieces (over all windows) join a cluster, but do not form one
 MIN_SHARE, MIN_SECONDS = 0.04, 40.0  # a cluster below both (share of all speech, seconds) is not a speaker
 RAMP = 120  # frames at each edge of a window that count less, because what is around them is cut off
 MIN_GAP, MIN_TURN = 15, 6  # frames; shorter gaps are closed, and shorter turns are dropped
-Known = Mapping[str, Recording]  # the speech of each known speaker
-Span = tuple[float, float, int]  # start and end of a turn, and its cluster
 
 
 class Piece(NamedTuple):
@@ -81,7 +80,7 @@ class Diarizer:
         models: SpeakerModels,
         least: int = 1,
         most: int = MAX_SPEAKERS,
-        enrolled: Known | None = None,
+        enrolled: Mapping[str, Recording] | None = None,
         voices: Voices | None = None,
     ) -> None:
         """`voices`: speakers of other recordings. Each recording adds its own."""
@@ -96,10 +95,7 @@ class Diarizer:
             self.voices.enroll(name, seconds * centroid_D)
 
     def find_turns(self, recording: Recording, exclusive: bool = False) -> tuple[list[Turn], list[str]]:
-        """Return the turns sorted by start, and messages about parts that could not be read.
-
-        `exclusive`: at any time, only the speaker with the most votes has a turn.
-        """
+        """Return turns sorted by start (`exclusive`: without overlap), and messages on unreadable parts."""
         evidence = gather_evidence(recording, self.models)
         if not evidence.pieces:
             return [], evidence.problems
@@ -148,28 +144,30 @@ def load_diarizer(args: Namespace) -> Diarizer:
 
 
 def gather_evidence(recording: Recording, models: SpeakerModels) -> SpeakerEvidence:
-    """Read a recording once, in windows. A piece within another one has its embedding."""
+    """Read a recording once, in windows. A piece within a longer one has its embedding."""
     evidence, recent = SpeakerEvidence(), dict[int, set[int]]()  # frames of the last embeddings
     cut = cut_windows(read_recording(recording, SAMPLE_RATE, evidence.problems.append))
-    while batch := list(itertools.islice(cut, WINDOWS_AT_ONCE)):
-        windows_BS = torch.from_numpy(np.stack([audio_S for _, audio_S in batch]))
+    while group := list(itertools.islice(cut, GROUP)):
+        firsts, audio_WS = zip(*group, strict=True)
+        active_WTL = models.segment(torch.from_numpy(np.stack(audio_WS))).numpy() > 0.5
+        windows = enumerate(zip(active_WTL, firsts, strict=True))
+        found = [(row, *own) for row, window in windows for own in find_pieces(*window)]
+        recent = {place: known for place, known in recent.items() if max(known) > firsts[0]}
         speech = list[np.ndarray]()  # to embed
-        for (first, audio_S), active_TL in zip(batch, models.segment(windows_BS).numpy() > 0.5, strict=True):
-            audio_TS = audio_S[EDGE : EDGE + len(active_TL) * FRAME_SAMPLES].reshape(-1, FRAME_SAMPLES)
-            recent = {place: known for place, known in recent.items() if max(known) > first}
-            for local, start, end, clean_T in find_pieces(active_TL):
-                frames = set((first + clean_T).tolist())
-                place = _find_same(frames, recent)
-                if place is None:
-                    place = len(evidence.embeddings) + len(speech)
-                    recent[place] = frames
-                    speech.append(audio_TS[clean_T].reshape(-1))
-                seconds = len(clean_T) * FRAME_SAMPLES / SAMPLE_RATE
-                evidence.pieces.append(Piece(len(evidence.firsts), local, start, end, seconds, place))
-            evidence.firsts.append(first)
-            evidence.active.append(active_TL)
-        if speech:
-            evidence.embeddings += embed_speech(speech, models)
+        for row, local, start, end, clean_T in sorted(found, key=lambda own: -len(own[-1])):
+            frames = set((firsts[row] + clean_T).tolist())
+            place = _find_same(frames, recent)
+            if place is None:
+                place = len(evidence.embeddings) + len(speech)
+                recent[place] = frames
+                audio_S = audio_WS[row][EDGE:][: active_WTL.shape[1] * FRAME_SAMPLES]
+                speech.append(audio_S.reshape(-1, FRAME_SAMPLES)[clean_T].reshape(-1))
+            seconds = len(clean_T) * FRAME_SAMPLES / SAMPLE_RATE
+            evidence.pieces.append(Piece(len(evidence.firsts) + row, local, start, end, seconds, place))
+        evidence.firsts += firsts
+        evidence.active += list(active_WTL)
+        evidence.embeddings += embed_speech(speech, models) if speech else []
+    evidence.pieces.sort()  # by window
     return evidence
 
 
@@ -185,7 +183,7 @@ def embed_speech(speech: Iterable[np.ndarray], models: SpeakerModels) -> list[np
     crops, starts = list[torch.Tensor](), list[int]()
     for audio_S in speech:
         starts.append(len(crops))
-        begins = np.linspace(0, max(0, len(audio_S) - CROP), max(1, round(len(audio_S) / CROP)))
+        begins = np.linspace(0, max(0, len(audio_S) - CROP), max(1, len(audio_S) // CROP))
         crops += [torch.from_numpy(np.resize(audio_S[int(at) :][:CROP], CROP)) for at in begins]
     return list(_normalize(np.add.reduceat(models.embed(crops).numpy(), starts)))
 
@@ -206,16 +204,19 @@ def cut_windows(blocks: Iterable[np.ndarray]) -> Iterator[tuple[int, np.ndarray]
         yield 0, kept_S
 
 
-def find_pieces(active_TL: np.ndarray) -> Iterator[tuple[int, int, int, np.ndarray]]:
+def find_pieces(active_TL: np.ndarray, first: int = 0) -> Iterator[tuple[int, int, int, np.ndarray]]:
     """Yield speaker, start and end of pieces, and the frames to embed, without overlap if possible."""
+    cuts = np.arange(-first % PIECE, len(active_TL), PIECE)  # at the same times in all windows
     alone_T = active_TL.sum(axis=1) == 1
     for local, active_T in enumerate(active_TL.T):
-        runs = join_runs(find_runs(active_T), INNER_GAP)
-        edges = [np.linspace(*run, max(2, round((run[1] - run[0]) / PIECE) + 1)).astype(int) for run in runs]
-        for start, end in itertools.chain(*(itertools.pairwise(own.tolist()) for own in edges)):
-            clean_T = (active_T & alone_T)[start:end]
-            clean_T = clean_T if clean_T.sum() >= MIN_ALONE else active_T[start:end]
-            yield local, start, end, start + np.flatnonzero(clean_T)
+        alone_so_far = np.append(0, np.cumsum(active_T & alone_T))
+        for start, end in join_runs(find_runs(active_T), INNER_GAP):
+            before, after = alone_so_far[cuts] - alone_so_far[start], alone_so_far[end] - alone_so_far[cuts]
+            inner = cuts[np.minimum(before, after) >= PIECE // 2].tolist()
+            for edges in itertools.pairwise([start, *inner, end]):
+                clean_T = (active_T & alone_T)[slice(*edges)]
+                clean_T = clean_T if clean_T.sum() >= MIN_ALONE else active_T[slice(*edges)]
+                yield local, *edges, edges[0] + np.flatnonzero(clean_T)
 
 
 def join_runs(runs: Iterable[tuple[int, int]], gap: float) -> list[tuple[int, int]]:
@@ -344,7 +345,7 @@ def _normalize(vectors_ND: np.ndarray) -> np.ndarray:
 
 def build_turns(
     evidence: SpeakerEvidence, clusters_N: np.ndarray, offset: float, exclusive: bool = False
-) -> list[Span]:
+) -> list[tuple[float, float, int]]:
     """Return start, end and cluster of the turns, which overlap unless they are exclusive."""
     runs: list[tuple[int, int, int]] = []
     for begin in range(0, evidence.firsts[-1] + len(evidence.active[0]), BLOCK):
@@ -365,7 +366,6 @@ def count_votes(evidence: SpeakerEvidence, clusters_N: np.ndarray, begin: int) -
     """Return votes for each cluster and the total in the block from `begin` on; edges count less."""
     length = len(evidence.active[0])
     weights_T = np.minimum(np.arange(1, length + 1), np.arange(length, 0, -1)).clip(max=RAMP)
-    weights_T = weights_T.astype(np.float32)
     firsts_W, windows_N = np.array(evidence.firsts), np.array([piece.window for piece in evidence.pieces])
     # All windows that overlap the block; the parts outside the block are cut off below.
     shift, (low, high) = length - begin, np.searchsorted(firsts_W, [begin - length, begin + BLOCK])

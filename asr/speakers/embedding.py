@@ -100,10 +100,8 @@ class CamPlusPlus(nn.Module):
         places: dict[int, list[int]] = defaultdict(list)
         for place, audio_S in enumerate(waveforms):
             if audio_S.dim() != 1 or len(audio_S) < shortest:
-                raise UserError(
-                    f"waveform {place}: shape {tuple(audio_S.shape)}. Expected one channel of at least "
-                    f"{shortest} samples at 16 kHz. Try leaving out shorter ones"
-                )
+                text = f"waveform {place}: shape {tuple(audio_S.shape)}; expected one channel of at least "
+                raise UserError(f"{text}{shortest} samples at 16 kHz, so leave out shorter ones")
             places[len(audio_S)].append(place)
         embeddings_ND = torch.empty(len(waveforms), self.sizes.dim)
         for num_samples, group in places.items():
