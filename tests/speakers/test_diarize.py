@@ -25,7 +25,7 @@ from asr.speakers.activity import SAMPLE_RATE
 from asr.speakers.diarize import Diarizer
 from asr.speakers.speaker_models import find_speaker_models, load_speaker_models
 from asr.speakers.turn_scores import score_turns
-from asr.speakers.turns import Turn, read_rttm
+from asr.speakers.turns import Turn, read_rttm, read_seglst
 
 RECORDED = {"dev-20-2-speechocean762": 0.007, "dev-20-3-an4": 0.053, "dev-20-4-an4": 0.095}  # largest DER
 
@@ -273,6 +273,15 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
         first_turn, second = read_rttm(tmp_path / f"over{len(more)}" / "over.rttm")
         starts.append(second.start - first_turn.end)
     assert starts[0] < -0.9 and -1e-6 < starts[1] < 0.1
+    assert main(["diarize", talk, "-o", str(tmp_path / "out"), "--format", "json"]) == 0
+    turns = read_seglst(tmp_path / "out" / "talk.json")
+    assert [(turn.recording, turn.speaker) for turn in turns] == [("talk", f"SPEAKER_0{n}") for n in (0, 1)]
+    assert [turn.end for turn in turns] == [turn.end for turn in read_rttm(found)]
+    capsys.readouterr()
+    assert main(["diarize", talk, none, anna, "--format", "json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert [record["session_id"] for record in records] == ["talk", "talk", "anna"], "one array for all"
+    assert {*records[0]} == {"session_id", "speaker", "start_time", "end_time", "words"}
     found.write_text("")
     assert main(["diarize", talk, str(tmp_path / "bad.wav"), *options]) == 1
     assert found.read_text() == "" and not (tmp_path / "out" / "bad.rttm").exists()
