@@ -1,1 +1,1 @@
-"""Models of runs as ONNX graphs, which other runtimes read: sherpa-onnx, ONNX Runtime, phones, browsers."""
+"""Models as ONNX graphs, which other runtimes read: sherpa-onnx, ONNX Runtime, phones, browsers."""
