@@ -39,12 +39,12 @@ MAX_LINES = {
     "data": 1_469,
     "decoding": 2_196,
     "evaluation": 525,
-    "export": 1_540,
+    "export": 1_640,
     "features": 516,
     "formats": 481,
     "language_models": 923,
     "models": 2_310,
-    "moonshine": 1_193,
+    "moonshine": 1_265,
     "recipe": 2_682,
     "research": 1_712,
     "scale": 604,
@@ -60,7 +60,7 @@ MAX_LINES = {
     "transcription": 922,
     "transcripts": 1_220,
     "transducer": 850,
-    "whisper": 2_190,
+    "whisper": 2_283,
 }
 # Rooms of what comes next: parakeet 900, wav2vec2 600.
 MAX_LINES_OF_CORE = 19_680  # all but the capabilities: one reads it in two days
@@ -68,7 +68,7 @@ CAPABILITIES = {
     *("formats", "language_models", "moonshine", "recipe", "research", "scale", "scoring/nist", "serve"),
     *("export", "shards", "speakers", "streaming", "transducer", "whisper"),
 }
-MAX_LINES_OF_TESTS = 38_520  # 0.8 for each line of a new capability would be 37,740
+MAX_LINES_OF_TESTS = 37_860
 MAX_UNUSED_SETTINGS = 16
 MAX_MODULES = 60
 MAX_FUNCTIONS = {"conformer": 520, "shipped": 560, "whisper": 560}
