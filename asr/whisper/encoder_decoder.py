@@ -95,9 +95,8 @@ class WhisperEncoder(Encoder):
         x_BDT = _zero_past(features_BTF.transpose(1, 2), frame_mask_BT)
         x_BDT = _zero_past(F.gelu(self.convolution_1(x_BDT)), frame_mask_BT)
         x_BDT = self.convolution_2(x_BDT.to(self.convolution_2.weight.dtype))
-        return (
-            F.gelu(x_BDT).transpose(1, 2).contiguous()
-        )  # otherwise later sums would read memory with large strides
+        # Contiguous, since later sums would otherwise read memory with large strides.
+        return F.gelu(x_BDT).transpose(1, 2).contiguous()
 
 
 class LearnedPositions(nn.Module):
