@@ -27,6 +27,7 @@ from asr.data.utterance_audio import read_audio
 from asr.decoding.decode import DecodingSetup, search_encoded
 from asr.decoding.hypothesis import ChecksConfig, DecodingConfig
 from asr.evaluation.speech import read_utterances
+from asr.families import find_model
 from asr.system.system import load_system
 from asr.text.tokenizer import BLANK_ID
 from asr.transcription.transcribe import find_manners
@@ -98,7 +99,7 @@ def compare_losses(rounds: int, threads: int) -> None:
 
 @torch.inference_mode()
 def compare_searches(run: Path, manifest: Path, rounds: int, batch: int) -> None:
-    system = load_system(run)
+    system = load_system(find_model(run))
     decoder = find_manners(system)(system, ChecksConfig.off())
     utterances = sorted(read_utterances(manifest), key=lambda one: one.duration)
     batches = []
