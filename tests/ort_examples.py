@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 import sentencepiece
 
+import asr.moonshine
+from asr.decoding.hypothesis import ChecksConfig
 from asr.moonshine.family import ORT_FILES
 from asr.moonshine.installed import find_installed
+from asr.moonshine.tokens import BYTE
 
 TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int64": 7}
 Node = tuple[str, str, Sequence[str]]
@@ -258,6 +261,16 @@ def train_pieces() -> tuple[sentencepiece.SentencePieceProcessor, list[bytes]]:
     pieces = [processor.id_to_piece(id).encode() for id in range(processor.get_piece_size())]
     pieces[3:259] = [bytes([byte]) for byte in range(256)]
     return processor, pieces
+
+
+def load_talker(folder: Path) -> Any:
+    """A Moonshine that writes random words. They are ASCII, since other runtimes drop what is no UTF-8."""
+    ModelWriter(dim=256, vocab_size=300).write(folder)
+    write_pieces(folder / "tokenizer.bin", train_pieces()[1])
+    manners = asr.moonshine.load(folder, "cpu", "float32", None, ChecksConfig.off()).decoder
+    strange = [id for id, token in enumerate(manners.tokenizer.tokens) if BYTE.fullmatch(token)]
+    manners.model.decoder.embedding.weight.data[strange] = 0
+    return manners
 
 
 def draw(seconds: float, seed: int = 0) -> np.ndarray:

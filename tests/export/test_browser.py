@@ -19,12 +19,15 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from ort_examples import load_talker
 from system_examples import save_talker
 
+from asr.decoding.hypothesis import ChecksConfig
 from asr.evaluation.speech import read_utterances
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.system.system import load_system
 from asr.text.tokenizer import Tokenizer, TokenizerConfig
+from asr.transcription.transcribe import find_manners
 
 pytest.importorskip("playwright")
 from playwright.sync_api import Page, expect, sync_playwright
@@ -129,7 +132,8 @@ def write_export(
     plan = make_plan(str(model), system, "auto", "sherpa" in options, "stream" in options)
     texts: Sequence[str] = []
     if manifest is not None:
-        examples = decode_examples(system, plan, read_utterances(manifest))
+        decoder_of_it = find_manners(system)(system, ChecksConfig.off())
+        examples = decode_examples(decoder_of_it, plan, read_utterances(manifest))
         texts, repeats = examples.texts, examples.most_at_step if plan.sherpa is not None else 1
         plan = replace(plan, repeats=repeats)
     write_model(folder, system, plan)
@@ -222,6 +226,24 @@ def test_texts_are_those_of_the_model(
     with open_page(browser, tmp_path) as page:
         found = transcribe(page, *(tones / f"dev-{number}.wav" for number in range(5)))
     assert found == [text or "(no speech found)" for text in expected]
+
+
+@needs_runtime
+def test_texts_of_moonshine(
+    browser: Any, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are whole, where sherpa-onnx would cut them."""
+    from asr.export.plan import FAMILY_TYPES, Plan
+    from asr.export.proof import decode_examples
+    from asr.export.writing import write_family
+
+    talker, plan = load_talker(tmp_path), Plan("moonshine", False, FAMILY_TYPES["moonshine"])
+    monkeypatch.setattr("asr.export.proof.limit_tokens", lambda *_: 1_000)
+    expected = decode_examples(talker, plan, read_utterances(tones / "dev.jsonl")).texts
+    write_family(tmp_path, talker, plan)
+    with open_page(browser, tmp_path) as page:
+        found = transcribe(page, *(tones / f"dev-{number}.wav" for number in range(5)))
+    assert all(expected) and found == [*expected]
 
 
 @needs_runtime

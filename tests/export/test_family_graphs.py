@@ -8,16 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ort_examples import ModelWriter, train_pieces, write_pieces
+from ort_examples import load_talker
 from whisper_systems import build_system
 
-import asr.moonshine
 from asr.cli import main
 from asr.data.manifest import Utterance
 from asr.decoding.hypothesis import ChecksConfig
 from asr.evaluation.speech import read_utterances
 from asr.export.plan import FAMILY_TYPES, Plan
-from asr.moonshine.tokens import BYTE
 from asr.system.system import System
 from asr.text.tokenizer import EOS_ID
 from asr.whisper import windows
@@ -72,11 +70,7 @@ def test_fine_tuned_whisper(tones: Path, tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_moonshine(tones: Path, tmp_path: Path) -> None:
-    ModelWriter(dim=256, vocab_size=300).write(tmp_path)
-    write_pieces(tmp_path / "tokenizer.bin", train_pieces()[1])
-    manners = asr.moonshine.load(tmp_path, "cpu", "float32", None, ChecksConfig.off()).decoder
-    strange = [id for id, token in enumerate(manners.tokenizer.tokens) if BYTE.fullmatch(token)]
-    manners.model.decoder.embedding.weight.data[strange] = 0
+    manners = load_talker(tmp_path)
     plan = Plan("moonshine", False, FAMILY_TYPES["moonshine"])
     examples = decode_examples(manners, plan, read_utterances(f"{tones}/dev.jsonl"))
     about = write_family(tmp_path, manners, plan)

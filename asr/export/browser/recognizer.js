@@ -2,13 +2,14 @@
 
 import { FeatureStream, FrontEnd, join } from "./front_end.js";
 import { SEARCHES } from "./searches.js";
-import { makeTokenizer } from "./tokenizer.js";
+import { makePieceJoiner, makeTokenizer } from "./tokenizer.js";
 
 const FOLDER = new URL(".", import.meta.url).href;
 const MAX_BYTES = 1e9; // of all files; WebAssembly has 4 GB, and loading takes several copies
 const CUT_SECONDS = 20; // longest piece, if the export does not say how long training utterances were
 const MIN_SHARE = 0.4; // of the longest piece, before which speech is not cut
 const SILENCE = 1e-4; // loudest sample of a recording without sound
+const MIN_MOONSHINE_SAMPLES = 896; // fewest of which Moonshine's encoder makes a step
 const CACHE_TYPES = { float32: Float32Array, int64: BigInt64Array, bool: Uint8Array };
 
 export async function loadRecognizer(onProgress) {
@@ -19,17 +20,20 @@ export async function loadRecognizer(onProgress) {
   runtime.env.wasm.numThreads = 1; // threads need headers that a plain file server does not send
   const about = await (await fetchFile("export.json")).json().catch(() => ({}));
   if (about.format !== 1 || !Object.hasOwn(SEARCHES, about.kind)) {
-    throw new Error("export.json does not describe an export of format 1, of kind ctc, transducer or attention.");
+    throw new Error("export.json does not describe an export of format 1, of kind ctc, transducer, attention or moonshine.");
   }
   const parts = Object.keys(about.files);
-  const [tokenizer, ...graphs] = await download([about.tokenizer, ...parts.map((part) => about.files[part])], onProgress);
+  const names = [about.tokenizer ?? "tokens.txt", ...parts.map((part) => about.files[part])];
+  const [tokenizer, ...graphs] = await download(names, onProgress);
   const sessions = {};
   for (const [index, part] of parts.entries()) {
     sessions[part] = await runtime.InferenceSession.create(graphs[index], { logSeverityLevel: 3 }).catch((error) => {
       throw new Error(`${about.files[part]} is not a graph that this browser can load; export the model again. (${error.message})`);
     });
   }
-  return new Recognizer(runtime, about, sessions, makeTokenizer(JSON.parse(new TextDecoder().decode(tokenizer))));
+  const text = new TextDecoder().decode(tokenizer);
+  const decode = about.kind === "moonshine" ? makePieceJoiner(text) : makeTokenizer(JSON.parse(text));
+  return new Recognizer(runtime, about, sessions, decode);
 }
 
 async function fetchFile(name) {
@@ -59,7 +63,7 @@ async function download(names, onProgress) {
 class Recognizer {
   constructor(runtime, about, sessions, decode) {
     Object.assign(this, { runtime, about, sessions, decode });
-    this.frontEnd = new FrontEnd(about.features, about.sample_scale);
+    this.frontEnd = about.features && new FrontEnd(about.features, about.sample_scale); // Moonshine reads samples
   }
 
   // Begins a recording, whose samples are then pushed in pieces of any length.
@@ -121,6 +125,12 @@ class Recording {
 
   async transcribe(samples) {
     const { frontEnd } = this.recognizer, search = this.recognizer.makeSearch();
+    if (!frontEnd) {
+      const padded = new Float32Array(Math.max(samples.length, MIN_MOONSHINE_SAMPLES));
+      padded.set(samples);
+      await search.push(...(await this.recognizer.run("encoder", this.recognizer.floats(padded, 1, padded.length))));
+      return this.recognizer.decode(search.tokens);
+    }
     const features = frontEnd.compute(samples);
     if (features.length) await this.recognizer.encode(search, features, features.length / frontEnd.size);
     return this.recognizer.decode(search.tokens);

@@ -1,5 +1,7 @@
 // Greedy searches, as in asr/export/graph_search.py. Encoded steps are pushed as they come.
 
+const MOONSHINE_START = 1, MOONSHINE_END = 2;
+
 function findLargest(values) {
   let best = 0;
   for (let i = 1; i < values.length; i++) if (values[i] > values[best]) best = i;
@@ -85,4 +87,27 @@ class AttentionSearch {
   }
 }
 
-export const SEARCHES = { ctc: CTCSearch, transducer: TransducerSearch, attention: AttentionSearch };
+// Moonshine's decoder, whose graph ends the text itself. It has its own IDs, and its keys and values as single inputs.
+class MoonshineSearch {
+  constructor(recognizer) {
+    this.recognizer = recognizer;
+    this.tokens = [];
+  }
+
+  async push(cross) {
+    const { recognizer, tokens } = this;
+    const [, , layers, , heads, size] = cross.dims;
+    const usesCache = new recognizer.runtime.Tensor("bool", [1], [1]); // which the graph does not read
+    let states = Array.from({ length: 4 * layers }, () => recognizer.floats(new Float32Array(0), 1, heads, 0, size));
+    for (let token = MOONSHINE_START, logits; ; tokens.push(token)) {
+      const input = [recognizer.ids([token], 1, 1), cross, ...states, usesCache];
+      [logits, ...states] = await recognizer.run("decoder", ...input);
+      token = findLargest(logits.data);
+      if (token === MOONSHINE_END) break;
+    }
+  }
+}
+
+export const SEARCHES = {
+  ctc: CTCSearch, transducer: TransducerSearch, attention: AttentionSearch, moonshine: MoonshineSearch,
+};

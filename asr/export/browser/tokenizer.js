@@ -13,6 +13,17 @@ export function makeTokenizer({ type, tokens, model }) {
   return (ids) => join(ids.filter((id) => id >= UNKNOWN).map((id) => (id === UNKNOWN ? UNKNOWN_MARK : tokens[id])));
 }
 
+// Moonshine's tokens.txt has the bytes of each token in base64, and its ID.
+export function makePieceJoiner(lines) {
+  const pieces = new Map();
+  for (const line of lines.split("\n").filter(Boolean)) {
+    const [piece, id] = line.split(" ");
+    pieces.set(Number(id), [...atob(piece)].map((letter) => letter.charCodeAt(0)));
+  }
+  const join = (ids) => new TextDecoder().decode(Uint8Array.from(ids.flatMap((id) => pieces.get(id) ?? [])));
+  return (ids) => join(ids).replaceAll("\ufffd", "").split(/\s+/).filter(Boolean).join(" ");
+}
+
 const JOIN = {
   characters: () => (tokens) => tokens.join(""),
   words: () => (tokens) => tokens.join(" "),
