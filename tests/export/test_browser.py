@@ -60,6 +60,10 @@ LSTM_PREDICTOR = (
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "no-store")  # files that change within a second have one time
+        super().end_headers()
+
     def log_message(self, *arguments: Any) -> None:
         pass
 
