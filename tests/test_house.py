@@ -68,7 +68,7 @@ CAPABILITIES = {
     *("formats", "language_models", "moonshine", "recipe", "research", "scale", "scoring/nist", "serve"),
     *("export", "shards", "speakers", "streaming", "transducer", "whisper"),
 }
-MAX_LINES_OF_TESTS = 37_860
+MAX_LINES_OF_TESTS = 37_900
 MAX_UNUSED_SETTINGS = 16
 MAX_MODULES = 60
 MAX_FUNCTIONS = {"conformer": 520, "shipped": 560, "whisper": 560}
