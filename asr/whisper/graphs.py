@@ -18,13 +18,14 @@ from asr.models.layers import EncoderKV
 from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID
 from asr.whisper.manners import WhisperManners
 from asr.whisper.sizes import FRAMES_PER_STEP
+from asr.whisper.windows import ROUND_SECONDS
 
 # T frames, F mel bands, S encoded steps, U tokens, P tokens before them, D model dimension, V vocabulary,
 # L layers, H heads, K head dimension
 
 FLOOR, RANGE = -1.5, 2.0  # of scaled features: the lowest one, and the 80 dB below the loudest
-UNIT = 50  # frames: windows have a multiple, as in `Windows`
 FRAMES_PER_SECOND = 100
+UNIT = round(ROUND_SECONDS * FRAMES_PER_SECOND)  # windows have a multiple
 AXES = {
     "mel": {2: "T"},
     "tokens": {1: "U"},

@@ -136,8 +136,8 @@ def write_export(
     plan = make_plan(str(model), system, "auto", "sherpa" in options, "stream" in options)
     texts: Sequence[str] = []
     if manifest is not None:
-        decoder_of_it = find_manners(system)(system, ChecksConfig.off())
-        examples = decode_examples(decoder_of_it, plan, read_utterances(manifest))
+        manners = find_manners(system)(system, ChecksConfig.off())
+        examples = decode_examples(manners, plan, read_utterances(manifest))
         texts, repeats = examples.texts, examples.most_at_step if plan.sherpa is not None else 1
         plan = replace(plan, repeats=repeats)
     write_model(folder, system, plan)

@@ -1,6 +1,7 @@
 // Greedy searches, as in asr/export/graph_search.py. Encoded steps are pushed as they come.
 
 const MOONSHINE_START = 1, MOONSHINE_END = 2;
+const MOONSHINE_MIN_TOKENS = 6; // its graph allows as many for a text of any length, and later fewer than steps
 
 function findLargest(values) {
   let best = 0;
@@ -96,14 +97,16 @@ class MoonshineSearch {
 
   async push(cross) {
     const { recognizer, tokens } = this;
-    const [, , layers, , heads, size] = cross.dims;
+    const [, steps, layers, , heads, size] = cross.dims;
     const usesCache = new recognizer.runtime.Tensor("bool", [1], [1]); // which the graph does not read
     let states = Array.from({ length: 4 * layers }, () => recognizer.floats(new Float32Array(0), 1, heads, 0, size));
-    for (let token = MOONSHINE_START, logits; ; tokens.push(token)) {
-      const input = [recognizer.ids([token], 1, 1), cross, ...states, usesCache];
-      [logits, ...states] = await recognizer.run("decoder", ...input);
-      token = findLargest(logits.data);
+    while (tokens.length < steps + MOONSHINE_MIN_TOKENS) {
+      const input = [recognizer.ids([tokens.at(-1) ?? MOONSHINE_START], 1, 1), cross, ...states, usesCache];
+      const [logits, ...next] = await recognizer.run("decoder", ...input);
+      const token = findLargest(logits.data);
       if (token === MOONSHINE_END) break;
+      tokens.push(token);
+      states = next;
     }
   }
 }
