@@ -104,6 +104,8 @@ def test_paths_exist(page: Path) -> None:
     for path in re.findall(rf"(?<![\w./-]){kept}(?:/[\w.+-]*\w)+", read(page)):
         if path not in made and not re.search(r"NAME|MODULE|SYSTEM|\.\.\.", path):
             assert (ROOT / path).exists(), path
+    for path, test in re.findall(r"(tests/[\w/]+\.py)::(\w+)", read(page)):
+        assert f"\ndef {test}(" in read(ROOT / path), f"{path} has no {test}"
 
 
 def test_titles_agree_with_the_navigation() -> None:
@@ -113,6 +115,49 @@ def test_titles_agree_with_the_navigation() -> None:
         assert read(DOCS / f"{page}.md").startswith(f"# {title}\n"), page
         missing = [word for word in page.split("-") if word.removesuffix("s") not in title.lower()]
         assert not missing or page == "faq", f"{page}.md is called {title}"
+
+
+# The ten questions that people ask first, where each is answered, and what the answer contains.
+QUESTIONS = {
+    "a folder": ("transcribe.md#many-files", "asr transcribe -r interviews"),
+    "timestamps and subtitles": ("transcribe.md#formats", "--format srt"),
+    "another language": ("models.md#languages", "--language de"),
+    "fine-tuning in another language": ("models.md#fine-tune-in-another-language", "language: de"),
+    "a GPU": ("gpu.md#choose-the-device", "--device cuda"),
+    "data of my own": ("own-corpus.md#2-a-manifest", "asr manifest convert"),
+    "fine-tuning of Whisper": ("fine-tune-whisper.md#2-fine-tune", "asr train"),
+    "a comparison of two models": ("compare.md", "asr score"),
+    "a model of my own": ("add-encoder.md#registration", "asr/research/kinds.py"),
+    "a server": ("serve.md", "asr serve --model"),
+    "speaker labels": ("diarization.md", "--diarize"),
+}
+
+
+def find_links(page: Path) -> set[Path]:
+    targets = re.findall(r"\]\(([^)\s#]+\.md)(?:#[^)]*)?\)", read(page))
+    return {(page.parent / target).resolve() for target in targets if "://" not in target}
+
+
+def read_section(page: Path, fragment: str) -> str:
+    """The text below a heading, up to the next one that is not below it."""
+    parts = re.split(r"^(#+) (.+)\n", read(page), flags=re.M)
+    headings = [*zip(parts[1::3], parts[2::3], parts[3::3], strict=True)]
+    (first,) = [number for number, (_, title, _) in enumerate(headings) if anchor(title) == fragment]
+    after = [
+        n for n, (level, _, _) in enumerate(headings) if n > first and len(level) <= len(headings[first][0])
+    ]
+    return "".join(text for _, _, text in headings[first : after[0] if after else None])
+
+
+@pytest.mark.parametrize("start", [ROOT / "README.md", DOCS / "index.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_is_answered_within_two_clicks(question: str, start: Path) -> None:
+    target, answer = QUESTIONS[question]
+    name, _, fragment = target.partition("#")
+    page = DOCS / name
+    assert answer in (read_section(page, fragment) if fragment else read(page))
+    near = find_links(start)
+    assert page in near or any(page in find_links(between) for between in near if between.is_file())
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -298,6 +343,22 @@ def test_export_from_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (second.text, second.speaker, second.id) == ("two", "8", "train-0000001")
     for utterance in (first, second):
         np.testing.assert_allclose(read_audio(utterance.audio, 16_000), samples, atol=1 / 32_768)
+
+
+@pytest.mark.slow
+def test_hugging_face_script(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    from asr.audio import write
+
+    write(tmp_path / "a.wav", np.linspace(-0.5, 0.5, 8_000, dtype=np.float32), 16_000)
+    audio = {"bytes": (tmp_path / "a.wav").read_bytes(), "path": "a.wav"}
+    (tmp_path / "in").mkdir()
+    rows = pyarrow.table({"audio": [audio, audio], "text": ["one", "two"]})
+    parquet.write_table(rows, tmp_path / "in" / "train.parquet")
+    script = [sys.executable, str(DOCS / "examples" / "from_huggingface.py")]
+    subprocess.run([*script, str(tmp_path / "in"), str(tmp_path / "out")], check=True)
+    assert [u.text for u in read_manifest(tmp_path / "out" / "train.jsonl")] == ["one", "two"]
 
 
 # --- from Python --------------------------------------------------------------------------------

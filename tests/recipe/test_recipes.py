@@ -1,9 +1,10 @@
-"""Each recipe on a small corpus in its publisher's layout: whole, halved, altered."""
+"""Each recipe on a small corpus in its publisher's layout: whole, halved, altered; and on the real ones, if given."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -262,3 +263,34 @@ def run_smoke(recipe: Recipe, corpus_dir: Path | None, output_dir: Path) -> None
 def test_smoke(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     corpus = (load_recipe(name, RECIPES_DIR), None) if name == "digits" else request.getfixturevalue(name)
     run_smoke(*corpus, tmp_path / "out")
+
+
+EXPECTED_COUNTS = {
+    "an4": {"train": 859, "dev": 89, "dev_30s": 9, "dev_60s": 5, "train_all": 948, "test": 130}
+    | {"test_30s": 13, "test_60s": 7},
+    "fsdd": {"train": 2_400, "train_4th": 600, "train_16th": 150, "dev": 150, "dev_15": 48, "test": 300}
+    | {"test_10": 150, "test_15": 120, "test_30": 60}
+    | {"train_single": 2_400, "dev_single": 300, "test_single": 300},
+    "speechocean762": {"train": 2_000, "dev": 500, "train_all": 2_500, "test": 2_500},
+    "yesno": {"train": 24, "dev": 6, "test": 30},
+    "digits": {"train": 1_500, "dev": 200, "test": 200},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(EXPECTED_COUNTS))
+def test_real_corpora(name: str, tmp_path: Path) -> None:
+    folder = os.environ.get("ASR_CORPORA")
+    recipe = load_recipe(name, RECIPES_DIR)
+    if recipe.urls and folder is None:
+        pytest.skip("set ASR_CORPORA to a folder that holds the corpora as published, each under its name")
+    recipe.prepare(Path(str(folder)) / name if recipe.urls else None, tmp_path)
+    splits = {path.stem: list(read_manifest(path)) for path in tmp_path.glob("*.jsonl")}
+    assert {split: len(utterances) for split, utterances in splits.items()} == EXPECTED_COUNTS[name]
+    hours = sum(u.duration for split in SPLITS for u in splits[split]) / 3600
+    assert hours == pytest.approx(recipe.hours, abs=0.005)
+    if name == "digits":
+        voices = {split: {u.speaker for u in utterances} for split, utterances in splits.items()}
+        assert {split: len(names) for split, names in voices.items()} == {"train": 48, "dev": 8, "test": 12}
+        timbres = {split: {str(v).split("+")[1] for v in names} for split, names in voices.items()}
+        assert not timbres["train"] & (timbres["dev"] | timbres["test"])
