@@ -20,6 +20,9 @@ from asr.train.distributed import Process
 from asr.train.learner import Learner
 from asr.train.preparation import prepare_system
 
+TinyRun = Callable[..., RunConfig]  # what the fixture tiny_run is
+BuildRun = TinyRun
+
 
 class Killed(BaseException):
     """Simulates SIGKILL, which nothing catches."""
@@ -51,9 +54,6 @@ def assert_equal_bits(first: Path, second: Path) -> None:
 def read_log(folder: Path, kind: str) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     return [line for line in lines if line["kind"] == kind]
-
-
-BuildRun = Callable[..., RunConfig]
 
 
 def start_runs_from(source: Path, text: str, tones: Path, folder: Path) -> BuildRun:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from training_examples import assert_equal_bits, read_log, run_until_killed
+from training_examples import TinyRun, assert_equal_bits, read_log, run_until_killed
 
 from asr.batches.loader import TextLoader
 from asr.batches.order import ProcessShare
@@ -45,7 +45,7 @@ VOCAB_SIZE = 12
 
 
 @pytest.fixture
-def text_run(tmp_path: Path) -> Callable[..., RunConfig]:
+def text_run(tmp_path: Path) -> TinyRun:
     """Builds the config of a language model on a few counted sentences; arguments are overrides."""
     numbers = ["ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN"]
     lines = [" ".join(numbers[start : start + length]) for start in range(5) for length in (1, 2, 3)]
@@ -109,10 +109,7 @@ def test_loss_is_what_a_beam_would_add() -> None:
 
 @pytest.mark.parametrize("overrides", [(), ("train.batches_per_update=2", "train.average_decay=0.9")])
 def test_resuming_is_exact(
-    text_run: Callable[..., RunConfig],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    overrides: Sequence[str],
+    text_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: Sequence[str]
 ) -> None:
     whole = train(text_run(f"output_dir={tmp_path}/whole", *overrides))
     run_until_killed(monkeypatch, 8, lambda: train(text_run(*overrides)))
@@ -122,7 +119,7 @@ def test_resuming_is_exact(
         assert_equal_bits(resumed.parent / name, whole.parent / name)
 
 
-def test_perplexities_are_of_tokens_and_of_words(text_run: Callable[..., RunConfig], tmp_path: Path) -> None:
+def test_perplexities_are_of_tokens_and_of_words(text_run: TinyRun, tmp_path: Path) -> None:
     """The dev set has 14 + 14 characters and 6 words; each sentence has an end."""
     folder = train(text_run("train.steps=40", "train.validate_every=10"))
     dev = read_log(tmp_path / "run", "dev")
@@ -141,9 +138,7 @@ def test_perplexities_are_of_tokens_and_of_words(text_run: Callable[..., RunConf
     assert "audio_seconds_per_second" not in read_log(tmp_path / "run", "train")[0]
 
 
-def test_transcripts_of_manifests_are_texts(
-    text_run: Callable[..., RunConfig], tones: Path, tmp_path: Path
-) -> None:
+def test_transcripts_of_manifests_are_texts(text_run: TinyRun, tones: Path, tmp_path: Path) -> None:
     train(
         text_run(
             f"data.train={tones}/train.jsonl", f"data.dev={tones}/dev.jsonl", "data.text=[]", "train.steps=2"
@@ -154,7 +149,7 @@ def test_transcripts_of_manifests_are_texts(
     assert math.isfinite(read_log(tmp_path / "run", "dev")[0]["perplexity"])
 
 
-def test_text_is_learned_beside_the_transcripts(text_run: Callable[..., RunConfig], tmp_path: Path) -> None:
+def test_text_is_learned_beside_the_transcripts(text_run: TinyRun, tmp_path: Path) -> None:
     config = text_run()
     assert list(read_training_texts(config)).count("SIX SEVEN") == 8
     assert len(list(read_training_texts(config))) == 15 + 16
@@ -221,12 +216,12 @@ def test_sentences_that_are_all_too_long_are_said() -> None:
         ("model=3", "model = 3: expected a section"),
     ],
 )
-def test_wrong_settings_are_refused(text_run: Callable[..., RunConfig], override: str, message: str) -> None:
+def test_wrong_settings_are_refused(text_run: TinyRun, override: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         text_run(override)
 
 
-def test_the_same_tokens_in_another_order(text_run: Callable[..., RunConfig], tmp_path: Path) -> None:
+def test_the_same_tokens_in_another_order(text_run: TinyRun, tmp_path: Path) -> None:
     system = prepare_system(text_run(), Process(0, 1, CPU))
     save_checkpoint(tmp_path / "lm", system, {})
     own = system.tokenizer
@@ -246,7 +241,7 @@ def test_the_same_tokens_in_another_order(text_run: Callable[..., RunConfig], tm
         load_language_model(tmp_path / "lm", strange)
 
 
-def test_only_language_models_are_added_up(tiny_run: Callable[..., RunConfig], tmp_path: Path) -> None:
+def test_only_language_models_are_added_up(tiny_run: TinyRun, tmp_path: Path) -> None:
     config = tiny_run(f"output_dir={tmp_path}/speech-run")
     speech = prepare_system(config, Process(0, 1, CPU))
     save_checkpoint(tmp_path / "speech", speech, {})

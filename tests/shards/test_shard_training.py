@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from shard_examples import set_window
-from training_examples import assert_equal_bits, read_log, run_until_killed
+from training_examples import TinyRun, assert_equal_bits, read_log, run_until_killed
 
 from asr.data import Manifest, read_data, write_manifest
 from asr.errors import UserError
 from asr.evaluation.speech import read_references
 from asr.families import find_checkpoints
 from asr.shards.packing import PackSettings, pack
-from asr.system.run_config import RunConfig
 from asr.system.system import load_state
 from asr.train.loop import train
-
-TinyRun = Callable[..., RunConfig]
 
 
 @pytest.fixture(scope="module")

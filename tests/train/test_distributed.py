@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from training_examples import read_log
+from training_examples import TinyRun, read_log
 
 from asr.cli import main
 from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
 from asr.families import find_checkpoints
-from asr.system.run_config import RunConfig
 from asr.system.system import load_state
 from asr.train import distributed
 from asr.train.distributed import GradientSum, Process, broadcast_from_main, rendezvous_key, report_error_once
@@ -32,7 +31,6 @@ from asr.train.loop import train
 from asr.train.preparation import prepare_system
 from asr.train.training_data import TrainingData
 
-TinyRun = Callable[..., RunConfig]
 ROOT = Path(__file__).resolve().parents[2]
 TWO = Process(0, 2, torch.device("cpu"))
 

@@ -18,7 +18,7 @@ from model_examples import build_example, every_system
 from safetensors.torch import load_file
 from torch import nn
 from torch.amp import GradScaler
-from training_examples import read_log
+from training_examples import TinyRun, read_log
 
 from asr.batches.builder import Batch
 from asr.errors import UserError
@@ -40,8 +40,6 @@ from asr.train.learner import (
 from asr.train.loop import TrainingState, train
 from asr.train.preparation import prepare_system
 from asr.train.training_data import TrainingData
-
-TinyRun = Callable[..., RunConfig]
 
 
 def spoil_losses(monkeypatch: pytest.MonkeyPatch, is_spoilt: Callable[[int], bool]) -> None:

@@ -9,12 +9,12 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from training_examples import read_log, run_until_killed
+from training_examples import TinyRun, read_log, run_until_killed
 
 from asr.cli import main
 from asr.errors import UserError
@@ -23,7 +23,6 @@ from asr.train import loop, monitor
 from asr.train.learner import Outcome
 from asr.train.loop import train, train_model
 
-TinyRun = Callable[..., RunConfig]
 SHORT = ("train.steps=4", "train.log_every=1", "train.validate_every=4", "train.save_every=2")
 DRAW = monitor.draw_learning_curve
 

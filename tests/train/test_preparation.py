@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from training_examples import assert_equal_bits, run_until_killed
+from training_examples import TinyRun, assert_equal_bits, run_until_killed
 
 from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
 from asr.system.checkpoint import save_checkpoint
-from asr.system.run_config import RunConfig
 from asr.system.system import load_system
 from asr.text.tokenizer import Tokenizer, TokenizerConfig
 from asr.train.distributed import Process
@@ -26,7 +25,6 @@ from asr.train.preparation import prepare_system
 from asr.train.run_tokenizer import load_or_train_tokenizer, warn_of_capitals
 from asr.train.training_data import TrainingData, check_dev
 
-TinyRun = Callable[..., RunConfig]
 PROCESS = Process(0, 1, torch.device("cpu"))
 
 

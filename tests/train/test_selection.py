@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from training_examples import read_log
+from training_examples import TinyRun, read_log
 
 from asr.errors import UserError
-from asr.system.run_config import RunConfig
 from asr.system.system import load_state, load_system
 from asr.train.loop import Ranked, TrainingState, rank_checkpoint, train
-
-TinyRun = Callable[..., RunConfig]
 
 CTC_ALONE = ("model.decoder=null", "model.ctc_weight=1.0", "model.guided_attention=null")
 

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from model_examples import SYSTEMS, every_system
-from training_examples import assert_equal_bits, read_log, run_until_killed
+from training_examples import TinyRun, assert_equal_bits, read_log, run_until_killed
 
 from asr.batches.builder import Batch
 from asr.cli import main
@@ -34,8 +34,6 @@ from asr.train.learner import Learner, Outcome
 from asr.train.loop import train
 from asr.train.preparation import prepare_system
 from asr.train.training_data import TrainingData
-
-TinyRun = Callable[..., RunConfig]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 import torch
 from hostile_audio import make_speechlike
 from model_examples import SYSTEMS
+from training_examples import TinyRun
 from whisper_examples import SIZES, VOCABULARY, make_weights, write_huggingface
 
 from asr import cli
@@ -19,7 +20,6 @@ from asr.decoding import hypothesis
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models.speech_model import build_model
 from asr.system.checkpoint import save_checkpoint
-from asr.system.run_config import RunConfig
 from asr.system.system import System
 from asr.text.tokenizer import EOS_ID, UNK_ID, Tokenizer, TokenizerConfig
 
@@ -44,7 +44,7 @@ def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "test.jsonl"
 
 
-def save_model(tiny_run: Callable[..., RunConfig], name: str) -> str:
+def save_model(tiny_run: TinyRun, name: str) -> str:
     """Random weights that produce long texts."""
     features = FeaturesConfig(num_mels=20, cmvn="utterance")
     run = tiny_run().model_copy(update={"model": SYSTEMS[name], "features": features})
@@ -94,7 +94,7 @@ def decode_both_ways(
     ],
 )
 def test_transcription_equals_evaluation(
-    tiny_run: Callable[..., RunConfig], manifest: str, name: str, method: str, monkeypatch: pytest.MonkeyPatch
+    tiny_run: TinyRun, manifest: str, name: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Random weights are never confident, so texts are checked but not dropped as silence.
     monkeypatch.setattr(hypothesis, "MIN_SPEECH_PROBABILITY", 1e-9)
@@ -105,7 +105,7 @@ def test_transcription_equals_evaluation(
     assert rejected or not name.endswith("hybrid")
 
 
-def test_files_as_utterances(tiny_run: Callable[..., RunConfig], manifest: str) -> None:
+def test_files_as_utterances(tiny_run: TinyRun, manifest: str) -> None:
     """Silence is cut off in neither case, because the model was trained with it."""
     model = save_model(tiny_run, "lstm-ctc")
     files = [f"{number}.wav" for number in range(len(SECONDS))]
@@ -113,7 +113,7 @@ def test_files_as_utterances(tiny_run: Callable[..., RunConfig], manifest: str) 
     assert transcribed == {Path(file).stem: evaluated[f"u{Path(file).stem}"] for file in files}
 
 
-def test_at_several_speeds(tiny_run: Callable[..., RunConfig], manifest: str) -> None:
+def test_at_several_speeds(tiny_run: TinyRun, manifest: str) -> None:
     settings = ["decoding.method=joint", "decoding.beam=3", "decoding.speeds=[0.9,1.0,1.2]"]
     model = save_model(tiny_run, "transformer-hybrid")
     transcribed, evaluated, rejected = decode_both_ways(model, manifest, *settings, "checks=off")
@@ -121,7 +121,7 @@ def test_at_several_speeds(tiny_run: Callable[..., RunConfig], manifest: str) ->
 
 
 @pytest.mark.slow
-def test_long_utterances_are_cut_in_both(tiny_run: Callable[..., RunConfig], manifest: str) -> None:
+def test_long_utterances_are_cut_in_both(tiny_run: TinyRun, manifest: str) -> None:
     """They are longer than training allowed."""
     model = save_model(tiny_run, "transformer-hybrid")
     path = Path(model, "config.yaml")

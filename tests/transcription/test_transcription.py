@@ -7,7 +7,7 @@ import os
 import random
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import soundfile
 import soxr
 import torch
 from model_examples import SYSTEMS
+from training_examples import TinyRun
 
 from asr.audio import (
     AudioSegment,
@@ -38,7 +39,6 @@ from asr.models.precision import is_int8_exact
 from asr.models.speech_model import SpeechModel, build_model
 from asr.system.checkpoint import save_checkpoint
 from asr.system.decoding_resources import DecodingResources
-from asr.system.run_config import RunConfig
 from asr.system.system import System, load_state
 from asr.text.tokenizer import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
 from asr.train.loop import train
@@ -52,7 +52,7 @@ RATE = 16_000
 SHORT = SegmentationConfig(max_seconds=3.0)
 
 
-def build_system(tiny_run: Callable[..., RunConfig], name: str, words: str = "ONE TWO SIX TEN") -> System:
+def build_system(tiny_run: TinyRun, name: str, words: str = "ONE TWO SIX TEN") -> System:
     """Random weights, whose texts mean nothing but have many near-ties."""
     run = tiny_run()
     features = FeaturesConfig(num_mels=20, cmvn="utterance")
@@ -63,7 +63,7 @@ def build_system(tiny_run: Callable[..., RunConfig], name: str, words: str = "ON
     return System(run, tokenizer, FrontEnd(features), model)
 
 
-def build_recognizer(tiny_run: Callable[..., RunConfig], name: str) -> Recognizer:
+def build_recognizer(tiny_run: TinyRun, name: str) -> Recognizer:
     return Recognizer(build_system(tiny_run, name), "cpu", segmentation=SHORT, checks=ChecksConfig.off())
 
 
@@ -102,7 +102,7 @@ def transcribe_all(
 
 
 @torch.inference_mode()
-def test_a_segment_has_the_scores_of_its_text(tiny_run: Callable[..., RunConfig], files: list[Path]) -> None:
+def test_a_segment_has_the_scores_of_its_text(tiny_run: TinyRun, files: list[Path]) -> None:
     """The mean log-probability is that of PyTorch's CTC loss."""
     recognizer = build_recognizer(tiny_run, "lstm-ctc")
     recognizer.name = "runs/tiny"
@@ -134,11 +134,7 @@ def describe_words(transcript: Transcript) -> list[tuple[str, float, float]]:
 
 @pytest.mark.parametrize("name", ["transformer-hybrid", "lstm-ctc"])
 def test_batches_that_are_decoded_at_once_have_the_same_texts(
-    tiny_run: Callable[..., RunConfig],
-    files: list[Path],
-    name: str,
-    restored_threads: None,
-    monkeypatch: pytest.MonkeyPatch,
+    tiny_run: TinyRun, files: list[Path], name: str, restored_threads: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recognizer = build_recognizer(tiny_run, name)
     original, used = recognizer.recognize, set[str]()
@@ -158,9 +154,7 @@ def test_batches_that_are_decoded_at_once_have_the_same_texts(
         assert describe_words(at_once[id]) == describe_words(transcript)
 
 
-def test_batches_of_short_segments_are_full(
-    tiny_run: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_of_short_segments_are_full(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     recognizer, sizes = build_recognizer(tiny_run, "lstm-ctc"), list[int]()
     pieces = [AudioSegment(float(number), np.zeros(RATE // 4, np.float32), RATE) for number in range(20)]
     monkeypatch.setattr(recognizer, "cut_recordings", lambda recordings, request: iter(pieces))
@@ -174,9 +168,7 @@ def test_batches_of_short_segments_are_full(
     assert sizes == [2] * 10
 
 
-def test_segments_come_one_by_one(
-    tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path
-) -> None:
+def test_segments_come_one_by_one(tiny_run: TinyRun, files: list[Path], tmp_path: Path) -> None:
     """They come before the audio is read to its end, and equal the segments of the transcript."""
     recognizer = build_recognizer(tiny_run, "lstm-ctc")
     decoding = DecodingConfig(method="ctc_greedy")
@@ -208,7 +200,7 @@ def test_segments_come_one_by_one(
 
 @pytest.mark.parametrize("name", ["lstm-ctc", "transformer-hybrid"])
 def test_audio_that_the_model_was_not_trained_for_causes_a_warning(
-    tiny_run: Callable[..., RunConfig], files: list[Path], name: str
+    tiny_run: TinyRun, files: list[Path], name: str
 ) -> None:
     """By the mean over the tokens of all segments and speeds: of the decoder, or of CTC where there is none."""
     decoding = DecodingConfig(method="ctc_greedy", speeds=(0.9, 1.1))
@@ -272,7 +264,7 @@ def score_by_decoder(system: System, audio_S: np.ndarray, tokens: Sequence[int])
     ],
 )
 def test_batch_and_order_do_not_change_texts(
-    tiny_run: Callable[..., RunConfig], files: list[Path], name: str, method: str
+    tiny_run: TinyRun, files: list[Path], name: str, method: str
 ) -> None:
     recognizer = build_recognizer(tiny_run, name)
     expected = transcribe_all(recognizer, files, 1, method)
@@ -283,9 +275,7 @@ def test_batch_and_order_do_not_change_texts(
         assert [(w.start, w.end) for w in found[id].words] == [(w.start, w.end) for w in transcript.words]
 
 
-def test_words_decoded_at_another_speed_have_the_times_of_the_recording(
-    tiny_run: Callable[..., RunConfig],
-) -> None:
+def test_words_decoded_at_another_speed_have_the_times_of_the_recording(tiny_run: TinyRun) -> None:
     """Decoding at speed 0.8 equals decoding a slowed recording in one segment, with times scaled back."""
     segmentation = SegmentationConfig(method="none")
     recognizer = Recognizer(
@@ -306,13 +296,13 @@ def test_words_decoded_at_another_speed_have_the_times_of_the_recording(
     assert own.text != found.text and both.text in (own.text, found.text)
 
 
-def test_a_model_without_word_times_is_refused(tiny_run: Callable[..., RunConfig]) -> None:
+def test_a_model_without_word_times_is_refused(tiny_run: TinyRun) -> None:
     with pytest.raises(UserError, match=r"neither a CTC head nor attention.* decode it with `asr evaluate`"):
         build_recognizer(tiny_run, "single-summary")
 
 
 def test_encoder_gives_the_same_bits_in_any_batch(
-    tiny_run: Callable[..., RunConfig], files: list[Path], monkeypatch: pytest.MonkeyPatch
+    tiny_run: TinyRun, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Texts are invariant because shapes do not depend on the batch."""
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
@@ -335,7 +325,7 @@ def test_encoder_gives_the_same_bits_in_any_batch(
 
 
 def test_loading_leaves_the_environment_alone(
-    tiny_run: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_checkpoint(tmp_path / "model", build_system(tiny_run, "transformer-hybrid"), {"step": 0})
     for name in (names := ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")):
@@ -362,7 +352,7 @@ def test_unknown_options_of_load_model_are_refused(options: Any, message: str) -
     assert str(caught.value).startswith(message)
 
 
-def test_python_interface(tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path) -> None:
+def test_python_interface(tiny_run: TinyRun, files: list[Path], tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "model", build_system(tiny_run, "transformer-hybrid"), {"step": 0})
     model = load_model(tmp_path / "model", "cpu", segmentation=SHORT, checks=ChecksConfig.off())
     from_file = model.transcribe(files[-1], beam=2)
@@ -387,7 +377,7 @@ def test_python_interface(tiny_run: Callable[..., RunConfig], files: list[Path],
 
 
 def test_options_of_a_call_match_the_command_line(
-    tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path
+    tiny_run: TinyRun, files: list[Path], tmp_path: Path
 ) -> None:
     """They set the same settings; the error for an unsupported option lists the supported ones."""
     recognizer = build_recognizer(tiny_run, "transformer-hybrid")
@@ -425,9 +415,7 @@ def test_options_of_a_call_match_the_command_line(
             recognizer.check(ask(**wrong))
 
 
-def test_parts_of_a_file_have_the_times_of_the_file(
-    tiny_run: Callable[..., RunConfig], files: list[Path]
-) -> None:
+def test_parts_of_a_file_have_the_times_of_the_file(tiny_run: TinyRun, files: list[Path]) -> None:
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
     transcript = Model(recognizer).transcribe(Recording(files[-1], "u1", start=2.0, duration=3.0))
     assert (transcript.id, transcript.duration) == ("u1", 3.0) and transcript.segments
@@ -435,7 +423,7 @@ def test_parts_of_a_file_have_the_times_of_the_file(
 
 
 def test_a_bad_file_is_reported_in_order_and_the_rest_is_transcribed(
-    tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path
+    tiny_run: TinyRun, files: list[Path], tmp_path: Path
 ) -> None:
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
     (tmp_path / "text.wav").write_text("no audio")
@@ -447,7 +435,7 @@ def test_a_bad_file_is_reported_in_order_and_the_rest_is_transcribed(
 
 
 def test_audio_before_a_defect_is_transcribed_and_the_defect_reported(
-    tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path
+    tiny_run: TinyRun, files: list[Path], tmp_path: Path
 ) -> None:
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
     samples_S = audio.read(files[-1], RATE)
@@ -463,9 +451,7 @@ def test_audio_before_a_defect_is_transcribed_and_the_defect_reported(
     assert whole.text.startswith(transcript.text[:20])
 
 
-def test_silence_and_noise_have_no_text(
-    tiny_run: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silence_and_noise_have_no_text(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silero, "load_silero", SileroModel)
     recognizer = build_recognizer(tiny_run, "transformer-hybrid")
     noise_S = 0.1 * np.random.default_rng(0).standard_normal(10 * RATE)
@@ -473,7 +459,7 @@ def test_silence_and_noise_have_no_text(
         assert Model(recognizer).transcribe(samples_S, RATE).segments == ()
 
 
-def test_stopping_early_leaves_no_thread(tiny_run: Callable[..., RunConfig], files: list[Path]) -> None:
+def test_stopping_early_leaves_no_thread(tiny_run: TinyRun, files: list[Path]) -> None:
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
     before = threading.active_count()
     results = Model(recognizer).transcribe_files(files * 20, batch_size=1)
@@ -482,7 +468,7 @@ def test_stopping_early_leaves_no_thread(tiny_run: Callable[..., RunConfig], fil
     assert threading.active_count() == before
 
 
-def test_half_precision_runs(tiny_run: Callable[..., RunConfig], files: list[Path]) -> None:
+def test_half_precision_runs(tiny_run: TinyRun, files: list[Path]) -> None:
     system = build_system(tiny_run, "transformer-hybrid")
     recognizer = Recognizer(system, "cpu", "bf16", segmentation=SHORT, checks=ChecksConfig.off())
     assert Model(recognizer).transcribe(files[-1], beam=2).segments
@@ -491,7 +477,7 @@ def test_half_precision_runs(tiny_run: Callable[..., RunConfig], files: list[Pat
 
 
 @pytest.mark.skipif(not is_int8_exact(), reason="this processor has no instructions for 8 bits")
-def test_a_model_in_8_bits(tiny_run: Callable[..., RunConfig], files: list[Path]) -> None:
+def test_a_model_in_8_bits(tiny_run: TinyRun, files: list[Path]) -> None:
     found = [
         Recognizer(build_system(tiny_run, "conformer-hybrid"), "cpu", precision, checks=ChecksConfig.off())
         for precision in ("float32", "int8")
@@ -504,7 +490,7 @@ def test_a_model_in_8_bits(tiny_run: Callable[..., RunConfig], files: list[Path]
 
 
 def test_segments_are_no_longer_than_training_utterances(
-    tiny_run: Callable[..., RunConfig], tones: Path, tmp_path: Path
+    tiny_run: TinyRun, tones: Path, tmp_path: Path
 ) -> None:
     system = build_system(tiny_run, "transformer-ctc")
     for heard, limit in ((None, 20.0), (100.0, 20.0), (6.5, 6.5), (0.5, 4.0)):
@@ -520,7 +506,7 @@ def test_segments_are_no_longer_than_training_utterances(
     [(2.5, 20.0, 2.5, 4.0), (29.0, 20.0, 20.0, 20.0), (29.0, 40.0, 29.0, 29.0), (33.0, 40.0, 30.0, 30.0)],
 )
 def test_recordings_up_to_the_training_length_stay_whole(
-    tiny_run: Callable[..., RunConfig], heard: float, set_seconds: float, whole: float, longest_segment: float
+    tiny_run: TinyRun, heard: float, set_seconds: float, whole: float, longest_segment: float
 ) -> None:
     """Files up to the longest training utterance, utterances of a manifest up to the allowed maximum."""
     system, segmentation = build_system(tiny_run, "lstm-ctc"), SegmentationConfig(max_seconds=set_seconds)
