@@ -64,7 +64,7 @@ def test_a_missing_server_or_file_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(storage, "TIMEOUT_SECONDS", 0.3)
     with serve(tmp_path) as server:
         address = f"http://127.0.0.1:{server.server_port}"
-        with pytest.raises(UserError, match=r"no index\.jsonl there"):
+        with pytest.raises(UserError, match=r"contains no index\.jsonl"):
             list(read_data(f"{address}/shards"))
         with pytest.raises(UserError, match=r"a\.tar: cannot be read \("):
             storage.read_range(storage.ByteRange(f"{address}/a.tar", 0, 10))
@@ -93,5 +93,5 @@ def test_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
                 load_shards(here, num_workers=0).epoch_batches(epoch),
             )
         assert all(counts[problem] for problem in ("503 Slow Down", "500 Error", "short"))
-        with pytest.raises(UserError, match=r"s3://corpus/none: no index\.jsonl there"):
+        with pytest.raises(UserError, match=r"s3://corpus/none: contains no index\.jsonl"):
             ShardFolder("s3://corpus/none")
