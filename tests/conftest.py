@@ -40,19 +40,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()  # looking for garbage takes 40 % of the collection of tests, which makes none
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where ASR_SLOW_TENTH is a number, run only every tenth slow test; its last digit says from which on.
-
-    The sorted names are dealt out one by one, because neighbors, such as cases of one test, take equally long.
-    """
-    if not (tenth := os.environ.get("ASR_SLOW_TENTH")):
-        return
-    slow = sorted((item for item in items if item.get_closest_marker("slow")), key=lambda item: item.nodeid)
-    chosen = set(slow[int(tenth) % 10 :: 10])
-    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = [item for item in items if item in chosen]
-
-
 def pytest_collection_finish() -> None:
     # pytest would join and leave each of PyTorch's 45 loggers that do not propagate, six times a test.
     for logger in logging.root.manager.loggerDict.values():
