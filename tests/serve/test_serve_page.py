@@ -246,7 +246,7 @@ def test_the_page_asks_for_a_key(browser: Any, recognizer: Any) -> None:
         for page in open_page(browser, f"http://{address}"):
             page.get_by_label("API key").fill("wrong")
             page.keyboard.press("Enter")
-            expect(page.get_by_role("alert")).to_contain_text("does not know")
+            expect(page.get_by_role("alert")).to_contain_text("does not accept this API key")
             page.get_by_label("API key").fill("sesame")
             page.keyboard.press("Enter")
             expect(page.locator("#model option")).to_have_count(1)
