@@ -86,4 +86,7 @@ def write_readme(folder: Path, about: dict[str, Any]) -> None:
         text = text.replace("CALL", f"sherpa_onnx.{call['constructor']}(\n{arguments})")
         options = " ".join(f"--{name}={value}" for name, value in call["options"].items())
         text = text.replace("OPTIONS", options)
+    if about["streaming"] is not None:  # two chunks of silence, with which the texts were compared
+        silence = 2 * about["streaming"]["frames"] * about["features"]["shift_ms"] / 1000
+        text = text.replace("SILENCE", f"{silence:g}")
     (folder / "README.md").write_text(text, encoding="utf-8")

@@ -39,7 +39,6 @@ Some = Annotated[int, pydantic.Field(ge=1, le=100_000)]
 class Cache(Config, extra="ignore"):
     """An input of a chunk that holds what the chunks before it left."""
 
-    output: str | None
     shape: tuple[Count, ...]
     type: Literal["float32", "int64", "int32", "bool"]
 
@@ -144,9 +143,8 @@ class ExportedModel:
             chunk_TF = features_TF[first : first + chunks.frames]
             padded_TF = np.pad(chunk_TF, ((0, chunks.frames - len(chunk_TF)), (0, 0)))
             lengths = [np.array([len(chunk_TF)])] if chunks.takes_lengths else []
-            steps_NUJ, *rest = self.run("encoder", padded_TF[None], *lengths, *kept)
-            count = int(rest.pop(0)[0]) if lengths else steps_NUJ.shape[1]
-            kept = [rest.pop(0) if own.output else old for own, old in zip(chunks.caches, kept, strict=True)]
+            steps_NUJ, *kept = self.run("encoder", padded_TF[None], *lengths, *kept)
+            count = int(kept.pop(0)[0]) if lengths else steps_NUJ.shape[1]
             found.append(steps_NUJ[0, :count])
         return np.concatenate(found)
 

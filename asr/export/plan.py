@@ -28,7 +28,6 @@ class SherpaType(NamedTuple):
 
 
 OFFLINE, ONLINE = "OfflineRecognizer.from_", "OnlineRecognizer.from_"
-CHUNKS = {name: f"wenet-ctc-{name.replace('_', '-')}" for name in ("model", "chunk_size", "num_left_chunks")}
 SHERPA_TYPES = {  # by kind, and whether it is live
     ("ctc", False): (
         SherpaType(
@@ -42,9 +41,13 @@ SHERPA_TYPES = {  # by kind, and whether it is live
             "zipformer2_ctc", OFFLINE + "zipformer_ctc", "icefall", 1.0, {"model": "zipformer-ctc-model"}
         ),
     ),
-    ("ctc", True): (SherpaType("wenet_ctc", ONLINE + "wenet_ctc", "icefall", 32768.0, CHUNKS),),
+    ("ctc", True): (
+        SherpaType(
+            "zipformer2", ONLINE + "zipformer2_ctc", "icefall", 1.0, {"model": "zipformer2-ctc-model"}
+        ),
+    ),
     ("transducer", False): (SherpaType("conformer", OFFLINE + "transducer", "icefall"),),
-    ("transducer", True): (SherpaType("conformer", ONLINE + "transducer", "icefall"),),
+    ("transducer", True): (SherpaType("zipformer2", ONLINE + "transducer", "icefall"),),
 }
 FAMILY_TYPES = {  # by section
     "whisper": SherpaType(

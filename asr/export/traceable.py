@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,7 +23,8 @@ from asr.system.system import System
 from asr.text.tokenizer import PAD_ID, SOS_ID, UNK_ID
 
 # N utterances or sessions, T frames, U steps, F features, D model dimension, S length of a state, J dimension
-# of the joint network, L layers, H heads, K head dimension, P tokens so far, V vocabulary
+# of the joint network, L layers, H heads, K head dimension, P tokens so far, V vocabulary, R rows and W width
+# of the cache in which sherpa-onnx passes the state
 
 
 class TraceableSubsampling(Subsampling):
@@ -146,23 +146,19 @@ class ChunkEncoder(RecordingEncoder):
 
 
 class SherpaChunks(nn.Module):
-    """Chunks as sherpa-onnx passes them: its cache of attention holds the state, other inputs are idle."""
+    """Chunks as sherpa-onnx passes them: its first cache holds the state, and the others stay as they are."""
 
-    def __init__(self, encoder: ChunkEncoder, places: Sequence[int], batch_axis: int) -> None:
-        """`places` among the inputs: the cache of attention, that of convolutions, and the rest."""
+    def __init__(self, encoder: ChunkEncoder) -> None:
         super().__init__()
-        self.encoder, self.places, self.batch_axis = encoder, places, batch_axis
+        self.encoder = encoder
 
-    def forward(self, x_NTF: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        cache, other, *idle = (inputs[place] for place in self.places)
-        rows = cache.movedim(self.batch_axis, 0)
-        kept_NS, size = rows.flatten(1), sum(self.encoder.sizes)
+    def forward(self, x_NTF: Tensor, cache_RNW: Tensor, *idle: Tensor) -> tuple[Tensor, ...]:
+        rows_NRW = cache_RNW.transpose(0, 1)
+        kept_NS, size = rows_NRW.flatten(1), sum(self.encoder.sizes)
         lengths_N = torch.full_like(kept_NS[:, 0], self.encoder.frames, dtype=torch.long)
         steps_NUV, _, next_NS = self.encoder(x_NTF, lengths_N, kept_NS[:, :size])
         next_NS = F.pad(next_NS, (0, kept_NS.size(1) - size))
-        cache = next_NS.unflatten(1, rows.shape[1:]).movedim(0, self.batch_axis)
-        # An input that nothing reads would be left out of the graph, and sherpa-onnx passes all of them.
-        return steps_NUV, cache, other + 0 * sum(part.sum() for part in idle)
+        return steps_NUV, next_NS.unflatten(1, rows_NRW.shape[1:]).transpose(0, 1), *idle
 
 
 class StatelessGraph(nn.Module):

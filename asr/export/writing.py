@@ -31,7 +31,8 @@ from asr.system.system import System
 from asr.text.tokenizer import BLANK_ID, EOS_ID, SOS_ID, SPACE, UNK_ID, UNKNOWN_MARK, Tokenizer
 
 OPSET = 17
-STATE_ROWS = 64  # of the cache in which the type conformer of sherpa-onnx passes the state
+STATE_ROWS = 64  # of the cache in which sherpa-onnx passes the state
+BY_ROWS = ("key", "nonlin_attn", "val1", "val2")  # caches whose second dimension is the batch
 # Variable dimensions of inputs and outputs; of those that are not here, the first one, which is the batch.
 AXES = {
     "x": {0: "N", 1: "T"},
@@ -40,7 +41,7 @@ AXES = {
     "cross": {2: "N", 4: "U"},
     "past": {2: "N", 4: "P"},
     "next_past": {2: "N", 4: "Q"},
-    **{f"{when}cached_{kind}": {2: "N"} for when in ("", "next_") for kind in ("attn", "conv")},
+    **{f"{when}cached_{part}": {1: "N"} for when in ("", "next_") for part in BY_ROWS},
 }
 OUTPUTS = {
     "ctc": ["log_probs", "log_probs_lens"],
@@ -87,7 +88,7 @@ def write_model(
         "longest_seconds": longest_seconds,
         "language": getattr(decoder, "language", None),
         "text_rules": list(config.text.training),
-        "sherpa": None if plan.sherpa is None else describe_call(plan, files, streaming),
+        "sherpa": None if plan.sherpa is None else describe_call(plan, files),
     }
     write_description(folder, about)
     return about
@@ -108,14 +109,12 @@ def write_description(folder: Path, about: Mapping[str, Any]) -> None:
     (folder / "export.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
 
-def describe_call(plan: Plan, arguments: Mapping[str, Any], streaming: Any = None) -> dict[str, Any]:
+def describe_call(plan: Plan, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Describe how sherpa-onnx loads the files: by a constructor in Python, or by options of its programs."""
     assert plan.sherpa is not None
     arguments = {"tokens": "tokens.txt", **arguments}
     if plan.kind == "ctc":
         arguments["model"] = arguments.pop("encoder")
-        if streaming is not None:
-            arguments |= {"chunk_size": streaming["steps"], "num_left_chunks": 1}
     options = {plan.sherpa.options.get(name, name): value for name, value in arguments.items()}
     return {"constructor": plan.sherpa.constructor, "arguments": arguments, "options": options}
 
@@ -194,45 +193,42 @@ def write_recording_encoder(path: Path, system: System, plan: Plan) -> None:
 def write_live_encoder(path: Path, system: System, plan: Plan) -> dict[str, Any]:
     """Write the graph of a chunk. Returns `streaming` of the description."""
     encoder = ChunkEncoder(system, plan.kind, plan.scale, plan.repeats)
-    module: nn.Module = encoder
-    steps, frames, state_size = encoder.num_steps, encoder.frames, sum(encoder.sizes)
-    metadata = make_metadata(plan, cnn_module_kernel=2)
+    frames, state_size = encoder.frames, sum(encoder.sizes)
     inputs = {"x": torch.zeros(1, frames, system.front_end.num_features)}
-    output, caches = OUTPUTS[plan.kind][0], dict[str, Tensor]()
     if plan.sherpa is None:
+        module: nn.Module = encoder
         inputs["x_lens"] = torch.tensor([frames])
-        caches["state"] = torch.zeros(1, state_size)
-        outputs = [*OUTPUTS[plan.kind], "next_state"]
-    elif plan.kind == "ctc":
-        width = -(-state_size // (2 * steps))  # one layer, one head, and as many steps before as in a chunk
-        caches |= {name: torch.zeros(1, dtype=torch.long) for name in ("offset", "required_cache_size")}
-        caches |= {"att_cache": torch.zeros(1, 1, steps, 2 * width), "cnn_cache": torch.zeros(1, 1, width, 1)}
-        caches["att_mask"] = torch.zeros(1, 1, 2 * steps, dtype=torch.bool)
-        outputs = [output, "next_att_cache", "next_cnn_cache"]
-        module = SherpaChunks(encoder, (2, 3, 0, 1, 4), 0)
-        metadata |= {"head": 1, "num_blocks": 1, "output_size": width, "chunk_size": steps, "left_chunks": 1}
-        metadata |= {"right_context": frames - (steps - 1) * 4 - 1, "vocab_size": len(system.tokenizer)}
+        outputs, caches, sizes = OUTPUTS[plan.kind], {"state": torch.zeros(1, state_size)}, dict[str, int]()
     else:
-        width = -(-state_size // STATE_ROWS)
-        caches["cached_attn"] = torch.zeros(1, STATE_ROWS, 1, width)
-        caches["cached_conv"] = torch.zeros(1, 1, 1, width)
-        caches["processed_lens"] = torch.zeros(1, dtype=torch.long)
-        outputs = [output, "next_cached_attn", "next_cached_conv"]
-        module = SherpaChunks(encoder, (0, 1, 2), 2)
-        metadata |= {"num_encoder_layers": 1, "left_context": STATE_ROWS, "encoder_dim": width}
-        metadata |= {"T": frames, "decode_chunk_len": frames, "pad_length": 0}
-    write_graph(path, module, inputs | caches, outputs, metadata)
+        module, outputs = SherpaChunks(encoder), OUTPUTS[plan.kind][:1]
+        caches, sizes = make_caches(state_size)
+    metadata = make_metadata(plan, T=frames, decode_chunk_len=frames, **sizes)
+    after = [f"next_{name}" for name in caches]
+    write_graph(path, module, inputs | caches, [*outputs, *after], metadata)
     described = [
-        {
-            "input": name,
-            "output": f"next_{name}" if f"next_{name}" in outputs else None,
-            "shape": list(cache.shape),
-            "type": str(cache.dtype).removeprefix("torch."),
-        }
-        for name, cache in caches.items()
+        {"input": name, "output": output, "shape": [*cache.shape], "type": str(cache.dtype).split(".")[-1]}
+        for (name, cache), output in zip(caches.items(), after, strict=True)
     ]
-    sizes = {"frames": frames, "steps": steps, "left": encoder.left}
-    return {**sizes, "takes_lengths": plan.sherpa is None, "caches": described}
+    lengths = {"frames": frames, "steps": encoder.num_steps, "left": encoder.left}
+    return {**lengths, "takes_lengths": plan.sherpa is None, "caches": described}
+
+
+def make_caches(state_size: int) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Make the caches of a Zipformer of one layer, the first of which holds the state, and their metadata."""
+    width = -(-state_size // STATE_ROWS)
+    value, convolution = torch.zeros(STATE_ROWS, 1, 1), torch.zeros(1, 2, 1)
+    caches = {
+        "cached_key": torch.zeros(STATE_ROWS, 1, width),
+        "cached_nonlin_attn": torch.zeros(1, 1, STATE_ROWS, 1),
+        "cached_val1": value,
+        "cached_val2": value,
+        "cached_conv1": convolution,
+        "cached_conv2": convolution,
+        "embed_states": torch.zeros(1, 128, 3, 19),  # the same for all models
+        "processed_lens": torch.zeros(1, dtype=torch.long),
+    }
+    sizes = {"num_encoder_layers": 1, "left_context_len": STATE_ROWS, "query_head_dims": width}
+    return caches, {**sizes, "num_heads": 1, "value_head_dims": 1, "encoder_dims": 2, "cnn_module_kernels": 2}
 
 
 def write_transducer(folder: Path, system: System) -> dict[str, str]:

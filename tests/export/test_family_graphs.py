@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from export_examples import run_readme
 from ort_examples import load_talker
 from whisper_systems import build_system
 
@@ -98,6 +99,7 @@ def test_the_command(tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert about["files"] == {part: call["arguments"][part] for part in ("encoder", "decoder")}
     assert {path.name for path in out.glob("*.onnx")} == {*about["files"].values()}
     assert call["options"]["whisper-language"] == "en" and "language='en'" in (out / "README.md").read_text()
+    assert len(set(run_readme(out, tones / "dev-0.wav"))) == 1
 
 
 def test_published_models_write_other_letters_than_references(tmp_path: Path) -> None:

@@ -220,11 +220,9 @@ def test_chunks(tmp_path: Path) -> None:
     nodes += [helper.make_node("Add", ["before", "sum"], ["after"])]
     nodes += [helper.make_node("Identity", ["after"], ["log_probs"])]
     inputs = {"x": (FLOAT, [1, 8, NUM_TOKENS]), "before": (FLOAT, [1, 1, NUM_TOKENS])}
-    inputs |= {"unused": (INT64, [1])}
     outputs = ["log_probs", "after"]
     write_graph(tmp_path / "encoder.onnx", nodes, inputs, outputs, axis=np.array([1]))
     caches = [{"input": "before", "output": "after", "shape": [1, 1, NUM_TOKENS], "type": "float32"}]
-    caches += [{"input": "unused", "output": None, "shape": [1], "type": "int64"}]
     streaming = {"frames": 8, "takes_lengths": False, "left": 0, "caches": caches}
     folder = describe(tmp_path, "ctc", {"encoder": "encoder.onnx"}, streaming=streaming)
     x_TV = np.random.default_rng(0).normal(size=(50, NUM_TOKENS)).astype(np.float32)
@@ -400,7 +398,7 @@ def know_more_tokens(folder: Path) -> None:
     write_encoder(folder, np.eye(NUM_TOKENS + 50, dtype=np.float32)[[NUM_TOKENS + 40] * 20])
 
 
-HUGE = {"output": None, "shape": [100_000] * 4, "type": "float32"}
+HUGE = {"shape": [100_000] * 4, "type": "float32"}
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "no JSON": (write("export.json", b"{"), "export the model again"),
     "not UTF-8": (write("export.json", b"\xff\xfe"), "export the model again"),

@@ -37,7 +37,7 @@ def test_the_best_head_is_exported_unless_another_is_named(tmp_path: Path) -> No
     [
         (("features.num_mels=80",), False, "fire-red-asr-2-ctc"),
         (ICEFALL, False, "zipformer2_ctc"),
-        ((*CHUNK, *ICEFALL), True, "wenet_ctc"),
+        ((*CHUNK, *ICEFALL), True, "zipformer2"),
         (("model.ctc_weight=0.4", TRANSDUCER, *ICEFALL), False, "conformer"),
     ],
 )

@@ -173,8 +173,7 @@ class ChunkedRecording {
       const padded = new Float32Array(size), part = this.features.slice(0, size);
       padded.set(part);
       this.features = this.features.slice(size);
-      const next = await this.recognizer.encode(this.search, padded, part.length / width, this.kept, this.takes_lengths);
-      this.kept = this.kept.map((cache, i) => (this.caches[i].output ? next.shift() : cache));
+      this.kept = await this.recognizer.encode(this.search, padded, part.length / width, this.kept, this.takes_lengths);
     }
     return this.recognizer.decode(this.search.tokens);
   }
