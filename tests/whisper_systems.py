@@ -11,11 +11,16 @@ from asr.system.system import System
 from asr.whisper import build_sizes, make_system
 
 
-def build_system(is_multilingual: bool, *, window_steps: int = 20, max_tokens: int = 24) -> System:
+def build_system(
+    is_multilingual: bool, *, window_steps: int = 20, max_tokens: int = 24, num_mels: int = 80
+) -> System:
+    """Build it, with 128 mel bands as large-v3, which knows one language more."""
+    num_special = NUM_SPECIAL + (num_mels == 128)
     vocabulary, num_texts = MULTILINGUAL if is_multilingual else VOCABULARY, len(VOCABULARY)
     sizes = SIZES | {"n_audio_ctx": window_steps, "n_text_ctx": max_tokens, "n_text_layer": 1}
-    config = build_sizes(sizes | {"n_vocab": len(vocabulary) + NUM_SPECIAL}, "the test")
-    weights = make_weights(3, sizes)
+    sizes["n_mels"] = num_mels
+    config = build_sizes(sizes | {"n_vocab": len(vocabulary) + num_special}, "the test")
+    weights = make_weights(3, sizes, num_texts + num_special)
     # A decoder that says text, hears more than random weights do, and comes to an end.
     embedding_VD = weights["decoder.token_embedding.weight"]
     embedding_VD[: num_texts + 1] *= 1.5

@@ -35,9 +35,9 @@ pytestmark = pytest.mark.slow
 WHISPER = Plan("whisper", False, FAMILY_TYPES["whisper"])
 
 
-def build_talker(is_multilingual: bool) -> System:
+def build_talker(is_multilingual: bool, num_mels: int = 80) -> System:
     """A Whisper whose texts are ASCII, since sherpa-onnx drops what is no UTF-8."""
-    system = build_system(is_multilingual, window_steps=1500)
+    system = build_system(is_multilingual, window_steps=1500, num_mels=num_mels)
     pieces = units_of(system.tokenizer).pieces
     strange = [id for id, piece in enumerate(pieces) if not piece.decode("latin-1").isprintable()]
     strange += [id for id, piece in enumerate(pieces) if not piece.isascii() or (not piece and id != EOS_ID)]
@@ -79,9 +79,13 @@ def test_moonshine(tones: Path, tmp_path: Path) -> None:
     assert all(examples.texts)
 
 
-def test_multilingual_whisper(tones: Path, tmp_path: Path) -> None:
-    """Both detect the language of each recording."""
-    assert all(export_whisper(build_talker(True), tmp_path, tones))
+@pytest.mark.parametrize("num_mels", [80, 128])
+def test_multilingual_whisper(num_mels: int, tones: Path, tmp_path: Path) -> None:
+    """Both detect the language of each recording. With 128 mel bands it is as large-v3 and turbo."""
+    system = build_talker(True, num_mels)
+    assert all(export_whisper(system, tmp_path, tones)) and len(system.tokenizer) == 51_865 + (
+        num_mels == 128
+    )
     assert json.loads((tmp_path / "export.json").read_text())["sherpa"]["arguments"]["language"] == ""
 
 
