@@ -14,6 +14,7 @@ from asr.decoding.decode import SpeechDecoder
 from asr.decoding.hypothesis import ChecksConfig
 from asr.errors import UserError
 from asr.evaluation.speech import read_utterances
+from asr.export.graph_search import MAX_GRAPH_BYTES
 from asr.export.plan import FAMILY_TYPES, Plan, make_plan
 from asr.export.proof import decode_examples, prove
 from asr.export.writing import write_family, write_model
@@ -32,6 +33,7 @@ def export(args: argparse.Namespace) -> dict[str, int]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: is not empty; choose a new folder")
     decoder, plan = load_decoder(args)
+    require_sizes(args.model, decoder)
     manifest = args.manifest or (None if decoder.system.is_published else decoder.system.config.data.dev)
     if manifest is None or not Path(manifest).exists():
         missing = f"{args.model}: has no dev set" if manifest is None else f"{manifest}: no such file"
@@ -46,13 +48,13 @@ def export(args: argparse.Namespace) -> dict[str, int]:
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.absolute().parent) as temporary:
         written = Path(temporary, folder.name)
         written.mkdir()
-        if plan.kind in FAMILY_TYPES:
+        if plan.is_family:
             about = write_family(written, decoder, plan)
         else:
             longest = load_state(find_model(args.model)).get("longest_seconds")
             about = write_model(written, decoder.system, plan, longest)
         about = prove(written, about, examples, plan, args.int8)
-        write_readme(written, about)
+        write_readme(written, about, plan)
         os.replace(written, folder)  # an empty folder gives way
     return {name: (folder / name).stat().st_size for name in about["files"].values()}
 
@@ -76,17 +78,28 @@ def load_decoder(args: argparse.Namespace) -> tuple[SpeechDecoder, Plan]:
     return decoder, Plan(family.section, False, FAMILY_TYPES[family.section])
 
 
-def write_readme(folder: Path, about: dict[str, Any]) -> None:
+def require_sizes(source: str, decoder: SpeechDecoder) -> None:
+    """Refuse parts whose graphs would be larger than ONNX allows."""
+    for name, part in decoder.model.named_children():
+        size = 4 * sum(weight.numel() for weight in part.parameters())
+        if size > MAX_GRAPH_BYTES:
+            raise UserError(
+                f"{source}: its {name} has {size / 1e9:.1f} GB in float32, and a graph of ONNX at most "
+                f"{MAX_GRAPH_BYTES / 1e9:.1f} GB; export a smaller model"
+            )
+
+
+def write_readme(folder: Path, about: dict[str, Any], plan: Plan) -> None:
     """Write the commands that run the export."""
-    call = about["sherpa"]
-    page = "onnx.md" if call is None else "files.md" if about["streaming"] is None else "live.md"
+    page = "onnx.md" if plan.sherpa is None else "live.md" if plan.is_live else "files.md"
     text = (README / page).read_text("utf-8")
-    if call is not None:
+    if plan.sherpa is not None:
+        call, names = about["sherpa"], plan.sherpa.options
         arguments = "".join(f"    {name}={value!r},\n" for name, value in call["arguments"].items())
         text = text.replace("CALL", f"sherpa_onnx.{call['constructor']}(\n{arguments})")
-        options = " ".join(f"--{name}={value}" for name, value in call["options"].items())
-        text = text.replace("OPTIONS", options)
-    if about["streaming"] is not None:  # two chunks of silence, with which the texts were compared
-        silence = 2 * about["streaming"]["frames"] * about["features"]["shift_ms"] / 1000
-        text = text.replace("SILENCE", f"{silence:g}")
+        options = [f"--{names.get(name, name)}={value}" for name, value in call["arguments"].items()]
+        text = text.replace("OPTIONS", " ".join(options))
+        if plan.is_live:  # two chunks of silence, with which the texts were compared
+            frames = 2 * about["streaming"]["frames"]
+            text = text.replace("SILENCE", f"{frames * about['features']['shift_ms'] / 1000:g}")
     (folder / "README.md").write_text(text, encoding="utf-8")

@@ -17,7 +17,7 @@ METHODS = {"transducer": "transducer", "attention": "attention", "ctc": "ctc_gre
 
 
 class SherpaType(NamedTuple):
-    """A type of models of sherpa-onnx: its name in the metadata, its constructor and option, its features."""
+    """A type of models of sherpa-onnx: its name in the metadata and in the constructor, and its features."""
 
     name: str
     constructor: str
@@ -27,39 +27,22 @@ class SherpaType(NamedTuple):
     """Arguments of the constructor whose options of the command line have other names."""
 
 
-OFFLINE, ONLINE = "OfflineRecognizer.from_", "OnlineRecognizer.from_"
 SHERPA_TYPES = {  # by kind, and whether it is live
     ("ctc", False): (
-        SherpaType(
-            "fire-red-asr-2-ctc",
-            OFFLINE + "fire_red_asr_ctc",
-            "kaldi",
-            32768.0,
-            {"model": "fire-red-asr-ctc"},
-        ),
-        SherpaType(
-            "zipformer2_ctc", OFFLINE + "zipformer_ctc", "icefall", 1.0, {"model": "zipformer-ctc-model"}
-        ),
+        SherpaType("fire-red-asr-2-ctc", "fire_red_asr_ctc", "kaldi", 32768.0, {"model": "fire-red-asr-ctc"}),
+        SherpaType("zipformer2_ctc", "zipformer_ctc", "icefall", 1.0, {"model": "zipformer-ctc-model"}),
     ),
     ("ctc", True): (
-        SherpaType(
-            "zipformer2", ONLINE + "zipformer2_ctc", "icefall", 1.0, {"model": "zipformer2-ctc-model"}
-        ),
+        SherpaType("zipformer2", "zipformer2_ctc", "icefall", 1.0, {"model": "zipformer2-ctc-model"}),
     ),
-    ("transducer", False): (SherpaType("conformer", OFFLINE + "transducer", "icefall"),),
-    ("transducer", True): (SherpaType("zipformer2", ONLINE + "transducer", "icefall"),),
+    ("transducer", False): (SherpaType("conformer", "transducer", "icefall"),),
+    ("transducer", True): (SherpaType("zipformer2", "transducer", "icefall"),),
 }
+WHISPER_OPTIONS = {part: f"whisper-{part}" for part in ("encoder", "decoder", "language")}
+MOONSHINE_OPTIONS = {"encoder": "moonshine-encoder", "decoder": "moonshine-merged-decoder"}
 FAMILY_TYPES = {  # by section
-    "whisper": SherpaType(
-        "whisper",
-        OFFLINE + "whisper",
-        options={part: f"whisper-{part}" for part in ("encoder", "decoder", "language")},
-    ),
-    "moonshine": SherpaType(
-        "moonshine",
-        OFFLINE + "moonshine_v2",
-        options={"encoder": "moonshine-encoder", "decoder": "moonshine-merged-decoder"},
-    ),
+    "whisper": SherpaType("whisper", "whisper", options=WHISPER_OPTIONS),
+    "moonshine": SherpaType("moonshine", "moonshine_v2", options=MOONSHINE_OPTIONS),
 }
 SHERPA_FEATURES = {
     "type": "log_mel",
@@ -79,6 +62,11 @@ class Plan:
     sherpa: SherpaType | None
     repeats: int = 1
     """Number of times that the encoder gives each step, as sherpa-onnx takes at most one token at a step."""
+
+    @property
+    def is_family(self) -> bool:
+        """Whether it is a whole model of a family, which sherpa-onnx alone decodes."""
+        return self.kind in FAMILY_TYPES
 
     @property
     def scale(self) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-import json
 import logging
 import sys
 import time
@@ -28,7 +28,7 @@ from asr.errors import UserError, shorten
 from asr.evaluation.speech import make_normalizer
 from asr.export.graph_search import ExportedModel
 from asr.export.numpy_features import NumpyFrontEnd
-from asr.export.plan import FAMILY_TYPES, METHODS, Plan
+from asr.export.plan import METHODS, Plan
 from asr.export.sherpa import decode_apart
 from asr.export.writing import write_description
 from asr.scoring.counting import score
@@ -134,9 +134,9 @@ def fit_audio(audio_S: np.ndarray, system: System, plan: Plan) -> np.ndarray:
     return np.pad(audio_S, (0, samples + -len(audio_S) % samples))
 
 
-def run_graphs(folder: Path, examples: Examples) -> tuple[list[str], float]:
+def run_graphs(folder: Path, examples: Examples, plan: Plan) -> tuple[list[str], float]:
     """Decode by ONNX Runtime, but families by sherpa-onnx. Returns the texts and the CPU time."""
-    if json.loads((folder / "export.json").read_text("utf-8"))["kind"] in FAMILY_TYPES:
+    if plan.is_family:
         return decode_apart(folder, examples.audio)
     model, texts = ExportedModel(folder), list[str]()
     front_end, began = NumpyFrontEnd(model.about.features, model.about.sample_scale), time.process_time()
@@ -149,28 +149,31 @@ def prove(
     folder: Path, about: dict[str, Any], examples: Examples, plan: Plan, with_int8: bool
 ) -> dict[str, Any]:
     """Compare the texts. Returns the description, which may now name graphs of 8-bit weights."""
-    texts, seconds = run_graphs(folder, examples)
-    runtime = "sherpa-onnx" if plan.kind in FAMILY_TYPES else "ONNX Runtime"
+    texts, seconds = run_graphs(folder, examples, plan)
+    runtime = "sherpa-onnx" if plan.is_family else "ONNX Runtime"
     examples.compare(texts, runtime)
     logger.info("CPU time: torch %.2f s, %s %.2f s", examples.seconds, runtime, seconds)
     if with_int8:
-        about = choose_weights(folder, about, examples, seconds)
-    if plan.sherpa is None or plan.kind in FAMILY_TYPES:
+        about = choose_weights(folder, about, examples, plan, seconds)
+    if plan.sherpa is None or plan.is_family:
         return about
     if find_spec("sherpa_onnx"):
-        expected = run_graphs(folder, examples)[0] if with_int8 else examples.texts
+        expected = run_graphs(folder, examples, plan)[0] if with_int8 else examples.texts
         replace(examples, texts=expected).compare(decode_apart(folder, examples.audio)[0], "sherpa-onnx")
     else:
         logger.warning("sherpa-onnx is not installed, so that it was not compared; pip install sherpa-onnx")
     return about
 
 
-def choose_weights(folder: Path, about: dict[str, Any], examples: Examples, seconds: float) -> dict[str, Any]:
+def choose_weights(
+    folder: Path, about: dict[str, Any], examples: Examples, plan: Plan, seconds: float
+) -> dict[str, Any]:
     """Keep 8-bit weights if they make no more errors and take no more time than float32."""
     parts, operators = {"encoder", "step"}, ["MatMul"]
-    if about["kind"] in FAMILY_TYPES:
+    if plan.is_family:
         parts, operators = {"encoder", "decoder"}, ["MatMul", "Gather"]  # the embeddings are the output, too
-    described = json.dumps(about)
+    quantized = copy.deepcopy(about)
+    places = [quantized["files"], (quantized["sherpa"] or {}).get("arguments", {})]
     logging.disable(logging.WARNING)  # of nodes that stay as they are
     for name in [about["files"][part] for part in about["files"].keys() & parts]:
         smaller = name.replace(".onnx", ".int8.onnx")
@@ -178,11 +181,11 @@ def choose_weights(folder: Path, about: dict[str, Any], examples: Examples, seco
             str(folder / name), str(folder / smaller),
             op_types_to_quantize=operators, weight_type=QuantType.QInt8,
         )  # fmt: skip
-        described = described.replace(f'"{name}"', f'"{smaller}"')
+        for place in places:
+            place.update({part: smaller for part, file in place.items() if file == name})
     logging.disable(logging.NOTSET)
-    quantized = json.loads(described)
     write_description(folder, quantized)
-    texts, own_seconds = run_graphs(folder, examples)
+    texts, own_seconds = run_graphs(folder, examples, plan)
     wer, own_wer = examples.compute_wer(examples.texts), examples.compute_wer(texts)
     for name, own, *figures in (("float32", about, wer, seconds), ("int8", quantized, own_wer, own_seconds)):
         size = sum((folder / file).stat().st_size for file in own["files"].values()) / 1e6

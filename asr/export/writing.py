@@ -110,13 +110,13 @@ def write_description(folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def describe_call(plan: Plan, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe how sherpa-onnx loads the files: by a constructor in Python, or by options of its programs."""
+    """Describe how sherpa-onnx loads the files."""
     assert plan.sherpa is not None
     arguments = {"tokens": "tokens.txt", **arguments}
     if plan.kind == "ctc":
         arguments["model"] = arguments.pop("encoder")
-    options = {plan.sherpa.options.get(name, name): value for name, value in arguments.items()}
-    return {"constructor": plan.sherpa.constructor, "arguments": arguments, "options": options}
+    recognizer = "OnlineRecognizer" if plan.is_live else "OfflineRecognizer"
+    return {"constructor": f"{recognizer}.from_{plan.sherpa.constructor}", "arguments": arguments}
 
 
 def find_max_tokens(system: System, plan: Plan) -> int:
@@ -203,11 +203,11 @@ def write_live_encoder(path: Path, system: System, plan: Plan) -> dict[str, Any]
         module, outputs = SherpaChunks(encoder), OUTPUTS[plan.kind][:1]
         caches, sizes = make_caches(state_size)
     metadata = make_metadata(plan, T=frames, decode_chunk_len=frames, **sizes)
-    after = [f"next_{name}" for name in caches]
-    write_graph(path, module, inputs | caches, [*outputs, *after], metadata)
+    outputs = [*outputs, *(f"next_{name}" for name in caches)]
+    write_graph(path, module, inputs | caches, outputs, metadata)
     described = [
-        {"input": name, "output": output, "shape": [*cache.shape], "type": str(cache.dtype).split(".")[-1]}
-        for (name, cache), output in zip(caches.items(), after, strict=True)
+        {"input": name, "shape": [*cache.shape], "type": str(cache.dtype).removeprefix("torch.")}
+        for name, cache in caches.items()
     ]
     lengths = {"frames": frames, "steps": encoder.num_steps, "left": encoder.left}
     return {**lengths, "takes_lengths": plan.sherpa is None, "caches": described}

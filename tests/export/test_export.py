@@ -116,7 +116,7 @@ def test_scores_are_those_of_the_model(tmp_path: Path) -> None:
 def test_other_texts_fail_and_leave_nothing(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(proof, "run_graphs", lambda folder, examples: (["five"] * 5, 1.0))
+    monkeypatch.setattr(proof, "run_graphs", lambda *given: (["five"] * 5, 1.0))
     assert run_export(tmp_path, tones, save_model(tmp_path), "--format", "onnx") == 2
     said = capsys.readouterr().err
     assert (
@@ -165,6 +165,11 @@ def test_what_is_wrong_is_said(
     monkeypatch.setattr(exporter, "find_spec", lambda name: True)
     assert main(["export", str(whisper), str(tmp_path / "out")]) == 2
     assert "has no dev set; give --manifest with utterances" in capsys.readouterr().err
+    monkeypatch.setattr(exporter, "MAX_GRAPH_BYTES", 100_000)
+    assert run_export(tmp_path, tones, str(whisper)) == 2
+    assert re.search(
+        r"its encoder has \S+ GB in float32, and a graph of ONNX at most", capsys.readouterr().err
+    )
     monkeypatch.setattr(exporter, "FAMILY_TYPES", {})
     assert main(["export", str(whisper), str(tmp_path / "out")]) == 2
     assert "a Whisper model, which cannot be exported; give a run instead" in capsys.readouterr().err

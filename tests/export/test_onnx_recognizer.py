@@ -222,7 +222,7 @@ def test_chunks(tmp_path: Path) -> None:
     inputs = {"x": (FLOAT, [1, 8, NUM_TOKENS]), "before": (FLOAT, [1, 1, NUM_TOKENS])}
     outputs = ["log_probs", "after"]
     write_graph(tmp_path / "encoder.onnx", nodes, inputs, outputs, axis=np.array([1]))
-    caches = [{"input": "before", "output": "after", "shape": [1, 1, NUM_TOKENS], "type": "float32"}]
+    caches = [{"input": "before", "shape": [1, 1, NUM_TOKENS], "type": "float32"}]
     streaming = {"frames": 8, "takes_lengths": False, "left": 0, "caches": caches}
     folder = describe(tmp_path, "ctc", {"encoder": "encoder.onnx"}, streaming=streaming)
     x_TV = np.random.default_rng(0).normal(size=(50, NUM_TOKENS)).astype(np.float32)
