@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -41,8 +40,6 @@ def fetch_model(
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    for client in ("httpx", "httpx2"):  # it reports each request
-        logging.getLogger(client).setLevel(logging.WARNING)
     repository, _, revision = name.partition("@")
     model: dict[str, Any] = {"repo_id": repository, "revision": revision or None}
     try:

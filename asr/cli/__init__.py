@@ -107,6 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     watch_load()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    for client in ("httpx", "httpx2"):  # of the hub, which reports each request
+        logging.getLogger(client).setLevel(logging.WARNING)
     try:
         status = _run(arguments)
         sys.stdout.flush()
@@ -372,11 +374,10 @@ class AudioProgress:
     def __init__(self, total_seconds: float, every: float = LINE_EVERY_SECONDS) -> None:
         from tqdm import tqdm
 
-        self._total = max(total_seconds, 1e-6)
         self._is_terminal = sys.stderr.isatty()
         every = 0.1 if self._is_terminal else every
         self._bar: tqdm[Any] = tqdm(
-            total=self._total, mininterval=every, delay=every, leave=False, dynamic_ncols=True,
+            total=max(total_seconds, 1e-6), mininterval=every, delay=every, leave=False, dynamic_ncols=True,
             bar_format=BAR if self._is_terminal else BAR + "\n",
         )  # fmt: skip
         self._stack = contextlib.ExitStack()
@@ -398,6 +399,5 @@ class AudioProgress:
 
     def advance(self, seconds: float) -> None:
         """Note that this many seconds of audio are done."""
-        self._total = max(self._total, self._bar.n + seconds)  # a header may understate the length
-        self._bar.total = self._total
+        self._bar.total = max(self._bar.total or 0, self._bar.n + seconds)  # a header may understate it
         self._bar.update(seconds)
