@@ -65,7 +65,7 @@ class Plan:
 
     @property
     def is_family(self) -> bool:
-        """Whether it is a whole model of a family, which sherpa-onnx alone decodes."""
+        """A whole model of a family, which sherpa-onnx alone decodes."""
         return self.kind in FAMILY_TYPES
 
     @property
