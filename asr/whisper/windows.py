@@ -33,8 +33,8 @@ class Silence(NamedTuple):
     stride: int | None
 
 
-# Keyed by width and whether multilingual: tiny and base.en, whose texts stay as good (docs/benchmarks.md).
-SILENCES = {(384, True): Silence(1.0, 8), (512, False): Silence(1.0, 16)}
+# Keyed by width and whether multilingual: tiny, base and base.en, as accurate without (docs/benchmarks.md).
+SILENCES = {(384, True): Silence(1.0, 8), (512, True): Silence(1.0, 8), (512, False): Silence(1.0, 16)}
 
 
 @dataclass(frozen=True)

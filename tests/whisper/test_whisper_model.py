@@ -212,6 +212,17 @@ def test_features_are_those_of_audio_with_silence_behind() -> None:
         windows.compute_features(torch.zeros(1, 8000), torch.tensor([8000]))
 
 
+def test_which_sizes_skip_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny, base and base.en compute a second of it whole; tiny.en and small have not been measured."""
+    system, found = build_system(False, window_steps=1500), list[tuple[int, int | None]]()
+    for width, vocabulary in (384, 51_865), (512, 51_865), (512, 51_864), (384, 51_864), (768, 51_865):
+        sizes = build_sizes({**SIZES, "n_vocab": vocabulary, "n_audio_state": width}, "the test")
+        monkeypatch.setattr("asr.whisper.windows.find_sizes", lambda _, sizes=sizes: sizes)
+        windows = Windows.of(system)
+        found.append((windows.count_window_samples(16_000), windows.silence.stride))
+    assert found == [(32_000, 8), (32_000, 8), (32_000, 16), (480_000, None), (480_000, None)]
+
+
 @torch.inference_mode()
 def test_windows_of_different_length_are_padded_to_be_decoded_together(
     monkeypatch: pytest.MonkeyPatch,
