@@ -51,6 +51,10 @@ def make_audio(spans: Spans, seconds: float) -> np.ndarray:
     return audio_S
 
 
+def make_talk(spans: Spans, seconds: float) -> Recording:
+    return Recording(id="talk", content=make_audio(spans, seconds), sample_rate=SAMPLE_RATE)
+
+
 class RecordedMeeting:
     """What the published models find in a meeting, at each call of models that `gather_evidence` makes.
 

@@ -39,9 +39,7 @@ RECOGNIZED = make(
 
 
 def test_turns_as_by_md_eval_and_pyannote() -> None:
-    assert score_turns(REFERENCE[:-1], make("m9 0 1 x")).recordings == ("m1", "m2"), (
-        "recordings of the reference"
-    )
+    assert score_turns(REFERENCE[:-1], make("m9 0 1 x")).recordings == ("m1", "m2"), "not of the hypothesis"
     score = score_turns(REFERENCE, HYPOTHESIS, uem=UEM)
     np.testing.assert_allclose(score.sums_MK[:, :4], ALL, atol=1e-9)
     np.testing.assert_allclose(score.sums_MK[:, 4], JACCARD, atol=1e-9)

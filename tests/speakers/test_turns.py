@@ -42,31 +42,24 @@ def test_rttm_of_others(tmp_path: Path) -> None:
 
 SEGMENT = {"session_id": "m", "speaker": "a", "start_time": 0, "end_time": 1, "words": "x"}
 RTTM = "SPEAKER m 1 {} <NA> <NA> a <NA> <NA>\n"
+NUMBER = "expected a number of seconds"
 
 
 @pytest.mark.parametrize(
     ("read", "content", "message"),
     [
-        (
-            read_rttm,
-            RTTM.format("0 1") + RTTM.format("nan 1"),
-            ":2: start = 'nan': expected a number of seconds",
-        ),
-        (read_rttm, RTTM.format("-1 1"), ":1: start = '-1': expected a number of seconds"),
-        (read_rttm, RTTM.format("0 1e300"), ":1: duration = '1e300': expected a number of seconds"),
+        (read_rttm, RTTM.format("0 1") + RTTM.format("nan 1"), f":2: start = 'nan': {NUMBER}"),
+        (read_rttm, RTTM.format("-1 1"), f":1: start = '-1': {NUMBER}"),
+        (read_rttm, RTTM.format("0 1e300"), f":1: duration = '1e300': {NUMBER}"),
         (read_rttm, "hello\n", ":1: 'hello': not a line of RTTM. Expected SPEAKER recording channel start"),
         (read_rttm, "SPEAKER m 1 0 1 <NA>\n", "not a line of RTTM"),
         (read_uem, "m 1 0 5\nm 1 3 2\n", ":2: end 2 is not after start 3. Expected recording channel"),
-        (read_uem, "m 1 0 inf\n", ":1: end = 'inf': expected a number of seconds. Expected recording"),
+        (read_uem, "m 1 0 inf\n", f":1: end = 'inf': {NUMBER}. Expected recording"),
         (read_uem, "m 1 0\n", ":1: 'm 1 0': not a line of UEM"),
         (read_seglst, {}, ": not a JSON list. Expected segments"),
         (read_seglst, [SEGMENT, 3], ": segment 2, 3: expected a JSON object"),
         (read_seglst, [SEGMENT | {"speaker": None}], "expected session_id and speaker"),
-        (
-            read_seglst,
-            [SEGMENT | {"start_time": float("nan")}],
-            "start_time = NaN: expected a number of seconds",
-        ),
+        (read_seglst, [SEGMENT | {"start_time": float("nan")}], f"start_time = NaN: {NUMBER}"),
         (read_seglst, [SEGMENT | {"start_time": 2}], "end_time 1 is before start_time 2"),
         (read_seglst, [SEGMENT | {"words": ["x"]}], 'words = ["x"]: expected a string'),
     ],

@@ -7,22 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from speaker_examples import MODELS, make_audio
+from speaker_examples import MODELS, make_talk
 
 from asr.audio.segmentation import Recording
 from asr.errors import UserError
-from asr.speakers.activity import SAMPLE_RATE
 from asr.speakers.diarize import Diarizer
 from asr.speakers.voices import Voices
 
 
-def make_talk(*tones: int) -> Recording:
+def take_turns(*tones: int) -> Recording:
     spans = [(0.5 + 3.5 * place, 3.5 + 3.5 * place, tone) for place, tone in enumerate(tones)]
-    return Recording(id="talk", content=make_audio(spans, 3.5 * len(tones) + 1), sample_rate=SAMPLE_RATE)
+    return make_talk(spans, 3.5 * len(tones) + 1)
 
 
 def find_labels(diarizer: Diarizer, *tones: int) -> list[str]:
-    return [turn.speaker.removeprefix("SPEAKER_") for turn in diarizer.find_turns(make_talk(*tones))[0]]
+    return [turn.speaker.removeprefix("SPEAKER_") for turn in diarizer.find_turns(take_turns(*tones))[0]]
 
 
 def test_a_speaker_has_one_label(tmp_path: Path) -> None:
@@ -33,7 +32,7 @@ def test_a_speaker_has_one_label(tmp_path: Path) -> None:
     assert find_labels(together, 0, 1) == ["00", "01"] and find_labels(together, 2, 1) == ["02", "01"]
     later = Diarizer(MODELS, voices=Voices(MODELS, path))
     assert find_labels(later, 3, 1, 0) == ["03", "01", "00"]
-    named = Diarizer(MODELS, enrolled={"anna": make_talk(1)}, voices=Voices(MODELS, path))
+    named = Diarizer(MODELS, enrolled={"anna": take_turns(1)}, voices=Voices(MODELS, path))
     assert find_labels(named, 4, 1) == ["01", "anna"], "the label is free again"
     last = Diarizer(MODELS, voices=Voices(MODELS, path))
     assert find_labels(last, 1, 2) == ["anna", "02"]
