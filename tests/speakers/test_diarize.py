@@ -13,7 +13,7 @@ import pytest
 import scipy
 import soundfile
 from safetensors.torch import load_file
-from speaker_examples import MODELS, RecordedMeeting, Spans, make_audio
+from speaker_examples import MODELS, RecordedMeeting, Spans, make_audio, make_talk
 from system_examples import save_talker
 
 from asr.audio.reading import resample
@@ -31,8 +31,15 @@ RECORDED = {"dev-20-2-speechocean762": 0.007, "dev-20-3-an4": 0.053, "dev-20-4-a
 
 
 def find(spans: Spans, seconds: float, **options: Any) -> list[Turn]:
-    recording = Recording(id="talk", content=make_audio(spans, seconds), sample_rate=SAMPLE_RATE)
-    return Diarizer(MODELS, **options).find_turns(recording)[0]
+    return Diarizer(MODELS, **options).find_turns(make_talk(spans, seconds))[0]
+
+
+@pytest.fixture
+def embedded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """All that `MODELS` embed."""
+    embed, waveforms = MODELS.embed, list[Any]()
+    monkeypatch.setattr(MODELS, "embed", lambda own: waveforms.extend(own) or embed(own))
+    return waveforms
 
 
 def test_turns_are_those_of_the_tones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,12 +56,10 @@ def test_turns_are_those_of_the_tones(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find(spans, float(starts[-1]) + 3) == turns
 
 
-def test_speech_is_embedded_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speech_is_embedded_about_once(embedded: list[Any]) -> None:
     """Of the 60 s of speech, which are in three windows, and of what the edges of windows cut."""
-    embed, waveforms = MODELS.embed, list[Any]()
-    monkeypatch.setattr(MODELS, "embed", lambda own: waveforms.extend(own) or embed(own))
     assert len(find([(4.0 * n, 4.0 * n + 3, n % 2) for n in range(20)], 80)) == 20
-    assert 40 <= len(waveforms) <= 80  # of 1.5 s; embedded in each window they are 128
+    assert 40 <= len(embedded) <= 80  # of 1.5 s; embedded in each window they are 128
 
 
 @pytest.mark.parametrize(("first", "place"), [(20, 1), (21, None)])
@@ -168,8 +173,7 @@ def test_speech_that_only_the_middle_of_a_window_misses_is_kept() -> None:
 
 def test_exclusive_turns_do_not_overlap() -> None:
     """Someone always speaks where someone did, and a gap is not closed if it is another's turn."""
-    spans = [(0.5, 6.0, 0), (5.0, 9.0, 1), (9.5, 12.0, 0), (13.0, 19.0, 1)]
-    recording = Recording(id="talk", content=make_audio(spans, 20), sample_rate=SAMPLE_RATE)
+    recording = make_talk([(0.5, 6.0, 0), (5.0, 9.0, 1), (9.5, 12.0, 0), (13.0, 19.0, 1)], 20)
     both, exclusive = (Diarizer(MODELS).find_turns(recording, own)[0] for own in (False, True))
     assert any(later.start < turn.end for turn, later in itertools.pairwise(both))
     assert all(later.start >= turn.end for turn, later in itertools.pairwise(exclusive))
@@ -187,16 +191,21 @@ def test_exclusive_turns_do_not_overlap() -> None:
     assert counts == [2, 3]
 
 
-def test_the_longest_piece_is_embedded_and_lends_its_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_piece_is_embedded_and_lends_its_embedding(embedded: list[Any]) -> None:
     """A window that ends in a piece comes before the one that has all of it."""
-    embed, waveforms = MODELS.embed, list[Any]()
-    monkeypatch.setattr(MODELS, "embed", lambda own: waveforms.extend(own) or embed(own))
-    audio_S = make_audio([(8.0, 11.0, 0)], 14)
-    evidence = diarize.gather_evidence(Recording(content=audio_S, sample_rate=SAMPLE_RATE), MODELS)
+    evidence = diarize.gather_evidence(make_talk([(8.0, 11.0, 0)], 14), MODELS)
     starts = [(piece.window, evidence.firsts[piece.window] + piece.start) for piece in evidence.pieces]
     assert starts == [(0, 472), (1, 472), (1, 590), (2, 472), (2, 590)]
-    assert len(waveforms) == 2
+    assert len(embedded) == 2
     assert [piece.place for piece in evidence.pieces] == [0, 0, 1, 0, 1]
+
+
+def test_the_middle_of_a_piece_is_embedded(embedded: list[Any]) -> None:
+    """Shorter speech is repeated, and from 3 s on, the first and the last 1.5 s are embedded."""
+    lengths = 16_000, 28_000, 47_999, 60_000
+    diarize.embed_speech([np.arange(length, dtype=np.float32) for length in lengths], MODELS)
+    edges = [(0, 7_999), (2_000, 25_999), (11_999, 35_998), (0, 23_999), (36_000, 59_999)]
+    assert [(int(own[0]), int(own[-1])) for own in embedded] == edges
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.5, 9.99, 10.0, 12.51])
@@ -210,7 +219,7 @@ def test_short_recordings(seconds: float) -> None:
 @pytest.mark.parametrize(("similarity", "name"), [(0.59, "anna"), (0.55, "SPEAKER_00")])
 def test_a_known_speaker_is_named_if_the_voice_is_similar(similarity: float, name: str) -> None:
     diarizer = Diarizer(MODELS)
-    talk = Recording(id="talk", content=make_audio([(0.0, 4.0, 0)], 5), sample_rate=SAMPLE_RATE)
+    talk = make_talk([(0.0, 4.0, 0)], 5)
     _, (centroid_D,) = diarize.cluster_pieces(diarize.gather_evidence(talk, MODELS), 1, 1)
     other_D = np.eye(len(centroid_D))[1] - centroid_D[1] * centroid_D
     other_D *= np.sqrt(1 - similarity**2) / np.linalg.norm(other_D)
@@ -249,8 +258,9 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     """Known speakers are named, finished recordings skipped, and wrong input told."""
     monkeypatch.setattr(diarize, "load_speaker_models", lambda path, device: MODELS)
     spans = {"talk": [(0.5, 3.0, 0), (3.5, 6.0, 1)], "anna": [(0.0, 4.0, 1)], "none": []}
-    talk, anna, none = (str(tmp_path / f"{name}.wav") for name in spans)
-    for path, own in zip((talk, anna, none), spans.values(), strict=True):
+    spans |= {"first": [(0.0, 4.0, 0)], "over": [(0.5, 4.0, 0), (3.0, 7.0, 1)]}
+    talk, anna, none, first, over = paths = [str(tmp_path / f"{name}.wav") for name in spans]
+    for path, own in zip(paths, spans.values(), strict=True):
         soundfile.write(path, make_audio(own, 8), SAMPLE_RATE)
     (tmp_path / "bad.wav").write_text("no audio")
     options = ["--output-dir", str(tmp_path / "out"), "--enroll", f"anna={anna}"]
@@ -261,13 +271,10 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     own = read_rttm(tmp_path / "own" / "talk.rttm")
     assert [turn.speaker for turn in own] == ["SPEAKER_01", "SPEAKER_00"], "two people have two labels"
     assert (tmp_path / "out" / "none.rttm").read_text() == ""
-    first = str(tmp_path / "first.wav")
-    soundfile.write(first, make_audio([(0.0, 4.0, 0)], 8), SAMPLE_RATE)
     assert main(["diarize", talk, "-o", str(tmp_path / "named"), "--enroll", f"first={first}"]) == 0
     own = read_rttm(tmp_path / "named" / "talk.rttm")
     assert [turn.speaker for turn in own] == ["first", "SPEAKER_00"], "numbers have no holes"
-    over, starts = str(tmp_path / "over.wav"), []
-    soundfile.write(over, make_audio([(0.5, 4.0, 0), (3.0, 7.0, 1)], 8), SAMPLE_RATE)
+    starts = []
     for more in [], ["--exclusive"]:
         assert main(["diarize", over, "-o", str(tmp_path / f"over{len(more)}"), *more]) == 0
         first_turn, second = read_rttm(tmp_path / f"over{len(more)}" / "over.rttm")
