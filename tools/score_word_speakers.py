@@ -3,7 +3,8 @@
 python tools/score_word_speakers.py data/conversations/test.json test_base_en.stm.gz
 
 All words of a meeting are aligned with the reference, whoever says them. Of the recognized words, the ones
-with the speaker of the reference are right, under the best one-to-one mapping of labels to speakers.
+with the speaker of the reference are right, under the best one-to-one mapping of labels to speakers. Rows
+group the meetings as in tools/score_meetings.py.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 from scipy.optimize import linear_sum_assignment
+from score_meetings import list_rows
 
 from asr.scoring.intervals import find_rate_interval
 from asr.speakers.meeting_scores import read_meeting
@@ -58,12 +60,13 @@ def main() -> None:
     parser.add_argument("hypothesis", help="labeled transcripts, as STM")
     args = parser.parse_args()
     reference, hypothesis = read_words(args.reference, "reference"), read_words(args.hypothesis, "hypothesis")
-    found = [list(match_words(words, hypothesis.get(name, []))) for name, words in reference.items()]
-    rows = np.array([(count_wrong(pairs), len(pairs)) for pairs in found if pairs])
-    (wrong, words), interval = rows.sum(axis=0).tolist(), find_rate_interval(rows)
-    print(f"{words:,} words of {len(rows)} meetings are recognized, {words - wrong:,} have the right speaker")
-    if interval is not None:
-        print(f"wrong speaker: {wrong / words:.2%}, 95 % interval {interval.low:.2%} to {interval.high:.2%}")
+    found = {name: list(match_words(words, hypothesis.get(name, []))) for name, words in reference.items()}
+    counts = {name: (count_wrong(pairs), len(pairs)) for name, pairs in found.items() if pairs}
+    for title, names in list_rows(sorted(counts)).items():
+        rows = np.array([counts[name] for name in names])
+        (wrong, words), interval = rows.sum(axis=0).tolist(), find_rate_interval(rows)
+        limits = "" if interval is None else f" ({100 * interval.low:.1f} to {100 * interval.high:.1f})"
+        print(f"{title}: {words - wrong:,} of {words:,} right, {100 * wrong / words:.1f}{limits} % wrong")
 
 
 if __name__ == "__main__":
