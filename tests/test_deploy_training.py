@@ -71,10 +71,8 @@ def test_kubernetes_pods_find_each_other() -> None:
     assert pod["subdomain"] == service["metadata"]["name"]
     (container,) = pod["containers"]
     words = " ".join([*container["command"], *container["args"]])
-    assert (
-        words.endswith(f" {LAST} conf/run.yaml")
-        and f"--rdzv-endpoint={name}-0.{pod['subdomain']}:29500" in words
-    )
+    assert words.endswith(f" {LAST} conf/run.yaml")
+    assert f"--rdzv-endpoint={name}-0.{pod['subdomain']}:29500" in words
     assert f"--nnodes=1:{job['spec']['completions']}" in words
     assert f"--nproc-per-node={container['resources']['limits']['nvidia.com/gpu']}" in words
     assert {mount["name"] for mount in container["volumeMounts"]} == {

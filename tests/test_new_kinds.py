@@ -101,9 +101,8 @@ def test_a_toy_family(toy: Path) -> None:
     whole = ["--set=segmentation.method=none", "--set=checks=off"]
     text = call(toy, "transcribe", "a.wav", "--model", "7.toy", *whole)
     assert text.strip(), "random weights write something"
-    assert (
-        call(toy, "transcribe", "a.wav", "--model=7.toy", *whole, "--output-dir=out", "--format=json") == ""
-    )
+    written = "--model=7.toy", *whole, "--output-dir=out", "--format=json"
+    assert call(toy, "transcribe", "a.wav", *written) == ""
     assert json.loads((toy / "out" / "a.json").read_text())["text"].split() == text.split()
     streamed = (toy / "a.wav").read_bytes()
     assert call(toy, "transcribe", "--stream", "--model=7.toy", *whole, given=streamed).strip()

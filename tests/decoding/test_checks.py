@@ -82,10 +82,8 @@ def test_where_attention_looked_is_of_no_matter_if_ctc_confirms_the_text() -> No
         unlikely = make_evidence(**{"ctc": path, "ctc_log_probability": -8.1} | changes)
         is_of_attention = message.startswith("attention")
         assert any(problem.startswith(message) for problem in find_problems(unlikely, CONFIG))
-        assert (
-            any(problem.startswith(message) for problem in find_problems(confirmed, CONFIG))
-            != is_of_attention
-        )
+        problems = find_problems(confirmed, CONFIG)
+        assert any(problem.startswith(message) for problem in problems) != is_of_attention
 
 
 def test_skips_are_between_tokens_that_attention_looked_at() -> None:

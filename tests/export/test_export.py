@@ -119,10 +119,8 @@ def test_other_texts_fail_and_leave_nothing(
     monkeypatch.setattr(proof, "run_graphs", lambda *given: (["five"] * 5, 1.0))
     assert run_export(tmp_path, tones, save_model(tmp_path), "--format", "onnx") == 2
     said = capsys.readouterr().err
-    assert (
-        "utterance dev-0, from character 0: the model reads" in said
-        and "its graph in ONNX Runtime 'five'" in said
-    )
+    assert "utterance dev-0, from character 0: the model reads" in said
+    assert "its graph in ONNX Runtime 'five'" in said
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
@@ -167,9 +165,8 @@ def test_what_is_wrong_is_said(
     assert "has no dev set; give --manifest with utterances" in capsys.readouterr().err
     monkeypatch.setattr(exporter, "MAX_GRAPH_BYTES", 100_000)
     assert run_export(tmp_path, tones, str(whisper)) == 2
-    assert re.search(
-        r"its encoder has \S+ GB in float32, and a graph of ONNX at most", capsys.readouterr().err
-    )
+    too_large = r"its encoder has \S+ GB in float32, and a graph of ONNX at most"
+    assert re.search(too_large, capsys.readouterr().err)
     monkeypatch.setattr(exporter, "FAMILY_TYPES", {})
     assert main(["export", str(whisper), str(tmp_path / "out")]) == 2
     assert "a Whisper model, which cannot be exported; give a run instead" in capsys.readouterr().err
@@ -193,9 +190,8 @@ def test_the_commands_of_the_readme_run(
     assert run_export(tmp_path, tones, model, *options.split()) == 0
     first, *others = run_readme(tmp_path / "out", tones / "dev-0.wav")
     assert first and all(other.split() == first.split() for other in others)
-    assert not {"CALL", "OPTIONS", "SILENCE"} & set(
-        re.findall(r"\w+", (tmp_path / "out/README.md").read_text())
-    )
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert not {"CALL", "OPTIONS", "SILENCE"} & {*re.findall(r"\w+", page)}
     if not others:
         pytest.skip("the programs in C++ are not installed: pip install sherpa-onnx-bin")
 

@@ -340,9 +340,8 @@ def test_words_without_a_spelling_are_left_out_and_named(caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING):
         lexicon = WordList(CHARACTERS, ["A", "ÄB", "C"])
     assert accepts(lexicon, CHARACTERS.encode("A"))
-    assert (
-        "2 of its 3 words (67 %) cannot be spelled with the model's tokens, such as 'C', 'ÄB'" in caplog.text
-    )
+    said = "2 of its 3 words (67 %) cannot be spelled with the model's tokens, such as 'C', 'ÄB'"
+    assert said in caplog.text
     with pytest.raises(UserError, match=r"none of its 1 words \('C'\) can be spelled"):
         WordList(CHARACTERS, ["C"])
     with pytest.raises(UserError, match=r"a word list needs .* a space, not words"):
@@ -381,9 +380,8 @@ def test_of_words_that_differ_in_case_alone_the_likeliest_counts(caplog: pytest.
     state = model.start(1, torch.device("cpu"))
     for token in [SOS_ID, *CHARACTERS.encode("AB A")]:
         assert state.score(torch.tensor([token])).exp().sum() == pytest.approx(1.0, abs=1e-5)
-    assert (
-        score(model, CHARACTERS, "AB A") > score(model, CHARACTERS, "BA A") > score(model, CHARACTERS, "BB A")
-    )
+    best, second, third = (score(model, CHARACTERS, text) for text in ("AB A", "BA A", "BB A"))
+    assert best > second > third
     caplog.clear()
     cased = Tokenizer.train(TokenizerConfig(), ["A a B b"])  # no reason to fold: each word has its spelling
     WordNgramModel(estimate_ngrams(texts, 2), cased)
@@ -431,9 +429,8 @@ def test_pronunciations_are_no_list_of_words(content: str, tmp_path: Path) -> No
     path = tmp_path / "lexicon.txt"
     path.write_text(content)
     system: Any = SimpleNamespace(tokenizer=CHARACTERS, config=SimpleNamespace(text=TextConfig()))
-    with pytest.raises(
-        UserError, match=r"lexicon\.txt: a pronunciation lexicon, .* a list of words, .* tokenizer.lexicon"
-    ):
+    message = r"lexicon\.txt: a pronunciation lexicon, .* a list of words, .* tokenizer.lexicon"
+    with pytest.raises(UserError, match=message):
         DecodingResources(words=str(path)).load(system.tokenizer, system.config.text, torch.device("cpu"))
 
 

@@ -80,9 +80,8 @@ def test_the_environment_comes_first(install: Install, monkeypatch: pytest.Monke
 def test_without_families(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(families, "find_families", list)
     monkeypatch.setattr(families, "find_spec", lambda name: None)
-    with pytest.raises(
-        UserError, match=rf"expected --model MODEL.*asr\.{FAMILIES[0]} and asr\.{FAMILIES[1]}"
-    ):
+    message = rf"expected --model MODEL.*asr\.{FAMILIES[0]} and asr\.{FAMILIES[1]}"
+    with pytest.raises(UserError, match=message):
         find_default_model()
 
 

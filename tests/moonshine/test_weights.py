@@ -75,9 +75,8 @@ def test_files_of_another_model(change: str, tmp_path: Path, monkeypatch: pytest
     add_decoder = ModelWriter._add_decoder
     monkeypatch.setattr(ModelWriter, "_add_decoder", damage)
     ModelWriter().write(tmp_path)
-    with pytest.raises(
-        UserError, match="proj_out.weight is not" if change == "output" else "damaged, or belongs to another"
-    ):
+    message = "proj_out.weight is not" if change == "output" else "damaged, or belongs to another"
+    with pytest.raises(UserError, match=message):
         read_weights(tmp_path)
 
 
@@ -193,9 +192,8 @@ def test_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     folder, _ = write_package(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert find_installed("moonshine-base") == folder and find_installed("moonshine-tiny") is None
-    with pytest.raises(
-        UserError, match=r"encoder_model.ort: not the file that was published; install moonshine"
-    ):
+    message = r"encoder_model.ort: not the file that was published; install moonshine"
+    with pytest.raises(UserError, match=message):
         check_installed(folder)
     (folder / module.ORT_FILES[2]).unlink()
     assert find_installed("moonshine-base") is None, "a file is not there"

@@ -107,9 +107,8 @@ def test_the_page_of_attention_says_how_wer_grows_with_length(
         assert figures.replace("*", "") == " | ".join(f"{100 * rate:.2f}" for rate in found)
     rates = {run["name"]: f"{100 * run['methods']['dev']['attention']['wer']:.2f}" for run in published["runs"]} if dev else {}  # fmt: skip
     for name in dev:
-        assert (
-            "{}, {} and {}".format(*(rates[f"{name}{seed}"] for seed in ("", "-seed-1", "-seed-2"))) in part
-        )
+        seeds = [rates[f"{name}{seed}"] for seed in ("", "-seed-1", "-seed-2")]
+        assert "{}, {} and {}".format(*seeds) in part
 
 
 def test_the_page_of_attention_says_how_far_word_times_are_off() -> None:

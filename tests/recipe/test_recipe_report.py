@@ -144,9 +144,8 @@ def test_an_unreadable_recording_stops_the_evaluation(copy: Path) -> None:
     record = json.loads(lines[0]) | {"audio": "gone.wav"}
     manifest.write_text("\n".join([json.dumps(record), *lines[1:]]) + "\n")
     experiment = make_experiment(copy / "recipes", output_dir=copy / "all", only=("ctc_lstm",))
-    with pytest.raises(
-        UserError, match=r"test.jsonl: 1 utterances cannot be read, so nothing is scored; dev-0: "
-    ):
+    message = r"test.jsonl: 1 utterances cannot be read, so nothing is scored; dev-0: "
+    with pytest.raises(UserError, match=message):
         run_recipe(experiment, "evaluate")
 
 

@@ -46,9 +46,8 @@ def test_what_is_tested_is_not_learned(recipes_dir: Path, tones: Path, tmp_path:
         text = COMMON.format(name="ctc_lstm").replace("train.jsonl", name) + TONES
         write_conf(tmp_path, "ctc_lstm", text)
     for _ in range(2):
-        with pytest.raises(
-            UserError, match=f"{shared} of data/tones/{name} are also in data/tones/test.jsonl"
-        ):
+        message = f"{shared} of data/tones/{name} are also in data/tones/test.jsonl"
+        with pytest.raises(UserError, match=message):
             run_recipe(make_experiment(recipes_dir), "train")
 
 
@@ -56,9 +55,8 @@ def test_what_is_tested_is_not_learned(recipes_dir: Path, tones: Path, tmp_path:
 def test_a_test_split_that_gives_no_error_rate(recipes_dir: Path, text: str | None) -> None:
     run_recipe(make_experiment(recipes_dir), "prepare")
     change_test(lambda one: one.model_copy(update={"text": text}))
-    with pytest.raises(
-        UserError, match=r"test\.jsonl: every utterance needs a text, and at least one a word"
-    ):
+    message = r"test\.jsonl: every utterance needs a text, and at least one a word"
+    with pytest.raises(UserError, match=message):
         run_recipe(make_experiment(recipes_dir), "train")
 
 

@@ -158,9 +158,8 @@ def test_a_failed_stage_is_not_done(recipes_dir: Path, tmp_path: Path) -> None:
 
 
 def test_one_stage_alone(recipes_dir: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"tiny: there is no corpus yet; leave --stage out to download it\. Or"
-    ):
+    message = r"tiny: there is no corpus yet; leave --stage out to download it\. Or"
+    with pytest.raises(UserError, match=message):
         run_recipe(make_experiment(recipes_dir), "prepare")
     run_recipe(make_experiment(recipes_dir), "download")
     assert not Path("data/tiny/calls").exists()
@@ -209,9 +208,8 @@ def test_a_split_that_is_missing_or_empty(recipes_dir: Path, tmp_path: Path, spl
     source = RECIPE.replace('("train", "dev", "test")', splits)
     write_recipe(recipes_dir, "tiny", source.replace("[utterance])", "[utterance] * (split != 'test'))"))
     for _ in range(2):
-        with pytest.raises(
-            UserError, match=r"data/tiny/test\.jsonl: the prepare function of the recipe wrote no"
-        ):
+        message = r"data/tiny/test\.jsonl: the prepare function of the recipe wrote no"
+        with pytest.raises(UserError, match=message):
             run_recipe(make_experiment(recipes_dir, tmp_path))
 
 

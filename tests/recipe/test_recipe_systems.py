@@ -62,9 +62,8 @@ def test_the_output_folder_moves_data_and_runs(recipes_dir: Path) -> None:
 def test_a_conf_of_another_corpus_is_refused(recipes_dir: Path) -> None:
     text = COMMON.format(name="copied").replace("data/tones/dev", "data/other/dev") + SYSTEMS["ctc_lstm"]
     write_conf(recipes_dir.parent, "copied", text)
-    with pytest.raises(
-        UserError, match=r"copied\.yaml: data\.dev = data/other/dev\.jsonl is not data of tones"
-    ):
+    message = r"copied\.yaml: data\.dev = data/other/dev\.jsonl is not data of tones"
+    with pytest.raises(UserError, match=message):
         build_runs(make_experiment(recipes_dir))
 
 

@@ -91,9 +91,8 @@ def test_of_several_references_the_one_with_the_fewest_errors_counts(triples) ->
 
 def test_alternatives_are_normalized_and_read_as_sclite_does() -> None:
     said, heard, others = {"a": "one two"}, {"a": "Three uh."}, {"a": ["{ four / three } (uh)"]}
-    assert (
-        score(said, {"a": "two three"}, alternatives={"a": ["Two, three"]}, normalize="basic").error_rate == 0
-    )
+    found = score(said, {"a": "two three"}, alternatives={"a": ["Two, three"]}, normalize="basic")
+    assert found.error_rate == 0
     found = score(said, {"a": "THREE"}, alternatives=others, align="sclite-D")
     assert found.counts.errors == 0 and found.references == ("three (uh)",)
     with pytest.raises(UserError, match="alternatives in braces"):

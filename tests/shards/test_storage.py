@@ -86,9 +86,8 @@ def test_transient_errors_are_retried(monkeypatch: pytest.MonkeyPatch, problem: 
     assert read_range(ByteRange("s3://bucket/a.tar", 8, 8)) == CONTENT[8:16]
     assert filesystem.calls == storage.ATTEMPTS
     use(monkeypatch, Broken(*[problem] * storage.ATTEMPTS))
-    with pytest.raises(
-        UserError, match=f"s3://bucket/a.tar: cannot be read after {storage.ATTEMPTS} attempts"
-    ):
+    message = f"s3://bucket/a.tar: cannot be read after {storage.ATTEMPTS} attempts"
+    with pytest.raises(UserError, match=message):
         read_range(ByteRange("s3://bucket/a.tar", 8, 8))
 
 

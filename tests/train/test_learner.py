@@ -373,7 +373,5 @@ def test_a_warm_up_longer_than_training_is_reported(
         config = tiny_run("train.steps=4", f"optim.warmup_steps={warmup}", "optim.learning_rate=0.01")
         caplog.clear()
         warn_of_short_training(config.optim, config.train.steps)
-        assert (
-            caplog.text.count("warmup_steps = 4, but train.steps = 4: the learning rate reaches 0.008")
-            == expected
-        )
+        warning = "warmup_steps = 4, but train.steps = 4: the learning rate reaches 0.008"
+        assert caplog.text.count(warning) == expected

@@ -173,9 +173,8 @@ def test_segments_come_one_by_one(tiny_run: TinyRun, files: list[Path], tmp_path
     recognizer = build_recognizer(tiny_run, "lstm-ctc")
     decoding = DecodingConfig(method="ctc_greedy")
     whole = Model(recognizer).transcribe(files[-1], decoding=decoding)
-    assert (
-        tuple(Model(recognizer).iter_segments(files[-1], decoding=decoding, batch_size=8)) == whole.segments
-    )
+    one_by_one = Model(recognizer).iter_segments(files[-1], decoding=decoding, batch_size=8)
+    assert tuple(one_by_one) == whole.segments
     soundfile.write(tmp_path / "two.wav", np.stack([make_audio(2.0), make_audio(2.0, 1)], 1), RATE)
     asked: dict[str, Any] = {"decoding": decoding, "channels": "separate", "batch_size": 1}
     two = Model(recognizer).transcribe(tmp_path / "two.wav", **asked)

@@ -117,10 +117,8 @@ def test_the_label_of_a_speaker_takes_space() -> None:
     assert max(len(f"{cue.label}{cue.lines[0]}") for cue in cues) <= 42
     assert " ".join(lines(cues)) == TEXT
     (cue,) = cut(make_segment("good morning", speaker="Her Majesty the Queen of a Far Country"))
-    assert (
-        cue.label == "Her Majesty the Queen of …: "
-        and cue.speaker == "Her Majesty the Queen of a Far Country"
-    )
+    assert cue.label == "Her Majesty the Queen of …: "
+    assert cue.speaker == "Her Majesty the Queen of a Far Country"
     assert cue.lines == ("good morning",)
 
 

@@ -97,9 +97,8 @@ def test_special_tokens_are_those_of_openai() -> None:
         theirs = {name: num_texts + place for place, name in enumerate(names)}
         order = special.order()
         assert sorted(order) == list(range(vocab_size))
-        assert (
-            order[FIRST : FIRST + num_texts] == list(range(num_texts)) and special.first == FIRST + num_texts
-        )
+        assert order[FIRST : FIRST + num_texts] == list(range(num_texts))
+        assert special.first == FIRST + num_texts
         ours = {"nospeech": BLANK_ID, "startofprev": PAD_ID, "startoftranscript": SOS_ID, "endoftext": EOS_ID}
         ours |= {"startoflm": UNK_ID, "notimestamps": special.no_times} | special.tasks | special.languages
         assert {name: order[id] for name, id in ours.items()} == {name: theirs[name] for name in ours}
