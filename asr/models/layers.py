@@ -250,12 +250,15 @@ class Rotary(nn.Module):
         assert head_dim % 2 == 0
         self.positions = Positions(head_dim, turned=turned)
 
-    def forward(self, x_BHTK: Tensor, start: int = 0) -> Tensor:
+    def forward(self, x_BHTK: Tensor, start: int = 0, tables_TK: Sequence[Tensor] | None = None) -> Tensor:
+        sines_TK, cosines_TK = tables_TK or self.find_tables(x_BHTK, start)
+        return torch.addcmul(x_BHTK * cosines_TK, x_BHTK.roll(x_BHTK.size(-1) // 2, -1), sines_TK)
+
+    def find_tables(self, x_BHTK: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
         codes_TK = self.positions.codes(start + x_BHTK.size(-2), x_BHTK.device)[start:].to(x_BHTK.dtype)
         sines, cosines = codes_TK.unflatten(-1, (-1, 2)).unbind(-1)
         # Pair i is (i, i + K/2), so that whole halves move instead of alternate elements.
-        sines_TK, cosines_TK = torch.cat([-sines, sines], dim=-1), torch.cat([cosines, cosines], dim=-1)
-        return torch.addcmul(x_BHTK * cosines_TK, x_BHTK.roll(x_BHTK.size(-1) // 2, -1), sines_TK)
+        return torch.cat([-sines, sines], dim=-1), torch.cat([cosines, cosines], dim=-1)
 
 
 MANY_KEYS = 256  # more keys than a text has tokens, so they belong to a recording

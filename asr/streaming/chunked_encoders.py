@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ from asr.models.encoders import (
     TransformerEncoderConfig,
     subsampled_lengths,
 )
-from asr.models.layers import SelfAttention, attend, length_mask, merge_heads, split_heads
+from asr.models.layers import SelfAttention, as_bias, attend, length_mask, merge_heads, split_heads
 
 # B sessions or utterances, T frames or steps, P steps before them, S all of these, F features, D model
 # dimension, H heads, K head dimension or kernel, N chunks, C steps of a chunk
@@ -41,14 +42,15 @@ class Chunks(NamedTuple):
 # --- what the layers see, passed to them in place of the mask of padding -----------------------------
 
 
-@dataclass(frozen=True)
+@dataclass
 class WholeView:
     """Whole utterances, cut into chunks by masks."""
 
     chunks: Chunks
     mask_BT: Tensor  # True at real steps
+    tables_SK: Sequence[Tensor] | None = None  # of rotary positions; all layers share them, and the mask
 
-    @property
+    @cached_property
     def attention_mask(self) -> Tensor:
         """(B, 1, T, T), True where a step may attend."""
         chunk_T = torch.arange(self.mask_BT.size(1), device=self.mask_BT.device) // self.chunks.steps
@@ -63,22 +65,15 @@ class StepView:
 
     def __init__(self, mask_BT: Tensor, attention_mask: Tensor, caches: Sequence[Tensor]) -> None:
         self.mask_BT, self.attention_mask = mask_BT, attention_mask
-        self._before = caches
-        self._kept: list[Tensor] = []  # of the parts of the first layer, then of the second, and so on
+        self._before = iter(caches)
+        self.caches: list[Tensor] = []  # what is kept for the chunk after this one
+        self.tables_SK: Sequence[Tensor] | None = None
 
     def extend(self, new: Tensor) -> Tensor:
         """The kept steps and the new ones, along the last but one dimension."""
-        layer, kind = divmod(len(self._kept), len(self._before))
-        before = self._before[kind][:, layer]
-        extended = torch.cat([before.to(new.dtype), new], dim=-2)
-        self._kept.append(extended[..., new.size(-2) :, :])
+        extended = torch.cat([next(self._before).to(new.dtype), new], dim=-2)
+        self.caches.append(extended[..., new.size(-2) :, :])
         return extended
-
-    @property
-    def caches(self) -> tuple[Tensor, ...]:
-        """Steps that are kept for the chunk after this one."""
-        kinds = len(self._before)
-        return tuple(torch.stack(self._kept[kind::kinds], dim=1) for kind in range(kinds))
 
 
 class ChunkedAttention(SelfAttention):
@@ -92,7 +87,9 @@ class ChunkedAttention(SelfAttention):
         queries, memory = heads_BHTK.split([self.num_heads, 2 * self.num_heads], dim=1)
         keys, values = (view.extend(memory) if isinstance(view, StepView) else memory).chunk(2, dim=1)
         if self.rotary is not None:  # only distances matter, so that counting begins at the first key
-            queries, keys = self.rotary(queries, keys.size(2) - queries.size(2)), self.rotary(keys)
+            tables_SK = view.tables_SK = view.tables_SK or self.rotary.find_tables(keys)
+            tables_TK = [table_SK[-queries.size(2) :] for table_SK in tables_SK]
+            queries, keys = self.rotary(queries, 0, tables_TK), self.rotary(keys, 0, tables_SK)
         return self.project_out(merge_heads(attend(queries, keys, values, view.attention_mask)))
 
     def build_cache(self, sessions: int, chunks: Chunks) -> Tensor:
@@ -116,43 +113,39 @@ class ChunkedConvolution(ConvolutionModule):
         if isinstance(view, Tensor) and not self.causal:
             return super().forward(x_BTD, view)
         mask_BT = view if isinstance(view, Tensor) else view.mask_BT
-        x_BTD = F.glu(self.expand(x_BTD), dim=-1).masked_fill(~mask_BT[..., None], 0.0)
+        x_BTD = F.glu(self.expand(x_BTD), dim=-1).masked_fill_(~mask_BT[..., None], 0.0)
         return self.contract(F.silu(self.norm(self._convolve(x_BTD, view))))
 
     def _convolve(self, x_BTD: Tensor, view: Any) -> Tensor:
-        length = x_BTD.size(1)
-        if isinstance(view, StepView):
-            return self._convolve_step(view.extend(x_BTD), length)
+        length, weight_DK = x_BTD.size(1), self.depthwise.weight_DK
+        if isinstance(view, StepView):  # the kept steps, the new ones, and nothing after them
+            rows_DBS = view.extend(x_BTD).permute(2, 0, 1)
+            convolved_BCD = self._multiply(rows_DBS, weight_DK, length).permute(1, 2, 0)
+            return convolved_BCD + self.depthwise.bias_D.to(x_BTD.dtype)
         if self.causal:
             return self.depthwise(F.pad(x_BTD, (0, 0, self.reach, 0)))[:, :length]
-        steps_K = torch.arange(self.depthwise.kernel, device=x_BTD.device) - self.reach
-        past_DK = self.depthwise.weight_DK * (steps_K <= 0)
-        return self.depthwise(x_BTD, past_DK) + self._convolve_ahead(x_BTD, view.chunks.steps)
+        is_ahead_K = torch.arange(self.depthwise.kernel, device=x_BTD.device) > self.reach
+        past_BTD = self.depthwise(x_BTD, weight_DK * ~is_ahead_K)
+        return past_BTD + self._convolve_ahead(x_BTD, weight_DK * is_ahead_K, view.chunks.steps)
 
-    def _convolve_step(self, extended_BSD: Tensor, length: int) -> Tensor:
-        """The last steps, with the kept ones before them and nothing after them."""
-        steps_S = torch.arange(extended_BSD.size(1), device=extended_BSD.device)
-        rows_DBS = extended_BSD.permute(2, 0, 1)
-        convolved_DBC = self._multiply(rows_DBS, steps_S[:, None] - steps_S[:length])
-        return convolved_DBC.permute(1, 2, 0) + self.depthwise.bias_D.to(extended_BSD.dtype)
-
-    def _convolve_ahead(self, x_BTD: Tensor, size: int) -> Tensor:
+    def _convolve_ahead(self, x_BTD: Tensor, weight_DK: Tensor, size: int) -> Tensor:
         """The part of the steps after each one, up to the end of its chunk."""
         batch, length, dim = x_BTD.shape
         size = min(size, length)
-        steps_C = torch.arange(size, device=x_BTD.device)
-        ahead_CC = steps_C[:, None] - steps_C  # of a step in a row from the one in the column
         chunks_BND = F.pad(x_BTD, (0, 0, 0, -length % size)).unflatten(1, (-1, size))
         rows_DNC = chunks_BND.permute(3, 0, 1, 2).flatten(1, 2)
-        convolved_DNC = self._multiply(rows_DNC, torch.where(ahead_CC > 0, self.reach + ahead_CC, -1))
+        convolved_DNC = self._multiply(rows_DNC, weight_DK[:, self.reach :], size)
         return convolved_DNC.reshape(dim, batch, -1)[:, :, :length].permute(1, 2, 0)
 
-    def _multiply(self, rows_DNS: Tensor, places_SC: Tensor) -> Tensor:
-        """A product for each channel, with the weights at these places in the kernel, and 0 outside of it."""
-        last = 2 * self.reach
-        is_inside_SC = (places_SC >= 0) & (places_SC <= last)
-        weight_DSC = self.depthwise.weight_DK[:, places_SC.clamp(0, last)] * is_inside_SC
-        return torch.bmm(rows_DNS, weight_DSC.to(rows_DNS.dtype))
+    def _multiply(self, rows_DNS: Tensor, weight_DK: Tensor, length: int) -> Tensor:
+        """The first steps (D, N, length) of a convolution, as a product with a matrix for each channel."""
+        dim, kernel = weight_DK.shape
+        span = kernel + length - 1
+        # The kernel and zeros, repeated and cut into rows one element shorter, shift by one per row.
+        padded_DK = F.pad(weight_DK.to(rows_DNS.dtype), (0, length))
+        band = padded_DK[:, None].expand(-1, length, -1).flatten(1)[:, : length * span]
+        band_DCS = band.view(dim, length, span)[:, :, : rows_DNS.size(2)]
+        return torch.bmm(rows_DNS.contiguous(), band_DCS.mT)  # else each channel would be copied on its own
 
     def build_cache(self, sessions: int, chunks: Chunks) -> Tensor:
         """Input of the steps before: zeros, as before the first one of a whole recording."""
@@ -189,7 +182,7 @@ class EncoderState:
     chunks: Chunks
     steps_B: Tensor  # encoded so far
     frames_BTF: Tensor  # the last ones, of one step
-    caches: tuple[Tensor, ...]  # of attention, and of convolution, with the layers in the second dimension
+    caches: tuple[Tensor, ...]  # of each attention and convolution, from the first layer to the last
 
     def __len__(self) -> int:
         return len(self.steps_B)
@@ -204,6 +197,8 @@ class EncoderState:
     def join(states: Sequence[EncoderState]) -> EncoderState:
         """One state of all sessions, which may be at different positions, but have chunks of one size."""
         first = states[0]
+        if len(states) == 1:
+            return first
         assert all(state.chunks == first.chunks for state in states)
         return EncoderState(
             first.chunks,
@@ -253,15 +248,14 @@ class ChunkedEncoder(LayeredEncoder):
         """The state of new sessions, by default with the chunks of live transcription."""
         chunks = chunks or self.choose_chunks()
         weight = self.subsampling.norm.weight
-        kept: dict[type, list[Tensor]] = {}
-        for part in self.layers.modules():
-            if isinstance(part, ChunkedAttention | ChunkedConvolution):
-                kept.setdefault(type(part), []).append(part.build_cache(sessions, chunks))
+        parts = (
+            part for part in self.layers.modules() if isinstance(part, ChunkedAttention | ChunkedConvolution)
+        )
         return EncoderState(
             chunks,
             torch.zeros(sessions, dtype=torch.long, device=weight.device),
             weight.new_zeros(sessions, self.subsampling_factor, self.num_features),
-            tuple(torch.stack(own, dim=1) for own in kept.values()),
+            tuple(part.build_cache(sessions, chunks) for part in parts),
         )
 
     def step(
@@ -282,10 +276,13 @@ class ChunkedEncoder(LayeredEncoder):
         # The steps that are kept lie just before the new ones; a young session has fewer of them.
         ago_P = torch.arange(before, 0, -1, device=x_BTD.device)
         mask_BS = torch.cat([ago_P <= state.steps_B[:, None], mask_BT], dim=1)
-        view = StepView(mask_BT, mask_BS[:, None, None], state.caches)
+        view = StepView(mask_BT, as_bias(mask_BS, x_BTD)[:, None, None], state.caches)
         encoded_BTD = self.run_layers(x_BTD, view)
         after = replace(
-            state, steps_B=state.steps_B + lengths_B, frames_BTF=frames_BTF[:, -factor:], caches=view.caches
+            state,
+            steps_B=state.steps_B + lengths_B,
+            frames_BTF=frames_BTF[:, -factor:],
+            caches=tuple(view.caches),
         )
         return encoded_BTD, lengths_B, after
 
