@@ -79,6 +79,9 @@ class StepView:
 class ChunkedAttention(SelfAttention):
     """Self-attention to the own chunk and some before it, where it gets a view."""
 
+    def __init__(self, config: AttentionEncoderConfig) -> None:
+        super().__init__(config.dim, config.num_heads, rotary=config.positions == "rotary")
+
     def forward(self, x_BTD: Tensor, mask_BT: Any = None, **options: Any) -> Tensor:
         view = mask_BT
         if not isinstance(view, WholeView | StepView):
@@ -117,35 +120,25 @@ class ChunkedConvolution(ConvolutionModule):
         return self.contract(F.silu(self.norm(self._convolve(x_BTD, view))))
 
     def _convolve(self, x_BTD: Tensor, view: Any) -> Tensor:
-        length, weight_DK = x_BTD.size(1), self.depthwise.weight_DK
-        if isinstance(view, StepView):  # the kept steps, the new ones, and nothing after them
-            rows_DBS = view.extend(x_BTD).permute(2, 0, 1)
-            convolved_BCD = self._multiply(rows_DBS, weight_DK, length).permute(1, 2, 0)
-            return convolved_BCD + self.depthwise.bias_D.to(x_BTD.dtype)
-        if self.causal:
-            return self.depthwise(F.pad(x_BTD, (0, 0, self.reach, 0)))[:, :length]
-        is_ahead_K = torch.arange(self.depthwise.kernel, device=x_BTD.device) > self.reach
-        past_BTD = self.depthwise(x_BTD, weight_DK * ~is_ahead_K)
-        return past_BTD + self._convolve_ahead(x_BTD, weight_DK * is_ahead_K, view.chunks.steps)
-
-    def _convolve_ahead(self, x_BTD: Tensor, weight_DK: Tensor, size: int) -> Tensor:
-        """The part of the steps after each one, up to the end of its chunk."""
         batch, length, dim = x_BTD.shape
-        size = min(size, length)
-        chunks_BND = F.pad(x_BTD, (0, 0, 0, -length % size)).unflatten(1, (-1, size))
-        rows_DNC = chunks_BND.permute(3, 0, 1, 2).flatten(1, 2)
-        convolved_DNC = self._multiply(rows_DNC, weight_DK[:, self.reach :], size)
-        return convolved_DNC.reshape(dim, batch, -1)[:, :, :length].permute(1, 2, 0)
-
-    def _multiply(self, rows_DNS: Tensor, weight_DK: Tensor, length: int) -> Tensor:
-        """The first steps (D, N, length) of a convolution, as a product with a matrix for each channel."""
-        dim, kernel = weight_DK.shape
-        span = kernel + length - 1
-        # The kernel and zeros, repeated and cut into rows one element shorter, shift by one per row.
-        padded_DK = F.pad(weight_DK.to(rows_DNS.dtype), (0, length))
-        band = padded_DK[:, None].expand(-1, length, -1).flatten(1)[:, : length * span]
-        band_DCS = band.view(dim, length, span)[:, :, : rows_DNS.size(2)]
-        return torch.bmm(rows_DNS.contiguous(), band_DCS.mT)  # else each channel would be copied on its own
+        size, weight_DK = length, self.depthwise.weight_DK
+        if isinstance(view, StepView):
+            extended_BSD = view.extend(x_BTD)
+        elif self.causal:
+            return self.depthwise(F.pad(x_BTD, (0, 0, self.reach, 0)))[:, :length]
+        else:
+            size = min(view.chunks.steps, length)
+            extended_BSD = F.pad(x_BTD, (0, 0, self.reach, -length % size))
+        # Each chunk, and the steps before it, times a banded matrix for each channel: the kernel and zeros,
+        # repeated and cut into rows one element shorter, shift by one per row.
+        before, span = (1 + self.causal) * self.reach, self.depthwise.kernel + size - 1
+        rows_DNS = extended_BSD.unfold(1, before + size, size).permute(2, 0, 1, 3).flatten(1, 2)
+        padded_DK = F.pad(weight_DK.to(x_BTD.dtype), (0, size))
+        band = padded_DK[:, None].expand(-1, size, -1).flatten(1)[:, : size * span]
+        band_DCS = band.view(dim, size, span)[:, :, : before + size]
+        convolved_DNC = torch.bmm(rows_DNS.contiguous(), band_DCS.mT)
+        convolved_DBT = convolved_DNC.reshape(dim, batch, -1)[:, :, :length]
+        return convolved_DBT.permute(1, 2, 0) + self.depthwise.bias_D.to(x_BTD.dtype)
 
     def build_cache(self, sessions: int, chunks: Chunks) -> Tensor:
         """Input of the steps before: zeros, as before the first one of a whole recording."""
@@ -156,20 +149,16 @@ class ChunkedConvolution(ConvolutionModule):
 class ChunkedEncoderLayer(EncoderLayer):
     def __init__(self, config: AttentionEncoderConfig) -> None:
         super().__init__(config)
-        self.attention = build_attention(config)
+        self.attention = ChunkedAttention(config)
 
 
 class ChunkedConformerLayer(ConformerLayer):
     def __init__(self, config: ConformerEncoderConfig) -> None:
         super().__init__(config)
         assert config.chunk is not None
-        self.attention = build_attention(config)
+        self.attention = ChunkedAttention(config)
         causal = config.chunk.convolution == "causal"
         self.convolution = ChunkedConvolution(config.dim, config.kernel, causal=causal)
-
-
-def build_attention(config: AttentionEncoderConfig) -> ChunkedAttention:
-    return ChunkedAttention(config.dim, config.num_heads, rotary=config.positions == "rotary")
 
 
 # --- encoders -----------------------------------------------------------------------------------------
@@ -184,9 +173,6 @@ class EncoderState:
     frames_BTF: Tensor  # the last ones, of one step
     caches: tuple[Tensor, ...]  # of each attention and convolution, from the first layer to the last
 
-    def __len__(self) -> int:
-        return len(self.steps_B)
-
     def split(self) -> list[EncoderState]:
         """The state of each session, not copied."""
         caches = zip(*(cache.split(1) for cache in self.caches), strict=True)
@@ -197,8 +183,6 @@ class EncoderState:
     def join(states: Sequence[EncoderState]) -> EncoderState:
         """One state of all sessions, which may be at different positions, but have chunks of one size."""
         first = states[0]
-        if len(states) == 1:
-            return first
         assert all(state.chunks == first.chunks for state in states)
         return EncoderState(
             first.chunks,
