@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from asr.streaming.first_pass import FIRST_PASSES, Emission, ReadState
 # B sessions or segments, T frames or steps, F features, D model dimension
 
 MAX_BATCH = 64  # chunks that are encoded at once
+WAIT_SHARE = 0.25  # of a chunk's duration, for which the first one waits for others
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,10 @@ class ChunkedDecoder(SpeechDecoder):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.encoder: Any = self.model.encoder
+        self.speaking = WeakSet[Any]()  # segments that are being spoken, in all sessions
         # Sessions go in one batch if their chunks have one size and are read by the same first pass.
         self._waiting: dict[tuple[Chunks, str], list[_Waiting]] = {}
-        self._is_working = threading.Lock()
+        self._arrived, self._is_working = threading.Condition(), threading.Lock()
 
     def name_first_pass(self, config: DecodingConfig) -> str:
         """Name the first pass that agrees with a decoding method."""
@@ -75,16 +78,21 @@ class ChunkedDecoder(SpeechDecoder):
         return "transducer" if "transducer" in method.decoders else "ctc"
 
     def encode_chunk(self, frames_TF: Tensor, state: SessionState, first_pass: str) -> EncodedChunk:
-        """Encode and read the next frames of a session, together with what other threads wait for."""
+        """Encode and read the next frames of a session, together with those of other threads."""
         own, kind = _Waiting(frames_TF, state, Future()), (state.encoder.chunks, first_pass)
-        waiting = self._waiting.setdefault(kind, [])
-        waiting.append(own)
-        while not own.result.done():
-            with self._is_working:  # who waited here will mostly find its chunk encoded by another thread
-                batch = waiting[:MAX_BATCH]
-                del waiting[: len(batch)]
-                if batch:
-                    self._encode_chunks(batch, first_pass)
+        longest = WAIT_SHARE * state.encoder.chunks.steps * self.frame_times.seconds_per_step
+        with self._arrived:
+            waiting = self._waiting.setdefault(kind, [])
+            waiting.append(own)
+            self._arrived.notify_all()
+            if is_first := len(waiting) == 1:  # it encodes all that are being spoken, if they come soon
+                self._arrived.wait_for(lambda: len(waiting) >= len(self.speaking), longest)
+        if is_first:
+            with self._is_working:
+                with self._arrived:
+                    del self._waiting[kind]  # who comes now is the first of the next ones
+                for first in range(0, len(waiting), MAX_BATCH):
+                    self._encode_chunks(waiting[first : first + MAX_BATCH], first_pass)
         return own.result.result()
 
     @torch.inference_mode()
@@ -109,10 +117,11 @@ class ChunkedDecoder(SpeechDecoder):
                 if not one.result.done():
                     self._encode_chunks([one], first_pass)
 
+    @torch.inference_mode()
     def encode_segments(
         self, segments: Sequence[AudioSegment], speed: float, setups: Collection[DecodingSetup]
     ) -> EncodedAudio:
-        """Encode only segments that live sessions have not encoded."""
+        """Encode only segments that live sessions have not encoded; by chunks if the settings say so."""
         if speed == 1.0 and any(isinstance(segment, EncodedSegment) for segment in segments):
             steps = [self._find_steps(segment, setups) for segment in segments]
             lengths_B = torch.tensor([*map(len, steps)], device=self.device)
@@ -121,21 +130,15 @@ class ChunkedDecoder(SpeechDecoder):
         (size,) = {setup.config.chunk_steps for setup in setups}
         if size is None:
             return super().encode_segments(segments, speed, setups)
-        return self._encode_by_chunks(segments, speed, self.encoder.choose_chunks(size))
+        played = [change_speed(segment.audio_S, speed, self.sample_rate) for segment in segments]
+        features_BTF, lengths_B = self.front_end(*pad_audio(played, self.device))
+        with compute_type(self.device, self.dtype):  # a step sees what it would see live
+            chunks = self.encoder.choose_chunks(size)
+            encoded_BTD, lengths_B = self.encoder(features_BTF, lengths_B, chunks)
+            return EncodedAudio(self.model, encoded_BTD, lengths_B, rules=self.rules)
 
     def _find_steps(self, segment: AudioSegment, setups: Collection[DecodingSetup]) -> Tensor:
         if isinstance(segment, EncodedSegment):
             return segment.encoded_TD
         encoded = self.encode_segments([segment], 1.0, setups)
         return encoded.encoded_BTD[0, : int(encoded.lengths_B)]
-
-    @torch.inference_mode()
-    def _encode_by_chunks(
-        self, segments: Sequence[AudioSegment], speed: float, chunks: Chunks
-    ) -> EncodedAudio:
-        """Whole segments, in which a step sees what it would see live."""
-        played = [change_speed(segment.audio_S, speed, self.sample_rate) for segment in segments]
-        features_BTF, lengths_B = self.front_end(*pad_audio(played, self.device))
-        with compute_type(self.device, self.dtype):
-            encoded_BTD, lengths_B = self.encoder(features_BTF, lengths_B, chunks)
-            return EncodedAudio(self.model, encoded_BTD, lengths_B, rules=self.rules)

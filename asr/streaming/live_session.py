@@ -40,6 +40,7 @@ class LiveSteps:
         self._num_samples = 0
         self._frames_TF = torch.zeros(0, decoder.front_end.num_features, device=decoder.device)
         self._encoded = [torch.zeros(0, decoder.encoder.output_dim, device=decoder.device)]
+        decoder.speaking.add(self)
 
     @property
     def seconds(self) -> float:
