@@ -88,7 +88,7 @@ class LiveTranscriber:
         self._last: list[Word] = []  # newest decoding of the current segment
         self._stable: list[Word] = []
         self._final_until = 0.0  # end of the last word of the previous segment
-        self._decoded_until = 0.0
+        self._due = self.step_seconds  # second at which the segment is decoded again
         self._paused_at = 0.0  # end of the newest segment that was decoded in a pause
         self._prepared: tuple[AudioSegment, Segment] | None = None
         self._seconds_in: dict[str, float] = {}  # seconds of finished segments by language
@@ -101,10 +101,10 @@ class LiveTranscriber:
             return texts
         if (ending := self._segmenter.ending()) is not None:
             if self._paused_at != ending.end:
-                self._paused_at = self._decoded_until = ending.end
+                self._paused_at, self._due = ending.end, ending.end + self.step_seconds
                 texts.append(self._prepare(ending))
-        elif seconds - self._decoded_until >= self.step_seconds:
-            self._decoded_until = seconds
+        elif seconds >= self._due:
+            self._due = seconds + self.step_seconds
             if (current := self._segmenter.current()) is not None:
                 texts.append(self._update(self._read_part(current)))
         return texts

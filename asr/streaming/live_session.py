@@ -25,16 +25,19 @@ from asr.transcripts.transcript import Segment, Word
 
 # S samples, T frames or steps, F features, D model dimension
 
+DETECTOR_SECONDS = (
+    0.16  # of audio for the detector of speech at a time; less costs more, and more comes later
+)
+
 
 class LiveSteps:
     """Encoded steps of a segment that grows, and what the first pass has read in them."""
 
     def __init__(self, session: ChunkedTranscriber, start: float) -> None:
         """`start`: seconds of the session before the segment."""
-        self.start, self._endpoint = start, session.rules.endpoint
+        self.start, self._endpoint, self._first_pass = start, session.rules.endpoint, session.first_pass
         self.emissions: list[Emission] = []
         decoder = self._decoder = session.decoder
-        self._first_pass = session.first_pass
         self._features = LiveFeatures(decoder.front_end)
         self._state = SessionState(decoder.encoder.start(1, session.chunks))
         self._num_samples = 0
@@ -81,24 +84,35 @@ class LiveSteps:
 class ChunkedTranscriber(LiveTranscriber):
     """Recognizer of live audio by an encoder that works by chunks."""
 
+    step_seconds = 0.0  # a segment is read when its next chunk is complete
+
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         assert isinstance(self.recognizer.decoder, ChunkedDecoder)
         self.decoder, config = self.recognizer.decoder, self.request.decoding
         self.chunks = self.decoder.encoder.choose_chunks(config.chunk_steps)
         self.first_pass = self.decoder.name_first_pass(config)
-        self.step_seconds = self.chunks.steps * self.decoder.frame_times.seconds_per_step
+        features = self.decoder.front_end.config
+        overlap = (features.window_samples - features.shift_samples - 0.5) / self.sample_rate
+        self._ahead = self.chunks.steps * self.decoder.frame_times.seconds_per_step + overlap
         self._steps: LiveSteps | None = None  # of the segment that is being spoken
+        self._rest_S = np.zeros(0, np.float32)  # samples that are not read yet
 
     def push(self, samples_S: np.ndarray, is_late: bool = False) -> list[LiveText]:
-        """Add samples. Chunks are encoded even with `is_late`, since the final text needs them anyway."""
-        texts, size = [], round(self.step_seconds * self.sample_rate)
-        for first in range(0, len(samples_S), size):  # so that segments end where they would in small pieces
-            texts += super().push(samples_S[first : first + size], is_late)
-            if is_late and (current := self._segmenter.current()) is not None:
-                self._extend(current)
-            texts += self._apply_endpoint()
+        """Add samples. They are read in pieces that end where chunks do, and late ones as the others."""
+        texts, self._rest_S = list[LiveText](), np.concatenate([self._rest_S, samples_S])
+        while len(self._rest_S) >= (size := self._choose_size()):
+            piece_S, self._rest_S = self._rest_S[:size], self._rest_S[size:]
+            texts += super().push(piece_S) + self._apply_endpoint()
         return texts
+
+    def finish(self) -> list[LiveText]:
+        return super().push(self._rest_S, is_late=True) + super().finish()
+
+    def _choose_size(self) -> int:
+        most = round(DETECTOR_SECONDS * self.sample_rate)
+        missing = math.ceil((self._due - self._segmenter.seconds) * self.sample_rate)
+        return missing if 0 < missing < most else most
 
     def _apply_endpoint(self) -> list[LiveText]:
         """End the segment that has no new text for so long. One without any text is dropped."""
@@ -109,13 +123,14 @@ class ChunkedTranscriber(LiveTranscriber):
         kept = min(rules.padding_seconds, rules.endpoint.silence_seconds / 2, steps.seconds / 2)
         segment = self._segmenter.end_at(steps.start + steps.seconds - kept)
         ended = [self._end(segment)] if steps.emissions else []
-        self._steps = self._prepared = None
+        self._steps, self._prepared, self._due = None, None, 0.0
         return ended
 
     def _extend(self, segment: AudioSegment, is_last: bool = False) -> LiveSteps:
         if self._steps is None or self._steps.start != segment.start:
             self._steps = LiveSteps(self, segment.start)
         self._steps.extend(segment.audio_S, is_last)
+        self._due = self._steps.start + self._steps.seconds + self._ahead
         return self._steps
 
     def _read_part(self, current: AudioSegment) -> Segment:
@@ -137,7 +152,7 @@ class ChunkedTranscriber(LiveTranscriber):
 
     def _end(self, segment: AudioSegment) -> LiveText:
         text = super()._end(segment)
-        self._steps = None
+        self._steps, self._due = None, 0.0
         return text
 
     def _recognize(self, segment: AudioSegment, language: str | None, is_partial: bool = False) -> Segment:
