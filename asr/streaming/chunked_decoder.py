@@ -78,7 +78,7 @@ class ChunkedDecoder(SpeechDecoder):
         return "transducer" if "transducer" in method.decoders else "ctc"
 
     def encode_chunk(self, frames_TF: Tensor, state: SessionState, first_pass: str) -> EncodedChunk:
-        """Encode and read the next frames of a session, together with those of other threads."""
+        """Encode and read the next frames of a session, together with the ones of other threads."""
         own, kind = _Waiting(frames_TF, state, Future()), (state.encoder.chunks, first_pass)
         longest = WAIT_SHARE * state.encoder.chunks.steps * self.frame_times.seconds_per_step
         with self._arrived:
