@@ -121,22 +121,22 @@ class ChunkedConvolution(ConvolutionModule):
 
     def _convolve(self, x_BTD: Tensor, view: Any) -> Tensor:
         batch, length, dim = x_BTD.shape
-        size, weight_DK = length, self.depthwise.weight_DK
+        size = length
         if isinstance(view, StepView):
-            extended_BSD = view.extend(x_BTD)
+            windows_BNDS = view.extend(x_BTD)[:, None].transpose(2, 3)
         elif self.causal:
             return self.depthwise(F.pad(x_BTD, (0, 0, self.reach, 0)))[:, :length]
         else:
             size = min(view.chunks.steps, length)
-            extended_BSD = F.pad(x_BTD, (0, 0, self.reach, -length % size))
+            padded_BTD = F.pad(x_BTD, (0, 0, self.reach, -length % size))
+            windows_BNDS = padded_BTD.unfold(1, self.reach + size, size)
         # Each chunk, and the steps before it, times a banded matrix for each channel: the kernel and zeros,
         # repeated and cut into rows one element shorter, shift by one per row.
-        before, span = (1 + self.causal) * self.reach, self.depthwise.kernel + size - 1
-        rows_DNS = extended_BSD.unfold(1, before + size, size).permute(2, 0, 1, 3).flatten(1, 2)
-        padded_DK = F.pad(weight_DK.to(x_BTD.dtype), (0, size))
+        span, rows_DNS = self.depthwise.kernel + size - 1, windows_BNDS.permute(2, 0, 1, 3).flatten(1, 2)
+        padded_DK = F.pad(self.depthwise.weight_DK.to(x_BTD.dtype), (0, size))
         band = padded_DK[:, None].expand(-1, size, -1).flatten(1)[:, : size * span]
-        band_DCS = band.view(dim, size, span)[:, :, : before + size]
-        convolved_DNC = torch.bmm(rows_DNS.contiguous(), band_DCS.mT)
+        band_DCS = band.view(dim, size, span)[:, :, : rows_DNS.size(2)]
+        convolved_DNC = torch.bmm(rows_DNS.contiguous(), band_DCS.transpose(1, 2))
         convolved_DBT = convolved_DNC.reshape(dim, batch, -1)[:, :, :length]
         return convolved_DBT.permute(1, 2, 0) + self.depthwise.bias_D.to(x_BTD.dtype)
 
