@@ -153,9 +153,8 @@ def test_no_two_public_classes_have_one_name() -> None:
 def test_heavy_libraries_stay_in_their_modules() -> None:
     for module in set(MODULES) - PUBLIC_FACE:
         libraries = {name.split(".")[0] for name in imported_names(module)}
-        assert not libraries & {"recipes", "conf", "tools", "tests"}, (
-            f"asr/{module}.py imports from outside the package"
-        )
+        outside = libraries & {"recipes", "conf", "tools", "tests"}
+        assert not outside, f"asr/{module}.py imports from outside the package"
         if package(module) in TORCH_FREE_PACKAGES and module not in LATE_TORCH:
             assert "torch" not in libraries, f"asr/{module}.py is in a package that does without torch"
         assert not libraries & REFERENCES, f"asr/{module}.py imports what only the tests install"

@@ -25,9 +25,7 @@ from asr.transcripts.transcript import Segment, Word
 
 # S samples, T frames or steps, F features, D model dimension
 
-DETECTOR_SECONDS = (
-    0.16  # of audio for the detector of speech at a time; less costs more, and more comes later
-)
+DETECTOR_SECONDS = 0.16  # of audio at a time for the speech detector: less costs more, more delays the text
 
 
 class LiveSteps:

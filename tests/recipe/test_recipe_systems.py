@@ -27,9 +27,8 @@ def test_the_systems_are_the_confs(recipes_dir: Path) -> None:
     runs = build_runs(make_experiment(recipes_dir))
     assert [(run.name, run.seed) for run in runs] == [("ctc_lstm", 0), ("transformer", 0)]
     config = runs[1].config
-    assert config == RunConfig.load(runs[1].conf.path), (
-        "in the usual folders, `asr train CONF` makes the same run"
-    )
+    # In the usual folders, `asr train CONF` makes the same run.
+    assert config == RunConfig.load(runs[1].conf.path)
 
 
 def test_only_and_seeds(recipes_dir: Path) -> None:

@@ -35,9 +35,8 @@ def test_every_variant_of_a_study_builds(corpus: str, name: str, monkeypatch: py
     configs = {name: load_conf(conf) for name, conf in variants.items()}
     assert len(configs) == len(study.variants)
     systems = {name: config.model_dump(exclude={"output_dir"}) for name, config in configs.items()}
-    assert len({json.dumps(tree, default=str) for tree in systems.values()}) == len(systems), (
-        "two are the same"
-    )
+    different = {json.dumps(tree, default=str) for tree in systems.values()}
+    assert len(different) == len(systems), "two are the same"
     assert len({(config.train.steps, config.seed) for config in configs.values()}) == 1, "equal budgets"
 
 

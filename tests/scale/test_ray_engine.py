@@ -97,9 +97,8 @@ def start(corpus: Path, out: str, *words: str) -> subprocess.Popen[str]:
 
 def count_ends(folder: Path) -> Counter[str]:
     """How often each recording was finished or failed permanently."""
-    lines = (
-        map(json.loads, (folder / JOURNAL).read_text().splitlines()) if (folder / JOURNAL).exists() else ()
-    )
+    journal = folder / JOURNAL
+    lines = map(json.loads, journal.read_text().splitlines()) if journal.exists() else ()
     return Counter(line["name"] for line in lines if {"seconds", "error"} & line.keys() and "name" in line)
 
 
