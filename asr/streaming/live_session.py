@@ -97,7 +97,7 @@ class ChunkedTranscriber(LiveTranscriber):
         self._rest_S = np.zeros(0, np.float32)  # samples that are not read yet
 
     def push(self, samples_S: np.ndarray, is_late: bool = False) -> list[LiveText]:
-        """Add samples, which are read in pieces that end where chunks do. Late audio is read like any other."""
+        """Add samples, which are read in pieces that end where chunks do, also late ones."""
         texts, self._rest_S = list[LiveText](), np.concatenate([self._rest_S, samples_S])
         while len(self._rest_S) >= (size := self._choose_size()):
             piece_S, self._rest_S = self._rest_S[:size], self._rest_S[size:]
