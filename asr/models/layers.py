@@ -250,8 +250,10 @@ class Rotary(nn.Module):
         assert head_dim % 2 == 0
         self.positions = Positions(head_dim, turned=turned)
 
-    def forward(self, x_BHTK: Tensor, start: int = 0, tables_TK: Sequence[Tensor] | None = None) -> Tensor:
-        sines_TK, cosines_TK = tables_TK or self.find_tables(x_BHTK, start)
+    def forward(self, x_BHTK: Tensor, start: int = 0) -> Tensor:
+        return self.rotate(x_BHTK, *self.find_tables(x_BHTK, start))
+
+    def rotate(self, x_BHTK: Tensor, sines_TK: Tensor, cosines_TK: Tensor) -> Tensor:
         return torch.addcmul(x_BHTK * cosines_TK, x_BHTK.roll(x_BHTK.size(-1) // 2, -1), sines_TK)
 
     def find_tables(self, x_BHTK: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:

@@ -68,8 +68,6 @@ class LiveTranscriber:
     `push` returns the texts that a chunk makes known, `finish` those that are left. Not thread-safe.
     """
 
-    step_seconds = STEP_SECONDS
-
     def __init__(
         self,
         recognizer: Recognizer,
@@ -88,7 +86,7 @@ class LiveTranscriber:
         self._last: list[Word] = []  # newest decoding of the current segment
         self._stable: list[Word] = []
         self._final_until = 0.0  # end of the last word of the previous segment
-        self._due = self.step_seconds  # second at which the segment is decoded again
+        self._decoded_until = 0.0
         self._paused_at = 0.0  # end of the newest segment that was decoded in a pause
         self._prepared: tuple[AudioSegment, Segment] | None = None
         self._seconds_in: dict[str, float] = {}  # seconds of finished segments by language
@@ -101,13 +99,17 @@ class LiveTranscriber:
             return texts
         if (ending := self._segmenter.ending()) is not None:
             if self._paused_at != ending.end:
-                self._paused_at, self._due = ending.end, ending.end + self.step_seconds
+                self._paused_at = self._decoded_until = ending.end
                 texts.append(self._prepare(ending))
-        elif seconds >= self._due:
-            self._due = seconds + self.step_seconds
+        elif seconds >= self._find_due():
+            self._decoded_until = seconds
             if (current := self._segmenter.current()) is not None:
                 texts.append(self._update(self._read_part(current)))
         return texts
+
+    def _find_due(self) -> float:
+        """The second at which the segment that is being spoken is decoded again."""
+        return self._decoded_until + STEP_SECONDS
 
     def finish(self) -> list[LiveText]:
         """Return the texts that were not final after the last chunk."""

@@ -92,7 +92,7 @@ class ChunkedAttention(SelfAttention):
         if self.rotary is not None:  # only distances matter, so that counting begins at the first key
             tables_SK = view.tables_SK = view.tables_SK or self.rotary.find_tables(keys)
             tables_TK = [table_SK[-queries.size(2) :] for table_SK in tables_SK]
-            queries, keys = self.rotary(queries, 0, tables_TK), self.rotary(keys, 0, tables_SK)
+            queries, keys = self.rotary.rotate(queries, *tables_TK), self.rotary.rotate(keys, *tables_SK)
         return self.project_out(merge_heads(attend(queries, keys, values, view.attention_mask)))
 
     def build_cache(self, sessions: int, chunks: Chunks) -> Tensor:

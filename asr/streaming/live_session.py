@@ -82,8 +82,6 @@ class LiveSteps:
 class ChunkedTranscriber(LiveTranscriber):
     """Recognizer of live audio by an encoder that works by chunks."""
 
-    step_seconds = 0.0  # a segment is read when its next chunk is complete
-
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         assert isinstance(self.recognizer.decoder, ChunkedDecoder)
@@ -109,8 +107,12 @@ class ChunkedTranscriber(LiveTranscriber):
 
     def _choose_size(self) -> int:
         most = round(DETECTOR_SECONDS * self.sample_rate)
-        missing = math.ceil((self._due - self._segmenter.seconds) * self.sample_rate)
+        missing = math.ceil((self._find_due() - self._segmenter.seconds) * self.sample_rate)
         return missing if 0 < missing < most else most
+
+    def _find_due(self) -> float:
+        """The second at which its next chunk is complete."""
+        return 0.0 if self._steps is None else self._steps.start + self._steps.seconds + self._ahead
 
     def _apply_endpoint(self) -> list[LiveText]:
         """End the segment that has no new text for so long. One without any text is dropped."""
@@ -121,14 +123,13 @@ class ChunkedTranscriber(LiveTranscriber):
         kept = min(rules.padding_seconds, rules.endpoint.silence_seconds / 2, steps.seconds / 2)
         segment = self._segmenter.end_at(steps.start + steps.seconds - kept)
         ended = [self._end(segment)] if steps.emissions else []
-        self._steps, self._prepared, self._due = None, None, 0.0
+        self._steps = self._prepared = None
         return ended
 
     def _extend(self, segment: AudioSegment, is_last: bool = False) -> LiveSteps:
         if self._steps is None or self._steps.start != segment.start:
             self._steps = LiveSteps(self, segment.start)
         self._steps.extend(segment.audio_S, is_last)
-        self._due = self._steps.start + self._steps.seconds + self._ahead
         return self._steps
 
     def _read_part(self, current: AudioSegment) -> Segment:
@@ -150,7 +151,7 @@ class ChunkedTranscriber(LiveTranscriber):
 
     def _end(self, segment: AudioSegment) -> LiveText:
         text = super()._end(segment)
-        self._steps, self._due = None, 0.0
+        self._steps = None
         return text
 
     def _recognize(self, segment: AudioSegment, language: str | None, is_partial: bool = False) -> Segment:
